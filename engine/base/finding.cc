@@ -1,0 +1,86 @@
+#include "engine/base/finding.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/base/check.h"
+
+namespace moonshard {
+namespace {
+
+using enum Severity;
+using F = Finding;
+
+constexpr std::array kFindings = {
+    FindingInfo{F::kSyntax, "MS0101", kError, "the plan is not valid Lua"},
+    FindingInfo{F::kUnknownName, "MS0102", kError, "a name that the plan language does not have"},
+    FindingInfo{F::kUnknownKey, "MS0103", kError, "a key that this word does not take"},
+    FindingInfo{F::kUnknownOption, "MS0104", kError, "an option that the plan does not declare"},
+    FindingInfo{F::kUnknownConfigKey, "MS0105", kError, "a field that config.json does not have"},
+    FindingInfo{F::kUnknownAxis, "MS0106", kError, "a mesh axis that does not exist"},
+    FindingInfo{F::kBadArgument, "MS0107", kError, "an argument of the wrong kind"},
+    FindingInfo{F::kScriptError, "MS0108", kError, "the plan raised an error"},
+    FindingInfo{F::kScriptLimit, "MS0109", kError, "the plan used more than it may"},
+    FindingInfo{F::kNotAPlan, "MS0110", kError, "the file does not return a plan"},
+    FindingInfo{F::kModuleNotFound, "MS0111", kError, "require of a module that is not there"},
+    FindingInfo{F::kPlanNotFound, "MS0112", kError, "no such plan"},
+    FindingInfo{F::kDoesNotDivide, "MS0113", kError, "a size that the mesh does not divide"},
+    FindingInfo{F::kApiVersion, "MS0114", kError, "a plan language version that is not supported"},
+    FindingInfo{F::kReadOnly, "MS0115", kError, "a write to something that plans only read"},
+    FindingInfo{F::kBadPattern, "MS0201", kError, "a pattern that cannot be read"},
+    FindingInfo{F::kUnmatchedRule, "MS0202", kError, "a rule that matches nothing"},
+    FindingInfo{F::kUnmatchedAlternative, "MS0203", kError, "a brace alternative that matches nothing"},
+    FindingInfo{F::kRuleConflict, "MS0204", kError, "two rules claim one module"},
+    FindingInfo{F::kUnclaimedParameter, "MS0205", kWarning, "a parameter that no rule claims"},
+    FindingInfo{F::kShadowedRule, "MS0206", kNote, "a rule whose modules all belong to an overriding rule"},
+    FindingInfo{F::kPatternMemory, "MS0207", kError, "the patterns need more memory than allowed"},
+    FindingInfo{F::kNoSuchMove, "MS0301", kError, "no move leads from one layout to the other"},
+    FindingInfo{F::kNoSuchParameter, "MS0302", kError, "a style names a parameter that the module does not have"},
+    FindingInfo{F::kBadDim, "MS0303", kError, "a tensor dim that the tensor does not have"},
+    FindingInfo{F::kHeadsDoNotFit, "MS0304", kError, "heads that do not fit the mesh or the tensor"},
+    FindingInfo{F::kPackedDoesNotFit, "MS0305", kError, "packed sizes that do not add up to the tensor"},
+    FindingInfo{F::kTieConflict, "MS0306", kError, "tied parameters with different layouts"},
+    FindingInfo{F::kUnusedAxis, "MS0307", kWarning, "a mesh axis that nothing uses"},
+    FindingInfo{F::kBadMesh, "MS0308", kError, "a mesh that cannot be built"},
+    FindingInfo{F::kStyleDoesNotFit, "MS0309", kError, "a style that does not fit the module"},
+    FindingInfo{F::kUnreachablePartial, "MS0310", kError, "a sum that would count a replica twice"},
+    FindingInfo{F::kFileNotFound, "MS0401", kError, "a file that is not there"},
+    FindingInfo{F::kFileUnreadable, "MS0402", kError, "a file that cannot be read"},
+    FindingInfo{F::kBadSafetensors, "MS0403", kError, "a safetensors file that is not valid"},
+    FindingInfo{F::kBadIndex, "MS0404", kError, "a checkpoint index that is not valid"},
+    FindingInfo{F::kBadJson, "MS0405", kError, "a JSON file that is not valid"},
+    FindingInfo{F::kMissingTensor, "MS0406", kError, "a tensor that the checkpoint does not have"},
+    FindingInfo{F::kTensorMismatch, "MS0407", kError, "a tensor with another shape or dtype than the model's"},
+    FindingInfo{F::kUnsupportedModel, "MS0408", kError, "a model that has no reference architecture here"},
+    FindingInfo{F::kWriteFailed, "MS0409", kError, "a file that could not be written"},
+    FindingInfo{F::kNotHookable, "MS0501", kError, "a module whose calls cannot be intercepted"},
+    FindingInfo{F::kRanksDisagree, "MS0502", kError, "ranks that hold different plans"},
+    FindingInfo{F::kRankLost, "MS0503", kError, "a rank that went away"},
+    FindingInfo{F::kUnusedHook, "MS0504", kWarning, "a planned module that was never called"},
+    FindingInfo{F::kBypassedHook, "MS0505", kError, "a sharded module that was used around its call"},
+    FindingInfo{F::kNotSupported, "MS0506", kError, "something this version does not do"},
+    FindingInfo{F::kCollectiveMismatch, "MS0507", kError, "ranks that bring different tensors to one collective"},
+    FindingInfo{F::kBadInput, "MS0508", kError, "an input that the model cannot take"},
+    FindingInfo{F::kInternal, "MS0901", kError, "a defect of moonshard"},
+};
+
+}  // namespace
+
+const FindingInfo& InfoOf(Finding finding) {
+  const auto* found = std::ranges::find(kFindings, finding, &FindingInfo::finding);
+  Check(found != kFindings.end(), "a finding without a row in the table");
+  return *found;
+}
+
+std::span<const FindingInfo> AllFindings() { return kFindings; }
+
+const char* ToString(Severity severity) {
+  switch (severity) {
+    case kNote: return "note";
+    case kWarning: return "warning";
+    case kError: return "error";
+  }
+  return "error";
+}
+
+}  // namespace moonshard

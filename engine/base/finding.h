@@ -1,0 +1,84 @@
+// Finding: the closed list of what a Diagnostic can be about, each with an identifier that never changes and is never
+// reused. MS01xx the plan language, MS02xx matching, MS03xx layouts and shapes, MS04xx files, MS05xx live models and
+// ranks, MS09xx moonshard itself. A new finding is one line in finding.cc.
+#pragma once
+
+#include <span>
+
+namespace moonshard {
+
+enum class Severity { kNote, kWarning, kError };
+
+enum class Finding {
+  // MS01xx: evaluating the plan text
+  kSyntax,
+  kUnknownName,
+  kUnknownKey,
+  kUnknownOption,
+  kUnknownConfigKey,
+  kUnknownAxis,
+  kBadArgument,
+  kScriptError,
+  kScriptLimit,
+  kNotAPlan,
+  kModuleNotFound,
+  kPlanNotFound,
+  kDoesNotDivide,
+  kApiVersion,
+  kReadOnly,
+  // MS02xx: rules against the module tree
+  kBadPattern,
+  kUnmatchedRule,
+  kUnmatchedAlternative,
+  kRuleConflict,
+  kUnclaimedParameter,
+  kShadowedRule,
+  kPatternMemory,
+  // MS03xx: layouts against shapes
+  kNoSuchMove,
+  kNoSuchParameter,
+  kBadDim,
+  kHeadsDoNotFit,
+  kPackedDoesNotFit,
+  kTieConflict,
+  kUnusedAxis,
+  kBadMesh,
+  kStyleDoesNotFit,
+  kUnreachablePartial,
+  // MS04xx: model folders and checkpoints
+  kFileNotFound,
+  kFileUnreadable,
+  kBadSafetensors,
+  kBadIndex,
+  kBadJson,
+  kMissingTensor,
+  kTensorMismatch,
+  kUnsupportedModel,
+  kWriteFailed,
+  // MS05xx: live models and ranks
+  kNotHookable,
+  kRanksDisagree,
+  kRankLost,
+  kUnusedHook,
+  kBypassedHook,
+  kNotSupported,
+  kCollectiveMismatch,
+  kBadInput,
+  // MS09xx
+  kInternal,
+};
+
+struct FindingInfo {
+  Finding finding;
+  const char* id;      // "MS0201"
+  Severity severity;   // unless the diagnostic says otherwise
+  const char* title;   // one line, for lists and SARIF
+};
+
+const FindingInfo& InfoOf(Finding finding);
+// All findings in the order of their identifiers.
+std::span<const FindingInfo> AllFindings();
+// "note", "warning", "error".
+const char* ToString(Severity severity);
+
+}  // namespace moonshard

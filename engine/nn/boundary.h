@@ -1,0 +1,65 @@
+// Boundary: what a plan makes of one module's calls. A hookable module (hook.h) holds at most one; apply/ makes it.
+// A call runs Enter (the inputs' moves), the module's own forward, Leave (the outputs' moves).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+namespace moonshard {
+
+// One tensor of a call. Arguments are numbered by their position in forward's signature, whether or not an optional
+// before them is absent; every tensor inside one argument (a tuple, a vector) has that argument's position. Results
+// are numbered by their place in the returned tuple, a single tensor is 0. `tensor` may be undefined.
+struct TensorSlot {
+  size_t position = 0;
+  at::Tensor* tensor = nullptr;
+};
+
+class Boundary {
+ public:
+  // State of one call; destroyed when the call ends, by an exception too.
+  class Call {
+   public:
+    virtual ~Call() = default;
+  };
+
+  virtual ~Boundary() = default;
+  // Replaces the argument tensors by what the module computes on.
+  virtual std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) = 0;
+  // Replaces the result tensors by what leaves the module.
+  virtual void Leave(Call& call, std::span<const TensorSlot> results) = 0;
+};
+
+// The face that apply/ sees of a module whose calls can be intercepted.
+class Hookable {
+ public:
+  Hookable() = default;
+  Hookable(const Hookable&) {}  // a copied module has no plan
+  Hookable& operator=(const Hookable&) { return *this; }
+  virtual ~Hookable() = default;
+
+  // nullptr takes the plan away. The module shares ownership.
+  void SetBoundary(std::shared_ptr<Boundary> boundary) {
+    owned_ = std::move(boundary);
+    boundary_ = owned_.get();
+  }
+  Boundary* boundary() const { return boundary_; }
+
+  // Asks the module to leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
+  virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
+  // Tells a lookup module that its weight holds only rows [first, first + rows) of `total`: ids outside count as zero
+  // rows. False where the module cannot.
+  virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
+
+ protected:
+  Boundary* boundary_ = nullptr;
+
+ private:
+  std::shared_ptr<Boundary> owned_;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,54 @@
+#include "engine/plan/layout.h"
+
+namespace moonshard {
+namespace {
+
+std::string ShardText(const Layout& layout, bool with_heads) {
+  const std::string dim = std::to_string(layout.dim);
+  if (layout.parts.empty()) {
+    const bool heads = with_heads && layout.heads > 0;
+    return "shard(" + dim + (heads ? ",heads=" + std::to_string(layout.heads) : "") + ")";
+  }
+  std::string out = "packed(" + dim + ",[";
+  for (const Layout::Part& part : layout.parts) {
+    if (&part != layout.parts.data()) out += ",";
+    out += std::to_string(part.size);
+    if (with_heads && part.heads > 0) out += ":heads=" + std::to_string(part.heads);
+  }
+  return out + "])";
+}
+
+std::string Text(const Layout& layout, bool with_heads) {
+  switch (layout.kind) {
+    case LayoutKind::kReplicate: return "replicate";
+    case LayoutKind::kShared: return "shared";
+    case LayoutKind::kPartial: return "partial";
+    case LayoutKind::kShard: return ShardText(layout, with_heads);
+  }
+  return "replicate";
+}
+
+}  // namespace
+
+std::string Layout::ToString() const { return Text(*this, false); }
+std::string Layout::ToText() const { return Text(*this, true); }
+
+bool Placement::only_tp() const {
+  for (MeshAxis axis : kMeshAxes) {
+    if (axis != MeshAxis::kTp && (*this)[axis] != Layout::Replicate()) return false;
+  }
+  return true;
+}
+
+std::string Placement::ToText() const {
+  if (only_tp()) return (*this)[MeshAxis::kTp].ToText();
+  std::string out;
+  for (MeshAxis axis : kMeshAxes) {
+    const Layout& layout = (*this)[axis];
+    if (layout == Layout::Replicate()) continue;
+    out += (out.empty() ? "{" : ", ") + std::string(ToString(axis)) + ": " + layout.ToText();
+  }
+  return out + "}";
+}
+
+}  // namespace moonshard

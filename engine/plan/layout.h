@@ -1,0 +1,74 @@
+// Layout: how one tensor lies on the ranks of one mesh axis. The closed algebra of the engine; each word states the
+// value and the gradient (the gradient of a layout has the dual layout):
+//
+//   replicate   value: the same, used the same everywhere       gradient: the same everywhere
+//   shared      value: the same, used by sharded compute        gradient: partial, must be summed
+//   shard(d)    value: pieces along dim d (torch.chunk)         gradient: pieces
+//   partial     value: terms of a sum                           gradient: the same everywhere
+//
+// A shard may say what its dim is made of: `heads` (cut only between heads; fewer heads than ranks means each head on
+// axis/heads consecutive ranks) and `parts` (a fused dim, each part cut by itself). Which indices a rank holds follows
+// from the layout alone: pieces.h.
+//
+// Placement: one layout per mesh axis. What a plan writes without naming an axis is about tp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/mesh_shape.h"
+
+namespace moonshard {
+
+enum class LayoutKind : uint8_t { kReplicate, kShared, kShard, kPartial };
+
+struct Layout {
+  // One part of a fused dim: `size` elements made of `heads` heads (0: cut anywhere, torch.chunk).
+  struct Part {
+    int64_t size = 0;
+    int64_t heads = 0;
+    auto operator<=>(const Part&) const = default;
+  };
+
+  LayoutKind kind = LayoutKind::kReplicate;
+  int dim = 0;              // of a shard; negative counts from the last
+  int64_t heads = 0;        // of a shard without parts: the dim is this many heads; 0: none
+  std::vector<Part> parts;  // of a shard: the dim is these parts, one after the other; empty: one plain dim
+
+  static Layout Replicate() { return {}; }
+  static Layout Shared() { return {LayoutKind::kShared, 0, 0, {}}; }
+  static Layout Partial() { return {LayoutKind::kPartial, 0, 0, {}}; }
+  static Layout Shard(int dim, int64_t heads = 0) { return {LayoutKind::kShard, dim, heads, {}}; }
+  static Layout Packed(int dim, std::vector<Part> parts) { return {LayoutKind::kShard, dim, 0, std::move(parts)}; }
+
+  bool is_shard() const { return kind == LayoutKind::kShard; }
+  auto operator<=>(const Layout&) const = default;
+
+  // "replicate", "shared", "partial", "shard(0)", "packed(0,[64,32,32])": the word alone, as JSON prints it.
+  std::string ToString() const;
+  // As ToString, with the heads: "shard(0,heads=8)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])". Two layouts are
+  // equal if and only if these are.
+  std::string ToText() const;
+};
+
+// One layout per mesh axis.
+struct Placement {
+  std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
+
+  Placement() = default;                    // replicate on every axis
+  Placement(Layout tp) { (*this)[MeshAxis::kTp] = std::move(tp); }  // NOLINT: a layout alone is about tp
+
+  Layout& operator[](MeshAxis axis) { return by_axis[static_cast<size_t>(axis)]; }
+  const Layout& operator[](MeshAxis axis) const { return by_axis[static_cast<size_t>(axis)]; }
+  auto operator<=>(const Placement&) const = default;
+
+  // Whether only tp says something else than replicate.
+  bool only_tp() const;
+  // The tp layout's text where only tp speaks; else "{dp_shard: shard(0), tp: shard(1)}".
+  std::string ToText() const;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,70 @@
+// Plan: what a plan file says, as a value. Rules in the order they were written, each a pattern and a style with its
+// own line; no model is known yet. Made by dsl/eval from Lua (or by hand in C++); stage after: match.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/diagnostic.h"
+#include "engine/plan/layout.h"
+
+namespace moonshard {
+
+// A tensor arrives in one placement and leaves in another; equal ones mean that nothing happens.
+struct Move {
+  Placement from;
+  Placement to;
+  bool operator==(const Move&) const = default;
+};
+
+// How the ids of an embedding are looked up in a weight whose rows are sharded.
+enum class Lookup : uint8_t {
+  kPlain,   // the ids are used as they are
+  kMasked,  // ids whose row another rank owns count as zero rows
+};
+
+// What a rule does to a module it claims. C++ knows these keys only; every named style is a Lua function that fills
+// them.
+struct Style {
+  std::string name;
+  std::map<std::string, Placement> params;                             // by parameter (or buffer) name
+  std::map<std::string, std::map<std::string, Placement>> kinds;       // by module kind, in place of params
+  std::vector<std::optional<Move>> inputs;                             // by argument position; none: left alone
+  std::vector<std::optional<Move>> outputs;                            // by position in a tuple; one tensor is 0
+  std::vector<std::string> after;  // parameters kept out of the forward and added once after the first output's move
+  Lookup lookup = Lookup::kPlain;
+  int64_t heads = 0;  // every shard of `params` and `outputs` that names no heads of its own is cut between these heads
+  bool operator==(const Style&) const = default;
+};
+
+enum class PatternSyntax : uint8_t { kGlob, kRegex };
+
+struct Rule {
+  std::string pattern;
+  PatternSyntax syntax = PatternSyntax::kGlob;
+  Style style;
+  // `at(pattern, layout)`: the rule names parameters by their full path, and this is their placement.
+  std::optional<Placement> parameter;
+  bool optional = false;  // may match nothing
+  int level = 0;          // 0: the plan itself; 1: the plan it extends; ... A lower level wins.
+  SourceSpan source;
+};
+
+struct Plan {
+  std::string name;               // "llama"
+  int api = 1;
+  std::vector<Rule> rules;        // in source order; those of an extended plan come last
+  std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims
+  SourceSpan fallback_source;
+
+  // Rules one a line, with their lines: stable, for people and goldens.
+  std::string ToText() const;
+};
+
+// One line: name, parameters, inputs, outputs; equal texts mean equal styles.
+std::string ToText(const Style& style);
+
+}  // namespace moonshard
