@@ -1,0 +1,20 @@
+// Coverage: what to say about rules that claim nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/base/diagnostic.h"
+#include "engine/match/match.h"
+#include "engine/match/pattern.h"
+
+namespace moonshard {
+
+// kUnmatchedRule for every rule without a match, kUnmatchedAlternative for every brace alternative without one, each
+// with the nearest real path and the pattern that would fit it; kShadowedRule (a note) for a rule all of whose modules
+// belong to an overriding rule. `matched_anything[i]` says whether rule i matched before precedence was applied;
+// `patterns[i]` belongs to plan.rules[i].
+Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
+                          const std::vector<bool>& matched_anything);
+
+}  // namespace moonshard

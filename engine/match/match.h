@@ -1,0 +1,48 @@
+// Match: which rule holds for which module.   Plan + ModuleTree -> MatchedPlan
+//
+// Precedence: a rule of the plan itself wins over one of the plan it extends; two rules of one level that claim one
+// module are an error that names both lines. A rule for parameters (`at(path, layout)`) claims parameters by their full
+// path and goes before whatever the module's own rule says of them.
+// Stage before: dsl/eval (Plan), tree. Stage after: compile.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "engine/plan/plan.h"
+#include "engine/tree/module_tree.h"
+
+namespace moonshard {
+
+struct MatchedPlan {
+  static constexpr int32_t kNoRule = -1;
+
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const ModuleTree> tree;
+  std::vector<int32_t> rule_of;     // per module of the tree: index into plan->rules, or kNoRule
+  std::vector<int64_t> matches;     // per rule: modules (or parameters) it claims
+  struct ParameterRule {
+    ParamRef parameter;
+    int32_t rule = 0;
+  };
+  std::vector<ParameterRule> parameter_rules;  // sorted by parameter
+
+  // The rule that claims one parameter by its path, or kNoRule.
+  int32_t ParameterRuleOf(ParamRef parameter) const;
+  // "path <- rule N (pattern)", one module a line in tree order; unclaimed modules that own parameters too.
+  std::string ToText() const;
+};
+
+// Errors, all at once: kBadPattern, kPatternMemory, kRuleConflict, kUnmatchedRule and kUnmatchedAlternative (unless the
+// rule is optional; with the nearest real path). On a tree from headers alone, a rule that shards no parameter may
+// match nothing: it can be about a module that owns none.
+Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree);
+
+// Paths of the modules that a pattern matches, in tree order; for `model:find` of plans and for the program.
+Result<std::vector<std::string>> FindModules(const ModuleTree& tree, std::string_view pattern,
+                                             PatternSyntax syntax = PatternSyntax::kGlob);
+
+}  // namespace moonshard
