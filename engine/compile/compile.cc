@@ -1,0 +1,249 @@
+#include "engine/compile/compile.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "engine/base/text.h"
+#include "engine/compile/resolve.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int32_t kFallback = -2;
+
+std::string_view ParentOf(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+bool Shards(const ModuleSteps& steps) {
+  return std::ranges::any_of(steps.params, [](const Placement& placement) {
+    return std::ranges::any_of(placement.by_axis, &Layout::is_shard);
+  });
+}
+
+class Compiler {
+ public:
+  Compiler(const MatchedPlan& matched, const MeshShape& mesh) : matched_(matched) {
+    out_.plan = matched.plan;
+    out_.tree = matched.tree;
+    out_.mesh = mesh;
+    out_.rule_matches = matched.matches;
+  }
+
+  Result<CompiledPlan> Run() {
+    const ModuleTree& tree = *out_.tree;
+    const bool fallback = out_.plan->fallback.has_value();
+    known_.resize(out_.plan->rules.size() + 2);
+    out_.steps_of.resize(tree.modules().size());
+    for (size_t m = 0; m < tree.modules().size(); ++m) {
+      int32_t rule = matched_.rule_of[m];
+      if (rule == MatchedPlan::kNoRule && fallback && !tree.parameters(tree.modules()[m]).empty()) rule = kFallback;
+      out_.steps_of[m] = StepsFor(m, rule);
+    }
+    ApplyParameterRules();
+    CheckUnclaimed();
+    CheckTies();
+    CheckAxes();
+    if (HasErrors(diagnostics_)) return std::move(diagnostics_);
+    out_.findings = diagnostics_;
+    return Result<CompiledPlan>(std::move(out_), std::move(diagnostics_));
+  }
+
+ private:
+  struct Known {
+    uint32_t signature;
+    const std::string* kind;
+    bool hookable;
+    uint32_t steps;
+  };
+
+  SourceSpan SourceOf(int32_t rule) const {
+    if (rule == kFallback) return out_.plan->fallback_source;
+    return rule < 0 ? SourceSpan{} : out_.plan->rules[static_cast<size_t>(rule)].source;
+  }
+
+  // The steps of a module under a rule, made once for all modules that look the same.
+  uint32_t StepsFor(size_t index, int32_t rule) {
+    const Module& module = out_.tree->modules()[index];
+    std::vector<Known>& known = known_[static_cast<size_t>(rule + 2)];
+    for (const Known& k : known) {
+      if (k.signature == module.signature && k.hookable == module.hookable && *k.kind == module.kind) return k.steps;
+    }
+    const auto number = static_cast<uint32_t>(out_.steps.size());
+    known.push_back({module.signature, &module.kind, module.hookable, number});
+    out_.steps.push_back(Resolve(module, rule));
+    return number;
+  }
+
+  ModuleSteps Resolve(const Module& module, int32_t rule) {
+    const ModuleTree::Signature& signature = out_.tree->parameters(module);
+    ModuleSteps steps;
+    steps.rule = std::max(rule, -1);
+    steps.is_fallback = rule == kFallback;
+    steps.signature = module.signature;
+    steps.params.resize(signature.size());
+    FillFeatures(module, signature, steps);
+    if (rule == MatchedPlan::kNoRule) return steps;
+    const Style& style = rule == kFallback ? *out_.plan->fallback : out_.plan->rules[static_cast<size_t>(rule)].style;
+    const std::string pattern = rule == kFallback ? "default" : out_.plan->rules[static_cast<size_t>(rule)].pattern;
+    ResolveStyle(style, {&module, &signature, pattern, SourceOf(rule)}, out_.mesh, steps, diagnostics_);
+    return steps;
+  }
+
+  // `at(path, layout)`: the module gets steps of its own with that parameter's placement.
+  void ApplyParameterRules() {
+    std::map<std::pair<uint32_t, std::vector<std::pair<uint32_t, int32_t>>>, uint32_t> known;
+    const auto& rules = matched_.parameter_rules;
+    for (size_t begin = 0; begin < rules.size();) {
+      const uint32_t m = rules[begin].parameter.module;
+      std::vector<std::pair<uint32_t, int32_t>> changes;
+      for (; begin < rules.size() && rules[begin].parameter.module == m; ++begin) {
+        changes.emplace_back(rules[begin].parameter.param, rules[begin].rule);
+      }
+      const auto [entry, fresh] = known.try_emplace({out_.steps_of[m], changes}, static_cast<uint32_t>(out_.steps.size()));
+      if (fresh) out_.steps.push_back(WithParameterRules(m, changes));
+      out_.steps_of[m] = entry->second;
+    }
+  }
+
+  ModuleSteps WithParameterRules(uint32_t m, const std::vector<std::pair<uint32_t, int32_t>>& changes) {
+    const Module& module = out_.tree->modules()[m];
+    const ModuleTree::Signature& signature = out_.tree->parameters(module);
+    ModuleSteps steps = out_.steps[out_.steps_of[m]];
+    for (const auto& [param, number] : changes) {
+      const Rule& rule = out_.plan->rules[static_cast<size_t>(number)];
+      const Landing landing{&module, &signature, rule.pattern, rule.source};
+      if (rule.parameter) {
+        steps.params[param] = *rule.parameter;
+      } else {
+        const auto named = rule.style.params.find(signature[param].name);
+        const bool boundary = !rule.style.inputs.empty() || !rule.style.outputs.empty();
+        if (named == rule.style.params.end() || boundary) {
+          Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
+                                        "style '" + rule.style.name + "' cannot be given to a bare parameter", rule.source);
+          d.path = out_.tree->PathOf({m, param});
+          d.declared = ToText(rule.style);
+          d.required = "a layout, as in at(path, shard(0)), or a style without inputs and outputs that names '" +
+                       signature[param].name + "'";
+          diagnostics_.push_back(std::move(d));
+          continue;
+        }
+        steps.params[param] = named->second;
+      }
+      if (steps.rule < 0) steps.rule = number;
+      if (steps.style.empty()) steps.style = rule.parameter ? "parameter" : rule.style.name;
+      ResolvePlacement(signature[param], landing, out_.mesh, steps.params[param], diagnostics_);
+    }
+    return steps;
+  }
+
+  // Parameters that no rule claims: a warning, unless their neighbours are sharded. Between sharded neighbours a
+  // replicated parameter is used on pieces, and whether its gradient needs a sum only the author can say.
+  void CheckUnclaimed() {
+    const ModuleTree& tree = *out_.tree;
+    struct Unclaimed {
+      size_t module;
+      int64_t count;
+      bool beside_sharded;
+    };
+    std::map<std::pair<uint32_t, bool>, Unclaimed> by_class;
+    std::set<std::string_view> sharded_parents;
+    bool know_parents = false;
+    for (size_t m = 0; m < tree.modules().size(); ++m) {
+      const ModuleSteps& steps = out_.StepsOf(m);
+      const Module& module = tree.modules()[m];
+      const bool owns = std::ranges::any_of(tree.parameters(module), [](const Parameter& p) { return !p.is_buffer; });
+      if (!owns || (steps.rule >= 0 && !steps.style.empty())) continue;
+      if (!know_parents) {
+        know_parents = true;
+        for (size_t other = 0; other < tree.modules().size(); ++other) {
+          if (Shards(out_.StepsOf(other))) sharded_parents.insert(ParentOf(tree.modules()[other].path));
+        }
+      }
+      const bool beside = module.path.find('.') != std::string::npos && sharded_parents.contains(ParentOf(module.path));
+      if (steps.is_fallback && (!beside || Shards(steps))) continue;
+      ++by_class.try_emplace({module.path_class, beside}, Unclaimed{m, 0, beside}).first->second.count;
+    }
+    for (const auto& [key, unclaimed] : by_class) {
+      const Module& module = tree.modules()[unclaimed.module];
+      const std::string more = unclaimed.count > 1 ? " (and " + std::to_string(unclaimed.count - 1) + " like it)" : "";
+      const ModuleSteps& steps = out_.StepsOf(unclaimed.module);
+      Diagnostic d = MakeDiagnostic(Finding::kUnclaimedParameter,
+                                    "no rule claims the parameters of '" + module.path + "'" + more,
+                                    steps.is_fallback ? out_.plan->fallback_source : SourceSpan{});
+      d.path = module.path;
+      if (unclaimed.beside_sharded) {
+        d.severity = Severity::kError;
+        d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
+        d.required = "a rule of its own: its parent also holds sharded parameters";
+        d.help = "replicated() where it works on whole tensors; params = shared where it works on pieces, so that its "
+                 "gradient is summed";
+      } else {
+        d.required = "a rule, or default(replicated())";
+      }
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  void CheckTies() {
+    const ModuleTree& tree = *out_.tree;
+    for (const std::vector<ParamRef>& tie : tree.ties()) {
+      const auto placement = [&](ParamRef p) { return out_.StepsOf(p.module).params[p.param]; };
+      for (size_t i = 1; i < tie.size(); ++i) {
+        if (placement(tie[i]) == placement(tie[0])) continue;
+        const int32_t first = out_.StepsOf(tie[0].module).rule;
+        const int32_t second = out_.StepsOf(tie[i].module).rule;
+        Diagnostic d = MakeDiagnostic(Finding::kTieConflict,
+                                      "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) +
+                                          "' are one tensor with two layouts",
+                                      SourceOf(second >= 0 ? second : first));
+        d.path = tree.PathOf(tie[i]);
+        d.declared = placement(tie[0]).ToText() + " and " + placement(tie[i]).ToText();
+        d.required = "the same layout for both";
+        d.help = "for tied input and output embeddings: vocab_rowwise and colwise, which both cut the vocabulary";
+        if (first >= 0 && second >= 0) d.related.push_back(SourceOf(first));
+        diagnostics_.push_back(std::move(d));
+      }
+    }
+  }
+
+  void CheckAxes() {
+    std::array<bool, kMeshAxisCount> used = {};
+    const auto use = [&](const Placement& placement) {
+      for (size_t a = 0; a < kMeshAxisCount; ++a) used[a] |= placement.by_axis[a] != Layout::Replicate();
+    };
+    for (const ModuleSteps& steps : out_.steps) {
+      for (const Placement& placement : steps.params) use(placement);
+      for (const auto* moves : {&steps.inputs, &steps.outputs}) {
+        for (const std::optional<Move>& move : *moves) {
+          if (!move) continue;
+          use(move->from);
+          use(move->to);
+        }
+      }
+    }
+    for (MeshAxis axis : kMeshAxes) {
+      if (out_.mesh.size(axis) == 1 || used[static_cast<size_t>(axis)]) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kUnusedAxis,
+                                    "nothing in the plan uses mesh axis '" + std::string(ToString(axis)) + "'");
+      d.declared = std::string(ToString(axis)) + "=" + std::to_string(out_.mesh.size(axis));
+      d.required = "a layout on that axis, or size 1";
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  const MatchedPlan& matched_;
+  CompiledPlan out_;
+  Diagnostics diagnostics_;
+  std::vector<std::vector<Known>> known_;  // by rule + 2
+};
+
+}  // namespace
+
+Result<CompiledPlan> CompilePlan(const MatchedPlan& matched, const MeshShape& mesh) {
+  return Compiler(matched, mesh).Run();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,88 @@
+#include "engine/compile/compiled_plan.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <numeric>
+
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+bool Moves(const std::vector<std::optional<Move>>& moves) {
+  return std::ranges::any_of(moves, [](const auto& move) { return move && move->from != move->to; });
+}
+
+void AddMoves(std::string& out, const char* label, const std::vector<std::optional<Move>>& moves) {
+  if (moves.empty()) return;
+  out += std::string(" ") + label + "=[";
+  for (size_t i = 0; i < moves.size(); ++i) {
+    if (i > 0) out += ", ";
+    out += moves[i] ? moves[i]->from.ToText() + " -> " + moves[i]->to.ToText() : "-";
+  }
+  out += "]";
+}
+
+}  // namespace
+
+bool ModuleSteps::needs_calls() const {
+  return Moves(inputs) || Moves(outputs) || !after.empty() || lookup != Lookup::kPlain;
+}
+
+std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signature) {
+  std::string out = steps.style.empty() ? "-" : steps.style;
+  for (size_t i = 0; i < signature.size(); ++i) out += " " + signature[i].name + "=" + steps.params[i].ToText();
+  AddMoves(out, "inputs", steps.inputs);
+  AddMoves(out, "outputs", steps.outputs);
+  if (!steps.after.empty()) out += " after=[" + Join(steps.after, ", ") + "]";
+  if (steps.lookup == Lookup::kMasked) out += " lookup=masked";
+  return out;
+}
+
+std::string CompiledPlan::CanonicalText() const {
+  std::vector<std::string> texts;
+  texts.reserve(steps.size());
+  for (const ModuleSteps& s : steps) texts.push_back(moonshard::ToText(s, tree->signatures()[s.signature]));
+  std::vector<uint32_t> order(tree->modules().size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::ranges::sort(order, {}, [&](uint32_t m) -> const std::string& { return tree->modules()[m].path; });
+  std::string out = "mesh " + mesh.ToString() + "\n";
+  for (const Rule& rule : plan->rules) {
+    out += "rule " + rule.pattern + " " + (rule.parameter ? rule.parameter->ToText() : moonshard::ToText(rule.style)) +
+           "\n";
+  }
+  for (uint32_t m : order) {
+    const ModuleSteps& s = StepsOf(m);
+    // What neither owns parameters nor communicates is the same with or without being listed; a tree from headers does
+    // not know it.
+    if (tree->signatures()[s.signature].empty() && !s.needs_calls()) continue;
+    out += tree->modules()[m].path + " " + texts[steps_of[m]] + "\n";
+  }
+  return out;
+}
+
+std::string CompiledPlan::Hash() const {
+  const std::string text = CanonicalText();
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  std::array<char, 33> digits = {};
+  std::snprintf(digits.data(), digits.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return digits.data();
+}
+
+std::string CompiledPlan::ToText() const {
+  std::string out;
+  for (size_t m = 0; m < tree->modules().size(); ++m) {
+    const ModuleSteps& s = StepsOf(m);
+    const Module& module = tree->modules()[m];
+    if (s.style.empty() && tree->parameters(module).empty()) continue;
+    out += (module.path.empty() ? "(root)" : module.path) + " " + moonshard::ToText(s, tree->parameters(module)) + "\n";
+  }
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,62 @@
+// CompiledPlan: for every module exactly what happens, with every layout filled in; the same on every rank. Local
+// shapes follow from it for any rank (local_shape.h), collectives and bytes too (cost.h).
+// Made by compile.h. Stage after: apply, or explain.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/diagnostic.h"
+#include "engine/plan/mesh_shape.h"
+#include "engine/plan/plan.h"
+#include "engine/tree/module_tree.h"
+
+namespace moonshard {
+
+// What happens to one module. Modules of one rule, signature and kind share one.
+struct ModuleSteps {
+  int32_t rule = -1;                          // index into plan->rules; -1: unclaimed
+  bool is_fallback = false;                   // claimed by default(style)
+  std::string style;                          // "" where unclaimed
+  uint32_t signature = 0;                     // of the tree
+  std::vector<Placement> params;              // parallel to the signature's parameters; no negative dims
+  std::vector<std::optional<Move>> inputs;    // by argument position
+  std::vector<std::optional<Move>> outputs;   // by place in the result
+  std::vector<std::string> after;             // parameters added after the first output's move
+  Lookup lookup = Lookup::kPlain;
+  int64_t in_features = -1;   // size of the first argument's last dim, whole; -1 where the kind does not tell
+  int64_t out_features = -1;  // size of the result's last dim, whole
+
+  // Whether calls must be intercepted.
+  bool needs_calls() const;
+  bool operator==(const ModuleSteps&) const = default;
+};
+
+struct CompiledPlan {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const ModuleTree> tree;
+  MeshShape mesh;
+  std::vector<ModuleSteps> steps;    // distinct ones
+  std::vector<uint32_t> steps_of;    // per module of the tree: index into steps
+  std::vector<int64_t> rule_matches; // per rule: modules or parameters it claims
+  Diagnostics findings;              // warnings and notes of all stages so far
+
+  const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
+
+  // One text for the same meaning, whatever rank, address or file path: mesh, rules and every module's layouts, sorted
+  // by path. What the hash is taken over.
+  std::string CanonicalText() const;
+  // 32 hex digits (XXH3, 128 bits) of CanonicalText. Ranks compare it before their first collective.
+  std::string Hash() const;
+  // One module a line with layouts and moves, in tree order; for people and goldens.
+  std::string ToText() const;
+};
+
+// One line, without rule numbers or source lines.
+std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signature);
+
+}  // namespace moonshard

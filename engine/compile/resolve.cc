@@ -1,0 +1,255 @@
+#include "engine/compile/resolve.h"
+
+#include <algorithm>
+
+#include "engine/base/text.h"
+#include "engine/compile/moves.h"
+#include "engine/plan/pieces.h"
+
+namespace moonshard {
+namespace {
+
+// A style may say what happens to a bias whether or not the module has one.
+constexpr const char* kOptionalParameter = "bias";
+// In Style::params: every parameter that is not named.
+constexpr const char* kEveryOther = "*";
+
+Diagnostic At(const Landing& landing, Finding finding, std::string message) {
+  Diagnostic d = MakeDiagnostic(finding, std::move(message), landing.source);
+  d.path = landing.module->path;
+  return d;
+}
+
+std::vector<std::string> Names(const ModuleTree::Signature& signature) {
+  std::vector<std::string> names;
+  for (const Parameter& p : signature) names.push_back(p.name);
+  return names;
+}
+
+bool Owns(const ModuleTree::Signature& signature, const std::string& name) {
+  return std::ranges::find(signature, name, &Parameter::name) != signature.end();
+}
+
+void CheckNamesExist(const std::map<std::string, Placement>& params, const Style& style, const Landing& landing,
+                     Diagnostics& diagnostics) {
+  const std::vector<std::string> names = Names(*landing.signature);
+  const auto check = [&](const std::string& name) {
+    if (name == kOptionalParameter || name == kEveryOther || Owns(*landing.signature, name)) return;
+    Diagnostic d = At(landing, Finding::kNoSuchParameter,
+                      "style '" + style.name + "' names a parameter '" + name + "' that '" + landing.module->path +
+                          "' does not have");
+    d.declared = name;
+    d.required = names.empty() ? "the module owns no parameter" : "one of: " + Join(names, ", ");
+    d.help = DidYouMean(name, names, 0);
+    diagnostics.push_back(std::move(d));
+  };
+  for (const auto& [name, placement] : params) check(name);
+  for (const std::string& name : style.after) check(name);
+}
+
+// Gives every shard without heads or parts of its own the style's heads.
+void FillHeads(int64_t heads, Placement& placement) {
+  for (Layout& layout : placement.by_axis) {
+    if (layout.is_shard() && layout.heads == 0 && layout.parts.empty()) layout.heads = heads;
+  }
+}
+
+// A late parameter is added to what leaves the module: pieces need only be told apart from the whole.
+Placement LatePlacement(const Style& style) {
+  Placement late;
+  if (style.outputs.empty() || !style.outputs[0]) return late;
+  for (MeshAxis axis : kMeshAxes) {
+    if (style.outputs[0]->to[axis].is_shard()) late[axis] = Layout::Shared();
+  }
+  return late;
+}
+
+void ResolveParams(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+                   Diagnostics& diagnostics) {
+  const auto kind = style.kinds.find(landing.module->kind);
+  const std::map<std::string, Placement>& params = kind == style.kinds.end() ? style.params : kind->second;
+  CheckNamesExist(params, style, landing, diagnostics);
+  const auto every_other = params.find(kEveryOther);
+  const bool shards = std::ranges::any_of(params, [](const auto& entry) {
+    return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard);
+  });
+  for (size_t i = 0; i < landing.signature->size(); ++i) {
+    const Parameter& parameter = (*landing.signature)[i];
+    Placement& placement = steps.params[i];
+    const auto named = params.find(parameter.name);
+    if (std::ranges::find(style.after, parameter.name) != style.after.end()) {
+      placement = named == params.end() ? LatePlacement(style) : named->second;
+    } else if (named != params.end()) {
+      placement = named->second;
+    } else if (every_other != params.end()) {
+      placement = every_other->second;
+    } else if (shards && !parameter.is_buffer) {
+      Diagnostic d = At(landing, Finding::kUnclaimedParameter,
+                        "style '" + style.name + "' does not say what happens to parameter '" + parameter.name + "'");
+      d.severity = Severity::kError;
+      d.declared = "params of " + style.name + ": " + ToText(style);
+      d.required = "a layout for '" + parameter.name + "': replicate, shared or shard(d)";
+      diagnostics.push_back(std::move(d));
+    }
+    FillHeads(style.heads, placement);
+    ResolvePlacement(parameter, landing, mesh, placement, diagnostics);
+  }
+  for (const std::string& name : style.after) {
+    if (Owns(*landing.signature, name)) steps.after.push_back(name);
+  }
+}
+
+void ResolveMove(const Style& style, const Landing& landing, const char* what, size_t position,
+                 std::optional<Move>& move, Diagnostics& diagnostics) {
+  if (!move) return;
+  FillHeads(style.heads, move->from);
+  FillHeads(style.heads, move->to);
+  int moving = 0;
+  for (MeshAxis axis : kMeshAxes) {
+    const Layout& from = move->from[axis];
+    const Layout& to = move->to[axis];
+    if (from == to) continue;
+    ++moving;
+    if (RowOf(from, to)) continue;
+    Diagnostic d = At(landing, Finding::kNoSuchMove,
+                      "no move leads from " + from.ToText() + " to " + to.ToText() + " (" + what + " " +
+                          std::to_string(position) + " of style '" + style.name + "')");
+    d.declared = from.ToText() + " -> " + to.ToText() + " on axis " + ToString(axis);
+    d.required = from.ToText() + " can move to: " + TargetsOf(from);
+    diagnostics.push_back(std::move(d));
+  }
+  if (moving > 1) {
+    Diagnostic d = At(landing, Finding::kNotSupported, "a move changes the layout on more than one mesh axis");
+    d.declared = move->from.ToText() + " -> " + move->to.ToText();
+    d.required = "a change on one axis";
+    diagnostics.push_back(std::move(d));
+  }
+}
+
+// With fewer heads than ranks several ranks hold the same piece, so a sum over all ranks counts it more than once.
+void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleSteps& steps,
+                         Diagnostics& diagnostics) {
+  for (MeshAxis axis : kMeshAxes) {
+    const bool sums = std::ranges::any_of(steps.outputs, [&](const std::optional<Move>& move) {
+      return move && move->from[axis].kind == LayoutKind::kPartial;
+    });
+    if (!sums) continue;
+    for (size_t i = 0; i < steps.params.size(); ++i) {
+      const Layout& layout = steps.params[i][axis];
+      if (!layout.is_shard()) continue;
+      const auto size = (*landing.signature)[i].shape[static_cast<size_t>(layout.dim)];
+      const Result<DimPieces> pieces = DimPieces::Make(layout, size, mesh.size(axis));
+      if (!pieces.ok() || pieces.value().replicas() == 1) continue;
+      Diagnostic d = At(landing, Finding::kUnreachablePartial,
+                        "the output of style '" + style.name + "' is a sum, and each head would be counted " +
+                            std::to_string(pieces.value().replicas()) + " times");
+      d.declared = (*landing.signature)[i].name + " " + layout.ToText() + " over " + std::to_string(mesh.size(axis)) +
+                   " ranks";
+      d.required = "at least as many heads as ranks where the output is partial";
+      diagnostics.push_back(std::move(d));
+    }
+  }
+}
+
+void ResolveLookup(const Style& style, const Landing& landing, const ModuleSteps& steps, Diagnostics& diagnostics) {
+  if (style.lookup != Lookup::kMasked) return;
+  const auto weight = std::ranges::find(*landing.signature, "weight", &Parameter::name);
+  const bool fits = weight != landing.signature->end() && weight->shape.size() == 2;
+  const Layout layout =
+      fits ? steps.params[static_cast<size_t>(weight - landing.signature->begin())][MeshAxis::kTp] : Layout();
+  if (fits && layout == Layout::Shard(0)) return;
+  Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                    "lookup = \"masked\" of style '" + style.name + "' does not fit '" + landing.module->path + "'");
+  d.declared = fits ? "weight = " + layout.ToText() : "no two-dimensional parameter 'weight'";
+  d.required = "an embedding whose weight is shard(0), so that each rank owns some of the rows";
+  diagnostics.push_back(std::move(d));
+}
+
+}  // namespace
+
+void ResolvePlacement(const Parameter& parameter, const Landing& landing, const MeshShape& mesh, Placement& placement,
+                      Diagnostics& diagnostics) {
+  const auto rank = static_cast<int>(parameter.shape.size());
+  std::vector<int64_t> sizes = parameter.shape;
+  for (MeshAxis axis : kMeshAxes) {
+    Layout& layout = placement[axis];
+    if (layout.kind == LayoutKind::kPartial) {
+      Diagnostic d = At(landing, Finding::kNoSuchMove, "a parameter cannot be partial");
+      d.declared = parameter.name + " = partial";
+      d.required = "replicate, shared or shard(d)";
+      diagnostics.push_back(std::move(d));
+    }
+    if (!layout.is_shard()) continue;
+    if (layout.dim < -rank || layout.dim >= rank) {
+      Diagnostic d = At(landing, Finding::kBadDim, "parameter '" + parameter.name + "' of shape " +
+                                                       ShapeToString(parameter.shape) + " has no tensor dim " +
+                                                       std::to_string(layout.dim));
+      d.declared = layout.ToText();
+      d.required = rank == 0 ? "replicate: the parameter is a single number"
+                             : "a tensor dim from " + std::to_string(-rank) + " to " + std::to_string(rank - 1);
+      diagnostics.push_back(std::move(d));
+      layout = Layout::Replicate();
+      continue;
+    }
+    if (layout.dim < 0) layout.dim += rank;
+    int64_t& size = sizes[static_cast<size_t>(layout.dim)];
+    const Result<DimPieces> pieces = DimPieces::Make(layout, size, mesh.size(axis));
+    if (pieces.ok()) {
+      // A second axis cuts what the first one left. Only equal pieces can be cut again in the same way everywhere.
+      size = pieces.value().length(0);
+      continue;
+    }
+    for (Diagnostic d : pieces.diagnostics()) {
+      d.message = "parameter '" + parameter.name + "' of '" + landing.module->path + "': " + d.message;
+      d.where = landing.source;
+      d.path = landing.module->path;
+      diagnostics.push_back(std::move(d));
+    }
+  }
+}
+
+void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleSteps& steps) {
+  const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
+  if (weight == signature.end()) return;
+  if (module.kind == "Linear" && weight->shape.size() == 2) {
+    steps.in_features = weight->shape[1];
+    steps.out_features = weight->shape[0];
+  } else if (module.kind == "Embedding" && weight->shape.size() == 2) {
+    steps.out_features = weight->shape[1];
+  } else if (weight->shape.size() == 1) {
+    steps.in_features = steps.out_features = weight->shape[0];
+  }
+}
+
+void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+                  Diagnostics& diagnostics) {
+  const size_t before = diagnostics.size();
+  steps.style = style.name;
+  steps.inputs = style.inputs;
+  steps.outputs = style.outputs;
+  steps.lookup = style.lookup;
+  ResolveParams(style, landing, mesh, steps, diagnostics);
+  for (size_t i = 0; i < steps.inputs.size(); ++i) {
+    ResolveMove(style, landing, "input", i, steps.inputs[i], diagnostics);
+  }
+  for (size_t i = 0; i < steps.outputs.size(); ++i) {
+    ResolveMove(style, landing, "output", i, steps.outputs[i], diagnostics);
+  }
+  if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);
+  ResolveLookup(style, landing, steps, diagnostics);
+  if (steps.needs_calls() && !landing.module->hookable) {
+    const std::string kind = landing.module->kind.empty() ? "its class" : "'" + landing.module->kind + "'";
+    Diagnostic d = At(landing, Finding::kNotHookable,
+                      "calls of '" + landing.module->path + "' cannot be intercepted, so style '" + style.name +
+                          "' would not run");
+    d.declared = kind + " is an ordinary LibTorch module";
+    d.required = "a module whose calls moonshard sees";
+    d.help = "where the model makes '" + landing.module->path + "', use moonshard::nn::" +
+             (landing.module->kind.empty() ? "Linear" : landing.module->kind) +
+             " in place of torch::nn::, or declare your own class with MOONSHARD_MODULE(Name) in place of "
+             "TORCH_MODULE(Name)";
+    diagnostics.push_back(std::move(d));
+  }
+}
+
+}  // namespace moonshard
