@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+
+#include "engine/base/text.h"
+#include "engine/compile/local_shape.h"
+#include "engine/explain/explain.h"
+#include "engine/explain/fold.h"
+
+namespace moonshard {
+namespace {
+
+std::string Padded(std::string text, size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+std::string Bytes(int64_t bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  std::array<char, 32> text = {};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
+  return text.data();
+}
+
+// "all-reduce forward, reduce-scatter backward", or nothing.
+std::string CostOf(const Move& move, const MeshShape& mesh) {
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) == 1 || move.from[axis] == move.to[axis]) continue;
+    const std::optional<MoveRow> row = RowOf(move.from[axis], move.to[axis]);
+    std::string out;
+    if (row && row->forward) out += std::string(ToString(*row->forward)) + " forward";
+    if (row && row->backward) out += (out.empty() ? "" : ", ") + std::string(ToString(*row->backward)) + " backward";
+    return out.empty() ? "" : "  (" + out + ")";
+  }
+  return "";
+}
+
+void AddMoves(std::string& out, const char* what, const std::vector<std::optional<Move>>& moves, const MeshShape& mesh) {
+  for (size_t i = 0; i < moves.size(); ++i) {
+    if (!moves[i] || moves[i]->from == moves[i]->to) continue;
+    out += "    " + Padded(what + (moves.size() > 1 ? " " + std::to_string(i) : std::string()), 12) +
+           moves[i]->from.ToText() + " -> " + moves[i]->to.ToText() + CostOf(*moves[i], mesh) + "\n";
+  }
+}
+
+void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint32_t>& modules,
+              const ExplainOptions& options) {
+  const ModuleSteps& steps = plan.StepsOf(modules.front());
+  const ModuleTree::Signature& signature = plan.tree->signatures()[steps.signature];
+  std::vector<std::string> paths;
+  for (uint32_t m : modules) paths.push_back(plan.tree->modules()[m].path);
+  std::string source = "no rule";
+  if (steps.is_fallback) source = plan.plan->fallback_source.ToString();
+  if (steps.rule >= 0) source = plan.plan->rules[static_cast<size_t>(steps.rule)].source.ToString();
+  const std::string path = FoldPaths(paths);
+  out += Padded(path.empty() ? "(root)" : path, 56) + "  " + Padded(steps.style.empty() ? "-" : steps.style, 16) + "  " +
+         source + "\n";
+  AddMoves(out, "input", steps.inputs, plan.mesh);
+  for (size_t i = 0; i < signature.size(); ++i) {
+    const std::vector<int64_t> local = LocalShape(signature[i].shape, steps.params[i], plan.mesh, options.rank);
+    std::string shapes = ShapeToString(signature[i].shape);
+    if (local != signature[i].shape) shapes += " -> " + ShapeToString(local);
+    out += "    " + Padded(signature[i].name, 12) + Padded(shapes, 36) + "  " + Padded(steps.params[i].ToText(), 20) +
+           "  " + ToString(signature[i].dtype) + "\n";
+  }
+  AddMoves(out, "output", steps.outputs, plan.mesh);
+}
+
+void AddDirection(std::string& out, const char* direction, const std::map<Collective, CollectiveTotals::Entry>& entries) {
+  out += "  " + std::string(direction) + ": ";
+  if (entries.empty()) out += "none";
+  for (const auto& [collective, entry] : entries) {
+    if (collective != entries.begin()->first) out += ", ";
+    out += std::to_string(entry.count) + " " + ToString(collective) + " (" + Bytes(entry.bytes) + ")";
+  }
+  out += "\n";
+}
+
+}  // namespace
+
+std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options) {
+  std::string out = "plan " + plan.plan->name + "  mesh " + plan.mesh.ToString() + "  rank " +
+                    std::to_string(options.rank) + " of " + std::to_string(plan.mesh.world_size()) + "  hash " +
+                    plan.Hash() + "\n\n";
+  // In the order in which the first module of each entry stands in the tree.
+  std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
+  std::vector<std::vector<uint32_t>> entries;
+  for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
+    const Module& module = plan.tree->modules()[m];
+    if (plan.StepsOf(m).rule < 0 && plan.tree->parameters(module).empty()) continue;
+    const auto [entry, fresh] = numbers.try_emplace({module.path_class, plan.steps_of[m]}, entries.size());
+    if (fresh) entries.emplace_back();
+    entries[entry->second].push_back(m);
+  }
+  for (const std::vector<uint32_t>& modules : entries) AddEntry(out, plan, modules, options);
+  for (const auto& tie : plan.tree->ties()) {
+    out += "tied:";
+    for (ParamRef p : tie) out += " " + plan.tree->PathOf(p);
+    out += "\n";
+  }
+  const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
+  out += "\nparameters: " + std::to_string(totals.params) + " (" + std::to_string(totals.sharded_params) +
+         " in sharded tensors, " + std::to_string(totals.replicated_params) + " in replicated ones)\n";
+  out += "this rank holds: " + Bytes(totals.bytes_per_rank) + "\ncollectives of one step" +
+         (options.tokens ? ", " + std::to_string(options.tokens->batch) + " x " +
+                               std::to_string(options.tokens->sequence) + " tokens"
+                         : ", one token a rank") +
+         ":\n";
+  AddDirection(out, "forward", totals.collectives.forward);
+  AddDirection(out, "backward", totals.collectives.backward);
+  return out;
+}
+
+}  // namespace moonshard
