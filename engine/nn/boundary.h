@@ -2,10 +2,13 @@
 // A call runs Enter (the inputs' moves), the module's own forward, Leave (the outputs' moves).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
@@ -48,6 +51,8 @@ class Hookable {
     boundary_ = owned_.get();
   }
   Boundary* boundary() const { return boundary_; }
+  // How many calls ran with a boundary. Zero after a step means that the calls go around the hook (hook.h says how).
+  int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // Asks the module to leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
   virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
@@ -56,9 +61,11 @@ class Hookable {
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
  protected:
+  void CountCall() { calls_.fetch_add(1, std::memory_order_relaxed); }
   Boundary* boundary_ = nullptr;
 
  private:
+  std::atomic<int64_t> calls_ = 0;  // recomputation calls from the threads of the autograd engine
   std::shared_ptr<Boundary> owned_;
 };
 
