@@ -7,18 +7,51 @@
 #include <optional>
 
 #include "engine/base/text.h"
+#include "engine/match/pattern_set.h"
 
 namespace moonshard {
 namespace {
 
-bool AnyModuleMatches(const ModuleTree& tree, const std::string& regex, bool depends_on_numbers) {
-  const RE2 re(regex);
+// Which brace alternatives of the rules to check match a module: alternatives[i][j] is alternative j of rule i. Those
+// that numbers can tell apart are asked together, once per module, until all have been seen; the others once per path
+// class. False where RE2 ran out of memory.
+bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patterns, const std::vector<bool>& to_check,
+                      std::vector<std::vector<bool>>& seen) {
+  struct Place {
+    size_t rule;
+    size_t alternative;
+  };
+  std::vector<Place> places;
+  std::vector<std::string> regexes;
   const std::vector<Module>& modules = tree.modules();
-  if (!depends_on_numbers) {
-    return std::ranges::any_of(tree.class_representatives(),
-                               [&](uint32_t m) { return RE2::FullMatch(modules[m].path, re); });
+  seen.resize(patterns.size());
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    seen[i].assign(patterns[i].alternatives.size(), false);
+    for (size_t j = 0; to_check[i] && j < patterns[i].alternatives.size(); ++j) {
+      const std::string& regex = patterns[i].alternatives[j].regex;
+      if (patterns[i].depends_on_numbers) {
+        places.push_back({i, j});
+        regexes.push_back(regex);
+        continue;
+      }
+      const RE2 re(regex);
+      seen[i][j] = std::ranges::any_of(tree.class_representatives(),
+                                       [&](uint32_t m) { return RE2::FullMatch(modules[m].path, re); });
+    }
   }
-  return std::ranges::any_of(modules, [&](const Module& m) { return RE2::FullMatch(m.path, re); });
+  const Result<PatternSet> set = PatternSet::Compile(regexes);
+  if (!set.ok()) return false;
+  std::vector<int> found;
+  size_t left = places.size();
+  for (size_t m = 0; m < modules.size() && left > 0; ++m) {
+    if (!set.value().Match(modules[m].path, found)) return false;
+    for (int index : found) {
+      const Place& place = places[static_cast<size_t>(index)];
+      if (!seen[place.rule][place.alternative]) --left;
+      seen[place.rule][place.alternative] = true;
+    }
+  }
+  return true;
 }
 
 bool AnyParameterMatches(const MatchedPlan& matched, const std::string& regex) {
@@ -101,6 +134,12 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
                           const std::vector<bool>& matched_anything) {
   Diagnostics out;
   const ModuleTree& tree = *matched.tree;
+  std::vector<bool> to_check(patterns.size());
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    to_check[i] = matched_anything[i] && !matched.plan->rules[i].optional;
+  }
+  std::vector<std::vector<bool>> seen;
+  if (!FindAlternatives(tree, patterns, to_check, seen)) return {PatternSet::OutOfMemory()};
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Rule& rule = matched.plan->rules[i];
     const bool matched_any = matched_anything[i];
@@ -119,11 +158,9 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
       out.push_back(std::move(d));
       continue;
     }
-    for (const Pattern::Alternative& alternative : patterns[i].alternatives) {
-      if (AnyModuleMatches(tree, alternative.regex, patterns[i].depends_on_numbers) ||
-          AnyParameterMatches(matched, alternative.regex)) {
-        continue;
-      }
+    for (size_t j = 0; j < patterns[i].alternatives.size(); ++j) {
+      const Pattern::Alternative& alternative = patterns[i].alternatives[j];
+      if (seen[i][j] || AnyParameterMatches(matched, alternative.regex)) continue;
       Diagnostic d = MakeDiagnostic(
           Finding::kUnmatchedAlternative,
           "alternative '" + alternative.text + "' of '" + rule.pattern + "' matches no module", rule.source);

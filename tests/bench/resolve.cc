@@ -1,0 +1,153 @@
+// Time to resolve a plan (match + compile) on a tree of 63,201 modules: 61 layers of 256 experts. Prints the median of
+// several runs, the part that RE2 takes alone on every path, and the ratio of the two.
+//   build/bench/bench_resolve
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include "engine/compile/compile.h"
+#include "engine/match/match.h"
+#include "engine/match/pattern.h"
+#include "engine/match/pattern_set.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int kLayers = 61;
+constexpr int kExperts = 256;
+constexpr int kRuns = 15;
+
+Parameter Weight(int64_t rows, int64_t columns) { return {"weight", {rows, columns}, DType::kBF16, false}; }
+
+std::shared_ptr<ModuleTree> MakeTree() {
+  auto tree = std::make_shared<ModuleTree>();
+  tree->Add("", "Model", {});
+  tree->Add("model", "Decoder", {});
+  tree->Add("model.embed_tokens", "Embedding", {Weight(129280, 7168)});
+  tree->Add("model.layers", "ModuleList", {});
+  for (int l = 0; l < kLayers; ++l) {
+    const std::string layer = "model.layers." + std::to_string(l);
+    tree->Add(layer, "Layer", {});
+    tree->Add(layer + ".self_attn", "Attention", {});
+    tree->Add(layer + ".self_attn.q_a_proj", "Linear", {Weight(1536, 7168)});
+    tree->Add(layer + ".self_attn.q_b_proj", "Linear", {Weight(24576, 1536)});
+    tree->Add(layer + ".self_attn.kv_a_proj_with_mqa", "Linear", {Weight(576, 7168)});
+    tree->Add(layer + ".self_attn.kv_b_proj", "Linear", {Weight(32768, 512)});
+    tree->Add(layer + ".self_attn.o_proj", "Linear", {Weight(7168, 16384)});
+    tree->Add(layer + ".mlp", "Moe", {});
+    tree->Add(layer + ".mlp.gate", "Router", {Weight(256, 7168)});
+    tree->Add(layer + ".mlp.experts", "ModuleList", {});
+    for (int e = 0; e < kExperts; ++e) {
+      const std::string expert = layer + ".mlp.experts." + std::to_string(e);
+      tree->Add(expert, "Mlp", {});
+      tree->Add(expert + ".gate_proj", "Linear", {Weight(2048, 7168)});
+      tree->Add(expert + ".up_proj", "Linear", {Weight(2048, 7168)});
+      tree->Add(expert + ".down_proj", "Linear", {Weight(7168, 2048)});
+    }
+    tree->Add(layer + ".input_layernorm", "RMSNorm", {{"weight", {7168}, DType::kBF16, false}});
+    tree->Add(layer + ".post_attention_layernorm", "RMSNorm", {{"weight", {7168}, DType::kBF16, false}});
+  }
+  tree->Add("lm_head", "Linear", {Weight(129280, 7168)});
+  return tree;
+}
+
+Style MakeStyle(std::string name, Layout weight, Move input, Move output) {
+  Style style;
+  style.name = std::move(name);
+  style.params["weight"] = Placement(std::move(weight));
+  style.inputs.emplace_back(std::move(input));
+  style.outputs.emplace_back(std::move(output));
+  return style;
+}
+
+std::shared_ptr<Plan> MakePlan(const std::string& layer) {
+  const Placement replicate = Layout::Replicate();
+  const Placement shared = Layout::Shared();
+  const Placement last = Layout::Shard(-1);
+  const Placement partial = Layout::Partial();
+  const Style colwise = MakeStyle("colwise", Layout::Shard(0), {replicate, shared}, {last, last});
+  const Style rowwise = MakeStyle("rowwise", Layout::Shard(1), {last, last}, {partial, replicate});
+  Style vocabulary = MakeStyle("vocab_rowwise", Layout::Shard(0), {replicate, replicate}, {partial, replicate});
+  vocabulary.lookup = Lookup::kMasked;
+  Style whole;
+  whole.name = "replicated";
+  whole.params["*"] = replicate;
+  auto plan = std::make_shared<Plan>();
+  plan->name = "bench";
+  const std::pair<std::string, const Style&> rules[] = {
+      {"model.embed_tokens", vocabulary},
+      {layer + ".self_attn.{q_b,kv_b}_proj", colwise},
+      {layer + ".self_attn.{q_a_proj,kv_a_proj_with_mqa}", whole},
+      {layer + ".self_attn.o_proj", rowwise},
+      {layer + ".mlp.gate", whole},
+      {layer + ".mlp.experts.*.gate_proj", colwise},
+      {layer + ".mlp.experts.*.up_proj", colwise},
+      {layer + ".mlp.experts.*.down_proj", rowwise},
+      {layer + ".{input,post_attention}_layernorm", whole},
+      {"lm_head", colwise},
+  };
+  int line = 0;
+  for (const auto& [pattern, style] : rules) {
+    Rule rule;
+    rule.pattern = pattern;
+    rule.style = style;
+    rule.source = {"bench.lua", ++line, 0, 0, ""};
+    plan->rules.push_back(std::move(rule));
+  }
+  return plan;
+}
+
+double MedianMs(const std::function<void()>& run) {
+  std::vector<double> times;
+  for (int i = 0; i < kRuns; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+void Bench(const char* what, const std::shared_ptr<const ModuleTree>& tree, const std::shared_ptr<const Plan>& plan) {
+  const MeshShape mesh = MeshShape::Parse("tp=8").ValueOrThrow();
+  int64_t claimed = 0;
+  const double resolve = MedianMs([&] {
+    const MatchedPlan matched = MatchRules(plan, tree).ValueOrThrow();
+    const CompiledPlan compiled = CompilePlan(matched, mesh).ValueOrThrow();
+    claimed = 0;
+    for (int64_t count : compiled.rule_matches) claimed += count;
+  });
+  std::vector<std::string> regexes;
+  for (const Rule& rule : plan->rules) {
+    regexes.push_back(TranslatePattern(rule.pattern, rule.syntax).ValueOrThrow().regex);
+  }
+  const PatternSet set = PatternSet::Compile(regexes).ValueOrThrow();
+  int64_t found = 0;
+  const double re2 = MedianMs([&] {
+    found = 0;
+    std::vector<int> indices;
+    for (const Module& module : tree->modules()) {
+      if (set.Match(module.path, indices)) found += static_cast<int64_t>(indices.size());
+    }
+  });
+  std::printf("%s: %zu modules, %lld claimed (RE2 alone: %lld); resolve %.2f ms, RE2 on every path %.2f ms, ratio %.2f\n",
+              what, tree->modules().size(), static_cast<long long>(claimed), static_cast<long long>(found), resolve, re2,
+              resolve / re2);
+}
+
+}  // namespace
+}  // namespace moonshard
+
+int main() {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto tree = moonshard::MakeTree();
+  const std::chrono::duration<double, std::milli> made = std::chrono::steady_clock::now() - begin;
+  std::printf("tree made in %.2f ms\n", made.count());
+  moonshard::Bench("patterns without numbers", tree, moonshard::MakePlan("model.layers.*"));
+  moonshard::Bench("patterns with numbers", tree, moonshard::MakePlan("model.layers.{0..60}"));
+  return 0;
+}
