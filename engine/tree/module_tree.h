@@ -1,5 +1,5 @@
 // ModuleTree: what the model looks like, as plain data: modules by dotted path, each with its own parameters. Read from
-// a live torch::nn::Module (apply/live_tree.h) or from safetensors headers (tree/from_checkpoint.h).
+// a live torch::nn::Module (apply/live_tree.h) or from safetensors headers (safetensors/tree.h).
 // Stage after: match.
 //
 // Modules that own the same parameters (names, shapes, dtypes) share a signature, and modules whose paths differ only in

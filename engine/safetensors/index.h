@@ -1,0 +1,21 @@
+// CheckpointIndex: model.safetensors.index.json, which says which file of a folder holds which tensor.
+// Stage after: checkpoint.h, which holds the files against it.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "engine/base/result.h"
+
+namespace moonshard {
+
+struct CheckpointIndex {
+  std::map<std::string, std::string> file_of;  // tensor name -> file name within the folder
+};
+
+// Reads {"metadata": {...}, "weight_map": {"tensor": "file"}}. Errors, all that are found: those of ReadJsonFile (a tensor
+// that stands twice is kBadJson); kBadIndex: no weight_map, or one that is not an object of texts; a file name that is
+// empty, absolute or leads out of the folder.
+Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path);
+
+}  // namespace moonshard

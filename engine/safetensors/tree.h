@@ -1,0 +1,26 @@
+// TreeFromCheckpoint: what a model looks like, as far as the headers of its checkpoint tell: the modules that own
+// parameters, with names, shapes and dtypes. Enough to match and compile a plan without loading a weight.
+// Stage before: checkpoint.h. Stage after: match. A live model's tree is made by apply.
+#pragma once
+
+#include "engine/safetensors/checkpoint.h"
+#include "engine/safetensors/config.h"
+#include "engine/tree/module_tree.h"
+
+namespace moonshard {
+
+// A parameter belongs to the module whose path is its name up to the last dot; in a module `weight` comes first, then
+// `bias`, then the others by name. Modules are in the order of their paths, component by component, numbers as numbers.
+// The tree is not complete(): modules without parameters leave no trace in a file.
+//
+// Kinds are guessed: "Embedding" for a path whose last component begins with embed, or is wte or wpe; "Linear" for a
+// weight of two dims; "Norm" where there is only a weight of one dim, with or without a bias; else "". What HF models
+// register as buffers (inv_freq, running_mean, ...) is marked as such.
+//
+// Ties: where the config's tie_word_embeddings is true, lm_head.weight is the embedding's weight, stored or not; a head
+// that is not stored is added. The embedding (embed_tokens, wte, ...) comes first in the tie. Where the field is missing
+// the head is tied if the architecture is a "...ForCausalLM" that transformers ties by default and the file has no
+// head.
+ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
+
+}  // namespace moonshard
