@@ -14,7 +14,7 @@ find_package(CLI11 REQUIRED)
 add_library(moonshard_cli11 ALIAS CLI11::CLI11)
 
 # --- LibTorch -------------------------------------------------------------------------------------------------------
-# An imported target of our own over the wheel: its CMake package would ask for a CUDA toolkit even for the CPU engine.
+include(engine/build/torch_target.cmake)
 set(MOONSHARD_HAS_TORCH OFF)
 set(MOONSHARD_HAS_CUDA OFF)
 if(NOT MOONSHARD_TORCH STREQUAL "OFF")
@@ -41,12 +41,12 @@ if(MOONSHARD_HAS_TORCH)
   if(MOONSHARD_CUDA STREQUAL "ON" AND NOT MOONSHARD_HAS_CUDA)
     message(FATAL_ERROR "MOONSHARD_CUDA=ON, but the CUDA toolkit, nccl.h or libtorch_cuda.so is missing")
   endif()
-  add_library(moonshard_torch INTERFACE)
-  target_include_directories(moonshard_torch SYSTEM INTERFACE ${MOONSHARD_TORCH_ROOT}/include
-    ${MOONSHARD_TORCH_ROOT}/include/torch/csrc/api/include ${GLOO_INCLUDE})
-  target_compile_definitions(moonshard_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-  target_link_libraries(moonshard_torch INTERFACE ${torch_lib}/libtorch_cpu.so ${torch_lib}/libc10.so Threads::Threads)
-  target_link_options(moonshard_torch INTERFACE -Wl,--allow-shlib-undefined)
+  moonshard_torch_target(${MOONSHARD_TORCH_ROOT})
+  moonshard_torch_version(${MOONSHARD_TORCH_ROOT} MOONSHARD_TORCH_VERSION)
+  if(NOT MOONSHARD_TORCH_VERSION VERSION_GREATER_EQUAL 2.9)
+    message(FATAL_ERROR "LibTorch '${MOONSHARD_TORCH_VERSION}' in ${MOONSHARD_TORCH_ROOT}: at least 2.9 is needed")
+  endif()
+  target_include_directories(moonshard_torch SYSTEM INTERFACE ${GLOO_INCLUDE})  # ProcessGroupGloo.hpp includes gloo's
   # torch/torch.h costs 23 s a file; precompiled once it costs 6.
   if(NOT EXISTS ${CMAKE_BINARY_DIR}/torch_pch.cc)
     file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cc "")
@@ -56,4 +56,4 @@ if(MOONSHARD_HAS_TORCH)
   target_precompile_headers(moonshard_torch_pch PRIVATE <torch/torch.h>)
 endif()
 set(MOONSHARD_BUILT_WITH_CUDA ${MOONSHARD_HAS_CUDA} CACHE INTERNAL "")
-message(STATUS "moonshard: LibTorch ${MOONSHARD_HAS_TORCH}, CUDA and NCCL ${MOONSHARD_HAS_CUDA}")
+message(STATUS "moonshard: LibTorch ${MOONSHARD_HAS_TORCH} ${MOONSHARD_TORCH_VERSION}, CUDA and NCCL ${MOONSHARD_HAS_CUDA}")

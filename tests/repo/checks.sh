@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# checks.sh NAME [ROOT]: one check of the project's shape over the tree at ROOT; prints what breaks it, status 1 then.
+# checks.sh list: the names.
+set -euo pipefail
+
+names=(lines mirror torch_free lua_free light_headers no_swallowed_lua_errors headers_say_what built readme_map)
+torch_free=(engine/base engine/plan engine/tree engine/match engine/compile engine/safetensors
+  dsl/state dsl/sandbox dsl/bind dsl/eval dsl/cli)
+
+# Every file is short enough to be read at once.
+lines() {
+  Files '\.(h|cc|lua|cmake|sh|py)$|CMakeLists\.txt$|^dev$' | while read -r file; do
+    local count
+    count=$(wc -l <"$file")
+    if ((count > 400)); then echo "$file: $count lines, more than 400"; fi
+  done
+}
+
+# tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
+mirror() {
+  Files '^(engine|dsl)/.*\.cc$' | xargs -rn1 dirname | sort -u | while read -r folder; do
+    compgen -G "tests/$folder/*_test.cc" >/dev/null || echo "$folder: no test in tests/$folder"
+  done
+  Files '^tests/(engine|dsl)/.*_test\.cc$' | xargs -rn1 dirname | sort -u | while read -r folder; do
+    [[ -d ${folder#tests/} ]] || echo "$folder: there is no ${folder#tests/}"
+  done
+}
+
+# Planning needs no LibTorch.
+torch_free() {
+  local folder
+  for folder in "${torch_free[@]}"; do
+    Grep '^#include [<"](torch|ATen|c10)/' "^(tests/)?$folder/"
+  done
+}
+
+# Lua is known in dsl/ alone, and LibTorch's part of the engine never sees it.
+lua_free() {
+  Grep '^#include [<"](lua|lauxlib|lualib|moonshard_lua)' '^(engine|tests/engine|tests/support)/'
+}
+
+# torch/torch.h costs seconds for everyone who includes a header that includes it; the hookable layers need it.
+light_headers() {
+  Grep '^#include <torch/(torch|all)\.h>' '^(engine|dsl)/.*\.h$' | grep -vE '^(engine/(nn|models)|dsl/embed)/' || true
+}
+
+# catch (...) also catches Lua's own errors: who catches them must throw on.
+no_swallowed_lua_errors() {
+  Files '^dsl/.*\.(h|cc)$' | while read -r file; do
+    awk -v file="$file" '
+      /catch \(\.\.\.\)/ { opened = FNR }
+      opened && /throw;/ { opened = 0 }
+      opened && FNR > opened + 6 { print file ":" opened ": catch (...) without throw;"; opened = 0 }
+      END { if (opened) print file ":" opened ": catch (...) without throw;" }' "$file"
+  done
+}
+
+# A header begins with what it is for.
+headers_say_what() {
+  Files '^(engine|dsl)/.*\.h$' | while read -r file; do
+    [[ $(head -c 3 "$file") == '// ' ]] || echo "$file: does not begin with a comment that says what it is for"
+    grep -q '^#pragma once' "$file" || echo "$file: #pragma once is missing"
+  done
+}
+
+# A source that no CMakeLists.txt names is never built, and its tests never run.
+built() {
+  Files '^(engine|dsl|tests)/.*\.cc$' | while read -r file; do
+    grep -qE "(^|[^A-Za-z0-9_])${file##*/}" "${file%/*}/CMakeLists.txt" 2>/dev/null ||
+      grep -qF "${file#tests/}" tests/CMakeLists.txt 2>/dev/null || echo "$file: its CMakeLists.txt does not name it"
+  done
+}
+
+# The folders that README.md shows exist, and those that exist are shown.
+readme_map() {
+  local shown folder
+  shown=$(awk '/^```text$/ { on = 1; next } /^```$/ { on = 0 } on' README.md)
+  grep -oE '(^|[ ])[a-z_]+/' <<<"$shown" | tr -d ' ' | sort -u | while read -r folder; do
+    [[ -d $folder || -d engine/$folder || -d dsl/$folder || -d tests/$folder ]] || echo "README.md: no folder $folder"
+  done
+  Files '^(engine|dsl)/[a-z_]+/|^[a-z]+/' | awk -F/ '{ print $1 } /^(engine|dsl)\// && NF > 2 { print $2 }' | sort -u |
+    while read -r folder; do
+      grep -qE "(^|[ ])$folder/" <<<"$shown" || echo "README.md: does not show $folder/"
+    done
+}
+
+# Files PATTERN: the project's files whose path matches; those that git ignores are not the project's.
+Files() {
+  if [[ -d .git || -f .git ]]; then git ls-files -co --exclude-standard; else find . -path ./build -prune -o -type f -print | cut -c 3-; fi |
+    { grep -E "$1" || true; } | sort | while read -r file; do [[ ! -e $file ]] || echo "$file"; done
+}
+
+# Grep PATTERN PATHS: the matching lines of the files whose path matches, as FILE:LINE:TEXT.
+Grep() {
+  Files "$2" | { grep -E '\.(h|cc)$' || true; } | xargs -r grep -nHE "$1" || true
+}
+
+Main() {
+  local name=$1 found
+  if [[ $name == list ]]; then printf '%s\n' "${names[@]}"; exit; fi
+  cd "${2:-$(dirname "${BASH_SOURCE[0]}")/../..}"
+  found=$("$name")
+  [[ -z $found ]] || { printf '%s\n' "$found"; exit 1; }
+}
+
+Main "$@"

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Gives every check of checks.sh a tree that breaks it: a check that cannot fail is none.
+set -euo pipefail
+checks=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/checks.sh
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+cd "$tree"
+mkdir -p engine/plan engine/gone dsl/eval tests/engine/lost
+yes '// line' | head -n 401 >engine/plan/long.cc || true
+touch tests/engine/lost/lost_test.cc
+printf '#include <torch/torch.h>\n#include <lua.hpp>\n' >engine/plan/heavy.h
+printf 'void F() {\n  try {\n  } catch (...) {\n  }\n}\n' >dsl/eval/swallow.cc
+printf '%s\n' '```text' 'engine/ nothing/' '```' >README.md
+
+Expect() {
+  local output
+  if output=$("$checks" "$1" "$tree"); then echo "$1: passed a tree that breaks it"; exit 1; fi
+  grep -qF -- "$2" <<<"$output" || { printf '%s: expected "%s" in:\n%s\n' "$1" "$2" "$output"; exit 1; }
+  expected+=("$1")
+}
+
+expected=()
+Expect lines 'engine/plan/long.cc: 401 lines'
+Expect mirror 'engine/plan: no test in tests/engine/plan'
+Expect mirror 'tests/engine/lost: there is no engine/lost'
+Expect torch_free 'engine/plan/heavy.h:1:#include <torch/torch.h>'
+Expect lua_free 'engine/plan/heavy.h:2:#include <lua.hpp>'
+Expect light_headers 'engine/plan/heavy.h:1'
+Expect no_swallowed_lua_errors 'dsl/eval/swallow.cc:3: catch (...) without throw;'
+Expect headers_say_what 'engine/plan/heavy.h: does not begin with a comment'
+Expect headers_say_what 'engine/plan/heavy.h: #pragma once is missing'
+Expect built 'tests/engine/lost/lost_test.cc: its CMakeLists.txt does not name it'
+Expect readme_map 'README.md: no folder nothing/'
+Expect readme_map 'README.md: does not show dsl/'
+diff <("$checks" list | sort) <(printf '%s\n' "${expected[@]}" | sort -u) || { echo "a check has no bad tree here"; exit 1; }
