@@ -55,6 +55,10 @@ std::optional<std::string> HeaderText(const std::vector<TensorSpec>& order,
       return "tensor " + QuotedName(spec.name) + " cannot have the shape " + ShapeToString(spec.shape) + " of " +
              ToString(spec.dtype);
     }
+    const Result<JsonValue> read_back = ParseJson(JsonQuoted(spec.name), "");
+    if (!read_back.ok() || read_back.value() != JsonValue(spec.name)) {
+      return "the name " + QuotedName(spec.name) + " is not UTF-8";
+    }
     if (spec.name == "__metadata__") return "no tensor can be called '__metadata__'";
     names.push_back(spec.name);
     out += (out.size() > 1 ? "," : "") + JsonQuoted(spec.name) + ":{\"dtype\":\"" + SafetensorsName(spec.dtype) +
@@ -122,18 +126,20 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 Diagnostic SafetensorsWriter::Failed(const std::string& why) const { return WriteFailed(path_, why); }
 
-std::optional<Diagnostic> SafetensorsWriter::Flush() {
-  const char* next = buffer_.data();
-  uint64_t left = buffer_.size();
-  while (left > 0) {
-    const ssize_t count = ::write(descriptor_, next, std::min(left, kMostPerCall));
+std::optional<Diagnostic> SafetensorsWriter::Write(const char* data, uint64_t bytes) {
+  while (bytes > 0) {
+    const ssize_t count = ::write(descriptor_, data, std::min(bytes, kMostPerCall));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return Failed(std::strerror(errno));
-    next += count;
-    left -= static_cast<uint64_t>(count);
+    data += count;
+    bytes -= static_cast<uint64_t>(count);
   }
-  buffer_.clear();
   return std::nullopt;
+}
+
+std::optional<Diagnostic> SafetensorsWriter::Flush() {
+  const std::string waiting = std::exchange(buffer_, {});
+  return Write(waiting.data(), waiting.size());
 }
 
 std::optional<Diagnostic> SafetensorsWriter::Append(const void* data, uint64_t bytes) {
@@ -142,16 +148,11 @@ std::optional<Diagnostic> SafetensorsWriter::Append(const void* data, uint64_t b
     return Failed("more bytes than the " + std::to_string(expected_) + " that were declared");
   }
   appended_ += bytes;
-  const char* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const uint64_t part = std::min<uint64_t>(bytes, kBufferBytes);
-    buffer_.append(next, part);
-    next += part;
-    bytes -= part;
-    if (buffer_.size() >= kBufferBytes) {
-      if (std::optional<Diagnostic> error = Flush()) return error;
-    }
+  if (buffer_.size() + bytes > kBufferBytes) {
+    if (std::optional<Diagnostic> error = Flush()) return error;
   }
+  if (bytes > kBufferBytes) return Write(static_cast<const char*>(data), bytes);
+  buffer_.append(static_cast<const char*>(data), bytes);
   return std::nullopt;
 }
 

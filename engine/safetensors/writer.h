@@ -25,7 +25,8 @@ class SafetensorsWriter {
  public:
   // Creates the temporary file and writes the header: tensors by the alignment of their dtype, widest first, then by
   // name, as the Rust writer does; the header padded with spaces to a multiple of 8. Errors: kWriteFailed (also for a name
-  // that stands twice, for "__metadata__", a negative size, or sub-byte elements that do not fill their last byte).
+  // that stands twice, is "__metadata__" or is not UTF-8, for a negative size, and for sub-byte elements that do not fill
+  // their last byte).
   static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorSpec> tensors,
                                           const std::map<std::string, std::string>& metadata = {});
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;
@@ -46,6 +47,7 @@ class SafetensorsWriter {
  private:
   SafetensorsWriter() = default;
   Diagnostic Failed(const std::string& why) const;
+  std::optional<Diagnostic> Write(const char* data, uint64_t bytes);
   std::optional<Diagnostic> Flush();
 
   std::string path_;

@@ -7,7 +7,6 @@ reader is held against the Rust one without Python. Cases by hand cover each rul
 """
 
 import base64
-import json
 import random
 import struct
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import safetensors
 
 SEED = 20240607
-MUTATIONS = 900
+MUTATIONS = 1000
 
 
 def pack(header, data=b"", length=None):
@@ -180,6 +179,21 @@ PIECES = ["0", "1", "2", "4", "-0", "-1", "1.0", "1e0", "18446744073709551615", 
           "]", "{", "}", '"', '"a":', '"shape":', '"dtype":', '"data_offsets":', '"__metadata__":', " ", "\n", "\\u0000"]
 
 
+FIELDS = ['"shape"', '"dtype"', '"data_offsets"']
+DTYPES = ["F32", "I32", "U32", "F16", "BF16", "I16", "U16", "U8", "I8", "BOOL", "F8_E4M3", "F4", "I64", "F64", "U64"]
+
+
+def any_value(rng, depth):
+    """A value in JSON, or nearly."""
+    if depth < 3 and rng.random() < 0.4:
+        values = [any_value(rng, depth + 1) for _ in range(rng.randrange(3))]
+        if rng.random() < 0.5:
+            return "[" + ",".join(values) + "]"
+        return "{" + ",".join('"%s":%s' % (rng.choice(["a", "b", "\\n", "\\ud83d"]), v) for v in values) + "}"
+    return rng.choice(["0", "-0", "1.5e3", "-1", "1e400", "-9223372036854775809", "18446744073709551616", "null", "true", "false",
+                       '""', '"\\u00e9"', '"\\ud83d\\ude00"', '"\\udc00"', "01", "1.", "nul", "'x'", '"\t"'])
+
+
 def seeds():
     yield '{"a":%s}' % tensor(), 4
     yield '{"a":%s,"b":%s}' % (tensor("BF16", "[2]", "[0,4]"), tensor("U8", "[2,2]", "[4,8]")), 8
@@ -207,7 +221,7 @@ def mutated():
     base = list(seeds())
     for number in range(MUTATIONS):
         header, size = rng.choice(base)
-        kind = rng.choice(["token", "token", "number", "number", "swap", "drop", "double", "byte", "frame"])
+        kind = rng.choice(["token", "token", "number", "swap", "drop", "double", "byte", "frame", "space", "extra", "dtype"])
         tokens = tokens_of(header)
         data = size
         for _ in range(rng.choice([1, 1, 1, 2])):
@@ -222,6 +236,14 @@ def mutated():
                 tokens[at], tokens[to] = tokens[to], tokens[at]
             elif kind == "drop":
                 del tokens[at]
+            elif kind == "space":
+                tokens.insert(at, rng.choice([" ", "\n", "\t", "\r", "\f", "\u00a0"]))
+            elif kind == "extra":
+                commas = [i for i, t in enumerate(tokens) if t == "," and tokens[i + 1] in FIELDS]
+                tokens.insert(rng.choice(commas), ',"%s":%s' % (rng.choice("xyz"), any_value(rng, 0)))
+            elif kind == "dtype":
+                dtypes = [i for i, t in enumerate(tokens) if t.strip('"') in DTYPES]
+                tokens[rng.choice(dtypes)] = '"%s"' % rng.choice(DTYPES)
             elif kind == "double":
                 tokens.insert(at, tokens[rng.randrange(len(tokens))])
         if kind == "number":
