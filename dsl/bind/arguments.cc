@@ -1,0 +1,107 @@
+#include "dsl/bind/arguments.h"
+
+#include <algorithm>
+
+#include "dsl/bind/values.h"
+#include "dsl/sandbox/environment.h"
+#include "engine/base/text.h"
+
+namespace moonshard {
+
+std::string Describe(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  switch (lua_type(L, index)) {
+    case LUA_TNONE:
+    case LUA_TNIL: return "nil";
+    case LUA_TSTRING: {
+      const std::string_view text = lua_tostring(L, index);
+      return "'" + std::string(text.substr(0, 60)) + (text.size() > 60 ? "..." : "") + "'";
+    }
+    case LUA_TNUMBER:
+    case LUA_TBOOLEAN: {
+      PushText(L, index);
+      std::string text = lua_tostring(L, -1);
+      lua_pop(L, 1);
+      return text;
+    }
+    default: break;
+  }
+  std::string name = luaL_typename(L, index);
+  if (luaL_getmetafield(L, index, "__name") != LUA_TNIL) {
+    name = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  return (name.find_first_of("aeiou") == 0 ? "an " : "a ") + name;
+}
+
+int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index) {
+  ScriptState::From(L).Report(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), word);
+  return PushPoison(L);
+}
+
+std::optional<int64_t> IntegerAt(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TNUMBER) return std::nullopt;
+  int whole = 0;
+  const lua_Integer value = lua_tointegerx(L, index, &whole);
+  return whole != 0 ? std::optional<int64_t>(value) : std::nullopt;
+}
+
+std::optional<std::string> StringAt(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TSTRING) return std::nullopt;
+  size_t size = 0;
+  const char* text = lua_tolstring(L, index, &size);
+  return std::string(text, size);
+}
+
+const Placement* LayoutAt(lua_State* L, int index) { return Userdata<Placement>::To(L, index); }
+
+bool IsTable(lua_State* L, int index) { return lua_type(L, index) == LUA_TTABLE; }
+
+bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const std::string> keys, bool positional) {
+  index = lua_absindex(L, index);
+  ScriptState& state = ScriptState::From(L);
+  PushSortedKeys(L, index);
+  const int sorted = lua_gettop(L);
+  bool good = true;
+  for (lua_Integer i = 1; lua_rawgeti(L, sorted, i) != LUA_TNIL; ++i, lua_pop(L, 1)) {
+    const bool named = lua_type(L, -1) == LUA_TSTRING;
+    if (!named && positional && lua_isinteger(L, -1) != 0) continue;
+    PushText(L, -1);
+    const std::string key = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    if (named && std::ranges::find(keys, key) != keys.end()) continue;
+    good = false;
+    if (named) {
+      state.Report(Finding::kUnknownKey, "'" + word + "' has no key '" + key + "'", key, DidYouMean(key, keys));
+    } else {
+      state.Report(Finding::kUnknownKey, "'" + word + "' takes no entry without a name", word,
+                   keys.empty() ? "" : "keys: " + Join(keys, ", "));
+    }
+  }
+  lua_settop(L, sorted - 1);
+  return good;
+}
+
+bool HoldsPoison(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    if (IsPoison(L, -1)) {
+      lua_pop(L, 2);
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<lua_Integer> PositionsOf(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  std::vector<lua_Integer> positions;
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    if (lua_isinteger(L, -2) != 0 && lua_tointeger(L, -2) > 0) positions.push_back(lua_tointeger(L, -2));
+  }
+  ScriptState::From(L).Charge(positions.size());
+  std::ranges::sort(positions);
+  return positions;
+}
+
+}  // namespace moonshard

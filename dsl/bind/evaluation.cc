@@ -1,0 +1,31 @@
+#include "dsl/bind/evaluation.h"
+
+#include "dsl/bind/values.h"
+
+namespace moonshard {
+
+Evaluation::Evaluation(const PlanInputs& inputs) : inputs_(inputs), state_(inputs.limits) {
+  if (inputs_.config.is_null()) inputs_.config = JsonValue::Object{};
+  state_.set_owner(this);
+}
+
+Evaluation& Evaluation::From(lua_State* L) { return *static_cast<Evaluation*>(ScriptState::From(L).owner()); }
+
+void Evaluation::CountFile() {
+  if (++files_ > inputs_.limits.files) {
+    state_.RaiseLimit("the plan reads more than " + std::to_string(inputs_.limits.files) + " files", "");
+  }
+}
+
+void AddWords(lua_State* L) {
+  RegisterValues(L);
+  AddLayoutWords(L);
+  AddStyleWords(L);
+  AddRuleWords(L);
+  AddPlanWords(L);
+  AddOptionWords(L);
+  AddInputWords(L);
+  AddModelWords(L);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,59 @@
+// Evaluation: one run of a plan: the state, what the plan can see, and what its words gather on the way. Reached from
+// the words through Evaluation::From.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dsl/bind/plan_inputs.h"
+#include "dsl/state/script_state.h"
+
+namespace moonshard {
+
+// An option as options{} declared it first; the plans below it, which it extends, get the same value.
+struct DeclaredOption {
+  JsonValue value;
+  SourceSpan source;
+};
+
+// A file whose chunk is running: the plan itself, one it extends or one it requires.
+struct RunningFile {
+  std::string chunk;   // as diagnostics name it
+  std::string folder;  // where its own files may be; empty: nowhere (text without a file, built-in)
+};
+
+class Evaluation {
+ public:
+  explicit Evaluation(const PlanInputs& inputs);
+
+  static Evaluation& From(lua_State* L);
+
+  const PlanInputs& inputs() const { return inputs_; }
+  ScriptState& state() { return state_; }
+  std::map<std::string, DeclaredOption>& options() { return options_; }
+  std::vector<RunningFile>& running() { return running_; }
+  // Counts a file that is about to be read; raises a Lua error beyond the limit.
+  void CountFile();
+
+ private:
+  PlanInputs inputs_;
+  ScriptState state_;
+  std::map<std::string, DeclaredOption> options_;
+  std::vector<RunningFile> running_;
+  int files_ = 0;
+};
+
+// Adds every word of the language but those that read files (require, extends: eval/) and those of stdlib.
+void AddWords(lua_State* L);
+
+// One group of words each; AddWords calls them.
+void AddLayoutWords(lua_State* L);
+void AddStyleWords(lua_State* L);
+void AddRuleWords(lua_State* L);
+void AddPlanWords(lua_State* L);
+void AddOptionWords(lua_State* L);
+void AddInputWords(lua_State* L);
+void AddModelWords(lua_State* L);
+
+}  // namespace moonshard

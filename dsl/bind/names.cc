@@ -1,0 +1,105 @@
+#include "dsl/bind/names.h"
+
+#include <array>
+
+namespace moonshard {
+namespace {
+
+constexpr auto kNames = std::to_array<NameInfo>({
+    // The plan and its rules.
+    {"plan", "plan { api = 1, [name = text,] entry... } -> plan",
+     "what a plan file returns; entries are rules, lists of them, extends, default and divides; false is passed over"},
+    {"at", "at(pattern, style | layout [, { optional = true }]) -> rule",
+     "a rule: a style for the modules at a pattern, or a layout for the parameters at it"},
+    {"re", "re\"expression\" -> pattern", "a raw RE2 expression where a pattern can stand"},
+    {"optional", "optional(rule | list) -> rule | list", "rules that may match nothing"},
+    {"default", "default(style) -> default", "the style of modules with parameters that no rule claims"},
+    {"divides", "divides(size, number) -> assertion", "an error that names the legal sizes unless size divides number"},
+    {"extends", "extends \"name\" -> plan", "puts another plan underneath: its rules lose to this plan's"},
+    {"options", "options { name = default, ... } -> table", "declares options with defaults, and answers their values"},
+    {"require", "require \"name\" -> value", "what a stdlib module or a file in the plan's own folder returns"},
+    // Layouts.
+    {"replicate", "layout", "the same on every rank and used the same everywhere"},
+    {"shared", "layout", "the same on every rank, used by sharded compute: its gradient is summed over the axis"},
+    {"partial", "layout", "terms of a sum"},
+    {"shard", "shard(dim [, { heads = n }]) -> layout",
+     "pieces along a tensor dim, negative from the last; with heads, cut between heads"},
+    {"packed", "packed(dim, { size... } [, { heads = { n... } }]) -> layout",
+     "pieces of a fused dim: each part is cut by itself, with heads between its heads"},
+    {"on", "on(\"axis\", layout) | on { axis = layout, ... } -> layout",
+     "a layout on another mesh axis than tp, or on several"},
+    // Styles.
+    {"style",
+     "style { [name, heads, params = { name = layout }, kinds = { Kind = params }, inputs = { { from, to } }, "
+     "outputs = { { from, to } }, after = { name }, lookup = \"masked\"] } -> style",
+     "what a rule does to a module: its parameters, and the moves before and after its forward"},
+    {"takes", "takes(\"word\", given, { key = \"type\" }) -> table",
+     "checks the table that a style of your own was called with; types: layout, or what type() says"},
+    // stdlib/styles.lua.
+    {"colwise", "colwise { [input = layout, output = layout, heads = n] } -> style",
+     "output features in pieces; leaves shard(-1) unless output says otherwise"},
+    {"rowwise", "rowwise { [input = layout, output = layout, heads = n] } -> style",
+     "input features in pieces; the partial results are summed, the bias is added once"},
+    {"vocab_rowwise", "vocab_rowwise { [output = layout] } -> style", "an embedding whose rows are in pieces"},
+    {"sequence_parallel", "sequence_parallel { [dim = n] } -> style",
+     "a module that works on pieces of the sequence with whole parameters"},
+    {"replicated", "replicated { [input = layout, output = layout] } -> style",
+     "a module that works the same on every rank"},
+    {"norm_on", "norm_on(layout) -> style", "a norm whose input and output have this layout"},
+    {"prepare_input", "prepare_input { { from, to }, ... } -> style", "moves of the inputs, by position"},
+    {"prepare_output", "prepare_output { { from, to }, ... } -> style", "moves of the outputs, by position"},
+    // What a plan can see.
+    {"config", "config.field", "the model's config.json, read only; null is nil"},
+    {"config:get", "config:get(key, default)", "a field, or the default where it is missing or null"},
+    {"mesh", "mesh.tp, mesh.dp_shard, ... -> integer", "sizes of the mesh axes; an axis that was not given is 1"},
+    {"model", "model", "questions about the module tree"},
+    {"model:has", "model:has(pattern) -> boolean", "whether a module, or a parameter by its path, is there"},
+    {"model:find", "model:find(pattern) -> list", "paths of the modules at a pattern, sorted"},
+    {"model:shape", "model:shape(path) -> list", "the whole shape of a parameter"},
+    // Lua's own, as far as they are safe and the same on every rank.
+    {"assert", "assert(value [, message])", "as in Lua"},
+    {"error", "error(message)", "as in Lua; ends the plan"},
+    {"ipairs", "ipairs(list)", "as in Lua"},
+    {"next", "next(table [, key])", "as in Lua, in sorted order"},
+    {"pairs", "pairs(table)", "as in Lua, in sorted order: numbers, then texts"},
+    {"select", "select(n, ...)", "as in Lua"},
+    {"tonumber", "tonumber(text)", "as in Lua, base ten"},
+    {"tostring", "tostring(value)", "as in Lua, without addresses"},
+    {"type", "type(value)", "as in Lua; 'layout', 'style', 'rule', ... for the values of the plan language"},
+    {"string.byte", "string.byte(text [, i [, j]])", "as in Lua"},
+    {"string.char", "string.char(code, ...)", "as in Lua"},
+    {"string.find", "string.find(text, pattern [, start [, plain]])", "as in Lua"},
+    {"string.format", "string.format(format, ...)", "as in Lua, with d i x X s q f g e"},
+    {"string.gmatch", "string.gmatch(text, pattern)", "as in Lua"},
+    {"string.gsub", "string.gsub(text, pattern, replacement [, most])", "as in Lua"},
+    {"string.len", "string.len(text)", "as in Lua"},
+    {"string.lower", "string.lower(text)", "as in Lua"},
+    {"string.match", "string.match(text, pattern [, start])", "as in Lua"},
+    {"string.rep", "string.rep(text, n [, separator])", "as in Lua, up to 1 MiB"},
+    {"string.reverse", "string.reverse(text)", "as in Lua"},
+    {"string.sub", "string.sub(text, i [, j])", "as in Lua"},
+    {"string.upper", "string.upper(text)", "as in Lua"},
+    {"table.concat", "table.concat(list [, separator [, i [, j]]])", "as in Lua"},
+    {"table.insert", "table.insert(list, [position,] value)", "as in Lua"},
+    {"table.pack", "table.pack(...)", "as in Lua"},
+    {"table.remove", "table.remove(list [, position])", "as in Lua"},
+    {"table.sort", "table.sort(list [, before])", "as in Lua, stable, texts by their bytes"},
+    {"table.unpack", "table.unpack(list [, i [, j]])", "as in Lua, up to 200 values"},
+    {"math.abs", "math.abs(x)", "as in Lua"},
+    {"math.ceil", "math.ceil(x)", "as in Lua"},
+    {"math.floor", "math.floor(x)", "as in Lua"},
+    {"math.fmod", "math.fmod(x, y)", "as in Lua"},
+    {"math.huge", "math.huge", "as in Lua"},
+    {"math.max", "math.max(x, ...)", "as in Lua"},
+    {"math.maxinteger", "math.maxinteger", "as in Lua"},
+    {"math.min", "math.min(x, ...)", "as in Lua"},
+    {"math.mininteger", "math.mininteger", "as in Lua"},
+    {"math.tointeger", "math.tointeger(x)", "as in Lua"},
+    {"math.type", "math.type(x)", "as in Lua"},
+});
+
+}  // namespace
+
+std::span<const NameInfo> AllNames() { return kNames; }
+
+}  // namespace moonshard

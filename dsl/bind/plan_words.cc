@@ -1,0 +1,134 @@
+// plan.
+#include <filesystem>
+
+#include "dsl/bind/arguments.h"
+#include "dsl/bind/evaluation.h"
+#include "dsl/bind/values.h"
+#include "dsl/sandbox/environment.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int kApi = 1;             // the version of the plan language that this is
+constexpr int kDeepestNesting = 32;  // lists within lists
+
+// Gathers the entries of one plan { ... } (argument 1).
+class PlanReader {
+ public:
+  explicit PlanReader(lua_State* L) : lua_(L), state_(ScriptState::From(L)) {}
+
+  Plan Read() {
+    const std::string& chunk = Evaluation::From(lua_).running().back().chunk;
+    plan_.name = std::filesystem::path(chunk).stem().string();
+    const std::string keys[] = {"api", "name"};
+    CheckKeys(lua_, 1, "plan", keys, true);
+    ReadSettings();
+    ReadList(1, 0);
+    // Base plans come last, in the order of their extends.
+    for (const Plan& base : bases_) {
+      for (Rule rule : base.rules) {
+        ++rule.level;
+        plan_.rules.push_back(std::move(rule));
+      }
+      if (!plan_.fallback && base.fallback) {
+        plan_.fallback = base.fallback;
+        plan_.fallback_source = base.fallback_source;
+      }
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  void ReadSettings() {
+    lua_getfield(lua_, 1, "api");
+    if (!lua_isnil(lua_, -1) && !IsPoison(lua_, -1)) {
+      const std::optional<int64_t> api = IntegerAt(lua_, -1);
+      if (api != kApi) {
+        Diagnostic d = MakeDiagnostic(Finding::kApiVersion, "this plan language version is not supported",
+                                      state_.UserSpan("api"));
+        d.declared = "api = " + Describe(lua_, -1);
+        d.required = "api = " + std::to_string(kApi);
+        state_.Report(std::move(d));
+      }
+    }
+    lua_getfield(lua_, 1, "name");
+    if (!lua_isnil(lua_, -1) && !IsPoison(lua_, -1)) {
+      const std::optional<std::string> name = StringAt(lua_, -1);
+      if (name && !name->empty()) {
+        plan_.name = *name;
+      } else {
+        BadArgument(lua_, "plan", "'name' must be a text", -1);
+      }
+    }
+    lua_settop(lua_, 1);
+  }
+
+  void ReadList(int index, int depth) {
+    if (depth > kDeepestNesting) luaL_error(lua_, "plan: lists nested more than %d deep", kDeepestNesting);
+    luaL_checkstack(lua_, 8, "plan: lists nested too deeply");
+    if (depth > 0) CheckKeys(lua_, index, "a list of rules", {}, true);
+    for (const lua_Integer i : PositionsOf(lua_, index)) {
+      lua_rawgeti(lua_, index, i);
+      ReadEntry(lua_gettop(lua_), depth);
+      lua_settop(lua_, lua_gettop(lua_) - 1);
+    }
+  }
+
+  void ReadEntry(int index, int depth) {
+    // false: what is left of `condition and at(...)`.
+    if (lua_toboolean(lua_, index) == 0 || IsPoison(lua_, index)) return;
+    if (const Rule* rule = Userdata<Rule>::To(lua_, index)) {
+      plan_.rules.push_back(*rule);
+    } else if (const DefaultValue* fallback = Userdata<DefaultValue>::To(lua_, index)) {
+      ReadDefault(*fallback);
+    } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
+      bases_.push_back(*base);
+    } else if (Userdata<AssertionValue>::To(lua_, index) != nullptr) {
+      return;
+    } else if (IsTable(lua_, index)) {
+      ReadList(index, depth + 1);
+    } else if (Userdata<Style>::To(lua_, index) != nullptr) {
+      BadArgument(lua_, "plan", "a style needs a pattern: at(\"...\", style)", index);
+      lua_pop(lua_, 1);
+    } else {
+      BadArgument(lua_, "plan", "an entry must be a rule, a list of rules, extends, default or divides", index);
+      lua_pop(lua_, 1);
+    }
+  }
+
+  void ReadDefault(const DefaultValue& fallback) {
+    if (plan_.fallback) {
+      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan has one default", fallback.source);
+      d.related.push_back(plan_.fallback_source);
+      state_.Report(std::move(d));
+      return;
+    }
+    plan_.fallback = fallback.style;
+    plan_.fallback_source = fallback.source;
+  }
+
+  lua_State* lua_;
+  ScriptState& state_;
+  Plan plan_;
+  std::vector<Plan> bases_;
+};
+
+int MakePlan(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  if (!IsTable(L, 1)) return BadArgument(L, "plan", "it takes a table: plan { at(...), ... }", 1);
+  lua_settop(L, 1);
+  Plan plan = PlanReader(L).Read();
+  size_t held = plan.name.size();
+  for (const Rule& rule : plan.rules) held += sizeof(Rule) + HeldBy(rule);
+  Userdata<Plan>::Push(L, std::move(plan), held);
+  return 1;
+}
+
+}  // namespace
+
+void AddPlanWords(lua_State* L) {
+  lua_pushcfunction(L, &Guarded<&MakePlan>);
+  SetName(L, "plan");
+}
+
+}  // namespace moonshard

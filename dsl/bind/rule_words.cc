@@ -1,0 +1,137 @@
+// at, re, optional, default, divides.
+#include "dsl/bind/arguments.h"
+#include "dsl/bind/evaluation.h"
+#include "dsl/bind/values.h"
+#include "dsl/sandbox/environment.h"
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr size_t kMostDivisors = 16;  // named in a message
+
+bool ReadPattern(lua_State* L, int index, Rule& rule) {
+  if (const RegexValue* regex = Userdata<RegexValue>::To(L, index)) {
+    rule.pattern = regex->text;
+    rule.syntax = PatternSyntax::kRegex;
+    return true;
+  }
+  const std::optional<std::string> text = StringAt(L, index);
+  if (!text || text->empty()) {
+    BadArgument(L, "at", "the pattern must be a text or re\"...\"", index);
+    return false;
+  }
+  rule.pattern = *text;
+  return true;
+}
+
+int At(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  Rule rule;
+  if (!ReadPattern(L, 1, rule)) return PushPoison(L);
+  rule.source = ScriptState::From(L).UserSpan(rule.pattern);
+  if (const Style* style = Userdata<Style>::To(L, 2)) {
+    rule.style = *style;
+  } else if (const Placement* layout = LayoutAt(L, 2)) {
+    rule.parameter = *layout;
+  } else if (lua_type(L, 2) == LUA_TFUNCTION) {
+    return BadArgument(L, "at", "'" + rule.pattern + "' needs a style: call it, as in colwise {}", 2);
+  } else {
+    return BadArgument(L, "at", "'" + rule.pattern + "' needs a style or a layout", 2);
+  }
+  if (!lua_isnoneornil(L, 3)) {
+    if (!IsTable(L, 3)) return BadArgument(L, "at", "the third argument must be { optional = true }", 3);
+    const std::string keys[] = {"optional"};
+    if (!CheckKeys(L, 3, "at", keys, false) || HoldsPoison(L, 3)) return PushPoison(L);
+    lua_getfield(L, 3, "optional");
+    if (!lua_isboolean(L, -1) && !lua_isnil(L, -1)) return BadArgument(L, "at", "'optional' must be true or false", -1);
+    rule.optional = lua_toboolean(L, -1) != 0;
+  }
+  return PushRule(L, std::move(rule));
+}
+
+int Re(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<std::string> text = StringAt(L, 1);
+  if (!text || text->empty()) return BadArgument(L, "re", "it takes a text, re\"...\"", 1);
+  Userdata<RegexValue>::Push(L, {*text}, text->size());
+  return 1;
+}
+
+// The rule, or the list of rules, with every rule allowed to match nothing.
+int Optional(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  if (const Rule* rule = Userdata<Rule>::To(L, 1)) {
+    Rule copy = *rule;
+    copy.optional = true;
+    return PushRule(L, std::move(copy));
+  }
+  if (!IsTable(L, 1)) return BadArgument(L, "optional", "it takes a rule or a list of rules", 1);
+  luaL_checkstack(L, 8, "lists nested too deeply");
+  lua_settop(L, 1);
+  lua_newtable(L);  // [list, result]
+  lua_Integer count = 0;
+  for (const lua_Integer i : PositionsOf(L, 1)) {
+    lua_pushcfunction(L, &Guarded<&Optional>);
+    lua_rawgeti(L, 1, i);
+    if (lua_toboolean(L, -1) == 0) {
+      lua_pop(L, 2);
+      continue;
+    }
+    lua_call(L, 1, 1);
+    lua_rawseti(L, 2, ++count);
+  }
+  return 1;
+}
+
+int Default(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const Style* style = Userdata<Style>::To(L, 1);
+  if (style == nullptr) return BadArgument(L, "default", "it takes a style", 1);
+  Userdata<DefaultValue>::Push(L, {*style, ScriptState::From(L).UserSpan("default")}, HeldBy(*style));
+  return 1;
+}
+
+std::string DivisorsOf(int64_t number) {
+  std::vector<std::string> divisors;
+  for (int64_t d = 1; d <= number && d <= 65536 && divisors.size() < kMostDivisors; ++d) {
+    if (number % d == 0) divisors.push_back(std::to_string(d));
+  }
+  return Join(divisors, ", ");
+}
+
+int Divides(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<int64_t> size = IntegerAt(L, 1);
+  const std::optional<int64_t> number = IntegerAt(L, 2);
+  if (!size || *size < 1) return BadArgument(L, "divides", "the size must be a positive integer", 1);
+  if (!number || *number < 1) return BadArgument(L, "divides", "the number must be a positive integer", 2);
+  const std::string call = "divides(" + std::to_string(*size) + ", " + std::to_string(*number) + ")";
+  if (*number % *size != 0) {
+    ScriptState& state = ScriptState::From(L);
+    Diagnostic d = MakeDiagnostic(Finding::kDoesNotDivide,
+                                  std::to_string(*size) + " does not divide " + std::to_string(*number),
+                                  state.UserSpan("divides"));
+    d.declared = call;
+    d.required = "one of " + DivisorsOf(*number);
+    state.Report(std::move(d));
+  }
+  Userdata<AssertionValue>::Push(L, {call}, call.size());
+  return 1;
+}
+
+}  // namespace
+
+void AddRuleWords(lua_State* L) {
+  const std::vector<NamedFunction> words = {{"at", &Guarded<&At>},
+                                            {"re", &Guarded<&Re>},
+                                            {"optional", &Guarded<&Optional>},
+                                            {"default", &Guarded<&Default>},
+                                            {"divides", &Guarded<&Divides>}};
+  for (const NamedFunction& word : words) {
+    lua_pushcfunction(L, word.function);
+    SetName(L, word.name);
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,214 @@
+// style, takes.
+#include "dsl/bind/arguments.h"
+#include "dsl/bind/evaluation.h"
+#include "dsl/bind/values.h"
+#include "dsl/sandbox/environment.h"
+
+namespace moonshard {
+namespace {
+
+constexpr lua_Integer kMostPositions = 64;  // arguments of a forward, outputs of one
+
+// Reads one `style { ... }` table (argument 1) into a Style; reports what does not fit.
+class StyleReader {
+ public:
+  explicit StyleReader(lua_State* L) : lua_(L) {}
+
+  bool Read() {
+    const std::string keys[] = {"after", "heads", "inputs", "kinds", "lookup", "name", "outputs", "params"};
+    good_ = CheckKeys(lua_, 1, "style", keys, false);
+    style_.name = "custom";
+    if (Field("name")) ReadName();
+    if (Field("heads")) ReadHeads();
+    if (Field("params")) ReadParams(-1, "params", style_.params);
+    if (Field("kinds")) ReadKinds();
+    if (Field("inputs")) ReadMoves("inputs", style_.inputs);
+    if (Field("outputs")) ReadMoves("outputs", style_.outputs);
+    if (Field("after")) ReadAfter();
+    if (Field("lookup")) ReadLookup();
+    return good_;
+  }
+  Style Take() { return std::move(style_); }
+
+ private:
+  // Leaves the key's value on top of an otherwise empty stack; nil, false and poison are passed over.
+  bool Field(const char* key) {
+    lua_settop(lua_, 1);
+    lua_getfield(lua_, 1, key);
+    return Present(-1);
+  }
+  bool Present(int index) {
+    if (IsPoison(lua_, index)) good_ = false;
+    return lua_toboolean(lua_, index) != 0 && !IsPoison(lua_, index);
+  }
+  void Bad(const std::string& what, int index = -1) {
+    BadArgument(lua_, "style", what, index);
+    lua_pop(lua_, 1);
+    good_ = false;
+  }
+
+  void ReadName() {
+    const std::optional<std::string> name = StringAt(lua_, -1);
+    if (!name || name->empty()) return Bad("'name' must be a text");
+    style_.name = *name;
+  }
+
+  void ReadHeads() {
+    const std::optional<int64_t> heads = IntegerAt(lua_, -1);
+    if (!heads || *heads < 1) return Bad("'heads' must be a positive integer");
+    style_.heads = *heads;
+  }
+
+  void ReadParams(int index, const std::string& key, std::map<std::string, Placement>& params) {
+    index = lua_absindex(lua_, index);
+    if (!IsTable(lua_, index)) return Bad("'" + key + "' must map parameter names to layouts", index);
+    for (lua_pushnil(lua_); lua_next(lua_, index) != 0; lua_pop(lua_, 1)) {
+      if (!Present(-1)) continue;
+      const std::optional<std::string> name = StringAt(lua_, -2);
+      const Placement* layout = LayoutAt(lua_, -1);
+      if (!name) {
+        Bad("'" + key + "' must map parameter names to layouts", -2);
+      } else if (layout == nullptr) {
+        Bad("'" + key + "." + *name + "' must be a layout");
+      } else {
+        params.emplace(*name, *layout);
+      }
+    }
+  }
+
+  void ReadKinds() {
+    const int index = lua_absindex(lua_, -1);
+    if (!IsTable(lua_, index)) return Bad("'kinds' must map module kinds to parameters");
+    for (lua_pushnil(lua_); lua_next(lua_, index) != 0; lua_pop(lua_, 1)) {
+      if (!Present(-1)) continue;
+      const std::optional<std::string> kind = StringAt(lua_, -2);
+      if (!kind) {
+        Bad("'kinds' must map module kinds to parameters", -2);
+      } else {
+        ReadParams(-1, "kinds." + *kind, style_.kinds[*kind]);
+      }
+    }
+  }
+
+  void ReadMoves(const std::string& key, std::vector<std::optional<Move>>& moves) {
+    const int index = lua_absindex(lua_, -1);
+    if (!IsTable(lua_, index)) return Bad("'" + key + "' must be a list of { from, to }");
+    if (!CheckKeys(lua_, index, key, {}, true)) good_ = false;
+    for (const lua_Integer i : PositionsOf(lua_, index)) {
+      if (i > kMostPositions) return Bad("'" + key + "' has more than 64 positions", index);
+      lua_rawgeti(lua_, index, i);
+      moves.resize(static_cast<size_t>(i));
+      if (Present(-1)) moves.back() = ReadMove(key + "[" + std::to_string(i) + "]");
+      lua_settop(lua_, index);
+    }
+  }
+
+  std::optional<Move> ReadMove(const std::string& key) {
+    const int pair = lua_absindex(lua_, -1);
+    const auto bad = [&](int at) {
+      Bad("'" + key + "' must be { from, to }, two layouts", at);
+      return std::nullopt;
+    };
+    if (!IsTable(lua_, pair)) return bad(pair);
+    if (HoldsPoison(lua_, pair)) {
+      good_ = false;
+      return std::nullopt;
+    }
+    if (lua_rawlen(lua_, pair) != 2) return bad(pair);
+    lua_rawgeti(lua_, pair, 1);
+    lua_rawgeti(lua_, pair, 2);
+    for (const int at : {-2, -1}) {
+      if (LayoutAt(lua_, at) == nullptr) return bad(at);
+    }
+    return Move{*LayoutAt(lua_, -2), *LayoutAt(lua_, -1)};
+  }
+
+  void ReadAfter() {
+    const int index = lua_absindex(lua_, -1);
+    if (!IsTable(lua_, index)) return Bad("'after' must be a list of parameter names");
+    for (const lua_Integer i : PositionsOf(lua_, index)) {
+      lua_rawgeti(lua_, index, i);
+      const std::optional<std::string> name = StringAt(lua_, -1);
+      if (!name) return Bad("'after' must be a list of parameter names");
+      style_.after.push_back(*name);
+      lua_pop(lua_, 1);
+    }
+  }
+
+  void ReadLookup() {
+    const std::optional<std::string> lookup = StringAt(lua_, -1);
+    if (lookup == "masked") {
+      style_.lookup = Lookup::kMasked;
+    } else if (lookup != "plain") {
+      Bad("'lookup' must be \"masked\" or \"plain\"");
+    }
+  }
+
+  lua_State* lua_;
+  Style style_;
+  bool good_ = true;
+};
+
+int MakeStyle(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  if (!IsTable(L, 1)) return BadArgument(L, "style", "it takes a table: style { params = ... }", 1);
+  StyleReader reader(L);
+  return reader.Read() ? PushStyle(L, reader.Take()) : PushPoison(L);
+}
+
+bool Fits(lua_State* L, int index, const std::string& type) {
+  if (type == "layout") return LayoutAt(L, index) != nullptr;
+  if (type == "integer") return IntegerAt(L, index).has_value();
+  if (type == "table") return IsTable(L, index);
+  return type == luaL_typename(L, index);
+}
+
+// takes(word, given, { key = type }): the table `given`, checked. See names.cc.
+int Takes(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<std::string> word = StringAt(L, 1);
+  if (!word || !IsTable(L, 3)) return BadArgument(L, "takes", "it takes a name, a table and the keys with types", 1);
+  lua_settop(L, 3);
+  if (lua_isnil(L, 2)) {
+    lua_newtable(L);
+    lua_replace(L, 2);
+  }
+  PushSortedKeys(L, 3);  // [word, given, spec, keys]
+  std::vector<std::string> keys;
+  for (lua_Integer i = 1; lua_rawgeti(L, 4, i) != LUA_TNIL; ++i, lua_pop(L, 1)) {
+    const std::optional<std::string> key = StringAt(L, -1);
+    if (!key) return BadArgument(L, "takes", "the keys must be names", -1);
+    keys.push_back(*key);
+  }
+  lua_settop(L, 3);
+  if (!IsTable(L, 2)) {
+    const std::string example = keys.empty() ? "" : " " + keys.front() + " = ... ";
+    return BadArgument(L, *word, "it takes a table, " + *word + " {" + example + "}", 2);
+  }
+  bool good = CheckKeys(L, 2, *word, keys, false) && !HoldsPoison(L, 2);
+  for (const std::string& key : keys) {
+    lua_getfield(L, 2, key.c_str());
+    lua_getfield(L, 3, key.c_str());
+    const std::string type = luaL_checkstring(L, -1);
+    if (lua_toboolean(L, -2) != 0 && !IsPoison(L, -2) && !Fits(L, -2, type)) {
+      const bool vowel = type.find_first_of("aeiou") == 0;
+      BadArgument(L, *word, "'" + key + "' must be " + (vowel ? "an " : "a ") + type, -2);
+      good = false;
+    }
+    lua_settop(L, 3);
+  }
+  if (!good) return PushPoison(L);
+  lua_pushvalue(L, 2);
+  return 1;
+}
+
+}  // namespace
+
+void AddStyleWords(lua_State* L) {
+  lua_pushcfunction(L, &Guarded<&MakeStyle>);
+  SetName(L, "style");
+  lua_pushcfunction(L, &Guarded<&Takes>);
+  SetName(L, "takes");
+}
+
+}  // namespace moonshard

@@ -1,0 +1,185 @@
+#include "dsl/eval/file_words.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "dsl/bind/arguments.h"
+#include "dsl/bind/values.h"
+#include "dsl/sandbox/environment.h"
+#include "dsl/state/chunk.h"
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+const char kModulesKey = 0;  // registry: chunk name -> what the module returned
+
+bool IsRunning(const std::vector<RunningFile>& running, const std::string& chunk) {
+  return std::ranges::any_of(running, [&](const RunningFile& file) { return file.chunk == chunk; });
+}
+
+std::string ChainText(const std::vector<RunningFile>& running, const std::string& last) {
+  std::string chain;
+  for (const RunningFile& file : running) chain += file.chunk + " -> ";
+  return chain + last;
+}
+
+// "a.b" -> "a/b.lua" where it is made of names joined by dots; else empty.
+std::string ModulePath(const std::string& name) {
+  std::string path;
+  for (const std::string& part : Split(name, '.')) {
+    const bool good = !part.empty() && std::ranges::all_of(part, [](unsigned char c) {
+      return c < 128 && (std::isalnum(c) != 0 || c == '_' || c == '-');
+    });
+    if (!good) return "";
+    path += (path.empty() ? "" : "/") + part;
+  }
+  return path + ".lua";
+}
+
+std::vector<std::string> StdlibNames() {
+  std::vector<std::string> names;
+  for (const EmbeddedFile& file : EmbeddedFiles()) {
+    const std::string path(file.path);
+    if (path.starts_with("stdlib/")) names.push_back(path.substr(7, path.size() - 11));
+  }
+  return names;
+}
+
+// The module's text; nothing, reported, where there is none.
+std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
+  Evaluation& evaluation = Evaluation::From(L);
+  const std::string path = ModulePath(name);
+  if (path.empty()) {
+    evaluation.state().Report(Finding::kModuleNotFound, "'" + name + "' is not the name of a module", name,
+                              "names joined by dots: require \"folder.file\"");
+    return std::nullopt;
+  }
+  if (std::optional<SourceFile> file = FindEmbedded("stdlib/" + path)) return file;
+  const std::string& folder = evaluation.running().back().folder;
+  if (const std::optional<std::string> found = FindInside(folder, path)) {
+    Diagnostics problems;
+    std::optional<SourceFile> file = ReadSource(*found, evaluation.inputs().limits.source_bytes).Collect(problems);
+    for (Diagnostic& problem : problems) evaluation.state().Report(std::move(problem));
+    return file;
+  }
+  std::string help = DidYouMean(name, StdlibNames());
+  if (!folder.empty()) help += (help.empty() ? "" : "; ") + std::string("a file of the plan's own would be ") + folder + "/" + path;
+  evaluation.state().Report(Finding::kModuleNotFound, "no module '" + name + "'", name, help);
+  return std::nullopt;
+}
+
+int Require(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<std::string> name = StringAt(L, 1);
+  if (!name) return BadArgument(L, "require", "it takes the name of a module", 1);
+  const std::optional<SourceFile> file = FindModule(L, *name);
+  if (!file) return PushPoison(L);
+  Evaluation& evaluation = Evaluation::From(L);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &kModulesKey);  // [..., modules]
+  const int modules = lua_gettop(L);
+  if (lua_getfield(L, modules, file->name.c_str()) != LUA_TNIL) return 1;
+  if (IsRunning(evaluation.running(), file->name)) {
+    evaluation.state().Report(Finding::kModuleNotFound, "require goes round in a circle", *name,
+                              ChainText(evaluation.running(), file->name));
+    return PushPoison(L);
+  }
+  RunSource(L, *file);
+  if (IsTable(L, -1)) MakeReadOnly(L, ReadOnlyKind::kLibrary, name->c_str());
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_pushboolean(L, 1);
+  }
+  lua_pushvalue(L, -1);
+  lua_setfield(L, modules, file->name.c_str());
+  return 1;
+}
+
+int Extends(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<std::string> name = StringAt(L, 1);
+  if (!name) return BadArgument(L, "extends", "it takes the name of a plan", 1);
+  Evaluation& evaluation = Evaluation::From(L);
+  const std::vector<RunningFile>& running = evaluation.running();
+  Diagnostics problems;
+  const std::optional<SourceFile> file =
+      FindPlan(*name, evaluation.inputs(), running.back().folder, running).Collect(problems);
+  for (Diagnostic& problem : problems) {
+    problem.where = evaluation.state().UserSpan(*name);
+    evaluation.state().Report(std::move(problem));
+  }
+  if (!file) return PushPoison(L);
+  RunSource(L, *file);
+  if (IsPoison(L, -1) || Userdata<Plan>::To(L, -1) != nullptr) return 1;
+  Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "'" + *name + "' does not return a plan",
+                                evaluation.state().UserSpan(*name));
+  d.declared = "return " + Describe(L, -1);
+  d.required = "return plan { ... }";
+  evaluation.state().Report(std::move(d));
+  return PushPoison(L);
+}
+
+}  // namespace
+
+void RunSource(lua_State* L, const SourceFile& file) {
+  Evaluation& evaluation = Evaluation::From(L);
+  evaluation.CountFile();
+  if (static_cast<int>(evaluation.running().size()) >= evaluation.inputs().limits.depth) {
+    evaluation.state().RaiseLimit(
+        "files within files, more than " + std::to_string(evaluation.inputs().limits.depth) + " deep", "");
+  }
+  luaL_checkstack(L, 8, "files nested too deeply");
+  PushEnvironment(L);
+  if (!LoadChunk(L, file.text, file.name, file.internal)) {
+    PushPoison(L);
+    return;
+  }
+  evaluation.running().push_back({file.name, file.folder});
+  lua_call(L, 0, 1);
+  evaluation.running().pop_back();
+}
+
+Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, const std::string& own_folder,
+                            const std::vector<RunningFile>& skip) {
+  const std::string path = name.ends_with(".lua") ? name : name + ".lua";
+  std::vector<std::string> folders = {own_folder};
+  folders.insert(folders.end(), inputs.search_path.begin(), inputs.search_path.end());
+  bool circle = false;
+  for (const std::string& folder : folders) {
+    const std::optional<std::string> found = FindInside(folder, path);
+    if (!found) continue;
+    if (!IsRunning(skip, *found)) return ReadSource(*found, inputs.limits.source_bytes);
+    circle = true;
+  }
+  if (std::optional<SourceFile> file = FindEmbedded("plans/" + path); file && path != "index.lua") {
+    if (!IsRunning(skip, file->name)) return *std::move(file);
+    circle = true;
+  }
+  if (circle) {
+    Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, "extends goes round in a circle");
+    d.help = ChainText(skip, name);
+    return d;
+  }
+  Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, "no plan '" + name + "'");
+  d.help = DidYouMean(name, EmbeddedPlanNames(), 40);
+  return d;
+}
+
+void AddFileWords(lua_State* L) {
+  lua_newtable(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &kModulesKey);
+  lua_pushcfunction(L, &Guarded<&Require>);
+  SetName(L, "require");
+  lua_pushcfunction(L, &Guarded<&Extends>);
+  SetName(L, "extends");
+  const std::optional<SourceFile> styles = FindEmbedded("stdlib/styles.lua");
+  Check(styles.has_value(), "stdlib/styles.lua is not built in");
+  RunSource(L, *styles);
+  Check(IsTable(L, -1), "stdlib/styles.lua does not return a table");
+  for (lua_pushnil(L); lua_next(L, -2) != 0;) {
+    SetName(L, lua_tostring(L, -2));  // takes the value, leaves the key
+  }
+  lua_pop(L, 1);
+}
+
+}  // namespace moonshard

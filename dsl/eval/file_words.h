@@ -1,0 +1,23 @@
+// The words that read files: require and extends; and how a named plan is found.
+#pragma once
+
+#include <string>
+
+#include "dsl/bind/evaluation.h"
+#include "dsl/eval/files.h"
+
+namespace moonshard {
+
+// Adds require, extends and the words of stdlib/styles.lua to the environment.
+void AddFileWords(lua_State* L);
+
+// Runs a text as a chunk of the evaluation and leaves what it returns on top of the stack: poison, reported, where it is
+// no valid text.
+void RunSource(lua_State* L, const SourceFile& file);
+
+// The plan called `name`: `name`.lua in `own_folder` (may be empty) or in the search path, else the built-in one. Files
+// in `skip` are passed over: a plan llama.lua may extend the built-in "llama". Errors: kPlanNotFound with what there is.
+Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, const std::string& own_folder,
+                            const std::vector<RunningFile>& skip);
+
+}  // namespace moonshard

@@ -1,0 +1,85 @@
+#include "dsl/state/chunk.h"
+
+#include "dsl/state/lua.h"
+#include "dsl/state/script_state.h"
+
+namespace moonshard {
+namespace {
+
+// What makes a text unusable before Lua looks at it; empty where nothing does.
+std::string Unreadable(std::string_view text, const ScriptLimits& limits) {
+  if (text.size() > limits.source_bytes) {
+    return "the text has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(limits.source_bytes) +
+           " are read";
+  }
+  if (text.starts_with('\x1b')) return "this is Lua bytecode; a plan is text";
+  if (text.starts_with("\xef\xbb\xbf")) return "the text starts with a byte order mark; save it as plain UTF-8";
+  if (text.find('\0') != std::string_view::npos) return "the text holds a NUL byte";
+  return "";
+}
+
+// "llama.lua:12: '}' expected (to close '{' at line 9) near 'at'" as a diagnostic.
+Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string message) {
+  int line = 0;
+  const size_t place = message.find(": ");
+  const size_t colon = message.rfind(':', place == std::string::npos ? 0 : place - 1);
+  if (place != std::string::npos && colon != std::string::npos) {
+    line = std::atoi(message.c_str() + colon + 1);
+    message.erase(0, place + 2);
+  }
+  std::string token;
+  const size_t near = message.rfind(" near '");
+  if (near != std::string::npos) {
+    token = message.substr(near + 7);
+    if (token.ends_with('\'')) token.pop_back();
+  }
+  Diagnostic d = MakeDiagnostic(Finding::kSyntax, message, state.sources().SpanOf(name, line, token));
+  if (message.find("overflow") != std::string::npos || message.find("too many") != std::string::npos) {
+    d.finding = Finding::kScriptLimit;
+    return d;
+  }
+  // In a list Lua notices a missing comma at the next word, which mostly stands on the next line.
+  const bool in_list = message.starts_with("'}' expected") || message.starts_with("')' expected");
+  const int before = state.sources().CodeLineBefore(name, line);
+  if (in_list && before > 0) {
+    const SourceSpan span = state.sources().SpanOf(name, before);
+    const size_t last = span.text.find_last_not_of(" \t");
+    const bool first_word = d.where.column > 0 && d.where.text.find_first_not_of(" \t") + 1 ==
+                                                      static_cast<size_t>(d.where.column);
+    if (first_word && last != std::string::npos && std::string_view(",{(").find(span.text[last]) == std::string::npos) {
+      d.help = "line " + std::to_string(before) + " ends without a comma";
+      d.related.push_back(span);
+    } else if (first_word == false) {
+      d.help = "a comma may be missing before this word";
+    }
+  }
+  return d;
+}
+
+}  // namespace
+
+bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, bool internal) {
+  ScriptState& state = ScriptState::From(L);
+  const std::string unreadable = Unreadable(text, state.limits());
+  if (!unreadable.empty()) {
+    SourceSpan file;
+    file.file = name;
+    state.Report(MakeDiagnostic(Finding::kSyntax, unreadable, file));
+    lua_pop(L, 1);
+    return false;
+  }
+  state.sources().Add(name, text, internal);
+  state.Charge(text.size());
+  const int status = luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t");
+  if (status == LUA_ERRMEM) lua_error(L);
+  if (status != LUA_OK) {
+    state.Report(SyntaxError(state, name, lua_tostring(L, -1)));
+    lua_pop(L, 2);
+    return false;
+  }
+  lua_insert(L, -2);           // [function, environment]
+  lua_setupvalue(L, -2, 1);    // the one upvalue of a main chunk
+  return true;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,21 @@
+// ScriptLimits: what one evaluation of a plan may use. A plan may come with a downloaded model, so it is treated as
+// untrusted: whatever it does, it ends within these.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace moonshard {
+
+struct ScriptLimits {
+  size_t memory_bytes = size_t{64} << 20;  // all that Lua and the values of the plan hold
+  int64_t steps = 20'000'000;              // Lua instructions, plus the work of library functions in like units
+  // CPU time of the evaluating thread, not wall time: a busy machine must not fail the plan on one rank only.
+  std::chrono::milliseconds time{1000};
+  size_t source_bytes = size_t{1} << 20;   // of one file
+  int files = 64;                          // that one evaluation may read, the plan itself included
+  int depth = 16;                          // of require and extends within each other
+};
+
+}  // namespace moonshard

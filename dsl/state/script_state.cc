@@ -1,0 +1,202 @@
+#include "dsl/state/script_state.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+
+#include "dsl/state/guarded.h"
+#include "dsl/state/lua.h"
+#include "dsl/state/poison.h"
+#include "engine/base/check.h"
+
+namespace moonshard {
+namespace {
+
+// Instructions between two looks at the budget. Small, because one instruction (joining two long strings) can cost
+// milliseconds.
+constexpr int kHookInterval = 100;
+constexpr size_t kMostDiagnostics = 100;
+
+int64_t ThreadCpuNs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+int Panic(lua_State*) { throw InternalError("Lua raised an error outside of ScriptState::Run"); }
+
+std::string MemoryMessage(const ScriptLimits& limits) {
+  return "the plan needs more than " + std::to_string(limits.memory_bytes >> 20) + " MiB of memory";
+}
+
+}  // namespace
+
+ScriptState::ScriptState(const ScriptLimits& limits)
+    : limits_(limits), memory_cap_(limits.memory_bytes), steps_left_(limits.steps) {
+  lua_ = lua_newstate(&ScriptState::Allocate, this);
+  if (lua_ == nullptr) throw PlanError({MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits))});
+  lua_atpanic(lua_, &Panic);
+  *static_cast<ScriptState**>(lua_getextraspace(lua_)) = this;
+  lua_sethook(lua_, &ScriptState::CountHook, LUA_MASKCOUNT, kHookInterval);
+}
+
+ScriptState::~ScriptState() {
+  memory_cap_ = SIZE_MAX;  // closing may allocate
+  lua_close(lua_);
+}
+
+ScriptState& ScriptState::From(lua_State* L) { return **static_cast<ScriptState**>(lua_getextraspace(L)); }
+
+void* ScriptState::Allocate(void* self, void* block, size_t old_size, size_t new_size) {
+  auto& state = *static_cast<ScriptState*>(self);
+  // With no block, Lua passes the kind of the new object in place of a size.
+  const size_t held = block != nullptr ? old_size : 0;
+  if (new_size == 0) {
+    std::free(block);
+    state.used_ -= held;
+    return nullptr;
+  }
+  if (new_size > held && new_size - held > state.memory_cap_ - std::min(state.memory_cap_, state.used_)) return nullptr;
+  void* grown = std::realloc(block, new_size);
+  if (grown == nullptr) return nullptr;
+  state.used_ += new_size - held;
+  state.peak_ = std::max(state.peak_, state.used_);
+  return grown;
+}
+
+void ScriptState::RaiseLimit(std::string message, std::string help) {
+  dead_ = true;
+  if (!limit_) {
+    limit_ = MakeDiagnostic(Finding::kScriptLimit, std::move(message));
+    limit_->help = std::move(help);
+  }
+  lua_sethook(lua_, &ScriptState::CountHook, LUA_MASKCOUNT | LUA_MASKLINE, 1);
+  lua_pushliteral(lua_, "limit");
+  lua_error(lua_);
+  std::abort();  // lua_error does not return
+}
+
+void ScriptState::CountHook(lua_State* L, lua_Debug*) {
+  ScriptState& state = From(L);
+  state.last_seen_ = state.UserSpan();
+  state.Charge(kHookInterval);
+  const int64_t spent_ns = ThreadCpuNs() - state.cpu_start_ns_;
+  if (spent_ns > std::chrono::nanoseconds(state.limits_.time).count()) {
+    state.RaiseLimit("the plan ran for more than " + std::to_string(state.limits_.time.count()) + " ms",
+                     "a plan only makes rules; the work is done later");
+  }
+}
+
+void ScriptState::Charge(size_t steps) {
+  const auto wanted = static_cast<int64_t>(std::min<size_t>(steps, INT64_MAX));
+  if (dead_ || wanted > steps_left_) {
+    RaiseLimit("the plan took more than " + std::to_string(limits_.steps) + " steps", "is there an endless loop?");
+  }
+  steps_left_ -= wanted;
+}
+
+void ScriptState::TakeMemory(size_t bytes) {
+  if (bytes > memory_cap_ || used_ > memory_cap_ - bytes) {
+    lua_gc(lua_, LUA_GCCOLLECT);
+    if (bytes > memory_cap_ || used_ > memory_cap_ - bytes) RaiseLimit(MemoryMessage(limits_), "");
+  }
+  used_ += bytes;
+  peak_ = std::max(peak_, used_);
+}
+
+SourceSpan ScriptState::UserSpan(std::string_view token) {
+  SourceSpan internal;
+  lua_Debug record;
+  for (int level = 0; lua_getstack(lua_, level, &record) != 0; ++level) {
+    lua_getinfo(lua_, "Sl", &record);
+    if (record.currentline < 0) continue;
+    const std::string name = record.source + 1;  // after '@'
+    if (!sources_.IsInternal(name)) return sources_.SpanOf(name, record.currentline, token);
+    if (!internal.known()) internal = sources_.SpanOf(name, record.currentline, token);
+  }
+  return internal;
+}
+
+void ScriptState::Report(Diagnostic diagnostic) {
+  if (diagnostics_.size() >= kMostDiagnostics) return;
+  const std::string text = diagnostic.ToText();
+  const bool said = std::ranges::any_of(diagnostics_, [&](const Diagnostic& d) { return d.ToText() == text; });
+  if (!said) diagnostics_.push_back(std::move(diagnostic));
+}
+
+void ScriptState::Report(Finding finding, std::string message, std::string_view token, std::string help) {
+  Diagnostic diagnostic = MakeDiagnostic(finding, std::move(message), UserSpan(token));
+  diagnostic.help = std::move(help);
+  Report(std::move(diagnostic));
+}
+
+int ScriptState::MessageHandler(lua_State* L) {
+  From(L).ReportRaised();
+  return 1;
+}
+
+// The error value is on top of the stack and its frames are still there.
+void ScriptState::ReportRaised() {
+  if (limit_) {
+    limit_->where = UserSpan();
+    Report(*limit_);
+    return;
+  }
+  if (lua_type(lua_, -1) != LUA_TSTRING) {
+    Report(Finding::kScriptError, std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error", "error",
+           "error takes text");
+    return;
+  }
+  std::string message = lua_tostring(lua_, -1);
+  // Lua puts "file:line: " of the raising function in front; the diagnostic has its own place.
+  lua_Debug record;
+  for (int level = 0; lua_getstack(lua_, level, &record) != 0; ++level) {
+    lua_getinfo(lua_, "Sl", &record);
+    const std::string prefix = std::string(record.short_src) + ":" + std::to_string(record.currentline) + ": ";
+    if (message.starts_with(prefix)) {
+      message.erase(0, prefix.size());
+      break;
+    }
+  }
+  if (message == "not enough memory") {
+    Report(Finding::kScriptLimit, MemoryMessage(limits_));
+    return;
+  }
+  // What poison caused was said where the poison was made.
+  if (HasErrors(diagnostics_) && message.find(kPoisonName) != std::string::npos) return;
+  if (message.find("stack overflow") != std::string::npos) {
+    Report(Finding::kScriptLimit, "the plan calls functions too deeply", {}, "is there a function that calls itself?");
+    return;
+  }
+  // Lua names the variable as (global 'x'), (local 'x'), (field 'x'): the caret goes under it.
+  std::string token;
+  const size_t quote = message.find('\'');
+  if (quote != std::string::npos) token = message.substr(quote + 1, message.find('\'', quote + 1) - quote - 1);
+  Report(Finding::kScriptError, message, token);
+}
+
+int ScriptState::CallBody(lua_State* L) {
+  const auto& body = *static_cast<const std::function<void(lua_State*)>*>(lua_touserdata(L, 1));
+  lua_settop(L, 0);
+  body(L);
+  return 0;
+}
+
+bool ScriptState::Run(const std::function<void(lua_State*)>& body) {
+  cpu_start_ns_ = ThreadCpuNs();
+  lua_pushcfunction(lua_, &Guarded<&ScriptState::MessageHandler>);
+  lua_pushcfunction(lua_, &Guarded<&ScriptState::CallBody>);
+  lua_pushlightuserdata(lua_, const_cast<std::function<void(lua_State*)>*>(&body));
+  const int status = lua_pcall(lua_, 1, 0, 1);
+  lua_settop(lua_, 0);
+  if (exception_) std::rethrow_exception(exception_);
+  if (status == LUA_OK) return true;
+  if (status == LUA_ERRMEM) {
+    Report(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), last_seen_));
+  } else if (!HasErrors(diagnostics_)) {  // the handler itself had no room left
+    Report(MakeDiagnostic(Finding::kScriptLimit, "the plan calls functions too deeply", last_seen_));
+  }
+  return false;
+}
+
+}  // namespace moonshard

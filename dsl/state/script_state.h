@@ -1,0 +1,95 @@
+// ScriptState: one Lua state for one evaluation, with exact accounting of memory, a budget of steps and of CPU time,
+// and the place where everything there is to say about the script is collected. Nothing outlives it: the next
+// evaluation starts from a fresh one.
+//
+// Stages after: sandbox (which names a plan can see), bind (the plan language), eval (the public entry points).
+//
+// Two ways of failing. A word that was used wrongly is Report()ed and answers with poison (poison.h), so that the script
+// goes on and its other mistakes are found in the same run. What cannot go on (a limit, an error that Lua raises) ends
+// Run().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dsl/state/limits.h"
+#include "dsl/state/sources.h"
+#include "engine/base/diagnostic.h"
+
+struct lua_State;
+struct lua_Debug;
+
+namespace moonshard {
+
+class ScriptState {
+ public:
+  explicit ScriptState(const ScriptLimits& limits);
+  ~ScriptState();
+  ScriptState(const ScriptState&) = delete;
+  ScriptState& operator=(const ScriptState&) = delete;
+
+  static ScriptState& From(lua_State* L);
+  const ScriptLimits& limits() const { return limits_; }
+  // For the layer above: its own object, reached from C functions.
+  void set_owner(void* owner) { owner_ = owner; }
+  void* owner() const { return owner_; }
+
+  // Runs `body` with the state, protected: an error that Lua raises in it becomes a diagnostic. False where it was
+  // ended by one. A C++ exception that left a C function (a defect of ours) goes on to the caller. Lua's functions may
+  // be called within a body only.
+  bool Run(const std::function<void(lua_State*)>& body);
+
+  // Takes `steps` off the budget; raises a Lua error where it is used up. For library functions whose work is not
+  // bounded by the number of instructions.
+  void Charge(size_t steps);
+  // Ends the script: raises a Lua error that nothing in it can outlive. The diagnostic is kScriptLimit.
+  [[noreturn]] void RaiseLimit(std::string message, std::string help);
+  // Memory of C++ values that userdata hold. Take raises a Lua error beyond the limit, after a garbage collection.
+  void TakeMemory(size_t bytes);
+  void GiveMemory(size_t bytes) { used_ -= bytes; }
+  // Memory held now, and the most there ever was, in bytes.
+  size_t memory_used() const { return used_; }
+  size_t memory_peak() const { return peak_; }
+
+  Sources& sources() { return sources_; }
+  // The innermost line of the user's: frames of C functions and of internal sources are passed over. With a column where
+  // `token` stands in it.
+  SourceSpan UserSpan(std::string_view token = {});
+  // Adds a diagnostic; one that was said before with the same text is left out.
+  void Report(Diagnostic diagnostic);
+  // The same, at the user's line, with the caret under `token`.
+  void Report(Finding finding, std::string message, std::string_view token = {}, std::string help = {});
+  const Diagnostics& diagnostics() const { return diagnostics_; }
+
+  // Keeps a C++ exception that reached the trampoline (guarded.h); Run throws it.
+  void KeepException(std::exception_ptr exception) { exception_ = std::move(exception); }
+
+ private:
+  static void* Allocate(void* self, void* block, size_t old_size, size_t new_size);
+  static void CountHook(lua_State* L, lua_Debug* record);
+  static int MessageHandler(lua_State* L);
+  static int CallBody(lua_State* L);
+  void ReportRaised();
+
+  ScriptLimits limits_;
+  lua_State* lua_ = nullptr;
+  void* owner_ = nullptr;
+  size_t used_ = 0;
+  size_t peak_ = 0;
+  size_t memory_cap_ = 0;
+  int64_t steps_left_ = 0;
+  int64_t cpu_start_ns_ = 0;
+  bool dead_ = false;  // a limit was passed: every further instruction raises again
+  Sources sources_;
+  SourceSpan last_seen_;  // where the count hook last was: an allocation that fails cannot ask Lua
+  Diagnostics diagnostics_;
+  std::optional<Diagnostic> limit_;
+  std::exception_ptr exception_;
+};
+
+}  // namespace moonshard

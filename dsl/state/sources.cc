@@ -1,0 +1,77 @@
+#include "dsl/state/sources.h"
+
+#include <cctype>
+
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+bool IsNameLetter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// The part of a line before a comment; "--" within quotes is none.
+std::string_view WithoutComment(std::string_view line) {
+  char quote = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (quote != 0) {
+      if (line[i] == '\\') ++i;
+      else if (line[i] == quote) quote = 0;
+    } else if (line[i] == '"' || line[i] == '\'') {
+      quote = line[i];
+    } else if (line.substr(i, 2) == "--") {
+      return line.substr(0, i);
+    }
+  }
+  return line;
+}
+
+}  // namespace
+
+int ColumnOf(std::string_view line, std::string_view token) {
+  if (token.empty()) return 0;
+  line = WithoutComment(line);
+  for (size_t at = 0; (at = line.find(token, at)) != std::string_view::npos; ++at) {
+    const size_t end = at + token.size();
+    const bool joined_before = at > 0 && IsNameLetter(token.front()) && IsNameLetter(line[at - 1]);
+    const bool joined_after = end < line.size() && IsNameLetter(token.back()) && IsNameLetter(line[end]);
+    if (!joined_before && !joined_after) return static_cast<int>(at) + 1;
+  }
+  return 0;
+}
+
+void Sources::Add(const std::string& name, std::string_view text, bool internal) {
+  Text entry{Split(text, '\n'), internal};
+  for (std::string& line : entry.lines) {
+    if (line.ends_with('\r')) line.pop_back();
+  }
+  texts_.insert_or_assign(name, std::move(entry));
+}
+
+bool Sources::IsInternal(const std::string& name) const {
+  const auto found = texts_.find(name);
+  return found != texts_.end() && found->second.internal;
+}
+
+SourceSpan Sources::SpanOf(const std::string& name, int line, std::string_view token) const {
+  SourceSpan span;
+  span.file = name;
+  span.line = line;
+  const auto found = texts_.find(name);
+  if (found == texts_.end() || line < 1 || line > static_cast<int>(found->second.lines.size())) return span;
+  span.text = found->second.lines[static_cast<size_t>(line - 1)];
+  span.column = ColumnOf(span.text, token);
+  span.length = span.column > 0 ? static_cast<int>(token.size()) : 0;
+  return span;
+}
+
+int Sources::CodeLineBefore(const std::string& name, int line) const {
+  const auto found = texts_.find(name);
+  if (found == texts_.end()) return 0;
+  for (int i = std::min(line, static_cast<int>(found->second.lines.size())) - 1; i >= 1; --i) {
+    const std::string_view code = WithoutComment(found->second.lines[static_cast<size_t>(i - 1)]);
+    if (code.find_first_not_of(" \t") != std::string_view::npos) return i;
+  }
+  return 0;
+}
+
+}  // namespace moonshard
