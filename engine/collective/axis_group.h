@@ -1,0 +1,103 @@
+// AxisGroup: the collectives of one group of ranks on plain local tensors, each with its result when it returns. Knows
+// no layouts (layout/ does) and no autograd; counts what it does, and compares what the ranks bring before c10d sees it.
+// Stage before: mesh (MeshGroup). Stage after: layout (TensorMove, GradientSum).
+//
+// Errors are thrown as PlanError:
+//   kCollectiveMismatch  the ranks bring different kinds, dtypes or shapes, or are at different places of the program;
+//                        every rank of the group throws it, with what each brought, and the group stays usable
+//   kRankLost            c10d failed: a peer died or did not come within the mesh's timeout. The group is then broken and
+//                        every later call throws at once
+// Kinds, shapes and labels are compared on the first `checked` collectives of a group (a small exchange on the CPU before
+// each, by position and so the same on every rank); after these CheckInputs keeps a cheap watch once a call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/collective/announcement.h"
+#include "engine/collective/counts.h"
+#include "engine/collective/label.h"
+#include "engine/mesh/device_mesh.h"
+
+namespace moonshard {
+
+struct CheckOptions {
+  enum class Mode : uint8_t { kFirst, kAlways, kNever };
+  Mode mode = Mode::kFirst;
+  int64_t checked = 256;  // collectives, in mode kFirst
+};
+
+// What one collective is about.
+struct CollectiveUse {
+  Direction direction = Direction::kForward;
+  const CollectiveLabel* label = nullptr;
+  at::IntArrayRef shape;  // of the logical tensor, equal on every rank: what is compared
+  int64_t bytes = 0;      // what is counted (counts.h)
+  int64_t misfit = -1;    // the size of this rank's piece where `shape` does not allow it: an error on every rank
+};
+
+class AxisGroup {
+ public:
+  // Groups that share `counts` count together; none: counts of its own.
+  static std::shared_ptr<AxisGroup> Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check = {},
+                                         std::shared_ptr<CollectiveCounts> counts = {});
+  // The group of `k` consecutive coordinates of `axis` that this rank is in (DeviceMesh::SubGroup).
+  static std::shared_ptr<AxisGroup> MakeSub(const DeviceMesh& mesh, MeshAxis axis, int64_t k, CheckOptions check = {},
+                                            std::shared_ptr<CollectiveCounts> counts = {});
+
+  MeshAxis axis() const { return axis_; }
+  const std::string& name() const { return name_; }  // "tp[0,1]"
+  int64_t rank() const { return rank_; }             // within the group
+  int64_t size() const { return size_; }
+  const CollectiveCounts& counts() const { return *counts_; }
+  void ClearCounts() { *counts_ = CollectiveCounts{}; }
+
+  // In a group of one each of these returns its input (all-reduce: without a copy) and counts nothing.
+  //
+  // Sum over the ranks, without a gradient. Reuses the memory of `tensor` if the caller moved in the sole reference to
+  // it and its storage, which must then be no autograd leaf; else leaves it untouched.
+  at::Tensor AllReduce(at::Tensor tensor, const CollectiveUse& use);
+  // [m, ...] on each rank -> [size * m, ...] in rank order. `piece` is contiguous and as large on every rank.
+  at::Tensor AllGather(const at::Tensor& piece, const CollectiveUse& use);
+  // [size * m, ...] -> [m, ...]: the sum of the ranks' blocks for this rank. `blocks` is contiguous.
+  at::Tensor ReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
+  // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
+  at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
+
+  // One number from every rank, in rank order. Not counted.
+  std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);
+
+  // Whether all ranks call with the same: `signature` says what (shapes and dtypes of inputs that must be equal), and is
+  // what the error shows. One exchange of 64 bytes; nothing in mode kNever. Not counted.
+  void CheckInputs(const std::string& signature, const CollectiveLabel& label);
+  // "Float [2, 8], Long [2, 8]": a signature of tensors; an undefined one is "none".
+  static std::string Signature(at::ArrayRef<at::Tensor> tensors);
+
+ private:
+  AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check, std::shared_ptr<CollectiveCounts> counts);
+
+  // Compares, counts and runs `call`, turning what c10d throws into kRankLost.
+  template <class Call>
+  void Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
+  template <class Call>
+  void Guard(const CollectiveLabel& label, Call&& call);
+  void Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
+  // The ranks' blocks of as many bytes each, in rank order.
+  std::vector<uint8_t> ExchangeBytes(const void* mine, size_t bytes);
+
+  std::shared_ptr<const MeshGroup> group_;
+  MeshAxis axis_;
+  std::string name_;
+  int64_t rank_;
+  int64_t size_;
+  CheckOptions check_;
+  std::shared_ptr<CollectiveCounts> counts_;
+  uint32_t sequence_ = 0;
+  std::string broken_;  // why the group cannot be used any more
+};
+
+}  // namespace moonshard

@@ -1,0 +1,25 @@
+// CollectiveLabel: what a collective is for, as an error names it: "model.layers.0.mlp.down_proj output 0
+// (plans/llama.lua:18)". Ranks compare its hash before a collective, so it must be the same on every rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace moonshard {
+
+class CollectiveLabel {
+ public:
+  explicit CollectiveLabel(std::string text);
+  const std::string& text() const { return text_; }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  std::string text_;
+  uint64_t hash_;
+};
+
+// XXH3 of the bytes, the same on every machine.
+uint64_t StableHash(std::string_view bytes);
+
+}  // namespace moonshard

@@ -1,0 +1,209 @@
+#include "engine/layout/gradient_sum.h"
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "engine/base/check.h"
+
+namespace moonshard {
+
+namespace autograd = torch::autograd;
+
+struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
+  struct Parameter {
+    at::Tensor tensor;
+    std::shared_ptr<autograd::Node> accumulator;  // held: without an owner autograd drops it and its hooks
+    at::Tensor held_back;                         // this backward's gradient
+  };
+  // A part of a parameter's gradient that is summed over one group.
+  struct Term {
+    size_t parameter;
+    std::shared_ptr<AxisGroup> group;
+    int64_t dim;  // -1: all of it
+    int64_t begin;
+    int64_t length;
+
+    at::Tensor Of(const at::Tensor& gradient) const {
+      return dim < 0 ? gradient : gradient.narrow(dim, begin, length);
+    }
+  };
+  // Lives in the callback of one graph task: gone when that task ended, also by an exception, without running it.
+  struct Pending {};
+
+  std::vector<Parameter> parameters;
+  std::vector<Term> terms;
+  std::weak_ptr<Pending> pending;
+  CollectiveLabel label{"the sum of the gradients of replicated parameters"};
+
+  void Arm(size_t index);
+  void Schedule();
+  at::Tensor HoldBack(size_t index, at::Tensor gradient);
+  void Flush();
+  void SumGroup(const std::vector<const Term*>& group_terms);
+};
+
+namespace {
+
+// Takes a parameter's gradient before autograd accumulates it. Holds the sum weakly: a model may outlive its plan.
+class HoldBackHook final : public autograd::FunctionPreHook {
+ public:
+  explicit HoldBackHook(std::function<at::Tensor(at::Tensor)> hold_back) : hold_back_(std::move(hold_back)) {}
+
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    if (!gradients[0].defined()) return gradients;
+    return {hold_back_(gradients[0])};
+  }
+
+ private:
+  std::function<at::Tensor(at::Tensor)> hold_back_;
+};
+
+}  // namespace
+
+void GradientSum::State::Arm(size_t index) {
+  Parameter& parameter = parameters[index];
+  if (!parameter.tensor.requires_grad()) return;
+  std::shared_ptr<autograd::Node> accumulator = autograd::impl::grad_accumulator(parameter.tensor);
+  if (accumulator == parameter.accumulator) return;
+  accumulator->add_pre_hook(std::make_unique<HoldBackHook>(
+      [weak = weak_from_this(), index](at::Tensor gradient) {
+        const std::shared_ptr<State> state = weak.lock();
+        return state ? state->HoldBack(index, std::move(gradient)) : gradient;
+      }));
+  parameter.accumulator = std::move(accumulator);
+}
+
+// The outermost backward of this thread is the one that reaches a watched output or a parameter first; nested ones
+// (recomputation) find it pending and leave the sum to it.
+void GradientSum::State::Schedule() {
+  if (!pending.expired()) return;
+  for (Parameter& parameter : parameters) parameter.held_back = at::Tensor();  // of a backward that threw
+  auto token = std::make_shared<Pending>();
+  pending = token;
+  autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
+    if (const std::shared_ptr<State> state = weak.lock()) state->Flush();
+  });
+}
+
+at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
+  if (gradient.layout() != at::kStrided) {
+    throw PlanError({MakeDiagnostic(Finding::kNotSupported, "a sparse gradient of a parameter that ranks share")});
+  }
+  Schedule();
+  const at::NoGradGuard no_grad;
+  at::Tensor& held = parameters[index].held_back;
+  held = held.defined() ? held + gradient : gradient.detach();
+  return {};
+}
+
+// One all-reduce for all terms of one group, dtype and device: their elements, and one flag each for whether any rank
+// has a gradient.
+void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
+  std::vector<at::Tensor> flat;
+  const Parameter& first = parameters[group_terms.front()->parameter];
+  std::vector<float> has;
+  for (const Term* term : group_terms) {
+    const Parameter& parameter = parameters[term->parameter];
+    const bool defined = parameter.held_back.defined();
+    const at::Tensor part = term->Of(defined ? parameter.held_back : parameter.tensor.detach());
+    flat.push_back(defined ? part.reshape(-1) : at::zeros({part.numel()}, part.options()));
+    has.push_back(defined ? 1.0F : 0.0F);
+  }
+  const auto count = static_cast<int64_t>(group_terms.size());
+  flat.push_back(at::tensor(has).to(first.tensor.options()));
+  at::Tensor sum = at::cat(flat);
+  flat.clear();
+  const std::vector<int64_t> shape = sum.sizes().vec();
+  const CollectiveUse use = {Direction::kBackward, &label, shape, sum.numel() * sum.element_size(), -1};
+  sum = group_terms.front()->group->AllReduce(std::move(sum), use);
+  const at::Tensor any = sum.narrow(0, sum.numel() - count, count).to(at::kCPU, at::kFloat);
+  int64_t begin = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Term& term = *group_terms[static_cast<size_t>(i)];
+    Parameter& parameter = parameters[term.parameter];
+    const at::Tensor part = term.Of(parameter.tensor.detach());
+    const at::Tensor summed = sum.narrow(0, begin, part.numel()).view(part.sizes());
+    begin += part.numel();
+    if (any[i].item<float>() == 0.0F) continue;
+    // A tensor of its own: what autograd handed over may belong to others too.
+    at::Tensor whole = parameter.held_back.defined() && term.dim >= 0
+                           ? parameter.held_back.clone()
+                           : at::zeros_like(parameter.tensor, at::MemoryFormat::Preserve);
+    term.Of(whole).copy_(summed);
+    parameter.held_back = std::move(whole);
+  }
+}
+
+void GradientSum::State::Flush() {
+  pending.reset();
+  const at::NoGradGuard no_grad;
+  // Terms of one group, dtype and device are summed together, in the order in which the first of each was added; a
+  // parameter's second group comes after its first. That order is the same on every rank.
+  std::vector<bool> done(terms.size(), false);
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const auto key = [this](const Term& term) {
+      const at::Tensor& tensor = parameters[term.parameter].tensor;
+      return std::tuple(term.group.get(), tensor.scalar_type(), tensor.device());
+    };
+    if (done[i] || !parameters[terms[i].parameter].tensor.requires_grad()) continue;
+    std::vector<const Term*> together;
+    for (size_t j = i; j < terms.size(); ++j) {
+      if (done[j] || key(terms[j]) != key(terms[i]) || !parameters[terms[j].parameter].tensor.requires_grad()) continue;
+      together.push_back(&terms[j]);
+      done[j] = true;
+    }
+    SumGroup(together);
+  }
+  for (Parameter& parameter : parameters) {
+    if (!parameter.held_back.defined()) continue;
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(parameter.held_back);
+    } else {
+      gradient = parameter.held_back;
+    }
+    parameter.held_back = at::Tensor();
+  }
+}
+
+GradientSum::GradientSum() : state_(std::make_shared<State>()) {}
+GradientSum::~GradientSum() = default;
+
+void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group) {
+  Add(parameter, std::move(group), -1, 0, 0);
+}
+
+void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin,
+                      int64_t length) {
+  Check(parameter.is_leaf(), "a gradient sum of a tensor that is no leaf");
+  if (group->size() == 1) return;
+  auto& parameters = state_->parameters;
+  auto found = std::ranges::find_if(parameters, [&](const State::Parameter& p) { return p.tensor.is_same(parameter); });
+  if (found == parameters.end()) found = parameters.insert(found, {parameter, nullptr, {}});
+  const auto index = static_cast<size_t>(found - parameters.begin());
+  state_->terms.push_back({index, std::move(group), dim, begin, length});
+  state_->Arm(index);
+}
+
+bool GradientSum::empty() const { return state_->terms.empty(); }
+
+void GradientSum::Rearm() {
+  for (size_t i = 0; i < state_->parameters.size(); ++i) state_->Arm(i);
+}
+
+void GradientSum::Watch(const at::Tensor& output) {
+  if (empty() || !output.defined() || !output.requires_grad()) return;
+  output.register_hook([weak = std::weak_ptr<State>(state_)](const at::Tensor&) {
+    if (const std::shared_ptr<State> state = weak.lock()) state->Schedule();
+  });
+}
+
+}  // namespace moonshard

@@ -1,0 +1,56 @@
+// GradientSum: sums the gradients of parameters whose gradient is partial (layout `shared`: a replicated norm used on
+// pieces, q_norm on local heads; and key/value heads that several ranks hold) over their ranks, once per backward.
+//
+// While a backward runs, each such parameter's new gradient is held back; when the outermost backward ends, one flat
+// buffer per (group, dtype, device), in the order of Add, is all-reduced and added to .grad. So .grad always holds the
+// full sum of all backwards so far: gradient accumulation, several uses of a parameter, retain_graph and recomputation
+// (nested backwards) stay right. A backward that throws leaves .grad of these parameters as it was.
+//
+// Every rank must run as many backwards in the same order. Ranks need not use the same parameters: an unused one counts
+// as zero, and its .grad stays undefined if it is unused everywhere. A backward that reaches none of them on one rank
+// takes part all the same if it goes through a tensor that Watch has seen (the model's outputs). One that reaches
+// neither leaves the others waiting until the mesh's timeout and then fails there with kRankLost: from inside the
+// process it cannot be told from a rank that runs no backward at all.
+//
+// torch::autograd::grad goes around it: it returns this rank's own terms. Sparse gradients are an error (kNotSupported).
+// Stage before: collective. Stage after: apply, which adds the parameters after it cut them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/collective/axis_group.h"
+
+namespace moonshard {
+
+class GradientSum {
+ public:
+  GradientSum();
+  ~GradientSum();
+  GradientSum(const GradientSum&) = delete;
+  GradientSum& operator=(const GradientSum&) = delete;
+
+  // The gradient of `parameter` (a leaf) is summed over `group`; the order of the calls is the same on every rank. Adding
+  // a parameter to several groups sums over one after the other. A group of one adds nothing.
+  void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group);
+  // Only elements [begin, begin + length) of `dim`: the part of a fused weight whose heads are replicated.
+  void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin, int64_t length);
+
+  bool empty() const;
+
+  // Call at the start of every outermost forward: finds parameters that were made trainable, or whose dtype changed
+  // (which makes autograd forget who listens), since. Tens of nanoseconds a parameter.
+  void Rearm();
+  // Call with every output of an outermost forward: a backward through it takes part in the sum on this rank whatever
+  // parameters it reaches.
+  void Watch(const at::Tensor& output);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,72 @@
+// TensorMove: carries a local tensor from one layout to another along one mesh axis, with the backward that the layouts
+// fix. Every pair is one row of this table; a pair without a row is an error. (A layout's gradient has the dual layout:
+// plan/layout.h. Peers: the conjugate pairs f and g of Megatron-LM, Shoeybi et al. 2019; spmd_types.)
+//
+//   from -> to               forward          backward
+//   replicate -> shared      -                all-reduce
+//   shard(d)  -> shared      all-gather       reduce-scatter
+//   shard(d)  -> replicate   all-gather       take own piece
+//   partial   -> replicate   all-reduce       -
+//   partial   -> shared      all-reduce       all-reduce
+//   partial   -> shard(d)    reduce-scatter   all-gather
+//   replicate -> shard(d)    take own piece   all-gather
+//   shard(a)  -> shard(b)    all-to-all       all-to-all
+//
+// Equal layouts, and any row on an axis of one rank, return the tensor itself. A shard may be of any form (plain and
+// uneven, heads, heads with replicas, packed); where pieces are replicated, piece_map.h says who holds the gradient.
+// Stage before: collective (AxisGroup). Stage after: apply, which runs moves at module boundaries.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/base/result.h"
+#include "engine/collective/axis_group.h"
+#include "engine/plan/layout.h"
+
+namespace moonshard {
+
+struct MoveSpec;
+
+struct MoveOptions {
+  // Global sizes of the dims that `from` and `to` shard, where they are always the same (features); -1: only known at
+  // run time (a sequence). The sizes of packed parts win.
+  int64_t from_size = -1;
+  int64_t to_size = -1;
+  std::string label;  // for errors: module path and plan line; the same on every rank
+  int uses = 0;       // how many siblings ask for this move of one tensor (shared_moves.h); 0: not known
+};
+
+class TensorMove {
+ public:
+  // Errors: kNoSuchMove (the rows there are are named), and those of DimPieces where the sizes are known.
+  static Result<TensorMove> Make(const Layout& from, const Layout& to, std::shared_ptr<AxisGroup> group,
+                                 MoveOptions options = {});
+
+  // The tensor in the new layout. All ranks of the group call it in the same order. Move the tensor in where it is not
+  // needed any more: the sole reference lets an all-reduce reuse its memory. With gradients off or on an input that
+  // needs none no backward is recorded; an identity row then returns the tensor itself, else a view on which in-place
+  // operators raise. Differentiating its backward again is an error (kNotSupported).
+  //
+  // Where `from` is a shard whose size is not known, it is the one size noted in the current outermost call
+  // (CallFrame::OnlySize); failing that the ranks exchange the sizes of their pieces.
+  // Throws PlanError: kBadDim, kCollectiveMismatch (also: this rank's piece is not its part of the whole), kRankLost,
+  // kNoSuchMove where both dims turn out to be one dim cut in two ways.
+  at::Tensor operator()(at::Tensor tensor) const;
+
+  // Whether it always returns the tensor itself.
+  bool is_identity() const;
+  // Whether the two do the same, labels apart.
+  bool SameAs(const TensorMove& other) const;
+  int uses() const;
+  const std::string& label() const;
+
+ private:
+  explicit TensorMove(std::shared_ptr<const MoveSpec> spec) : spec_(std::move(spec)) {}
+  std::shared_ptr<const MoveSpec> spec_;
+};
+
+}  // namespace moonshard

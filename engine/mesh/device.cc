@@ -1,0 +1,76 @@
+#include "engine/mesh/device.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/mesh/nccl/nccl_plugin.h"
+
+namespace moonshard {
+namespace {
+
+// Whether the machine shows a GPU, asked without loading CUDA: the driver's device nodes (on WSL, its bridge).
+bool MachineHasGpu() {
+  std::error_code ignored;
+  return std::filesystem::exists("/dev/nvidiactl", ignored) || std::filesystem::exists("/dev/dxg", ignored);
+}
+
+// The plug-in, or why there is none in `why`.
+const NcclPlugin* LoadPlugin(std::string& why) {
+#ifdef MOONSHARD_NCCL_LIBRARY
+  constexpr const char* kName = "libmoonshard_nccl.so";
+  std::error_code ignored;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  const std::vector<std::string> places = {program / kName, program / ".." / "lib" / kName, MOONSHARD_NCCL_LIBRARY, kName};
+  for (const std::string& place : places) {
+    if (place != kName && !std::filesystem::exists(place, ignored)) continue;
+    void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (library == nullptr) {
+      why = dlerror();
+      continue;
+    }
+    if (void* symbol = dlsym(library, "MoonshardNcclPlugin")) {
+      return reinterpret_cast<const NcclPlugin* (*)()>(symbol)();
+    }
+    why = place + " is not moonshard's NCCL library";
+  }
+  if (why.empty()) why = std::string(kName) + " was not found";
+#else
+  why = "this build was made without CUDA";
+#endif
+  return nullptr;
+}
+
+Diagnostic NoGpu(const std::string& why) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was asked for and there is none");
+  d.declared = "device cuda";
+  d.required = why;
+  d.help = "use the CPU, or a build with CUDA on a machine with a GPU";
+  return d;
+}
+
+}  // namespace
+
+Result<ChosenDevice> ChooseDevice(DeviceChoice choice, int64_t local_rank) {
+  if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && !MachineHasGpu())) return ChosenDevice{};
+  if (!MachineHasGpu()) return NoGpu("an NVIDIA GPU (no /dev/nvidiactl on this machine)");
+  std::string why;
+  const NcclPlugin* nccl = LoadPlugin(why);
+  const int count = nccl == nullptr ? 0 : nccl->device_count();
+  if (count == 0) {
+    if (choice == DeviceChoice::kAuto) return ChosenDevice{};
+    return NoGpu(nccl == nullptr ? why : "a GPU that the CUDA driver shows to this process");
+  }
+  if (local_rank >= count) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "fewer GPUs than ranks on this machine");
+    d.declared = "local rank " + std::to_string(local_rank);
+    d.required = "a local rank below " + std::to_string(count) + ", the GPUs that this process sees";
+    return d;
+  }
+  nccl->set_device(static_cast<int>(local_rank));
+  return ChosenDevice{c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank)), nccl};
+}
+
+}  // namespace moonshard
