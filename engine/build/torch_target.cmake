@@ -7,6 +7,8 @@ function(moonshard_torch_target root)
   add_library(moonshard_torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(moonshard_torch SYSTEM INTERFACE ${root}/include ${root}/include/torch/csrc/api/include)
   target_compile_definitions(moonshard_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+  # RE2's package asks for it too, and g++ takes the precompiled header only where all sources agree.
+  target_compile_options(moonshard_torch INTERFACE -pthread)
   target_link_libraries(moonshard_torch INTERFACE ${lib}/libtorch_cpu.so ${lib}/libc10.so Threads::Threads)
   # libtorch_cpu.so finds what it needs by its own run path, which the linker does not follow.
   target_link_options(moonshard_torch INTERFACE -Wl,--allow-shlib-undefined)
