@@ -29,7 +29,7 @@ DimPieces::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64
 
 std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
   if (part.heads == 0) return std::nullopt;
-  if (part.size % part.heads != 0) {
+  if (part.heads < 0 || part.size % part.heads != 0) {
     Diagnostic d = MakeDiagnostic(Finding::kHeadsDoNotFit, "a dim of " + std::to_string(part.size) +
                                                                " elements is not made of " +
                                                                std::to_string(part.heads) + " heads");
@@ -58,7 +58,13 @@ Result<DimPieces> DimPieces::Make(const Layout& layout, int64_t size, int64_t ra
   if (parts.empty()) parts.push_back({size, layout.heads});
   int64_t sum = 0;
   for (const Layout::Part& part : parts) {
-    sum += part.size;
+    if (part.size < 0 || __builtin_add_overflow(sum, part.size, &sum)) {
+      Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit,
+                                    "a packed part cannot have " + std::to_string(part.size) + " elements");
+      d.declared = layout.ToText();
+      d.required = "sizes from 0 that add up to " + std::to_string(size);
+      return d;
+    }
     if (std::optional<Diagnostic> error = HeadsError(part, ranks)) return *error;
   }
   if (sum != size) {

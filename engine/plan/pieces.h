@@ -26,7 +26,7 @@ class DimPieces {
  public:
   // The pieces of a dim of `size` elements over `ranks` ranks. `layout` is a shard.
   // Errors: kHeadsDoNotFit (neither divides the other: the legal numbers of ranks are named; or size is no multiple of
-  // heads), kPackedDoesNotFit (parts do not add up to size).
+  // heads), kPackedDoesNotFit (a part below 0, or parts that do not add up to size).
   static Result<DimPieces> Make(const Layout& layout, int64_t size, int64_t ranks);
 
   int64_t size() const { return size_; }

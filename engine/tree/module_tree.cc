@@ -64,7 +64,7 @@ void ModuleTree::AddTie(std::vector<ParamRef> same) {
 
 int64_t ModuleTree::Find(std::string_view path) const {
   const auto found = by_path_.find(std::string(path));
-  return found == by_path_.end() ? -1 : found->second;
+  return found == by_path_.end() ? -1 : static_cast<int64_t>(found->second);
 }
 
 bool ModuleTree::FindParameter(std::string_view path, ParamRef* found) const {

@@ -1,0 +1,83 @@
+// What a user reads: the text of a diagnostic, and the table of findings behind it.
+#include "engine/base/diagnostic.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+#include "engine/base/check.h"
+#include "engine/base/result.h"
+
+using namespace moonshard;
+
+TEST_CASE("a diagnostic's text") {
+  Diagnostic d = MakeDiagnostic(Finding::kRuleConflict, "two rules claim 'a.b'",
+                                {.file = "p.lua", .line = 12, .column = 6, .length = 3, .text = "  at(\"a\", x)"});
+  d.path = "a.b";
+  d.declared = "shard(0)";
+  d.required = "one rule";
+  d.help = "remove one";
+  d.related.push_back({.file = "p.lua", .line = 3, .text = "at(\"*\", y)"});
+  CHECK(d.ToText() ==
+        "p.lua:12: error[MS0204]: two rules claim 'a.b'\n"
+        "    12 |   at(\"a\", x)\n"
+        "       |      ^^^\n"
+        "    at: a.b\n"
+        "    declared: shard(0)\n"
+        "    required: one rule\n"
+        "    help: remove one\n"
+        "    see: p.lua:3\n"
+        "    3 | at(\"*\", y)");
+  CHECK(MakeDiagnostic(Finding::kUnusedAxis, "axis 'cp' is unused").ToText() == "warning[MS0307]: axis 'cp' is unused");
+  CHECK(MakeDiagnostic(Finding::kBadJson, "x", {.file = "f"}).ToText() == "f: error[MS0405]: x");
+  // A tab before the caret stays one.
+  CHECK_THAT(MakeDiagnostic(Finding::kSyntax, "x", {.file = "f", .line = 1, .column = 2, .length = 1, .text = "\ty"}).ToText(),
+             Catch::EndsWith("\n      | \t^"));
+}
+
+TEST_CASE("several diagnostics, and whether one of them is an error") {
+  const Diagnostic error = MakeDiagnostic(Finding::kBadJson, "x");
+  const Diagnostic warning = MakeDiagnostic(Finding::kUnusedAxis, "y");
+  CHECK(ToText(Diagnostics{error, warning}) == "error[MS0405]: x\nwarning[MS0307]: y\n");
+  CHECK(ToText(Diagnostics{}).empty());
+  CHECK(HasErrors({warning, error}));
+  CHECK_FALSE(HasErrors({warning}));
+  CHECK(std::string(PlanError({error}).what()) == "error[MS0405]: x\n");
+}
+
+TEST_CASE("a result has a value or an error") {
+  const Diagnostic error = MakeDiagnostic(Finding::kBadJson, "x");
+  const Diagnostic warning = MakeDiagnostic(Finding::kUnusedAxis, "y");
+  CHECK(Result<int>(3, {warning}).ok());
+  CHECK_FALSE(Result<int>(3, {error}).ok());
+  CHECK_THROWS_AS(Result<int>(Diagnostics{warning}), InternalError);
+  CHECK_THROWS_AS(Result<int>(error).value(), InternalError);
+  CHECK_THROWS_AS(Result<int>(error).ValueOrThrow(), PlanError);
+  Diagnostics all = {warning};
+  CHECK(Result<int>(3, {warning}).Collect(all) == 3);
+  CHECK_FALSE(Result<int>(error).Collect(all));
+  CHECK(all.size() == 3);
+}
+
+TEST_CASE("identifiers are unique, in order and of their stage") {
+  std::string last;
+  for (const FindingInfo& info : AllFindings()) {
+    const std::string id = info.id;
+    REQUIRE(id.size() == 6);
+    CHECK(id > last);
+    last = id;
+    CHECK(&InfoOf(info.finding) == &info);
+    CHECK_FALSE(std::string(info.title).empty());
+  }
+  CHECK(static_cast<size_t>(Finding::kInternal) + 1 == AllFindings().size());
+}
+
+TEST_CASE("a failed check has its place") {
+  CHECK_NOTHROW(Check(true, "x"));
+  try {
+    Check(false, "broken");
+    FAIL("Check did not throw");
+  } catch (const InternalError& error) {
+    CHECK_THAT(error.what(), Catch::Contains("diagnostic_test.cc:") && Catch::Contains(": broken"));
+  }
+}

@@ -1,0 +1,44 @@
+// The words of layouts: equal texts if and only if equal layouts.
+#include "engine/plan/layout.h"
+
+#include <catch2/catch.hpp>
+
+using namespace moonshard;
+
+TEST_CASE("the words of a layout") {
+  struct Case {
+    Layout layout;
+    std::string word;
+    std::string text;
+  };
+  const Case cases[] = {
+      {Layout::Replicate(), "replicate", "replicate"},
+      {Layout::Shared(), "shared", "shared"},
+      {Layout::Partial(), "partial", "partial"},
+      {Layout::Shard(0), "shard(0)", "shard(0)"},
+      {Layout::Shard(-1), "shard(-1)", "shard(-1)"},
+      {Layout::Shard(0, 8), "shard(0)", "shard(0,heads=8)"},
+      {Layout::Packed(0, {{64}, {32}, {32}}), "packed(0,[64,32,32])", "packed(0,[64,32,32])"},
+      {Layout::Packed(1, {{64, 8}, {32, 4}, {5}}), "packed(1,[64,32,5])", "packed(1,[64:heads=8,32:heads=4,5])"},
+  };
+  for (const Case& a : cases) {
+    CHECK(a.layout.ToString() == a.word);
+    CHECK(a.layout.ToText() == a.text);
+    for (const Case& b : cases) CHECK((a.layout == b.layout) == (a.text == b.text));
+  }
+  CHECK(Layout::Shard(0).is_shard());
+  CHECK_FALSE(Layout::Shared().is_shard());
+}
+
+TEST_CASE("a placement is about tp unless it says otherwise") {
+  Placement placement = Layout::Shard(1);
+  CHECK(placement.only_tp());
+  CHECK(placement[MeshAxis::kTp] == Layout::Shard(1));
+  CHECK(placement.ToText() == "shard(1)");
+  CHECK(Placement().ToText() == "replicate");
+  placement[MeshAxis::kDpShard] = Layout::Shard(0);
+  CHECK_FALSE(placement.only_tp());
+  CHECK(placement.ToText() == "{dp_shard: shard(0), tp: shard(1)}");
+  placement[MeshAxis::kTp] = Layout::Replicate();
+  CHECK(placement.ToText() == "{dp_shard: shard(0)}");
+}
