@@ -1,0 +1,184 @@
+// The reference models unsharded against what transformers computed: logits, loss and every gradient of each recorded
+// checkpoint, built both with storage and deferred.
+#include <iostream>
+#include <set>
+
+#include <catch2/catch.hpp>
+#include <torch/torch.h>
+
+#include "engine/models/attention.h"
+#include "engine/models/decoder.h"
+#include "engine/nn/defer_init.h"
+#include "tests/engine/models/fixture.h"
+
+namespace moonshard::test {
+namespace {
+
+constexpr double kTolerance = 2e-4;
+
+std::optional<at::Tensor> Maybe(const NamedTensors& tensors, const std::string& name) {
+  auto found = tensors.find(name);
+  return found == tensors.end() ? std::nullopt : std::optional(found->second);
+}
+
+// The model with the folder's weights, in float32.
+CausalLm Load(const std::filesystem::path& folder, bool deferred) {
+  std::optional<nn::DeferInit> defer;
+  if (deferred) defer.emplace();
+  CausalLm model = MakeCausalLm(ReadConfig(folder)).ValueOrThrow();
+  defer.reset();
+  NamedTensors stored = ReadTensors(folder);
+  std::set<c10::TensorImpl*> filled;
+  for (auto& entry : model.module->named_parameters()) {
+    if (!filled.insert(entry.value().unsafeGetTensorImpl()).second) continue;  // tied
+    INFO(entry.key());
+    REQUIRE(stored.contains(entry.key()));
+    REQUIRE(stored[entry.key()].sizes() == entry.value().sizes());
+    nn::Materialize(entry.value(), stored[entry.key()].to(at::kFloat));
+    stored.erase(entry.key());
+  }
+  CHECK(stored.empty());
+  return model;
+}
+
+// Keeps the worst error of a case and what it was of.
+struct Worst {
+  double error = 0;
+  std::string of = "nothing";
+  void Take(const std::string& name, const at::Tensor& found, const at::Tensor& expected) {
+    INFO(name);
+    const double next = RelativeError(found, expected);
+    CHECK(next < kTolerance);
+    if (next >= error) *this = {next, name};
+  }
+};
+
+// Compares the gradients with all of `expected` named grad.*.
+void TakeGradients(const CausalLm& model, const NamedTensors& expected, Worst& worst) {
+  const auto parameters = model.module->named_parameters();
+  size_t compared = 0;
+  for (const auto& [name, gradient] : expected) {
+    if (!name.starts_with("grad.")) continue;
+    const at::Tensor& parameter = parameters[name.substr(5)];
+    REQUIRE(parameter.grad().defined());
+    worst.Take(name, parameter.grad(), gradient);
+    ++compared;
+  }
+  std::set<c10::TensorImpl*> distinct;
+  for (const auto& entry : parameters) distinct.insert(entry.value().unsafeGetTensorImpl());
+  CHECK(compared == distinct.size());
+}
+
+void CompareStep(CausalLm& model, const std::filesystem::path& folder, const std::string& name) {
+  const NamedTensors inputs = ReadTensors(folder / ("inputs_" + name + ".safetensors"));
+  const NamedTensors expected = ReadTensors(folder / ("expected_" + name + ".safetensors"));
+  const std::optional<at::Tensor> mask = Maybe(inputs, "attention_mask");
+  model.module->zero_grad();
+  const at::Tensor logits = model.forward(inputs.at("input_ids"), mask, Maybe(inputs, "position_ids"));
+  const at::Tensor loss = CausalLmLoss(logits, inputs.at("labels"));
+  loss.backward();
+  const at::Tensor meant = mask ? mask->unsqueeze(-1) : torch::ones({}, at::kLong);
+  Worst worst;
+  worst.Take("logits", logits.detach() * meant, expected.at("logits") * meant);
+  worst.Take("loss", loss.detach(), expected.at("loss"));
+  TakeGradients(model, expected, worst);
+  std::cout << folder.filename().string() << " " << name << ": worst relative error " << worst.error << " ("
+            << worst.of << ")\n";
+}
+
+}  // namespace
+
+TEST_CASE("logits, loss and gradients are those of transformers") {
+  const bool deferred = GENERATE(false, true);
+  const std::vector<std::filesystem::path> folders = ParityFolders();
+  REQUIRE(folders.size() >= 6);
+  for (const std::filesystem::path& folder : folders) {
+    INFO(folder << (deferred ? ", deferred" : ""));
+    CausalLm model = Load(folder, deferred);
+    for (const char* name : {"1", "2", "padded"}) {
+      if (std::filesystem::exists(folder / ("inputs_" + std::string(name) + ".safetensors"))) {
+        CompareStep(model, folder, name);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients of two micro-batches add up") {
+  const std::filesystem::path folder = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
+  CausalLm model = Load(folder, true);
+  const NamedTensors expected = ReadTensors(folder / "expected_micro.safetensors");
+  at::Tensor mean = torch::zeros({});
+  for (const char* name : {"inputs_micro_1.safetensors", "inputs_micro_2.safetensors"}) {
+    const NamedTensors inputs = ReadTensors(folder / name);
+    const at::Tensor loss = CausalLmLoss(model.forward(inputs.at("input_ids"), {}, {}), inputs.at("labels")) / 2;
+    loss.backward();
+    mean += loss.detach();
+  }
+  Worst worst;
+  worst.Take("loss", mean, expected.at("loss"));
+  TakeGradients(model, expected, worst);
+}
+
+TEST_CASE("a tied head is the embedding's tensor, deferred or not") {
+  for (bool deferred : {false, true}) {
+    CausalLm model = Load(MOONSHARD_SOURCE_DIR "/tests/parity/llama_tied_llama3", deferred);
+    const auto parameters = model.module->named_parameters();
+    CHECK(parameters["lm_head.weight"].is_same(parameters["model.embed_tokens.weight"]));
+  }
+  CausalLm untied = Load(MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa", true);
+  const auto parameters = untied.module->named_parameters();
+  CHECK_FALSE(parameters["lm_head.weight"].is_same(parameters["model.embed_tokens.weight"]));
+}
+
+TEST_CASE("attention works on the heads that its projections hold, and their outputs add up") {
+  const int64_t ranks = GENERATE(2, 4, 8);
+  DecoderConfig config;
+  config.hidden_size = 32;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  config.head_dim = 6;
+  config.sliding_window = 3;
+  torch::manual_seed(11);
+  Attention whole(config);
+  const at::Tensor hidden = torch::randn({2, 7, 32});
+  const RotaryTables rotary = MakeRotaryTables(RotaryFrequencies(config.rope, 6), 1.0, torch::arange(7).unsqueeze(0), at::kFloat);
+  const AttentionMask mask = MakeAttentionMask(7, config.sliding_window, std::nullopt, at::kCPU);
+  const at::Tensor expected = whole(hidden, rotary, mask);
+
+  at::Tensor sum = torch::zeros_like(expected);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    Attention local(config);
+    for (auto& entry : local->named_parameters()) {
+      const at::Tensor full = whole->named_parameters()[entry.key()].detach();
+      const bool is_output = entry.key().starts_with("o_proj");
+      const bool is_query = entry.key().starts_with("q_proj");
+      const int64_t heads = is_query || is_output ? 8 : 4;
+      const int64_t held = std::max<int64_t>(heads / ranks, 1);
+      const int64_t first = rank * heads / ranks;
+      nn::Materialize(entry.value(), full.narrow(is_output ? 1 : 0, first * 6, held * 6).clone());
+    }
+    sum = sum + local(hidden, rotary, mask);
+  }
+  CHECK(RelativeError(sum.detach(), expected.detach()) < 1e-5);
+}
+
+TEST_CASE("the loss shifts, ignores -100, and is float32") {
+  const at::Tensor logits = torch::randn({2, 4, 5}).to(at::kBFloat16);
+  at::Tensor labels = torch::tensor({{0, 1, -100, 3}, {4, -100, -100, 2}});
+  const at::Tensor loss = CausalLmLoss(logits, labels);
+  CHECK(loss.scalar_type() == at::kFloat);
+  const at::Tensor scores = torch::log_softmax(logits.to(at::kFloat), -1);
+  const double expected = -(scores[0][0][1] + scores[0][2][3] + scores[1][2][2]).item<double>() / 3;
+  CHECK(loss.item<double>() == Approx(expected).epsilon(1e-5));
+}
+
+TEST_CASE("a mask is made only where plain causality does not say it") {
+  CHECK_FALSE(MakeAttentionMask(5, std::nullopt, std::nullopt, at::kCPU).mask);
+  CHECK_FALSE(MakeAttentionMask(5, 5, torch::ones({2, 5}), at::kCPU).mask);
+  const AttentionMask window = MakeAttentionMask(4, 2, std::nullopt, at::kCPU);
+  CHECK(torch::equal(window.mask->squeeze(), torch::tensor({{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 1}}).to(at::kBool)));
+  const AttentionMask padded = MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
+  CHECK(torch::equal(padded.mask->squeeze(), torch::tensor({{0, 0, 0}, {0, 1, 0}, {0, 1, 1}}).to(at::kBool)));
+}
+
+}  // namespace moonshard::test
