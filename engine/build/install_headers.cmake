@@ -1,6 +1,7 @@
 # Installs MOONSHARD_UMBRELLA as <moonshard/moonshard.h>, and every header of the project that it includes, directly or
 # not, as <moonshard/engine/...> and <moonshard/dsl/...>. Inside, includes of "engine/..." become "moonshard/engine/...",
 # so that an include folder of a host's own named engine/ or dsl/ cannot be meant.
+cmake_policy(VERSION 3.24)
 set(target_folder $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/include/moonshard)
 file(REMOVE_RECURSE ${target_folder})
 set(todo ${MOONSHARD_UMBRELLA})
