@@ -1,0 +1,120 @@
+// consumer PLAN.lua: one rank of RANK, WORLD_SIZE ranks. Trains the host's model for a few steps whole and under the
+// plan, without and with sequence parallelism; ends with 0 where both give the same losses and the same parameters.
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <moonshard/moonshard.h>
+#include <torch/torch.h>
+
+#include "host_lua.h"
+#include "net.h"
+
+namespace host {
+namespace {
+
+constexpr int64_t kVocabulary = 37;
+constexpr int64_t kWidth = 24;
+constexpr int64_t kInner = 50;
+constexpr int64_t kBlocks = 3;
+constexpr int kSteps = 4;
+
+int failures = 0;
+
+void Expect(bool condition, const std::string& what) {
+  if (condition) return;
+  std::fprintf(stderr, "consumer: %s\n", what.c_str());
+  ++failures;
+}
+
+Net MakeNet() {
+  torch::manual_seed(7);
+  return Net(kVocabulary, kWidth, kInner, kBlocks);
+}
+
+torch::Tensor Loss(const torch::Tensor& logits, const torch::Tensor& ids) {
+  return torch::nn::functional::cross_entropy(logits.slice(1, 0, -1).reshape({-1, kVocabulary}),
+                                              ids.slice(1, 1).reshape({-1}));
+}
+
+std::vector<torch::Tensor> Batches() {
+  torch::manual_seed(11);
+  std::vector<torch::Tensor> batches;
+  for (int step = 0; step < kSteps; ++step) batches.push_back(torch::randint(kVocabulary, {2, 9}));
+  return batches;
+}
+
+void TrainBothWays(const std::string& plan_file, const moonshard::DeviceMesh& mesh, bool sequence_parallel) {
+  Net whole = MakeNet();
+  Net net = MakeNet();
+  const moonshard::Plan plan = moonshard::LoadPlan(
+      plan_file, {.config = {}, .mesh = mesh.shape(), .options = {{"sequence_parallel", sequence_parallel}}});
+  auto model = moonshard::Parallelize(net, plan, mesh);
+
+  torch::optim::AdamW whole_optimizer(whole->parameters(), 1e-2);
+  torch::optim::AdamW optimizer(model.parameters(), 1e-2);
+  for (const torch::Tensor& ids : Batches()) {
+    whole_optimizer.zero_grad();
+    const torch::Tensor whole_loss = Loss(whole(ids), ids);
+    whole_loss.backward();
+    torch::nn::utils::clip_grad_norm_(whole->parameters(), 0.5);
+    whole_optimizer.step();
+
+    optimizer.zero_grad();
+    const torch::Tensor loss = Loss(model.forward(ids), ids);
+    loss.backward();
+    moonshard::ClipGradNorm(model, 0.5);
+    optimizer.step();
+    Expect(
+        std::abs(loss.item<double>() - whole_loss.item<double>()) < 1e-4,
+        "losses differ: " + std::to_string(loss.item<double>()) + " for " + std::to_string(whole_loss.item<double>()));
+  }
+  const auto state = moonshard::FullState(model);
+  for (const auto& parameter : whole->named_parameters()) {
+    Expect(
+        state.count(parameter.key()) == 1 && torch::allclose(state.at(parameter.key()), parameter.value(), 1e-3, 1e-4),
+        parameter.key() + " differs after training");
+  }
+  for (const auto& piece : model.parameters()) {
+    Expect(piece.numel() <= kVocabulary * kWidth, "a parameter is whole");
+  }
+  const auto local = moonshard::LocalState(model);
+  Expect(mesh.shape().world_size() == 1 || local.at("blocks.0.up.weight").size(0) == kInner / 2, "up is not sharded");
+}
+
+void ExpectPlanError(const std::string& plan_file, const moonshard::DeviceMesh& mesh) {
+  try {
+    moonshard::LoadPlan(plan_file, {.config = {}, .mesh = mesh.shape(), .options = {{"sequence_paralel", true}}});
+    Expect(false, "an unknown option was accepted");
+  } catch (const moonshard::PlanError& error) {
+    Expect(std::string(error.what()).find("sequence_paralel") != std::string::npos,
+           "the error does not name the option");
+  }
+}
+
+int Main(const std::string& plan_file) {
+  Expect(HostLuaWorks(), "the host's Lua does not work before a plan ran");
+  moonshard::DeviceMesh mesh = moonshard::DeviceMesh::FromEnvironment({{"tp", 2}});
+  TrainBothWays(plan_file, mesh, false);
+  TrainBothWays(plan_file, mesh, true);
+  ExpectPlanError(plan_file, mesh);
+  Expect(HostLuaWorks(), "the host's Lua does not work after a plan ran");
+  if (failures == 0)
+    std::printf("rank %d: the host's model trains the same under the plan\n", static_cast<int>(mesh.rank()));
+  mesh.Close();
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace host
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  try {
+    return host::Main(argv[1]);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "consumer: %s\n", error.what());
+    return 1;
+  }
+}
