@@ -56,6 +56,8 @@ class Hookable {
 
   // Asks the module to leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
   virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
+  // Takes a HoldBack back, where a plan could not be applied after all.
+  virtual void ReleaseBack(std::string_view /*parameter*/) {}
   // Tells a lookup module that its weight holds only rows [first, first + rows) of `total`: ids outside count as zero
   // rows. False where the module cannot.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }

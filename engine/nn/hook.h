@@ -11,6 +11,7 @@
 // An Impl may offer, and the Hookable of the same names then asks it:
 //
 //   bool HoldBack(std::string_view parameter);                        leave a parameter out of forward
+//   void ReleaseBack(std::string_view parameter);                     use it again
 //   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);    a lookup in some rows only
 //
 // What goes around the hook, by the nature of C++: forward called through the class without hooks
@@ -68,7 +69,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
     : public Impl,
       public Hookable,
       public detail::ShortForwards<Hooked<Impl, detail::Types<Arguments...>>, Impl, detail::Types<>,
-                                  detail::Types<Arguments...>> {
+                                   detail::Types<Arguments...>> {
   using Shorter = detail::ShortForwards<Hooked, Impl, detail::Types<>, detail::Types<Arguments...>>;
   template <class, class, class, class>
   friend class detail::ShortForwards;
@@ -82,16 +83,13 @@ class Hooked<Impl, detail::Types<Arguments...>>
                 "forward returns a reference to tensors, which a plan cannot replace: return them by value");
 
   using Impl::Impl;
-  Hooked()
-    requires std::is_default_constructible_v<Impl>
+  Hooked() requires std::is_default_constructible_v<Impl>
   = default;
   // A module with the same parameters and children, without a plan.
   explicit Hooked(const Impl& other) : Impl(other) {}
 
   Result forward(Arguments... arguments) { return Call(std::forward<Arguments>(arguments)...); }
-  Result forward(Arguments... arguments) const
-    requires(detail::ForwardSignature<Impl>::kIsConst)
-  {
+  Result forward(Arguments... arguments) const requires(detail::ForwardSignature<Impl>::kIsConst) {
     return const_cast<Hooked&>(*this).Call(std::forward<Arguments>(arguments)...);
   }
   using Shorter::forward;
@@ -107,7 +105,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
   }
 
   bool HoldBack(std::string_view parameter) override {
-    if constexpr (requires(Impl& impl) {
+    if constexpr (requires(Impl & impl) {
                     { impl.HoldBack(parameter) } -> std::same_as<bool>;
                   }) {
       return Impl::HoldBack(parameter);
@@ -115,8 +113,11 @@ class Hooked<Impl, detail::Types<Arguments...>>
       return false;
     }
   }
+  void ReleaseBack(std::string_view parameter) override {
+    if constexpr (requires(Impl & impl) { impl.ReleaseBack(parameter); }) Impl::ReleaseBack(parameter);
+  }
   bool SetLocalRows(int64_t first, int64_t rows, int64_t total) override {
-    if constexpr (requires(Impl& impl) {
+    if constexpr (requires(Impl & impl) {
                     { impl.SetLocalRows(first, rows, total) } -> std::same_as<bool>;
                   }) {
       return Impl::SetLocalRows(first, rows, total);
@@ -128,7 +129,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
  private:
   template <class... Given>
   Result Call(Given&&... given) {
-    if (boundary_ == nullptr) [[likely]] return Impl::forward(std::forward<Given>(given)...);
+    if (boundary_ == nullptr) [[likely]]
+      return Impl::forward(std::forward<Given>(given)...);
     return CallThrough<Given...>(std::forward<Given>(given)...);
   }
 
@@ -174,10 +176,10 @@ template <class Impl, class Arguments>
 struct torch::detail::has_forward<moonshard::nn::Hooked<Impl, Arguments>> : std::true_type {};
 
 // Defines the holder class Name over a hookable ImplType, as TORCH_MODULE_IMPL does over a plain one.
-#define MOONSHARD_MODULE_IMPL(Name, ImplType)                                          \
-  class Name : public torch::nn::ModuleHolder<::moonshard::nn::Hooked<ImplType>> {     \
-   public:                                                                             \
-    using torch::nn::ModuleHolder<::moonshard::nn::Hooked<ImplType>>::ModuleHolder;    \
-    using Impl [[maybe_unused]] = ::moonshard::nn::Hooked<ImplType>;                   \
+#define MOONSHARD_MODULE_IMPL(Name, ImplType)                                       \
+  class Name : public torch::nn::ModuleHolder<::moonshard::nn::Hooked<ImplType>> {  \
+   public:                                                                          \
+    using torch::nn::ModuleHolder<::moonshard::nn::Hooked<ImplType>>::ModuleHolder; \
+    using Impl [[maybe_unused]] = ::moonshard::nn::Hooked<ImplType>;                \
   }
 #define MOONSHARD_MODULE(Name) MOONSHARD_MODULE_IMPL(Name, Name##Impl)

@@ -38,6 +38,10 @@ bool LinearImpl::HoldBack(std::string_view parameter) {
   return true;
 }
 
+void LinearImpl::ReleaseBack(std::string_view parameter) {
+  if (parameter == "bias") holds_back_bias_ = false;
+}
+
 std::shared_ptr<torch::nn::Module> LinearImpl::clone(const std::optional<torch::Device>& device) const {
   auto copy = std::make_shared<LinearImpl>(*this);
   detail::CopyParameter(copy->parameters_, "weight", copy->weight, device);

@@ -26,6 +26,7 @@ class LinearImpl : public torch::nn::LinearImpl {
 
   // Takes "bias"; false for anything else, and where there is no bias.
   bool HoldBack(std::string_view parameter);
+  void ReleaseBack(std::string_view parameter);
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
 

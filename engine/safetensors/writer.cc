@@ -81,14 +81,18 @@ std::optional<std::string> HeaderText(const std::vector<TensorSpec>& order,
 
 }  // namespace
 
-Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> tensors,
-                                                    const std::map<std::string, std::string>& metadata) {
-  SafetensorsWriter writer;
-  writer.path_ = path;
+void SafetensorsWriter::SortForWriting(std::vector<TensorSpec>& tensors) {
   std::ranges::sort(tensors, [](const TensorSpec& a, const TensorSpec& b) {
     // The order of DType is the order of the Rust reader's enum, by which its writer sorts.
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
+}
+
+Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> tensors,
+                                                    const std::map<std::string, std::string>& metadata) {
+  SafetensorsWriter writer;
+  writer.path_ = path;
+  SortForWriting(tensors);
   writer.order_ = std::move(tensors);
   if (std::optional<std::string> wrong = HeaderText(writer.order_, metadata, writer.expected_, writer.buffer_)) {
     return writer.Failed(*wrong);

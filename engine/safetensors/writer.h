@@ -36,6 +36,8 @@ class SafetensorsWriter {
   // Without Finish, removes the temporary file.
   ~SafetensorsWriter();
 
+  // Sorts tensors as Create does, for whoever must know the order without writing (the other ranks of a gather).
+  static void SortForWriting(std::vector<TensorSpec>& tensors);
   // The order in which the bytes must come.
   const std::vector<TensorSpec>& order() const { return order_; }
 

@@ -1,0 +1,241 @@
+#include "dsl/cli/launch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "engine/base/diagnostic.h"
+
+namespace moonshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void WriteAll(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    done += static_cast<size_t>(n);
+  }
+}
+
+// A folder of its own for the store file, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    const char* base = std::getenv("TMPDIR");
+    path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/moonshard-XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct Rank {
+  pid_t pid = -1;
+  int errors = -1;  // read end of its stderr
+  std::string text;
+  std::optional<int> status;
+};
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : options_(options), ranks_(static_cast<size_t>(options.ranks)) {}
+
+  ~Launcher() {
+    for (Rank& rank : ranks_) {
+      if (rank.pid > 0 && !rank.status) {
+        kill(rank.pid, SIGKILL);
+        waitpid(rank.pid, nullptr, 0);
+      }
+      if (rank.errors >= 0) close(rank.errors);
+    }
+  }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  int Run() {
+    if (folder_.path().empty()) return Fail("cannot make a temporary folder");
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      if (!Start(r)) return Fail("cannot start " + options_.program + ": " + std::strerror(errno));
+    }
+    while (!Done()) {
+      Read(50);
+      Reap();
+      if (first_failed_ && Clock::now() > deadline_) Stop();
+    }
+    Read(0);
+    return Report();
+  }
+
+ private:
+  static int Fail(const std::string& message) {
+    WriteAll(STDERR_FILENO, MakeDiagnostic(Finding::kRankLost, message).ToText() + "\n");
+    return 1;
+  }
+
+  bool Start(size_t r) {
+    std::array<int, 2> ends = {};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) return false;
+    std::vector<std::string> environment = Environment(r);
+    std::vector<std::string> arguments = options_.arguments;
+    arguments.insert(arguments.begin(), options_.program);
+    const auto pointers = [](std::vector<std::string>& texts) {
+      std::vector<char*> out;
+      for (std::string& text : texts) out.push_back(text.data());
+      out.push_back(nullptr);
+      return out;
+    };
+    const std::vector<char*> argv = pointers(arguments);
+    const std::vector<char*> envp = pointers(environment);
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) return false;
+    if (pid == 0) {
+      // Between fork and exec only calls that are safe there.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);
+      dup2(ends[1], STDERR_FILENO);
+      if (r != 0) dup2(ends[1], STDOUT_FILENO);
+      execve(options_.program.c_str(), argv.data(), envp.data());
+      _exit(127);
+    }
+    close(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    ranks_[r].pid = pid;
+    ranks_[r].errors = ends[0];
+    return true;
+  }
+
+  std::vector<std::string> Environment(size_t r) const {
+    std::vector<std::string> out;
+    bool threads = false;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      out.emplace_back(*entry);
+      threads |= out.back().starts_with("OMP_NUM_THREADS=");
+    }
+    out.push_back("RANK=" + std::to_string(r));
+    out.push_back("LOCAL_RANK=" + std::to_string(r));
+    out.push_back("WORLD_SIZE=" + std::to_string(ranks_.size()));
+    out.push_back("LOCAL_WORLD_SIZE=" + std::to_string(ranks_.size()));
+    out.push_back("MOONSHARD_STORE=" + folder_.path() + "/store");
+    if (!threads) {
+      const size_t cores = std::max(1U, std::thread::hardware_concurrency());
+      out.push_back("OMP_NUM_THREADS=" + std::to_string(std::max<size_t>(1, cores / ranks_.size())));
+    }
+    return out;
+  }
+
+  bool Done() const {
+    return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.status.has_value(); });
+  }
+
+  // Takes what the ranks wrote; waits up to `wait_ms` for something to come.
+  void Read(int wait_ms) {
+    std::vector<pollfd> fds;
+    for (const Rank& rank : ranks_) fds.push_back({rank.errors, POLLIN, 0});
+    if (poll(fds.data(), fds.size(), wait_ms) <= 0) return;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      if (fds[r].revents == 0) continue;
+      std::array<char, 4096> buffer = {};
+      ssize_t n = 0;
+      while ((n = read(ranks_[r].errors, buffer.data(), buffer.size())) > 0) {
+        const std::string text(buffer.data(), static_cast<size_t>(n));
+        if (r == 0) WriteAll(STDERR_FILENO, text);
+        ranks_[r].text += text;
+      }
+      if (n == 0) {
+        close(ranks_[r].errors);
+        ranks_[r].errors = -1;
+      }
+    }
+  }
+
+  void Reap() {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      int status = 0;
+      if (ranks_[r].status || waitpid(ranks_[r].pid, &status, WNOHANG) != ranks_[r].pid) continue;
+      ranks_[r].status = status;
+      if (status == 0) continue;
+      // A rank that a signal ended is the cause, whoever was reaped before it.
+      const bool signalled = WIFSIGNALED(status) && !stopped_;
+      if (!first_failed_ || (signalled && !WIFSIGNALED(*ranks_[*first_failed_].status))) {
+        if (!first_failed_) deadline_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
+        first_failed_ = r;
+      }
+    }
+  }
+
+  void Stop() {
+    const bool again = stopped_;
+    stopped_ = true;
+    for (const Rank& rank : ranks_) {
+      if (!rank.status) kill(rank.pid, again ? SIGKILL : SIGTERM);
+    }
+    deadline_ = Clock::now() + std::chrono::milliseconds(1000);
+  }
+
+  int Report() const {
+    if (!first_failed_) return 0;
+    const Rank& rank = ranks_[*first_failed_];
+    if (*first_failed_ != 0) {
+      // Where every rank says the same (a wrong plan), rank 0 has said it.
+      if (rank.text != ranks_[0].text) {
+        WriteAll(STDERR_FILENO, "rank " + std::to_string(*first_failed_) + " failed first:\n" + rank.text);
+      }
+    }
+    if (WIFSIGNALED(*rank.status)) {
+      return Fail("rank " + std::to_string(*first_failed_) + " was ended by signal " +
+                  std::to_string(WTERMSIG(*rank.status)) + " (" + strsignal(WTERMSIG(*rank.status)) + ")");
+    }
+    const int code = WEXITSTATUS(*rank.status);
+    if (code == 127) return Fail("cannot run " + options_.program);
+    return code;
+  }
+
+  const LaunchOptions& options_;
+  TemporaryFolder folder_;
+  std::vector<Rank> ranks_;
+  std::optional<size_t> first_failed_;
+  Clock::time_point deadline_;
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+int LaunchRanks(const LaunchOptions& options) { return Launcher(options).Run(); }
+
+bool StartedByLauncher() {
+  const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
+  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS") && set("MASTER_ADDR"));
+}
+
+std::string SiblingProgram(const std::string& name) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (self.parent_path() / name).string();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,30 @@
+// Launch: one process for each local rank of a verb that needs tensors, all gone together. Torch-free: a rank is the
+// program moonshard-run, which finds its place in RANK, WORLD_SIZE, LOCAL_RANK and the others through the store that
+// MOONSHARD_STORE names.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace moonshard {
+
+struct LaunchOptions {
+  std::string program;                 // path of moonshard-run
+  std::vector<std::string> arguments;  // without the program's name
+  int64_t ranks = 1;
+  int grace_ms = 3000;  // how long the others have to end by themselves once one has failed
+};
+
+// Starts the ranks, passes rank 0's stderr on as it comes and keeps the others', waits for all, and returns the exit code
+// of the program: 0, or that of the rank that failed first (1 for one that a signal ended), whose stderr is shown. No
+// rank outlives this call, whatever happens to it.
+int LaunchRanks(const LaunchOptions& options);
+
+// Whether RANK and WORLD_SIZE, or SLURM's names for them, say that somebody else started the ranks.
+bool StartedByLauncher();
+
+// The program `name` beside the running one.
+std::string SiblingProgram(const std::string& name);
+
+}  // namespace moonshard

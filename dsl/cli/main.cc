@@ -1,0 +1,71 @@
+// moonshard: the program. Answers what needs no tensor itself, in milliseconds and without LibTorch; for the rest it starts
+// moonshard-run, once for each local rank.
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+
+#include "dsl/cli/launch.h"
+#include "dsl/cli/options.h"
+#include "dsl/cli/resolve.h"
+#include "dsl/cli/verbs.h"
+
+namespace moonshard {
+namespace {
+
+// Runs moonshard-run in place of this process.
+int Become(const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<std::string> texts = arguments;
+  texts.insert(texts.begin(), program);
+  std::vector<char*> argv;
+  for (std::string& text : texts) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
+  std::perror(program.c_str());
+  return kExitFailed;
+}
+
+int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks) {
+  const std::string program = SiblingProgram("moonshard-run");
+  if (!std::filesystem::exists(program)) {
+    std::cerr << "moonshard: this build has no LibTorch (" << program << " is missing): it answers explain and check only\n";
+    return kExitFailed;
+  }
+  if (StartedByLauncher() || ranks == 0) return Become(program, arguments);
+  return LaunchRanks({program, arguments, ranks});
+}
+
+int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
+  // What is wrong with the plan is said once, before a process is started or a tensor made.
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
+  std::cerr << ToText(plan.diagnostics());
+  if (!plan.ok()) return kExitUsage;
+  return RunWithTensors(arguments, plan.value().mesh.world_size());
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const CommandLine command = ParseCommandLine(arguments);
+  (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
+  if (!command.verb) return command.exit_code;
+  if (const auto* explain = std::get_if<ExplainVerb>(&*command.verb)) return RunExplain(*explain);
+  if (const auto* check = std::get_if<CheckVerb>(&*command.verb)) return RunCheck(*check);
+  if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval, arguments);
+  return RunWithTensors(arguments, 0);
+}
+
+}  // namespace
+}  // namespace moonshard
+
+int main(int argc, char** argv) {
+  try {
+    return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const moonshard::PlanError& error) {
+    std::cerr << error.what();
+    return moonshard::kExitUsage;
+  } catch (const std::exception& error) {
+    std::cerr << "moonshard: defect: " << error.what() << "\n";
+    return moonshard::kExitDefect;
+  }
+}

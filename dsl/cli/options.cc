@@ -1,0 +1,121 @@
+#include "dsl/cli/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kAbout =
+    "Tensor-parallel plans as Lua scripts, applied by a C++ engine.\n"
+    "MODEL is a folder in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
+    "Exit codes: 0 good, 1 check found errors or the work failed, 2 usage or a bad plan or model, 3 a defect of ours.";
+
+void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options) {
+  app.add_option("MODEL", model.model, "model folder: config.json and safetensors (headers are enough where no weight is used)")
+      ->required();
+  app.add_option("--plan", model.plan, "plan file, or the name of a shipped plan; chosen by architecture without it");
+  app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
+  app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
+      ->allow_extra_args(false);
+}
+
+// "k=v" texts into the map; false with a message for one without '='.
+bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model, std::string& error) {
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      error = "--option " + text + ": an option of the plan has the form name=value";
+      return false;
+    }
+    model.options[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text) {
+  const std::vector<std::string> parts = Split(text, ',');
+  std::pair<int64_t, int64_t> tokens;
+  const auto read = [](const std::string& digits, int64_t& value) {
+    const char* end = digits.data() + digits.size();
+    return std::from_chars(digits.data(), end, value) == std::from_chars_result{end, std::errc()} && value > 0;
+  };
+  if (parts.size() == 2 && read(parts[0], tokens.first) && read(parts[1], tokens.second)) return tokens;
+  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "cannot read '" + text + "' as batch and sequence");
+  d.required = "two positive numbers, as in --tokens 2,4096";
+  return d;
+}
+
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
+  CLI::App app(kAbout, "moonshard");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "moonshard " MOONSHARD_VERSION);
+  std::vector<std::string> plan_options;
+
+  ExplainVerb explain;
+  CLI::App* explain_app = app.add_subcommand("explain", "what a plan does to a model, without weights or ranks");
+  AddModel(*explain_app, explain.model, plan_options);
+  explain_app->add_option("--rank", explain.rank, "whose local shapes and bytes (default 0)");
+  explain_app->add_flag("--json", explain.json, "the versioned JSON form");
+  explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives");
+
+  CheckVerb check;
+  CLI::App* check_app = app.add_subcommand("check", "all findings about a plan; exit code 1 where there are errors");
+  AddModel(*check_app, check.model, plan_options);
+  check_app->add_flag("--strict", check.strict, "warnings count as errors");
+  check_app->add_flag("--json", check.json, "findings as JSON");
+
+  EvalVerb eval;
+  CLI::App* eval_app =
+      app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
+  AddModel(*eval_app, eval.model, plan_options);
+  eval_app->add_option("--input", eval.input, "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids")
+      ->required();
+  eval_app->add_option("--output", eval.output, "safetensors to write: logits, loss, grad.<parameter>")->required();
+  eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, whole");
+  eval_app->add_option("--stats", eval.stats, "JSON file for one rank's collectives and memory; - for stdout");
+  eval_app->add_option("--dtype", eval.dtype, "of the parameters: auto (as stored), float32, bfloat16, float16");
+  eval_app->add_option("--device", eval.device, "auto, cpu or cuda");
+  eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; gradients are accumulated");
+  eval_app->add_option("--timeout", eval.timeout_s, "seconds to wait for a peer (default 600)");
+
+  CompareVerb compare;
+  CLI::App* compare_app =
+      app.add_subcommand("compare", "largest difference of each tensor of two safetensors files, relative to its largest value");
+  compare_app->add_option("ACTUAL", compare.actual, "safetensors file")->required();
+  compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")->required();
+  compare_app->add_option("--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
+
+  CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
+
+  CommandLine out;
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream text;
+    const int code = app.exit(error, text, text);
+    out.text = text.str();
+    out.exit_code = code == 0 ? 0 : 2;
+    return out;
+  }
+  std::string error;
+  const auto take = [&](auto verb) {
+    if constexpr (requires { verb.model; }) ReadPlanOptions(plan_options, verb.model, error);
+    out.verb = std::move(verb);
+  };
+  if (explain_app->parsed()) take(explain);
+  if (check_app->parsed()) take(check);
+  if (eval_app->parsed()) take(eval);
+  if (compare_app->parsed()) take(compare);
+  if (doctor_app->parsed()) take(DoctorVerb{});
+  if (!error.empty()) return {std::nullopt, error + "\n", 2};
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,72 @@
+// Options: the command line of `moonshard`, read once for all verbs; also by moonshard-run, which is given the same words.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "engine/plan/mesh_shape.h"
+
+namespace moonshard {
+
+// A model folder and how to parallelize it: the part that most verbs share.
+struct ModelOptions {
+  std::string model;                           // folder in Hugging Face form
+  std::string plan;                            // a file or the name of a shipped plan; "": chosen by architecture
+  std::string mesh;                            // "tp=2,dp=4"; "": one rank
+  std::map<std::string, std::string> options;  // of the plan: --option k=v
+};
+
+struct ExplainVerb {
+  ModelOptions model;
+  int64_t rank = 0;
+  bool json = false;
+  std::string tokens;  // "B,S"; "": see ExplainOptions
+};
+
+struct CheckVerb {
+  ModelOptions model;
+  bool strict = false;  // warnings count as errors
+  bool json = false;
+};
+
+struct EvalVerb {
+  ModelOptions model;
+  std::string input;   // safetensors or JSON with input_ids [B, T], and perhaps labels, attention_mask, position_ids
+  std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
+  bool grads = false;
+  std::string stats;   // a JSON file, or "-" for stdout; "": none
+  std::string dtype = "auto";  // of the parameters: auto (as stored) or a torch name
+  std::string device = "auto";
+  int64_t micro_batches = 1;   // the batch in so many equal parts, gradients accumulated
+  double timeout_s = 600;      // the longest wait for a peer
+};
+
+struct CompareVerb {
+  std::string actual;
+  std::string expected;
+  double tolerance = 2e-4;
+};
+
+struct DoctorVerb {};
+
+using Verb = std::variant<ExplainVerb, CheckVerb, EvalVerb, CompareVerb, DoctorVerb>;
+
+// What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
+struct CommandLine {
+  std::optional<Verb> verb;
+  std::string text;
+  int exit_code = 0;
+};
+
+// Reads argv[1..]. A command line that is wrong has exit_code 2 and a text for stderr.
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
+
+// "2,128" as batch and sequence. Errors: kBadArgument.
+Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text);
+
+}  // namespace moonshard

@@ -1,0 +1,55 @@
+#include "dsl/cli/verbs.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "dsl/cli/resolve.h"
+#include "engine/explain/explain.h"
+
+namespace moonshard {
+
+int RunExplain(const ExplainVerb& verb) {
+  ExplainOptions options;
+  options.rank = verb.rank;
+  Diagnostics diagnostics;
+  if (!verb.tokens.empty()) {
+    if (const auto tokens = ParseTokens(verb.tokens).Collect(diagnostics)) {
+      options.tokens = Tokens{tokens->first, tokens->second};
+    }
+  }
+  std::optional<CompiledPlan> plan = ResolveFromHeaders(verb.model).Collect(diagnostics);
+  if (plan && (verb.rank < 0 || verb.rank >= plan->mesh.world_size())) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "there is no rank " + std::to_string(verb.rank) + " in mesh " +
+                                                             plan->mesh.ToString());
+    d.required = "--rank from 0 to " + std::to_string(plan->mesh.world_size() - 1);
+    diagnostics.push_back(std::move(d));
+  }
+  std::cerr << ToText(diagnostics);
+  if (!plan || HasErrors(diagnostics)) return kExitUsage;
+  if (verb.json) {
+    std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";
+  } else {
+    std::cout << ExplainText(*plan, options);
+  }
+  return kExitGood;
+}
+
+int RunCheck(const CheckVerb& verb) {
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
+  const Diagnostics& findings = plan.diagnostics();
+  const bool warnings =
+      std::ranges::any_of(findings, [](const Diagnostic& d) { return d.severity == Severity::kWarning; });
+  const bool bad = !plan.ok() || (verb.strict && warnings);
+  if (verb.json) {
+    JsonValue::Array list;
+    for (const Diagnostic& d : findings) list.push_back(ToJson(d));
+    std::cout << WriteJson(JsonValue::Object{{"format_version", kExplainFormatVersion}, {"findings", std::move(list)}}, 2)
+              << "\n";
+  } else {
+    std::cout << ToText(findings);
+  }
+  if (!bad) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
+  return bad ? kExitFailed : kExitGood;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,17 @@
+// The verbs that need no tensor. Each writes data to stdout, diagnostics to stderr, and returns the exit code.
+#pragma once
+
+#include "dsl/cli/options.h"
+
+namespace moonshard {
+
+// 0 good, 1 the work failed, 2 usage or a bad plan or model, 3 a defect of ours.
+inline constexpr int kExitGood = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitDefect = 3;
+
+int RunExplain(const ExplainVerb& verb);
+int RunCheck(const CheckVerb& verb);
+
+}  // namespace moonshard

@@ -1,0 +1,40 @@
+// moonshard-run: one rank of a verb that needs tensors. Started by `moonshard`, torchrun or srun; the only program that
+// links both the plan language and LibTorch.
+#include <cstdio>
+#include <exception>
+
+#include "dsl/cli/options.h"
+#include "dsl/cli/verbs.h"
+#include "dsl/run/verbs.h"
+
+namespace moonshard {
+namespace {
+
+int Main(const std::vector<std::string>& arguments) {
+  const CommandLine command = ParseCommandLine(arguments);
+  std::fputs(command.text.c_str(), command.exit_code == 0 ? stdout : stderr);
+  if (!command.verb) return command.exit_code;
+  if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
+  if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
+  if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();
+  std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace moonshard
+
+int main(int argc, char** argv) {
+  try {
+    return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const moonshard::PlanError& error) {
+    std::fputs(error.what(), stderr);
+    return moonshard::kExitFailed;
+  } catch (const moonshard::InternalError& error) {
+    std::fprintf(stderr, "moonshard-run: defect: %s\n", error.what());
+    return moonshard::kExitDefect;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "moonshard-run: %s\n", error.what());
+    return moonshard::kExitFailed;
+  }
+}

@@ -1,0 +1,16 @@
+// The verbs that need tensors. Each throws PlanError for what a user can mend and returns the exit code else.
+#pragma once
+
+#include "dsl/cli/options.h"
+
+namespace moonshard {
+
+// One rank of an evaluation: the reference architecture is made without storage, sharded, filled with this rank's pieces
+// and run; rank 0 writes.
+int RunEval(const EvalVerb& verb);
+// A line for each tensor of the expected file: its largest difference relative to its largest value.
+int RunCompare(const CompareVerb& verb);
+// Versions and devices.
+int RunDoctor();
+
+}  // namespace moonshard

@@ -1,0 +1,355 @@
+#include "engine/apply/applied_plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include <ATen/ops/empty.h>
+#include <torch/nn/module.h>
+
+#include "engine/apply/pieces_of_tensor.h"
+#include "engine/apply/planned_boundary.h"
+#include "engine/collective/agree.h"
+#include "engine/compile/cost.h"
+#include "engine/compile/local_shape.h"
+#include "engine/layout/gradient_sum.h"
+#include "engine/nn/defer_init.h"
+
+namespace moonshard {
+
+struct AppliedPlan::State {
+  State(CompiledPlan p, DeviceMesh m) : plan(std::move(p)), mesh(std::move(m)) {}
+
+  CompiledPlan plan;
+  DeviceMesh mesh;
+  LiveTree live;
+  std::vector<std::shared_ptr<torch::nn::Module>> keep;  // the hooked modules outlive the plan
+  std::shared_ptr<CollectiveCounts> counts = std::make_shared<CollectiveCounts>();
+  std::map<MeshAxis, std::shared_ptr<AxisGroup>> groups;
+  std::map<GradientGroup, std::shared_ptr<AxisGroup>> gradient_groups;
+  std::vector<LiveParameter> parameters;
+  std::shared_ptr<GradientSum> gradient_sum = std::make_shared<GradientSum>();
+};
+
+namespace {
+
+std::string_view ParentOf(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+Diagnostic NotSupported(const std::string& message, const std::string& path, const SourceSpan& where = {}) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message, where);
+  d.path = path;
+  return d;
+}
+
+// What is checked before the ranks talk to each other; the same on every rank.
+class Preflight {
+ public:
+  Preflight(const LiveTree& live, const CompiledPlan& plan) : live_(live), plan_(plan) {}
+
+  Diagnostics Run() {
+    Check(live_.tree == plan_.tree, "the plan was compiled against another tree");
+    for (size_t m = 0; m < live_.modules.size(); ++m) {
+      const Module& module = plan_.tree->modules()[m];
+      const ModuleSteps& steps = plan_.StepsOf(m);
+      for (size_t p = 0; p < steps.params.size(); ++p) CheckAxes(steps.params[p], module, m, p);
+      if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
+        out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
+        return out_;
+      }
+    }
+    return out_;
+  }
+
+ private:
+  void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {
+    for (MeshAxis axis : kMeshAxes) {
+      if (axis == MeshAxis::kTp || plan_.mesh.size(axis) == 1 || placement[axis] == Layout::Replicate()) continue;
+      const ModuleSteps& steps = plan_.StepsOf(m);
+      const SourceSpan where = steps.rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
+      const std::string name = plan_.tree->parameters(module)[p].name;
+      Diagnostic d = NotSupported("parameters are applied on axis tp only", module.path + "." + name, where);
+      d.declared = placement.ToText();
+      d.required = "replicate on axis " + std::string(ToString(axis));
+      out_.push_back(std::move(d));
+    }
+  }
+
+  const LiveTree& live_;
+  const CompiledPlan& plan_;
+  Diagnostics out_;
+};
+
+// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where only the run tells.
+int64_t FeatureSize(const Layout& layout, int64_t features) {
+  return layout.is_shard() && layout.dim == -1 ? features : -1;
+}
+
+}  // namespace
+
+// Makes everything that can fail first; then changes the model.
+class Applier {
+ public:
+  Applier(AppliedPlan::State& state, const ApplyOptions& options) : s_(state), options_(options) {}
+
+  void Run() {
+    MakeGroups();
+    MakeBoundaries();
+    if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
+    AskModules();
+    CutParameters();
+    for (size_t m = 0; m < boundaries_.size(); ++m) {
+      if (boundaries_[m]) s_.live.hooks[m]->SetBoundary(boundaries_[m]);
+    }
+    SumGradients();
+  }
+
+ private:
+  const Module& ModuleAt(size_t m) const { return s_.plan.tree->modules()[m]; }
+
+  SourceSpan SourceOf(const ModuleSteps& steps) const {
+    if (steps.is_fallback) return s_.plan.plan->fallback_source;
+    return steps.rule < 0 ? SourceSpan{} : s_.plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+  }
+
+  // In the fixed order of axes, then of sub-group sizes: making a group is collective.
+  void MakeGroups() {
+    std::set<MeshAxis> axes = {MeshAxis::kTp};
+    std::set<GradientGroup> sums;
+    for (const ModuleSteps& steps : s_.plan.steps) {
+      for (const auto* moves : {&steps.inputs, &steps.outputs}) {
+        for (const std::optional<Move>& move : *moves) {
+          if (!move) continue;
+          for (MeshAxis axis : kMeshAxes) {
+            if (s_.plan.mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) axes.insert(axis);
+          }
+        }
+      }
+      for (const Placement& placement : steps.params) {
+        if (const auto group = GradientGroupOf(placement, s_.plan.mesh)) sums.insert(*group);
+      }
+    }
+    for (MeshAxis axis : axes) s_.groups[axis] = AxisGroup::Make(s_.mesh, axis, options_.check, s_.counts);
+    for (const GradientGroup& sum : sums) {
+      s_.gradient_groups[sum] =
+          sum.ranks == s_.plan.mesh.size(sum.axis)
+              ? (s_.groups.contains(sum.axis) ? s_.groups[sum.axis]
+                                              : AxisGroup::Make(s_.mesh, sum.axis, options_.check, s_.counts))
+              : AxisGroup::MakeSub(s_.mesh, sum.axis, sum.ranks, options_.check, s_.counts);
+    }
+  }
+
+  std::optional<TensorMove> MakeMove(const std::optional<Move>& move, int64_t features, int uses,
+                                     const std::string& label) {
+    if (!move) return std::nullopt;
+    for (MeshAxis axis : kMeshAxes) {
+      const Layout& from = move->from[axis];
+      const Layout& to = move->to[axis];
+      if (s_.plan.mesh.size(axis) == 1 || from == to) continue;
+      return TensorMove::Make(from, to, s_.groups.at(axis),
+                              {FeatureSize(from, features), FeatureSize(to, features), label, uses})
+          .Collect(diagnostics_);
+    }
+    return std::nullopt;
+  }
+
+  void MakeBoundaries() {
+    const size_t count = s_.live.modules.size();
+    std::vector<bool> opens_frame(count, false);
+    size_t most_inputs = 0;
+    for (const ModuleSteps& steps : s_.plan.steps) most_inputs = std::max(most_inputs, steps.inputs.size());
+    std::vector<std::vector<int>> uses;
+    for (size_t position = 0; position < most_inputs; ++position) uses.push_back(SharedUses(s_.plan, position));
+    for (size_t m = 0; m < count; ++m) {
+      if (!s_.plan.StepsOf(m).needs_calls()) continue;
+      for (std::string_view path = ModuleAt(m).path; !path.empty();) {
+        path = ParentOf(path);
+        const int64_t parent = s_.plan.tree->Find(path);
+        if (parent >= 0) opens_frame[static_cast<size_t>(parent)] = true;
+      }
+    }
+    boundaries_.resize(count);
+    for (size_t m = 0; m < count; ++m) {
+      const ModuleSteps& steps = s_.plan.StepsOf(m);
+      if (!steps.needs_calls() && !opens_frame[m]) continue;
+      if (s_.live.hooks[m] == nullptr) continue;  // an ordinary ancestor: its children's moves are shared further out
+      BoundarySteps boundary;
+      boundary.opens_frame = opens_frame[m];
+      boundary.path = ModuleAt(m).path;
+      if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
+        boundary.group = s_.groups.at(MeshAxis::kTp);
+        boundary.gradient_sum = s_.gradient_sum;
+      }
+      // Line numbers, but no folder: the file may lie elsewhere on another rank.
+      const std::string line = " (line " + std::to_string(SourceOf(steps).line) + ")";
+      for (size_t i = 0; i < steps.inputs.size(); ++i) {
+        boundary.inputs.push_back(MakeMove(steps.inputs[i], steps.in_features, uses[i][m],
+                                           boundary.path + " input " + std::to_string(i) + line));
+      }
+      for (size_t i = 0; i < steps.outputs.size(); ++i) {
+        boundary.outputs.push_back(MakeMove(steps.outputs[i], steps.out_features, 1,
+                                            boundary.path + " output " + std::to_string(i) + line));
+      }
+      for (const std::string& name : steps.after) boundary.late.push_back(TensorAt(m, name));
+      boundaries_[m] = std::make_shared<PlannedBoundary>(std::move(boundary));
+    }
+  }
+
+  const at::Tensor& TensorAt(size_t m, const std::string& name) const {
+    const ModuleTree::Signature& signature = s_.plan.tree->parameters(ModuleAt(m));
+    const auto found = std::ranges::find(signature, name, &Parameter::name);
+    Check(found != signature.end(), "a compiled step names a parameter that is not there");
+    return s_.live.tensors[m][static_cast<size_t>(found - signature.begin())];
+  }
+
+  // Modules that must work differently are asked, and asked back where one of them refuses.
+  void AskModules() {
+    std::vector<std::function<void()>> undo;
+    for (size_t m = 0; m < s_.live.modules.size(); ++m) {
+      const ModuleSteps& steps = s_.plan.StepsOf(m);
+      Hookable* hook = s_.live.hooks[m];
+      for (const std::string& name : steps.after) {
+        if (hook->HoldBack(name)) {
+          undo.emplace_back([hook, name] { hook->ReleaseBack(name); });
+        } else {
+          Refuse(m, "cannot leave parameter '" + name + "' out of its forward",
+                 "moonshard::nn::Linear, or a class with bool HoldBack(std::string_view)");
+        }
+      }
+      if (steps.lookup != Lookup::kMasked || s_.plan.mesh.size(MeshAxis::kTp) == 1) continue;
+      const int64_t total = TensorAt(m, "weight").size(0);
+      const Interval rows = RowsOf(m, total);
+      if (hook->SetLocalRows(rows.begin, rows.length, total)) {
+        undo.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
+      } else {
+        Refuse(m, "cannot look up in some of its rows only",
+               "moonshard::nn::Embedding without max_norm and scale_grad_by_freq, or a class with "
+               "bool SetLocalRows(int64_t, int64_t, int64_t)");
+      }
+    }
+    if (diagnostics_.empty()) return;
+    for (const std::function<void()>& take_back : undo) take_back();
+    throw PlanError(std::move(diagnostics_));
+  }
+
+  Interval RowsOf(size_t m, int64_t total) const {
+    const ModuleTree::Signature& signature = s_.plan.tree->parameters(ModuleAt(m));
+    const auto weight = std::ranges::find(signature, "weight", &Parameter::name) - signature.begin();
+    const Placement& placement = s_.plan.StepsOf(m).params[static_cast<size_t>(weight)];
+    const std::vector<Interval> rows = LocalIntervals({total}, placement, s_.plan.mesh, s_.mesh.rank()).front();
+    return rows.empty() ? Interval{total, 0} : rows.front();
+  }
+
+  void Refuse(size_t m, const std::string& what, const std::string& required) {
+    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + ModuleAt(m).path + "' " + what,
+                                  SourceOf(s_.plan.StepsOf(m)));
+    d.path = ModuleAt(m).path;
+    d.declared = "style " + s_.plan.StepsOf(m).style + " on " + ModuleAt(m).kind;
+    d.required = required;
+    diagnostics_.push_back(std::move(d));
+  }
+
+  // Every distinct tensor once; all pieces are made before the first parameter is changed.
+  void CutParameters() {
+    std::map<const void*, size_t> number_of;  // addresses tell tensors apart; the order is the tree's
+    std::vector<at::Tensor> pieces;
+    for (uint32_t m = 0; m < s_.live.modules.size(); ++m) {
+      for (uint32_t p = 0; p < s_.live.tensors[m].size(); ++p) {
+        const at::Tensor& tensor = s_.live.tensors[m][p];
+        const std::string path = s_.plan.tree->PathOf({m, p});
+        const auto [entry, fresh] = number_of.try_emplace(tensor.unsafeGetTensorImpl(), s_.parameters.size());
+        if (!fresh) {
+          s_.parameters[entry->second].aliases.push_back(path);
+          continue;
+        }
+        const Parameter& parameter = s_.plan.tree->At({m, p});
+        s_.parameters.push_back(
+            {path, {}, {m, p}, tensor, parameter.shape, s_.plan.StepsOf(m).params[p], parameter.is_buffer});
+        pieces.push_back(PieceOf(s_.parameters.back()));
+      }
+    }
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].defined()) nn::Materialize(s_.parameters[i].tensor, pieces[i]);
+    }
+    std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
+  }
+
+  // Undefined where the tensor can stay as it is.
+  at::Tensor PieceOf(const LiveParameter& parameter) const {
+    const bool meta = parameter.tensor.is_meta();
+    if (meta) {
+      at::TensorOptions type = parameter.tensor.options().requires_grad(false).device(s_.mesh.device());
+      if (options_.deferred_type && parameter.tensor.is_floating_point()) type = type.dtype(*options_.deferred_type);
+      return at::empty(LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()), type);
+    }
+    const std::vector<std::vector<Interval>> dims =
+        LocalIntervals(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank());
+    const bool whole = LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()) == parameter.shape;
+    if (whole && parameter.tensor.device() == s_.mesh.device()) return {};
+    return CutPiece(parameter.tensor, dims).to(s_.mesh.device());
+  }
+
+  void SumGradients() {
+    for (const LiveParameter& parameter : s_.parameters) {
+      const std::optional<GradientGroup> group = GradientGroupOf(parameter.placement, s_.plan.mesh);
+      if (!group || parameter.is_buffer) continue;
+      s_.gradient_sum->Add(parameter.tensor, s_.gradient_groups.at(*group));
+    }
+  }
+
+  AppliedPlan::State& s_;
+  const ApplyOptions& options_;
+  Diagnostics diagnostics_;
+  std::vector<std::shared_ptr<Boundary>> boundaries_;
+};
+
+AppliedPlan::AppliedPlan(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+AppliedPlan::~AppliedPlan() = default;
+
+std::shared_ptr<AppliedPlan> AppliedPlan::Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
+                                                const ApplyOptions& options) {
+  Check(plan.mesh == mesh.shape(), "the plan was compiled for another mesh");
+  Diagnostics wrong = Preflight(live, plan).Run();
+  if (HasErrors(wrong)) throw PlanError(std::move(wrong));
+  Agree(mesh, "the compiled plan", plan.CanonicalText());
+  auto state = std::make_unique<State>(std::move(plan), mesh);
+  state->live = live;
+  for (torch::nn::Module* module : live.modules) {
+    // The root may live on the stack; its children are shared.
+    if (auto shared = module->weak_from_this().lock()) state->keep.push_back(std::move(shared));
+  }
+  Applier(*state, options).Run();
+  return std::shared_ptr<AppliedPlan>(new AppliedPlan(std::move(state)));
+}
+
+const CompiledPlan& AppliedPlan::plan() const { return state_->plan; }
+const DeviceMesh& AppliedPlan::mesh() const { return state_->mesh; }
+const std::vector<LiveParameter>& AppliedPlan::parameters() const { return state_->parameters; }
+AxisGroup& AppliedPlan::group(MeshAxis axis) const { return *state_->groups.at(axis); }
+CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
+void AppliedPlan::ClearCounts() { *state_->counts = {}; }
+
+Diagnostics AppliedPlan::Findings() const {
+  Diagnostics out;
+  for (size_t m = 0; m < state_->live.modules.size(); ++m) {
+    const ModuleSteps& steps = state_->plan.StepsOf(m);
+    if (!steps.needs_calls() || state_->live.hooks[m]->calls() > 0) continue;
+    const bool used = std::ranges::any_of(state_->live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
+    const std::string& path = state_->plan.tree->modules()[m].path;
+    Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,
+                                         "'" + path + "' was used, but never through a call that the plan sees")
+                        : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule and was never called");
+    d.path = path;
+    if (steps.rule >= 0) d.where = state_->plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+    d.help = "call the module itself (layer(x) or layer->forward(x)) and keep it in its own moonshard holder";
+    out.push_back(std::move(d));
+  }
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,74 @@
+// AppliedPlan: a compiled plan at work in a live model. The only folder that changes a model: parameters hold this rank's
+// pieces, calls run the plan's moves, gradients of shared parameters are summed.
+// Stage before: compile. Stage after: training or evaluation through the model as it was written.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include "engine/apply/live_tree.h"
+#include "engine/collective/axis_group.h"
+#include "engine/compile/compiled_plan.h"
+#include "engine/mesh/device_mesh.h"
+
+namespace moonshard {
+
+struct ApplyOptions {
+  CheckOptions check;                           // how much ranks compare before they communicate
+  std::optional<c10::ScalarType> deferred_type;  // of floating-point parameters made under DeferInit; none: as made
+};
+
+// One parameter or buffer of the model, tied ones once.
+struct LiveParameter {
+  std::string path;                  // "model.embed_tokens.weight"
+  std::vector<std::string> aliases;  // other paths of the same tensor
+  ParamRef ref;
+  at::Tensor tensor;                 // the registered one: this rank's piece
+  std::vector<int64_t> shape;        // whole
+  Placement placement;
+  bool is_buffer = false;
+};
+
+class AppliedPlan {
+ public:
+  // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever throws,
+  // the model is whole as before. `live` is the tree that `plan` was compiled against. Parameters go to the mesh's
+  // device; those made under DeferInit get storage for this rank's piece and no values: load or initialise them next.
+  // Collective over the mesh. Throws PlanError: kNotSupported (sharding on an axis other than tp, a plan applied twice),
+  // kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in some rows that it cannot do),
+  // kRanksDisagree, kRankLost.
+  static std::shared_ptr<AppliedPlan> Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
+                                            const ApplyOptions& options = {});
+  ~AppliedPlan();
+  AppliedPlan(const AppliedPlan&) = delete;
+  AppliedPlan& operator=(const AppliedPlan&) = delete;
+
+  const CompiledPlan& plan() const;
+  const DeviceMesh& mesh() const;
+  // Sorted by path.
+  const std::vector<LiveParameter>& parameters() const;
+
+  // The group of an axis above 1 that the plan uses; tp always.
+  AxisGroup& group(MeshAxis axis) const;
+
+  // What the collectives of this rank were since the last Clear: moves and gradient sums.
+  CollectiveCounts counts() const;
+  void ClearCounts();
+
+  // What can be said after a step: planned modules that were never called (kUnusedHook, or kBypassedHook where a
+  // sharded parameter got a gradient all the same).
+  Diagnostics Findings() const;
+
+  struct State;  // defined in the source
+
+ private:
+  explicit AppliedPlan(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,17 @@
+// ClipGradNorm: the total norm of all gradients with every element counted once, whatever is sharded, replicated or
+// replicated in part, and clipping by it.
+#pragma once
+
+#include "engine/apply/applied_plan.h"
+
+namespace moonshard {
+
+// The 2-norm over all parameters' gradients, in float64; collective over tp. 0 where no parameter has a gradient. Equal
+// on every rank.
+double GradNorm(const AppliedPlan& model);
+
+// Scales every gradient by max_norm / (norm + 1e-6) where that is below 1 (the rule of torch's clip_grad_norm_), and
+// returns the norm before.
+double ClipGradNorm(AppliedPlan& model, double max_norm);
+
+}  // namespace moonshard

@@ -1,0 +1,47 @@
+#include "engine/apply/pieces_of_tensor.h"
+
+#include <functional>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+namespace moonshard {
+namespace {
+
+// Calls `visit` with every pair of blocks (of the whole, of the piece) that correspond.
+void ForEachBlock(const at::Tensor& whole, const at::Tensor& piece, std::span<const std::vector<Interval>> dims,
+                  int64_t dim, const std::function<void(const at::Tensor&, const at::Tensor&)>& visit) {
+  if (dim == static_cast<int64_t>(dims.size())) {
+    visit(whole, piece);
+    return;
+  }
+  int64_t local = 0;
+  for (const Interval& interval : dims[static_cast<size_t>(dim)]) {
+    ForEachBlock(whole.narrow(dim, interval.begin, interval.length), piece.narrow(dim, local, interval.length), dims,
+                 dim + 1, visit);
+    local += interval.length;
+  }
+}
+
+}  // namespace
+
+at::Tensor CutPiece(const at::Tensor& whole, std::span<const std::vector<Interval>> dims) {
+  const c10::NoGradGuard no_grad;
+  std::vector<int64_t> shape;
+  for (const std::vector<Interval>& dim : dims) {
+    int64_t length = 0;
+    for (const Interval& interval : dim) length += interval.length;
+    shape.push_back(length);
+  }
+  at::Tensor piece = at::empty(shape, whole.options());
+  ForEachBlock(whole.detach(), piece, dims, 0,
+               [](const at::Tensor& from, const at::Tensor& to) { to.copy_(from); });
+  return piece;
+}
+
+void PutPiece(at::Tensor& whole, const at::Tensor& piece, std::span<const std::vector<Interval>> dims) {
+  const c10::NoGradGuard no_grad;
+  ForEachBlock(whole, piece, dims, 0, [](const at::Tensor& to, const at::Tensor& from) { to.copy_(from); });
+}
+
+}  // namespace moonshard

@@ -1,0 +1,59 @@
+#include "engine/apply/planned_boundary.h"
+
+#include <ATen/ops/add.h>
+
+#include "engine/layout/call_frame.h"
+#include "engine/layout/shared_moves.h"
+
+namespace moonshard {
+namespace {
+
+class PlannedCall final : public Boundary::Call {
+ public:
+  std::optional<CallFrame> frame;  // open until the outputs have left
+  bool outermost = false;
+};
+
+}  // namespace
+
+PlannedBoundary::PlannedBoundary(BoundarySteps steps)
+    : steps_(std::move(steps)), label_("the inputs of '" + steps_.path + "'") {}
+
+std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlot> arguments) {
+  auto call = std::make_unique<PlannedCall>();
+  CallFrame* enclosing = CallFrame::Current();
+  call->outermost = enclosing == nullptr;
+  if (call->outermost && steps_.group) {
+    std::vector<at::Tensor> tensors;
+    for (const TensorSlot& slot : arguments) tensors.push_back(*slot.tensor);
+    steps_.group->CheckInputs(AxisGroup::Signature(tensors), label_);
+    steps_.gradient_sum->Rearm();
+  }
+  // An outermost call needs a frame for its own moves too: what they cut is noted there.
+  if (steps_.opens_frame || enclosing == nullptr) call->frame.emplace();
+  for (const TensorSlot& slot : arguments) {
+    if (slot.position >= steps_.inputs.size() || !steps_.inputs[slot.position] || !slot.tensor->defined()) continue;
+    const TensorMove& move = *steps_.inputs[slot.position];
+    if (enclosing != nullptr) {
+      *slot.tensor = enclosing->moves().Run(move, *slot.tensor);
+    } else {
+      *slot.tensor = move(std::move(*slot.tensor));
+    }
+  }
+  return call;
+}
+
+void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
+  for (const TensorSlot& slot : results) {
+    if (!slot.tensor->defined()) continue;
+    if (slot.position < steps_.outputs.size() && steps_.outputs[slot.position]) {
+      *slot.tensor = (*steps_.outputs[slot.position])(std::move(*slot.tensor));
+    }
+    if (slot.position == 0) {
+      for (const at::Tensor& late : steps_.late) *slot.tensor = at::add(*slot.tensor, late);
+    }
+    if (static_cast<PlannedCall&>(call).outermost && steps_.gradient_sum) steps_.gradient_sum->Watch(*slot.tensor);
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,40 @@
+// PlannedBoundary: the plan's moves around one module's calls.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/collective/axis_group.h"
+#include "engine/layout/gradient_sum.h"
+#include "engine/layout/move.h"
+#include "engine/nn/boundary.h"
+
+namespace moonshard {
+
+struct BoundarySteps {
+  std::vector<std::optional<TensorMove>> inputs;   // by argument position
+  std::vector<std::optional<TensorMove>> outputs;  // by place in the result
+  std::vector<at::Tensor> late;                    // added once to the first output after its move
+  bool opens_frame = false;                        // planned modules are called inside: their moves are shared here
+  // For outermost calls, none on one rank: compares the inputs between ranks, and watches over shared gradients.
+  std::shared_ptr<AxisGroup> group;
+  std::shared_ptr<GradientSum> gradient_sum;
+  std::string path;                                // of the module, for errors
+};
+
+class PlannedBoundary final : public Boundary {
+ public:
+  explicit PlannedBoundary(BoundarySteps steps);
+  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
+  void Leave(Call& call, std::span<const TensorSlot> results) override;
+
+ private:
+  BoundarySteps steps_;
+  CollectiveLabel label_;
+};
+
+}  // namespace moonshard
