@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -21,23 +21,17 @@ class JsonValue {
   using Array = std::vector<JsonValue>;
   using Object = std::map<std::string, JsonValue, std::less<>>;
 
-  JsonValue() = default;  // null
-  JsonValue(std::nullptr_t) {}
+  JsonValue();  // null
+  JsonValue(std::nullptr_t);
   template <std::integral T>
-  JsonValue(T value) {  // NOLINT(google-explicit-constructor): a literal is a value
-    if constexpr (std::same_as<T, bool>) {
-      data_ = value;
-    } else {
-      data_ = static_cast<int64_t>(value);
-    }
-  }
-  JsonValue(double value) : data_(value) {}
-  JsonValue(const char* value) : data_(std::string(value)) {}
-  JsonValue(std::string_view value) : data_(std::string(value)) {}
-  JsonValue(std::string value) : data_(std::move(value)) {}
+  JsonValue(T value) : JsonValue(Integral(), Widened<T>(value)) {}  // NOLINT(google-explicit-constructor): a literal is one
+  JsonValue(double value);
+  JsonValue(const char* value);
+  JsonValue(std::string_view value);
+  JsonValue(std::string value);
   JsonValue(Array value);
   JsonValue(Object value);
-  // Out of line: g++ 12 inlines a variant's move and then warns of members that are not there.
+  // All of these are out of line: g++ 12 inlines a variant's constructors and then warns of members that are not there.
   JsonValue(const JsonValue& other);
   JsonValue(JsonValue&& other) noexcept;
   JsonValue& operator=(const JsonValue& other);
@@ -74,6 +68,12 @@ class JsonValue {
   bool operator==(const JsonValue& other) const;
 
  private:
+  struct Integral {};
+  template <class T>
+  using Widened = std::conditional_t<std::same_as<T, bool>, bool, int64_t>;
+  JsonValue(Integral, bool value);
+  JsonValue(Integral, int64_t value);
+
   std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> data_;
 };
 

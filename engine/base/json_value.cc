@@ -1,7 +1,17 @@
+#include <utility>
+
 #include "engine/base/json.h"
 
 namespace moonshard {
 
+JsonValue::JsonValue() = default;
+JsonValue::JsonValue(std::nullptr_t) {}
+JsonValue::JsonValue(Integral, bool value) : data_(value) {}
+JsonValue::JsonValue(Integral, int64_t value) : data_(value) {}
+JsonValue::JsonValue(double value) : data_(value) {}
+JsonValue::JsonValue(const char* value) : data_(std::string(value)) {}
+JsonValue::JsonValue(std::string_view value) : data_(std::string(value)) {}
+JsonValue::JsonValue(std::string value) : data_(std::move(value)) {}
 JsonValue::JsonValue(Array value) : data_(std::move(value)) {}
 JsonValue::JsonValue(Object value) : data_(std::move(value)) {}
 JsonValue::JsonValue(const JsonValue& other) = default;

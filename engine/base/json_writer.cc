@@ -1,5 +1,6 @@
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "engine/base/json.h"
 
