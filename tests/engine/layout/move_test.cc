@@ -108,8 +108,15 @@ void ExpectCounts(const AxisGroup& group, Direction direction, CollectiveKind ki
 }
 
 struct Rig {
+  Rig(std::shared_ptr<AxisGroup> group_of_ranks, const Form& form_of_shard)
+      : group(std::move(group_of_ranks)),
+        form(form_of_shard),
+        n(group->size()),
+        rank(group->rank()),
+        whole(Whole(form.size)) {}
+
   std::shared_ptr<AxisGroup> group;
-  Form form;
+  const Form& form;
   int64_t n;
   int64_t rank;
   at::Tensor whole;
@@ -204,7 +211,7 @@ TEST_CASE("moves from and to shards of every form") {
     RunRanks(mesh, [](DeviceMesh& device_mesh) {
       const auto group = AxisGroup::Make(device_mesh, MeshAxis::kTp, {CheckOptions::Mode::kAlways});
       for (const Form& form : FormsOn(group->size())) {
-        const Rig rig = {group, form, group->size(), group->rank(), Whole(form.size)};
+        const Rig rig(group, form);
         const CallFrame frame;
         ShardToShared(rig);
         ShardToReplicate(rig);
@@ -224,7 +231,8 @@ TEST_CASE("moves between whole tensors") {
       const int64_t rank = group->rank();
       const int64_t size = 5;
       const int64_t bytes = kBatch * size * kFeatures * 8;
-      const Rig rig = {group, {Layout::Replicate(), size, true}, n, rank, Whole(size)};
+      const Form form{Layout::Replicate(), size, true};
+      const Rig rig(group, form);
       const at::Tensor terms = SumOver(n, [&](int64_t r) { return rig.whole + r; });
       const at::Tensor weights = SumOver(n, [&](int64_t r) { return Weight(size, r); });
 
@@ -261,7 +269,8 @@ TEST_CASE("a gather and a reduce-scatter are counted by the whole tensor") {
   RunRanks("tp=4", [](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
     const int64_t bytes = kBatch * 5 * kFeatures * 8;
-    const Rig rig = {group, {Layout::Shard(1), 5, true}, 4, group->rank(), Whole(5)};
+    const Form form{Layout::Shard(1), 5, true};
+    const Rig rig(group, form);
     ShardToShared(rig);
     ExpectCounts(*group, Direction::kForward, CollectiveKind::kAllGather, 1, bytes, "shard to shared");
     ExpectCounts(*group, Direction::kBackward, CollectiveKind::kReduceScatter, 1, bytes, "shard to shared");
