@@ -58,8 +58,8 @@ at::Tensor AttentionImpl::forward(const at::Tensor& hidden, const RotaryTables& 
   const at::Tensor k = ApplyRotary(SplitHeads(k_proj_(hidden), head_dim_), rotary);
   const at::Tensor v = SplitHeads(v_proj_(hidden), head_dim_);
   const int64_t repeats = q.size(1) / k.size(1);
-  const at::Tensor mixed = at::scaled_dot_product_attention(q, RepeatHeads(k, repeats), RepeatHeads(v, repeats), mask.mask,
-                                                            is_training() ? dropout_ : 0.0,
+  const at::Tensor mixed = at::scaled_dot_product_attention(q, RepeatHeads(k, repeats), RepeatHeads(v, repeats),
+                                                            mask.mask, is_training() ? dropout_ : 0.0,
                                                             /*is_causal=*/!mask.mask.has_value());
   return o_proj_(mixed.transpose(1, 2).reshape({q.size(0), q.size(2), -1}));
 }

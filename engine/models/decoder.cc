@@ -69,8 +69,7 @@ at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional
   at::Tensor hidden = embed_tokens(input_ids);
   const at::Tensor positions = position_ids ? *position_ids : at::arange(length, input_ids.options()).unsqueeze(0);
   rotary_frequencies_ = rotary_frequencies_.to(input_ids.device());
-  const RotaryTables rotary =
-      MakeRotaryTables(rotary_frequencies_, rotary_factor_, positions, hidden.scalar_type());
+  const RotaryTables rotary = MakeRotaryTables(rotary_frequencies_, rotary_factor_, positions, hidden.scalar_type());
   const AttentionMask mask = MakeAttentionMask(length, sliding_window_, attention_mask, input_ids.device());
   for (DecoderLayer& layer : layers) hidden = layer(hidden, rotary, mask);
   return norm(hidden);
@@ -78,8 +77,8 @@ at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional
 
 DecoderForCausalLmImpl::DecoderForCausalLmImpl(const DecoderConfig& config) {
   model = register_module("model", Decoder(config));
-  lm_head = register_module(
-      "lm_head", nn::Linear(torch::nn::LinearOptions(config.hidden_size, config.vocab_size).bias(false)));
+  lm_head = register_module("lm_head",
+                            nn::Linear(torch::nn::LinearOptions(config.hidden_size, config.vocab_size).bias(false)));
   if (config.tie_word_embeddings) lm_head->TieWeight(model->embed_tokens->weight);
 }
 

@@ -1,7 +1,6 @@
 #include "engine/models/decoder_config.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "engine/base/text.h"
@@ -14,19 +13,22 @@ namespace {
 constexpr std::string_view kLlama = "LlamaForCausalLM";
 constexpr std::string_view kMistral = "MistralForCausalLM";
 
-// Read by ParseDecoderConfig, or without a meaning for logits, loss and gradients of given token ids.
-constexpr auto kKnownFields = std::to_array<std::string_view>({
-    "_name_or_path", "add_cross_attention", "architectures", "attention_bias", "attention_dropout", "auto_map",
-    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward", "cross_attention_hidden_size",
-    "decoder_start_token_id", "dtype", "eos_token_id", "finetuning_task", "head_dim", "hidden_act", "hidden_size",
-    "id2label", "initializer_range", "intermediate_size", "is_decoder", "is_encoder_decoder", "label2id", "layer_types",
-    "max_position_embeddings", "mlp_bias", "model_type", "num_attention_heads", "num_hidden_layers",
-    "num_key_value_heads", "original_max_position_embeddings", "output_attentions", "output_hidden_states",
-    "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
-    "quantization_config", "return_dict", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
-    "sliding_window", "tie_word_embeddings", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
-    "use_cache", "vocab_size"});
-static_assert(std::is_sorted(kKnownFields.begin(), kKnownFields.end()));
+// Fields that ParseDecoderConfig reads, or that mean nothing for logits, loss and gradients of given token ids. Sorted.
+const std::vector<std::string>& KnownFields() {
+  static const std::vector<std::string> fields = Split(
+      "_name_or_path add_cross_attention architectures attention_bias attention_dropout auto_map "
+      "bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward "
+      "cross_attention_hidden_size decoder_start_token_id dtype eos_token_id finetuning_task head_dim "
+      "hidden_act hidden_size id2label initializer_range intermediate_size is_decoder is_encoder_decoder "
+      "label2id layer_types max_position_embeddings mlp_bias model_type num_attention_heads "
+      "num_hidden_layers num_key_value_heads original_max_position_embeddings output_attentions "
+      "output_hidden_states pad_token_id partial_rotary_factor prefix pretraining_tp problem_type "
+      "pruned_heads quantization_config return_dict rms_norm_eps rope_parameters rope_scaling rope_theta "
+      "sliding_window tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version "
+      "use_cache vocab_size",
+      ' ');
+  return fields;
+}
 
 std::optional<Activation> ActivationOf(std::string_view name) {
   if (name == "silu" || name == "swish") return Activation::kSilu;
@@ -53,7 +55,8 @@ std::string ArchitectureOf(const JsonValue& config) {
 
 class Parser {
  public:
-  Parser(const JsonValue& json, std::string file) : json_(json), file_(std::move(file)), fields_(json, file_, "", diagnostics_) {}
+  Parser(const JsonValue& json, std::string file)
+      : json_(json), file_(std::move(file)), fields_(json, file_, "", diagnostics_) {}
 
   Result<DecoderConfig> Run() {
     if (!json_.is_object()) {
@@ -63,7 +66,8 @@ class Parser {
     config_.architecture = ArchitectureOf(json_);
     const std::vector<std::string>& known = DecoderArchitectures();
     if (!std::binary_search(known.begin(), known.end(), config_.architecture)) {
-      fields_.Refuse("architectures", "architecture '" + config_.architecture + "' has no reference implementation here",
+      fields_.Refuse("architectures",
+                     "architecture '" + config_.architecture + "' has no reference implementation here",
                      Join(known, " or "));
       return diagnostics_;
     }
@@ -96,7 +100,8 @@ class Parser {
       fields_.Refuse("hidden_size", "without a head_dim, num_attention_heads must divide hidden_size");
     }
     if (config_.head_dim % 2 != 0) {
-      fields_.Refuse("head_dim", "rotary position embedding needs an even head_dim, not " + std::to_string(config_.head_dim));
+      fields_.Refuse("head_dim",
+                     "rotary position embedding needs an even head_dim, not " + std::to_string(config_.head_dim));
     }
     config_.max_position_embeddings = fields_.Int("max_position_embeddings", 1).value_or(is_mistral() ? 131072 : 2048);
   }
@@ -163,9 +168,9 @@ class Parser {
   }
 
   void NameUnknownFields() {
-    const std::vector<std::string> known(kKnownFields.begin(), kKnownFields.end());
+    const std::vector<std::string>& known = KnownFields();
     for (const std::string& name : json_.Keys()) {
-      if (std::binary_search(kKnownFields.begin(), kKnownFields.end(), name)) continue;
+      if (std::binary_search(known.begin(), known.end(), name)) continue;
       Unused(name);
       diagnostics_.back().help = DidYouMean(name, known, 0);
       if (diagnostics_.back().help.empty()) diagnostics_.back().severity = Severity::kNote;

@@ -23,14 +23,14 @@ struct RopeConfig {
   enum class Type { kDefault, kLinear, kLlama3, kYarn };
   Type type = Type::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                            // linear, llama3, yarn
-  int64_t original_max_position_embeddings = 0;   // llama3, yarn
-  double low_freq_factor = 1.0;                   // llama3
-  double high_freq_factor = 4.0;                  // llama3
-  double beta_fast = 32.0;                        // yarn
-  double beta_slow = 1.0;                         // yarn
-  double attention_factor = 1.0;                  // multiplies cos and sin; yarn's own formula where not given
-  bool truncate = true;                           // yarn: whole dims as the ends of the ramp
+  double factor = 1.0;                           // linear, llama3, yarn
+  int64_t original_max_position_embeddings = 0;  // llama3, yarn
+  double low_freq_factor = 1.0;                  // llama3
+  double high_freq_factor = 4.0;                 // llama3
+  double beta_fast = 32.0;                       // yarn
+  double beta_slow = 1.0;                        // yarn
+  double attention_factor = 1.0;                 // multiplies cos and sin; yarn's own formula where not given
+  bool truncate = true;                          // yarn: whole dims as the ends of the ramp
 };
 
 struct DecoderConfig {

@@ -12,9 +12,7 @@ namespace moonshard {
 namespace {
 
 // YaRN's temperature (Peng et al. 2023, arXiv:2309.00071, equation 22), with DeepSeek's generalisation.
-double YarnScale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
+double YarnScale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
 // The fields that a type reads, besides rope_type, type and rope_theta.
 std::vector<std::string> FieldsOf(RopeConfig::Type type) {
@@ -24,8 +22,14 @@ std::vector<std::string> FieldsOf(RopeConfig::Type type) {
     case RopeConfig::Type::kLlama3:
       return {"factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"};
     case RopeConfig::Type::kYarn:
-      return {"attention_factor", "beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim",
-              "original_max_position_embeddings", "truncate"};
+      return {"attention_factor",
+              "beta_fast",
+              "beta_slow",
+              "factor",
+              "mscale",
+              "mscale_all_dim",
+              "original_max_position_embeddings",
+              "truncate"};
   }
   return {};
 }
@@ -76,7 +80,8 @@ RopeConfig ParseRopeConfig(const JsonValue& config, int64_t max_position_embeddi
   rope.theta = top.Number("rope_theta", 0).value_or(10000.0);
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const JsonValue* found = top.Find(name);
-    if (found != nullptr && !found->is_object()) top.Refuse(name, std::string(name) + " is of kind " + found->KindName(), "an object");
+    if (found != nullptr && !found->is_object())
+      top.Refuse(name, std::string(name) + " is of kind " + found->KindName(), "an object");
   }
   const auto object = [&](const char* name) -> const JsonValue* {
     const JsonValue* found = top.Find(name);
@@ -94,8 +99,7 @@ RopeConfig ParseRopeConfig(const JsonValue& config, int64_t max_position_embeddi
     (fields.Find("partial_rotary_factor") != nullptr ? fields : top)
         .Refuse("partial_rotary_factor", "rotating only part of each head is not computed here", "1.0");
   }
-  const std::string type =
-      fields.String("rope_type").value_or(fields.String("type").value_or("default"));
+  const std::string type = fields.String("rope_type").value_or(fields.String("type").value_or("default"));
   if (type == "default") {
     rope.type = RopeConfig::Type::kDefault;
   } else if (type == "linear") {

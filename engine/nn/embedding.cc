@@ -8,9 +8,7 @@
 namespace moonshard::nn {
 namespace {
 
-bool Defers(const torch::nn::EmbeddingOptions& options) {
-  return DeferInit::active() && !options._weight().defined();
-}
+bool Defers(const torch::nn::EmbeddingOptions& options) { return DeferInit::active() && !options._weight().defined(); }
 
 torch::nn::EmbeddingOptions BaseOptions(const torch::nn::EmbeddingOptions& options) {
   return Defers(options) ? torch::nn::EmbeddingOptions(1, 1) : options;
@@ -59,9 +57,9 @@ at::Tensor EmbeddingImpl::ForwardLocal(const at::Tensor& indices, const LocalRow
   const bool holds_padding = padding && *padding >= local.first && *padding < local.first + local.rows;
   const at::Tensor shifted = indices - local.first;
   const at::Tensor elsewhere = shifted.lt(0).logical_or_(shifted.ge(local.rows));
-  const at::Tensor rows = at::embedding(weight, shifted.masked_fill(elsewhere, 0),
-                                        holds_padding ? *padding - local.first : -1,
-                                        /*scale_grad_by_freq=*/false, options.sparse());
+  const at::Tensor rows =
+      at::embedding(weight, shifted.masked_fill(elsewhere, 0), holds_padding ? *padding - local.first : -1,
+                    /*scale_grad_by_freq=*/false, options.sparse());
   return rows.masked_fill(elsewhere.unsqueeze(-1), 0);
 }
 

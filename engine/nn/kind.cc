@@ -22,7 +22,9 @@ size_t EndOfArgument(std::string_view name) {
 
 }  // namespace
 
-std::string KindOf(const torch::nn::Module& module) { return detail::KindFromClassName(c10::demangle(typeid(module).name())); }
+std::string KindOf(const torch::nn::Module& module) {
+  return detail::KindFromClassName(c10::demangle(typeid(module).name()));
+}
 
 std::string detail::KindFromClassName(const std::string& name) {
   constexpr std::string_view kHook = "moonshard::nn::Hooked<";

@@ -29,14 +29,17 @@ struct Signature<ResultType (Class::*)(Args...) const noexcept> : Signature<Resu
 
 // A module class whose forward is one plain member function. An overloaded or template forward has no one signature.
 template <class Impl>
-concept HasOneForward = requires { &Impl::forward; };
+concept HasOneForward = requires {
+  &Impl::forward;
+};
 
 template <class Impl>
 using ForwardSignature = Signature<decltype(&Impl::forward)>;
 
 template <class Impl, class... Given>
-concept ForwardAccepts =
-    requires(Impl& module, Given&&... given) { module.forward(std::forward<Given>(given)...); };
+concept ForwardAccepts = requires(Impl& module, Given&&... given) {
+  module.forward(std::forward<Given>(given)...);
+};
 
 // For an Impl::forward with default arguments: one forward for each shorter list of arguments that Impl accepts, none
 // else. They are const so that AnyModule, which looks for a non-const forward, finds only the full one.
@@ -56,9 +59,7 @@ class ShortForwards<Owner, Impl, Types<Given...>, Types<Next, Rest...>>
     : public ShortForwards<Owner, Impl, Types<Given..., Next>, Types<Rest...>> {
  public:
   using ShortForwards<Owner, Impl, Types<Given..., Next>, Types<Rest...>>::forward;
-  typename ForwardSignature<Impl>::Result forward(Given... given) const
-    requires ForwardAccepts<Impl, Given...>
-  {
+  typename ForwardSignature<Impl>::Result forward(Given... given) const requires ForwardAccepts<Impl, Given...> {
     return const_cast<Owner&>(static_cast<const Owner&>(*this)).Call(std::forward<Given>(given)...);
   }
 };

@@ -29,7 +29,9 @@ struct AnyTensorVisitor {
   void operator()(at::Tensor& /*tensor*/) const {}
 };
 template <class T>
-concept TensorStruct = requires(T& value, AnyTensorVisitor visit) { value.VisitTensors(visit); };
+concept TensorStruct = requires(T& value, AnyTensorVisitor visit) {
+  value.VisitTensors(visit);
+};
 
 // Whether tensors can be found inside a T.
 template <class T>
@@ -47,7 +49,7 @@ inline constexpr bool kHoldsTensors<std::pair<First, Second>> = kHoldsTensors<Fi
 template <class... Elements>
 inline constexpr bool kHoldsTensors<std::tuple<Elements...>> = (kHoldsTensors<Elements> || ...);
 template <class T>
-  requires(!TensorStruct<T>) && requires { typename T::mapped_type; }
+requires(!TensorStruct<T>) && requires { typename T::mapped_type; }
 inline constexpr bool kHoldsTensors<T> = kHoldsTensors<typename T::mapped_type>;
 
 template <class T>

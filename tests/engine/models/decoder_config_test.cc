@@ -9,7 +9,9 @@ namespace {
 // A small Llama config with some fields replaced; null takes one away.
 JsonValue Config(const std::string& changes) {
   JsonValue config = ParseJson(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32,
-    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128})", "test").ValueOrThrow();
+    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128})",
+                               "test")
+                         .ValueOrThrow();
   const JsonValue changed = ParseJson(changes, "test").ValueOrThrow();
   for (const auto& [key, value] : changed.AsObject()) {
     if (value == JsonValue("absent")) {
@@ -70,7 +72,8 @@ TEST_CASE("what is not computed here is refused by name") {
       {R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", "rope_scaling.rope_type", "rope type 'dynamic'"},
       {R"({"rope_scaling": {"type": "longrope"}})", "rope_scaling.type", "rope type 'longrope'"},
       {R"({"rope_scaling": {"type": "linear"}})", "rope_scaling.factor", "no 'rope_scaling.factor'"},
-      {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8}})", "rope_parameters.low_freq_factor", "low_freq_factor"},
+      {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8}})", "rope_parameters.low_freq_factor",
+       "low_freq_factor"},
       {R"({"rope_parameters": {"rope_type": "linear", "factor": 0}})", "rope_parameters.factor", "greater than zero"},
       {R"({"rope_parameters": 3})", "rope_parameters", "of kind integer"},
       {R"({"mlp_bias": 1})", "mlp_bias", "true or false"},
@@ -92,7 +95,8 @@ TEST_CASE("what is not computed here is refused by name") {
 }
 
 TEST_CASE("all errors come at once") {
-  const auto read = ParseDecoderConfig(Config(R"({"vocab_size": -1, "hidden_act": "tanh", "rope_scaling": {"type": "dynamic"}})"));
+  const auto read =
+      ParseDecoderConfig(Config(R"({"vocab_size": -1, "hidden_act": "tanh", "rope_scaling": {"type": "dynamic"}})"));
   CHECK(read.diagnostics().size() == 3);
   CHECK_FALSE(ParseDecoderConfig(JsonValue(3)).ok());
 }

@@ -3,8 +3,8 @@
 #include <iostream>
 #include <set>
 
-#include <catch2/catch.hpp>
 #include <torch/torch.h>
+#include <catch2/catch.hpp>
 
 #include "engine/models/attention.h"
 #include "engine/models/decoder.h"
@@ -82,8 +82,8 @@ void CompareStep(CausalLm& model, const std::filesystem::path& folder, const std
   worst.Take("logits", logits.detach() * meant, expected.at("logits") * meant);
   worst.Take("loss", loss.detach(), expected.at("loss"));
   TakeGradients(model, expected, worst);
-  std::cout << folder.filename().string() << " " << name << ": worst relative error " << worst.error << " ("
-            << worst.of << ")\n";
+  std::cout << folder.filename().string() << " " << name << ": worst relative error " << worst.error << " (" << worst.of
+            << ")\n";
 }
 
 }  // namespace
@@ -141,7 +141,8 @@ TEST_CASE("attention works on the heads that its projections hold, and their out
   torch::manual_seed(11);
   Attention whole(config);
   const at::Tensor hidden = torch::randn({2, 7, 32});
-  const RotaryTables rotary = MakeRotaryTables(RotaryFrequencies(config.rope, 6), 1.0, torch::arange(7).unsqueeze(0), at::kFloat);
+  const RotaryTables rotary =
+      MakeRotaryTables(RotaryFrequencies(config.rope, 6), 1.0, torch::arange(7).unsqueeze(0), at::kFloat);
   const AttentionMask mask = MakeAttentionMask(7, config.sliding_window, std::nullopt, at::kCPU);
   const at::Tensor expected = whole(hidden, rotary, mask);
 
@@ -176,7 +177,8 @@ TEST_CASE("a mask is made only where plain causality does not say it") {
   CHECK_FALSE(MakeAttentionMask(5, std::nullopt, std::nullopt, at::kCPU).mask);
   CHECK_FALSE(MakeAttentionMask(5, 5, torch::ones({2, 5}), at::kCPU).mask);
   const AttentionMask window = MakeAttentionMask(4, 2, std::nullopt, at::kCPU);
-  CHECK(torch::equal(window.mask->squeeze(), torch::tensor({{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 1}}).to(at::kBool)));
+  CHECK(torch::equal(window.mask->squeeze(),
+                     torch::tensor({{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 1}}).to(at::kBool)));
   const AttentionMask padded = MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
   CHECK(torch::equal(padded.mask->squeeze(), torch::tensor({{0, 0, 0}, {0, 1, 0}, {0, 1, 1}}).to(at::kBool)));
 }

@@ -1,8 +1,8 @@
 // DeferInit and Materialize: shapes without storage, then pieces under the same tensors.
 #include "engine/nn/defer_init.h"
 
-#include <catch2/catch.hpp>
 #include <torch/torch.h>
+#include <catch2/catch.hpp>
 
 #include "engine/base/check.h"
 #include "engine/nn/embedding.h"
@@ -23,9 +23,7 @@ TEST_CASE("layers made in the scope have shapes and no storage") {
   ms::RMSNorm rms_norm = nullptr;
   {
     ms::DeferInit defer;
-    {
-      ms::DeferInit nested;
-    }
+    { ms::DeferInit nested; }
     REQUIRE(ms::DeferInit::active());
     linear = ms::Linear(1 << 20, 1 << 20);  // 4 TiB if it were real
     embedding = ms::Embedding(torch::nn::EmbeddingOptions(1 << 20, 1 << 20).padding_idx(-1));

@@ -2,8 +2,8 @@
 // what cannot be intercepted stays as it was.
 #include "engine/nn/hook.h"
 
-#include <catch2/catch.hpp>
 #include <torch/torch.h>
+#include <catch2/catch.hpp>
 
 #include "engine/base/diagnostic.h"
 #include "engine/nn/kind.h"
@@ -35,6 +35,7 @@ struct DefaultsImpl : torch::nn::Module {
   Tensor forward(Tensor x, std::optional<Tensor> mask = std::nullopt, double scale = 3.0) {
     return (mask ? x + *mask : x) * scale;
   }
+
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<Tensor>())}, {2, torch::nn::AnyValue(3.0)})
 };
@@ -44,7 +45,10 @@ struct NestedImpl : torch::nn::Module {
   struct Output {
     Tensor first, second;
     template <class Visitor>
-    void VisitTensors(Visitor&& visit) { visit(first); visit(second); }
+    void VisitTensors(Visitor&& visit) {
+      visit(first);
+      visit(second);
+    }
   };
   Output forward(const std::vector<Tensor>& many, std::optional<std::pair<Tensor, int>> pair,
                  const std::map<std::string, Tensor>& named, const Tensor& last) {

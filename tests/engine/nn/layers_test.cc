@@ -1,6 +1,6 @@
 // The drop-in layers: the same as torch::nn unsharded, and right on pieces.
-#include <catch2/catch.hpp>
 #include <torch/torch.h>
+#include <catch2/catch.hpp>
 
 #include "engine/nn/embedding.h"
 #include "engine/nn/linear.h"
