@@ -116,7 +116,8 @@ std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
   if (!nearest) {
     std::vector<std::string> tops;
     for (uint32_t m : tree.class_representatives()) {
-      if (tops.size() < 8) tops.push_back(tree.modules()[m].path);
+      const Module& module = tree.modules()[m];
+      if (tops.size() < 6 && !tree.parameters(module).empty()) tops.push_back(module.path);
     }
     return "the model has, for example: " + Join(tops, ", ");
   }
@@ -143,12 +144,6 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Rule& rule = matched.plan->rules[i];
     const bool matched_any = matched_anything[i];
-    if (matched_any && matched.matches[i] == 0) {
-      Diagnostic d = MakeDiagnostic(Finding::kShadowedRule,
-                                    "every module that '" + rule.pattern + "' matches belongs to an overriding rule",
-                                    rule.source);
-      out.push_back(std::move(d));
-    }
     if (rule.optional || (!tree.complete() && !rule.parameter && ShardsNothing(rule.style))) continue;
     if (!matched_any) {
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "'" + rule.pattern + "' matches no module", rule.source);

@@ -11,8 +11,8 @@
 namespace moonshard {
 
 // kUnmatchedRule for every rule without a match, kUnmatchedAlternative for every brace alternative without one, each
-// with the nearest real path and the pattern that would fit it; kShadowedRule (a note) for a rule all of whose modules
-// belong to an overriding rule. `matched_anything[i]` says whether rule i matched before precedence was applied;
+// with the nearest real path and the pattern that would fit it. A rule whose modules all belong to an overriding rule is
+// no finding: that is what extending a plan is for. `matched_anything[i]` says whether rule i matched before precedence was applied;
 // `patterns[i]` belongs to plan.rules[i].
 Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
                           const std::vector<bool>& matched_anything);

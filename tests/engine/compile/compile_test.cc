@@ -1,0 +1,135 @@
+#include "engine/compile/compile.h"
+
+#include <catch2/catch.hpp>
+
+#include "engine/compile/cost.h"
+#include "engine/compile/local_shape.h"
+#include "engine/compile/moves.h"
+#include "engine/explain/explain.h"
+#include "engine/explain/fold.h"
+#include "tests/support/tree_text.h"
+
+namespace moonshard {
+namespace {
+
+MeshShape Mesh(const std::string& text) { return MeshShape::Parse(text).ValueOrThrow(); }
+
+Rule MakeRule(std::string pattern, std::string name, Layout weight, Move input, Move output, int line) {
+  Rule rule;
+  rule.pattern = std::move(pattern);
+  rule.style.name = std::move(name);
+  rule.style.params["weight"] = Placement(std::move(weight));
+  rule.style.inputs.emplace_back(std::move(input));
+  rule.style.outputs.emplace_back(std::move(output));
+  rule.source = {"p.lua", line, 0, 0, ""};
+  return rule;
+}
+
+CompiledPlan CompileMlp(const std::string& mesh, int64_t features = 10) {
+  const std::string wide = std::to_string(features);
+  const auto tree = std::make_shared<const ModuleTree>(
+      TreeFromText("mlp Mlp\nmlp.gate Linear weight:float32[" + wide + ", 4]\nmlp.up Linear weight:float32[" + wide +
+                   ", 4]\nmlp.down Linear weight:float32[4, " + wide + "]\n"));
+  const Placement replicate = Layout::Replicate();
+  const Placement last = Layout::Shard(-1);
+  auto plan = std::make_shared<Plan>();
+  plan->name = "mlp";
+  plan->rules.push_back(
+      MakeRule("mlp.{gate,up}", "colwise", Layout::Shard(0), {replicate, Placement(Layout::Shared())}, {last, last}, 1));
+  plan->rules.push_back(
+      MakeRule("mlp.down", "rowwise", Layout::Shard(1), {last, last}, {Placement(Layout::Partial()), replicate}, 2));
+  return CompilePlan(MatchRules(plan, tree).ValueOrThrow(), Mesh(mesh)).ValueOrThrow();
+}
+
+TEST_CASE("local shapes are torch.chunk's") {
+  const Placement rows = Layout::Shard(0);
+  const std::vector<std::vector<int64_t>> expected = {{3, 4}, {3, 4}, {3, 4}, {1, 4}};
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    CHECK(LocalShape({10, 4}, rows, Mesh("tp=4"), rank) == expected[static_cast<size_t>(rank)]);
+  }
+  // Five elements over four ranks: 2, 2, 1 and an empty piece.
+  CHECK(LocalShape({5}, rows, Mesh("tp=4"), 3) == std::vector<int64_t>{0});
+}
+
+TEST_CASE("two axes cut one dim one after the other") {
+  Placement both = Layout::Shard(0);
+  both[MeshAxis::kDpShard] = Layout::Shard(0);
+  std::vector<bool> seen(16);
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    for (const Interval& interval : LocalIntervals({16}, both, Mesh("dp=2,tp=2"), rank).front()) {
+      for (int64_t i = 0; i < interval.length; ++i) {
+        CHECK_FALSE(seen[static_cast<size_t>(interval.begin + i)]);
+        seen[static_cast<size_t>(interval.begin + i)] = true;
+      }
+    }
+  }
+  CHECK(std::ranges::all_of(seen, [](bool s) { return s; }));
+}
+
+TEST_CASE("siblings share a move, and totals count it once") {
+  const CompiledPlan plan = CompileMlp("tp=2");
+  CHECK(SharedUses(plan, 0) == std::vector<int>{0, 2, 2, 0});
+  const PlanTotals totals = TotalsOf(plan, 0, Tokens{2, 3});
+  CollectiveTotals expected;
+  expected.AddForward(Collective::kAllReduce, 2 * 3 * 4 * 4);
+  expected.AddBackward(Collective::kAllReduce, 2 * 3 * 4 * 4);
+  CHECK(totals.collectives == expected);
+  CHECK(totals.params == 120);
+  CHECK(totals.sharded_params == 120);
+  CHECK(totals.bytes_per_rank == 60 * 4);
+  CHECK(TotalsOf(CompileMlp("tp=1"), 0).collectives == CollectiveTotals{});
+}
+
+TEST_CASE("gradients that need a sum, and over which ranks") {
+  CHECK_FALSE(GradientGroupOf(Layout::Shard(0), Mesh("tp=4")));
+  CHECK_FALSE(GradientGroupOf(Layout::Shard(0, 8), Mesh("tp=4")));
+  CHECK_FALSE(GradientGroupOf(Layout::Shared(), Mesh("tp=1")));
+  CHECK(GradientGroupOf(Layout::Shared(), Mesh("tp=4")) == GradientGroup{MeshAxis::kTp, 4});
+  CHECK(GradientGroupOf(Layout::Shard(0, 2), Mesh("tp=8")) == GradientGroup{MeshAxis::kTp, 4});
+}
+
+TEST_CASE("the hash covers meaning, not place or local sizes") {
+  const CompiledPlan plan = CompileMlp("tp=2");
+  CHECK(plan.Hash().size() == 32);
+  CHECK(plan.Hash() == CompileMlp("tp=2").Hash());
+  CHECK(plan.Hash() == CompileMlp("tp=2", 12).Hash());
+  CHECK(plan.Hash() != CompileMlp("tp=4").Hash());
+}
+
+TEST_CASE("explain is byte-stable and says what the contract says") {
+  const CompiledPlan plan = CompileMlp("tp=2");
+  const JsonValue json = ExplainJson(plan, {1, std::nullopt});
+  CHECK(WriteJson(json, 2) == WriteJson(ExplainJson(CompileMlp("tp=2"), {1, std::nullopt}), 2));
+  CHECK(json.Find("format_version")->AsString() == "1.0");
+  CHECK(json.Find("rank")->AsInt() == 1);
+  CHECK(json.Find("mesh")->Find("tp")->AsInt() == 2);
+  const JsonValue& gate = *json.Find("modules")->Find("mlp.gate");
+  CHECK(WriteJson(gate, 0) ==
+        "{\"input\":[[\"replicate\",\"shared\"]],\"output\":[[\"shard(-1)\",\"shard(-1)\"]],\"params\":{\"weight\":"
+        "{\"dtype\":\"float32\",\"layout\":\"shard(0)\",\"local_shape\":[5,4],\"shape\":[10,4]}},\"rule\":0,"
+        "\"style\":\"colwise\"}");
+  CHECK(WriteJson(*json.Find("rules"), 0) ==
+        "[{\"matches\":2,\"pattern\":\"mlp.{gate,up}\",\"source\":\"p.lua:1\",\"style\":\"colwise\"},"
+        "{\"matches\":1,\"pattern\":\"mlp.down\",\"source\":\"p.lua:2\",\"style\":\"rowwise\"}]");
+}
+
+TEST_CASE("paths fold by their numbers") {
+  CHECK(FoldPaths({"a.b"}) == "a.b");
+  CHECK(FoldPaths({"l.0.x", "l.1.x", "l.2.x", "l.5.x"}) == "l.{0..2,5}.x");
+  CHECK(FoldPaths({"l.0.e.0", "l.0.e.1", "l.1.e.0", "l.1.e.1"}) == "l.{0,1}.e.{0,1}");
+}
+
+TEST_CASE("every row of the algebra, and no other") {
+  const std::vector<Layout> layouts = {Layout::Replicate(), Layout::Shared(), Layout::Shard(0), Layout::Shard(1),
+                                       Layout::Partial()};
+  int rows = 0;
+  for (const Layout& from : layouts) {
+    for (const Layout& to : layouts) rows += from != to && RowOf(from, to) ? 1 : 0;
+  }
+  // replicate: 1 + 2; each shard: 3; partial: 2 + 2; shared: none.
+  CHECK(rows == 3 + 6 + 4);
+  CHECK_FALSE(RowOf(Layout::Shard(0, 4), Layout::Shard(0, 2)));
+}
+
+}  // namespace
+}  // namespace moonshard
