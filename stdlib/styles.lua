@@ -88,6 +88,7 @@ end
 ---@param residual layout  replicate, or shard(1) under sequence parallelism
 ---@return style
 function styles.norm_on(residual)
+  residual = takes("norm_on", { residual = residual }, { residual = "layout" }).residual
   local used <const> = residual == replicate and replicate or shared
   return style {
     name = "norm",

@@ -35,7 +35,17 @@ std::string Describe(lua_State* L, int index) {
 }
 
 int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index) {
-  ScriptState::From(L).Report(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), word);
+  ScriptState& state = ScriptState::From(L);
+  // The caret goes under the key that `what` names, else under the word.
+  const size_t open = what.find('\'');
+  const size_t close = open == std::string::npos ? open : what.find('\'', open + 1);
+  SourceSpan where;
+  if (close != std::string::npos) {
+    const std::string key = what.substr(open + 1, close - open - 1);
+    where = state.UserSpan(key.substr(key.rfind('.') + 1));
+  }
+  if (where.column == 0) where = state.UserSpan(word);
+  state.Report(MakeDiagnostic(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), where));
   return PushPoison(L);
 }
 
@@ -72,7 +82,11 @@ bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const
     if (named && std::ranges::find(keys, key) != keys.end()) continue;
     good = false;
     if (named) {
-      state.Report(Finding::kUnknownKey, "'" + word + "' has no key '" + key + "'", key, DidYouMean(key, keys));
+      const SourceSpan call = state.UserSpan();
+      Diagnostic d = MakeDiagnostic(Finding::kUnknownKey, "'" + word + "' has no key '" + key + "'",
+                                    state.sources().SpanOfKey(call.file, call.line, key));
+      d.help = DidYouMean(key, keys);
+      state.Report(std::move(d));
     } else {
       state.Report(Finding::kUnknownKey, "'" + word + "' takes no entry without a name", word,
                    keys.empty() ? "" : "keys: " + Join(keys, ", "));

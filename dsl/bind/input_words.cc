@@ -80,9 +80,10 @@ int MeshIndex(lua_State* L) {
   if (!name) return BadArgument(L, "mesh", "a mesh axis is a name", 2);
   const std::optional<MeshAxis> axis = MeshAxisFromName(*name);
   if (!axis) {
+    const std::vector<std::string> names(MeshAxisNames().rbegin(), MeshAxisNames().rend());  // tp is meant most often
     ScriptState::From(L).Report(Finding::kUnknownAxis, "no mesh axis '" + *name + "'", *name,
                                 *name == "rank" ? "a plan is the same on every rank, so it cannot see one"
-                                                : DidYouMean(*name, MeshAxisNames()));
+                                                : DidYouMean(*name, names));
     return PushPoison(L);
   }
   lua_pushinteger(L, Evaluation::From(L).inputs().mesh.size(*axis));

@@ -1,6 +1,7 @@
 #include "dsl/bind/names.h"
 
 #include <array>
+#include <map>
 
 namespace moonshard {
 namespace {
@@ -101,5 +102,30 @@ constexpr auto kNames = std::to_array<NameInfo>({
 }  // namespace
 
 std::span<const NameInfo> AllNames() { return kNames; }
+
+std::string LuacheckConfig() {
+  std::map<std::string, std::string> fields;  // by library; "" for a name that is none
+  for (const NameInfo& info : kNames) {
+    const std::string name = info.name;
+    if (name.find(':') != std::string::npos) continue;  // a method of a name that is there itself
+    const size_t dot = name.find('.');
+    std::string& list = fields[name.substr(0, dot)];
+    if (dot != std::string::npos) list += (list.empty() ? "\"" : ", \"") + name.substr(dot + 1) + "\"";
+  }
+  std::string out =
+      "-- For luacheck: the names of the plan language (dsl/bind/names.cc makes this file).\n"
+      "std = \"none\"\n"
+      "max_line_length = 160\n"
+      "read_globals = {\n";
+  for (const auto& [name, list] : fields) {
+    if (list.empty()) {
+      const bool open = name == "config" || name == "mesh" || name == "model";
+      out += "  " + name + " = { " + (open ? "other_fields = true" : "") + " },\n";
+      continue;
+    }
+    out += "  " + name + " = { fields = { " + list + " } },\n";
+  }
+  return out + "}\n";
+}
 
 }  // namespace moonshard

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 namespace moonshard {
 
@@ -14,5 +15,8 @@ struct NameInfo {
 
 // In the order in which a reference would have them: the plan, layouts, styles, stdlib, what a plan can see, Lua.
 std::span<const NameInfo> AllNames();
+
+// The text of .luacheckrc, with which luacheck knows these names and no others.
+std::string LuacheckConfig();
 
 }  // namespace moonshard

@@ -61,6 +61,7 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
     Diagnostics problems;
     std::optional<SourceFile> file = ReadSource(*found, evaluation.inputs().limits.source_bytes).Collect(problems);
     for (Diagnostic& problem : problems) evaluation.state().Report(std::move(problem));
+    if (file) file->folder = folder;  // a module's modules are the plan's too
     return file;
   }
   std::string help = DidYouMean(name, StdlibNames());
@@ -85,7 +86,11 @@ int Require(lua_State* L) {
     return PushPoison(L);
   }
   RunSource(L, *file);
-  if (IsTable(L, -1)) MakeReadOnly(L, ReadOnlyKind::kLibrary, name->c_str());
+  if (lua_getmetatable(L, -1) != 0) {
+    lua_pop(L, 1);  // a view of another module already
+  } else if (IsTable(L, -1)) {
+    MakeReadOnly(L, ReadOnlyKind::kLibrary, name->c_str());
+  }
   if (lua_isnil(L, -1)) {
     lua_pop(L, 1);
     lua_pushboolean(L, 1);

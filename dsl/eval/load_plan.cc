@@ -54,8 +54,8 @@ Result<Plan> Evaluate(const SourceFile& file, const PlanInputs& inputs) {
     }
     ReportUndeclaredOptions(evaluation, file.name);
   });
-  const Diagnostics& diagnostics = evaluation.state().diagnostics();
-  if (done && plan) return {*std::move(plan), diagnostics};
+  Diagnostics diagnostics = evaluation.state().TakeDiagnostics();
+  if (done && plan) return {*std::move(plan), std::move(diagnostics)};
   return diagnostics;
 }
 
@@ -99,7 +99,7 @@ Result<std::string> SelectPlan(const JsonValue& config) {
       if (selected.empty() && lua_getfield(L, 1, architecture.c_str()) == LUA_TSTRING) selected = lua_tostring(L, -1);
     }
   });
-  Check(done, "plans/index.lua does not evaluate: " + ToText(evaluation.state().diagnostics()));
+  Check(done, "plans/index.lua does not evaluate: " + ToText(evaluation.state().TakeDiagnostics()));
   if (!selected.empty()) return selected;
   Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, wanted.empty()
                                                             ? "config.json names no architecture"

@@ -38,6 +38,11 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string 
     d.finding = Finding::kScriptLimit;
     return d;
   }
+  // "(to close 'for' at line 2)": what is open when the text ends.
+  const size_t opened = message.find(" at line ");
+  if (token.empty() && opened != std::string::npos) {
+    d.related.push_back(state.sources().SpanOf(name, std::atoi(message.c_str() + opened + 9)));
+  }
   // In a list Lua notices a missing comma at the next word, which mostly stands on the next line.
   const bool in_list = message.starts_with("'}' expected") || message.starts_with("')' expected");
   const int before = state.sources().CodeLineBefore(name, line);

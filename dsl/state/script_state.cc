@@ -16,6 +16,7 @@ namespace {
 // milliseconds.
 constexpr int kHookInterval = 100;
 constexpr size_t kMostDiagnostics = 100;
+constexpr size_t kStepsOfReport = 1000;
 
 int64_t ThreadCpuNs() {
   timespec now{};
@@ -117,17 +118,36 @@ SourceSpan ScriptState::UserSpan(std::string_view token) {
   return internal;
 }
 
-void ScriptState::Report(Diagnostic diagnostic) {
-  if (diagnostics_.size() >= kMostDiagnostics) return;
+void ScriptState::Add(Diagnostic diagnostic) {
   const std::string text = diagnostic.ToText();
   const bool said = std::ranges::any_of(diagnostics_, [&](const Diagnostic& d) { return d.ToText() == text; });
   if (!said) diagnostics_.push_back(std::move(diagnostic));
+}
+
+void ScriptState::Report(Diagnostic diagnostic) {
+  Charge(kStepsOfReport);
+  if (diagnostics_.size() >= kMostDiagnostics) {
+    RaiseLimit("the plan has more than " + std::to_string(kMostDiagnostics) + " mistakes", "the rest is not shown");
+  }
+  Add(std::move(diagnostic));
 }
 
 void ScriptState::Report(Finding finding, std::string message, std::string_view token, std::string help) {
   Diagnostic diagnostic = MakeDiagnostic(finding, std::move(message), UserSpan(token));
   diagnostic.help = std::move(help);
   Report(std::move(diagnostic));
+}
+
+Diagnostics ScriptState::TakeDiagnostics() {
+  std::vector<std::string> files;
+  for (const Diagnostic& d : diagnostics_) {
+    if (std::ranges::find(files, d.where.file) == files.end()) files.push_back(d.where.file);
+  }
+  const auto place = [&](const Diagnostic& d) {
+    return std::pair(std::ranges::find(files, d.where.file) - files.begin(), d.where.line);
+  };
+  std::ranges::stable_sort(diagnostics_, {}, place);
+  return std::move(diagnostics_);
 }
 
 int ScriptState::MessageHandler(lua_State* L) {
@@ -139,12 +159,15 @@ int ScriptState::MessageHandler(lua_State* L) {
 void ScriptState::ReportRaised() {
   if (limit_) {
     limit_->where = UserSpan();
-    Report(*limit_);
+    Add(*limit_);
     return;
   }
   if (lua_type(lua_, -1) != LUA_TSTRING) {
-    Report(Finding::kScriptError, std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error", "error",
-           "error takes text");
+    Diagnostic d = MakeDiagnostic(Finding::kScriptError,
+                                  std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error",
+                                  UserSpan("error"));
+    d.help = "error takes text";
+    Add(std::move(d));
     return;
   }
   std::string message = lua_tostring(lua_, -1);
@@ -159,20 +182,22 @@ void ScriptState::ReportRaised() {
     }
   }
   if (message == "not enough memory") {
-    Report(Finding::kScriptLimit, MemoryMessage(limits_));
+    Add(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), UserSpan()));
     return;
   }
   // What poison caused was said where the poison was made.
   if (HasErrors(diagnostics_) && message.find(kPoisonName) != std::string::npos) return;
   if (message.find("stack overflow") != std::string::npos) {
-    Report(Finding::kScriptLimit, "the plan calls functions too deeply", {}, "is there a function that calls itself?");
+    Diagnostic d = MakeDiagnostic(Finding::kScriptLimit, "the plan calls functions too deeply", UserSpan());
+    d.help = "is there a function that calls itself?";
+    Add(std::move(d));
     return;
   }
   // Lua names the variable as (global 'x'), (local 'x'), (field 'x'): the caret goes under it.
   std::string token;
   const size_t quote = message.find('\'');
   if (quote != std::string::npos) token = message.substr(quote + 1, message.find('\'', quote + 1) - quote - 1);
-  Report(Finding::kScriptError, message, token);
+  Add(MakeDiagnostic(Finding::kScriptError, message, UserSpan(token)));
 }
 
 int ScriptState::CallBody(lua_State* L) {
@@ -192,9 +217,9 @@ bool ScriptState::Run(const std::function<void(lua_State*)>& body) {
   if (exception_) std::rethrow_exception(exception_);
   if (status == LUA_OK) return true;
   if (status == LUA_ERRMEM) {
-    Report(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), last_seen_));
+    Add(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), last_seen_));
   } else if (!HasErrors(diagnostics_)) {  // the handler itself had no room left
-    Report(MakeDiagnostic(Finding::kScriptLimit, "the plan calls functions too deeply", last_seen_));
+    Add(MakeDiagnostic(Finding::kScriptLimit, "the plan calls functions too deeply", last_seen_));
   }
   return false;
 }

@@ -60,11 +60,12 @@ class ScriptState {
   // The innermost line of the user's: frames of C functions and of internal sources are passed over. With a column where
   // `token` stands in it.
   SourceSpan UserSpan(std::string_view token = {});
-  // Adds a diagnostic; one that was said before with the same text is left out.
+  // Adds a diagnostic; one that was said before with the same text is left out. Ends the script after the hundredth.
   void Report(Diagnostic diagnostic);
   // The same, at the user's line, with the caret under `token`.
   void Report(Finding finding, std::string message, std::string_view token = {}, std::string help = {});
-  const Diagnostics& diagnostics() const { return diagnostics_; }
+  // In the order in which they were reported, but those of one file by line.
+  Diagnostics TakeDiagnostics();
 
   // Keeps a C++ exception that reached the trampoline (guarded.h); Run throws it.
   void KeepException(std::exception_ptr exception) { exception_ = std::move(exception); }
@@ -75,6 +76,7 @@ class ScriptState {
   static int MessageHandler(lua_State* L);
   static int CallBody(lua_State* L);
   void ReportRaised();
+  void Add(Diagnostic diagnostic);
 
   ScriptLimits limits_;
   lua_State* lua_ = nullptr;

@@ -1,5 +1,6 @@
 #include "dsl/state/sources.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "engine/base/text.h"
@@ -62,6 +63,20 @@ SourceSpan Sources::SpanOf(const std::string& name, int line, std::string_view t
   span.column = ColumnOf(span.text, token);
   span.length = span.column > 0 ? static_cast<int>(token.size()) : 0;
   return span;
+}
+
+SourceSpan Sources::SpanOfKey(const std::string& name, int line, std::string_view key) const {
+  constexpr int kMostLines = 200;
+  for (int i = line; i < line + kMostLines; ++i) {
+    SourceSpan span = SpanOf(name, i, key);
+    if (i > line && span.text.empty() && span.column == 0 && SpanOf(name, i + 1).text.empty()) break;
+    if (span.column == 0) continue;
+    const size_t next = span.text.find_first_not_of(" \t", static_cast<size_t>(span.column - 1) + key.size());
+    const bool assigned = next != std::string::npos && span.text[next] == '=' &&
+                          (next + 1 == span.text.size() || span.text[next + 1] != '=');
+    if (assigned) return span;
+  }
+  return SpanOf(name, line, key);
 }
 
 int Sources::CodeLineBefore(const std::string& name, int line) const {

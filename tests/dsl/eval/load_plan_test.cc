@@ -3,23 +3,11 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "tests/dsl/inputs.h"
 #include "tests/support/golden.h"
 
 namespace moonshard {
 namespace {
-
-PlanInputs LlamaInputs(int64_t tp) {
-  PlanInputs inputs;
-  inputs.config = ParseJson(R"({"num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 64,
-      "rope_scaling": {"factor": 8.0}, "layer_types": ["full", "sliding"], "sliding_window": null})",
-                            "config.json").ValueOrThrow();
-  inputs.mesh = MeshShape::Parse("tp=" + std::to_string(tp)).ValueOrThrow();
-  return inputs;
-}
-
-std::string TextOf(const Result<Plan>& plan) {
-  return plan.ok() ? plan.value().ToText() : ToText(plan.diagnostics());
-}
 
 const std::string kGoldens = MOONSHARD_SOURCE_DIR "/tests/cases/plans/";
 

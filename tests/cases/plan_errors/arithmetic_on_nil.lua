@@ -1,0 +1,2 @@
+local window = config.sliding_window
+return plan { divides(window / 2, 8) }

@@ -1,0 +1,18 @@
+return plan {
+  at(3, colwise {}),
+  at("", colwise {}),
+  at("a", colwise),
+  at("b", "colwise"),
+  at("c", colwise { heads = "8" }),
+  at("d", colwise(replicate)),
+  at("e", style { params = { weight = 0 } }),
+  at("f", style { outputs = { { partial } } }),
+  at("g", packed(0, { 64, -1 })),
+  at("h", packed(0, { 64, 32 }, { heads = { 8 } })),
+  at("i", on("tp", 3)),
+  at("j", style { lookup = "hashed" }),
+  at("k", norm_on("replicate")),
+  colwise {},
+  "lm_head",
+  default(replicate),
+}

@@ -1,0 +1,2 @@
+local block = require "modules.block"
+return plan { block.attention("model.layers.*") }

@@ -1,0 +1,1 @@
+return plan { extends "not_a_plan" }

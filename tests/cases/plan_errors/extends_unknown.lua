@@ -1,0 +1,1 @@
+return plan { extends "lama", extends "gpt9" }

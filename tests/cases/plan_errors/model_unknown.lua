@@ -1,0 +1,1 @@
+return plan { model:has("lm_head") and at("lm_head", colwise {}) }

@@ -1,0 +1,5 @@
+local rules = {
+  a = 1
+  b = 2,
+}
+return rules

@@ -1,0 +1,4 @@
+local helpers = {}
+return plan {
+  helpers.attention("model"),
+}

@@ -1,0 +1,1 @@
+return { at("lm_head", colwise {}) }

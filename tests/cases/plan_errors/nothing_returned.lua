@@ -1,0 +1,1 @@
+plan { at("lm_head", colwise {}) }

@@ -1,0 +1,4 @@
+return plan {
+  default(replicated()),
+  default(replicated()),
+}

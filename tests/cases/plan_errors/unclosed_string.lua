@@ -1,0 +1,1 @@
+return plan { at("lm_head, colwise {}) }

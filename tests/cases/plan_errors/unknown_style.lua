@@ -1,0 +1,4 @@
+return plan {
+  at("lm_head", colwse { input = replicate }),
+  at("model.norm", norm_on(replicat)),
+}

@@ -1,0 +1,3 @@
+--- expect: MS0102
+local f = _G
+return plan { f("x") }

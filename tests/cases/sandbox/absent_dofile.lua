@@ -1,0 +1,3 @@
+--- expect: MS0102
+local f = dofile
+return plan { f("x") }

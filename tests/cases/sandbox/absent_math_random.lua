@@ -1,0 +1,3 @@
+--- expect: MS0103
+local f = math.random
+return plan { f("x") }

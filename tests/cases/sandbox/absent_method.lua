@@ -1,0 +1,2 @@
+--- expect: MS0103
+return plan { ("x"):dump() }

@@ -1,0 +1,3 @@
+--- expect: MS0102
+local f = rawequal
+return plan { f("x") }

@@ -1,0 +1,3 @@
+--- expect: MS0102
+local f = rawget
+return plan { f("x") }

@@ -1,0 +1,3 @@
+--- expect: MS0102
+local f = setmetatable
+return plan { f("x") }

@@ -1,0 +1,3 @@
+--- expect: MS0103
+local f = string.unpack
+return plan { f("x") }

@@ -1,0 +1,3 @@
+--- expect: MS0103
+local f = table.move
+return plan { f("x") }

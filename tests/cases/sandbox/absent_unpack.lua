@@ -1,0 +1,3 @@
+--- expect: MS0102
+local f = unpack
+return plan { f("x") }

@@ -1,0 +1,2 @@
+--- expect: ok
+return plan { divides(1, #"ÿþ") }

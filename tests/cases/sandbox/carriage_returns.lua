@@ -1,0 +1,3 @@
+--- expect: ok
+local a = 1
+return plan { divides(1, a) }

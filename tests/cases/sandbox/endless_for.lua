@@ -1,0 +1,2 @@
+--- expect: MS0109
+for i = 1, math.maxinteger do end

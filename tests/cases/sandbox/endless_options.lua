@@ -1,0 +1,2 @@
+--- expect: MS0109
+while true do local o = options { a = 1 } end

@@ -1,0 +1,2 @@
+--- expect: MS0109
+while true do end

@@ -1,0 +1,3 @@
+--- expect: MS0115
+shard = nil
+return plan {}

@@ -1,0 +1,2 @@
+--- expect: MS0108
+error()

@@ -1,0 +1,2 @@
+--- expect: MS0108
+return string.format("%1000d", 1)

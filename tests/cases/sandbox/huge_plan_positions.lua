@@ -1,0 +1,2 @@
+--- expect: ok
+return plan { [math.maxinteger] = at("x", colwise {}) }

@@ -1,0 +1,3 @@
+--- expect: MS0108
+local _ENV = {}
+return plan {}

@@ -1,0 +1,2 @@
+--- expect: MS0109
+local function f(a, b) table.sort({ 1, 2 }, f) return a < b end f(1, 2)

@@ -1,0 +1,2 @@
+--- expect: MS0108
+local s = string.rep("x", 1073741824)

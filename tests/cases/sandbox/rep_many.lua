@@ -1,0 +1,2 @@
+--- expect: MS0109
+local t = {} for i = 1, 100000 do t[#t + 1] = string.rep("abc" .. i, 100000) end

@@ -1,0 +1,5 @@
+--- expect: MS0111
+require "..secret"
+require "/etc/passwd"
+require "a/b"
+return plan {}

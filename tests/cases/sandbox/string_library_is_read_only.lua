@@ -1,0 +1,3 @@
+--- expect: MS0115
+string.rep = nil
+return plan {}

@@ -1,0 +1,2 @@
+--- expect: MS0109
+local function f() return f() end f()

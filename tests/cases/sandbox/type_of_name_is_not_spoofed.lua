@@ -1,0 +1,2 @@
+--- expect: MS0107
+return plan { at("x", { __name = "style" }) }

@@ -1,0 +1,2 @@
+--- expect: MS0108
+return table.unpack({}, math.mininteger, math.maxinteger)
