@@ -1,6 +1,6 @@
-// JsonValue: a JSON value as plain data, for config.json, a checkpoint's index and what the program prints. Objects keep
-// their keys sorted, so that whatever is made by walking one is the same on every rank; the text written from a value
-// depends on the value alone.
+// JsonValue: a JSON value as plain data, for config.json, a checkpoint's index and what the program prints. Objects
+// keep their keys sorted, so that whatever is made by walking one is the same on every rank; the text written from a
+// value depends on the value alone.
 #pragma once
 
 #include <concepts>
@@ -24,7 +24,8 @@ class JsonValue {
   JsonValue();  // null
   JsonValue(std::nullptr_t);
   template <std::integral T>
-  JsonValue(T value) : JsonValue(Integral(), Widened<T>(value)) {}  // NOLINT(google-explicit-constructor): a literal is one
+  JsonValue(T value)
+      : JsonValue(Integral(), Widened<T>(value)) {}  // NOLINT(google-explicit-constructor): a literal is one
   JsonValue(double value);
   JsonValue(const char* value);
   JsonValue(std::string_view value);
@@ -85,8 +86,9 @@ Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name)
 Result<JsonValue> ReadJsonFile(const std::string& path);
 
 // The value as text, keys sorted, doubles as the shortest text that reads back as the same double ("1.0" keeps its
-// point; one that is not finite is null, for JSON has no other word). indent 0: one line, no spaces. indent n: n spaces
-// a level, a line each, an array of numbers on one line. Bytes that are not UTF-8 become U+FFFD. No line end at the end.
+// point; one that is not finite is null, for JSON has no other word). indent 0: one line, no spaces. indent n: n
+// spaces a level, a line each, an array of numbers on one line. Bytes that are not UTF-8 become U+FFFD. No line end
+// at the end.
 std::string WriteJson(const JsonValue& value, int indent);
 
 // A JSON string with its quotes, as WriteJson writes it.

@@ -21,12 +21,12 @@ inline constexpr int kJsonDepthLimit = 128;
 
 enum class JsonEvent : uint8_t {
   kNull,
-  kBool,         // boolean
-  kUnsigned,     // integer
-  kNegative,     // negative: an integer below zero
-  kDouble,       // number: has a fraction or an exponent, or fits no 64 bit integer, or is "-0"
-  kString,       // text
-  kKey,          // text; the value follows
+  kBool,      // boolean
+  kUnsigned,  // integer
+  kNegative,  // negative: an integer below zero
+  kDouble,    // number: has a fraction or an exponent, or fits no 64 bit integer, or is "-0"
+  kString,    // text
+  kKey,       // text; the value follows
   kBeginObject,
   kEndObject,
   kBeginArray,

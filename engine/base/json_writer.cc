@@ -7,7 +7,8 @@
 namespace moonshard {
 namespace {
 
-// Length of the UTF-8 sequence at the start of `text` (RFC 3629: no surrogates, nothing overlong); 0 where there is none.
+// Length of the UTF-8 sequence at the start of `text` (RFC 3629: no surrogates, nothing overlong); 0 where there is
+// none.
 size_t Utf8Length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : 0); };
   const auto follows = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };

@@ -30,9 +30,9 @@ DimPieces::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64
 std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
   if (part.heads == 0) return std::nullopt;
   if (part.heads < 0 || part.size % part.heads != 0) {
-    Diagnostic d = MakeDiagnostic(Finding::kHeadsDoNotFit, "a dim of " + std::to_string(part.size) +
-                                                               " elements is not made of " +
-                                                               std::to_string(part.heads) + " heads");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kHeadsDoNotFit, "a dim of " + std::to_string(part.size) + " elements is not made of " +
+                                                    std::to_string(part.heads) + " heads");
     d.declared = "heads = " + std::to_string(part.heads);
     d.required = "a number of heads that divides " + std::to_string(part.size);
     return d;
@@ -42,8 +42,8 @@ std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
   for (int64_t size : LegalAxisSizes(part.heads, std::max<int64_t>(ranks, part.heads) * 2)) {
     legal.push_back(std::to_string(size));
   }
-  Diagnostic d = MakeDiagnostic(Finding::kHeadsDoNotFit, std::to_string(part.heads) + " heads do not fit on " +
-                                                             std::to_string(ranks) + " ranks");
+  Diagnostic d = MakeDiagnostic(
+      Finding::kHeadsDoNotFit, std::to_string(part.heads) + " heads do not fit on " + std::to_string(ranks) + " ranks");
   d.declared = "heads = " + std::to_string(part.heads) + " over " + std::to_string(ranks) + " ranks";
   d.required = "an axis size that divides the heads or is a multiple of them";
   d.help = "legal sizes: " + Join(legal, ", ");

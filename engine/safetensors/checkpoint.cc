@@ -19,7 +19,8 @@ class CheckpointOpener {
   Result<Checkpoint> OpenFolder() {
     const std::filesystem::path folder(out_.path_);
     std::error_code ignored;
-    if (std::filesystem::exists(folder / kCheckpointFile, ignored)) return OpenFile((folder / kCheckpointFile).string());
+    if (std::filesystem::exists(folder / kCheckpointFile, ignored))
+      return OpenFile((folder / kCheckpointFile).string());
     const std::string index_path = (folder / kCheckpointIndex).string();
     if (!std::filesystem::exists(index_path, ignored)) return NoCheckpoint(folder);
     Result<CheckpointIndex> index = ReadCheckpointIndex(index_path);
@@ -46,8 +47,9 @@ class CheckpointOpener {
   Diagnostics NoCheckpoint(const std::filesystem::path& folder) {
     std::error_code ignored;
     const bool is_folder = std::filesystem::is_directory(folder, ignored);
-    Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "there is no " + std::string(is_folder ? "checkpoint in" : "folder") +
-                                                              " '" + folder.string() + "'");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kFileNotFound, "there is no " + std::string(is_folder ? "checkpoint in" : "folder") +
+                                                   " '" + folder.string() + "'");
     d.path = folder.string();
     d.required = std::string(kCheckpointFile) + ", or " + kCheckpointIndex + " with the files it names";
     return {std::move(d)};
@@ -102,7 +104,8 @@ class CheckpointOpener {
     const auto wanted = static_cast<uint32_t>(file - out_.files_.begin());
     const auto [begin, end] = std::ranges::equal_range(out_.tensors_, name, {}, &StoredTensor::name);
     if (std::any_of(begin, end, [&](const StoredTensor& t) { return t.file == wanted; })) return;
-    Diagnostic d = MakeDiagnostic(Finding::kBadIndex, "the index puts tensor " + QuotedName(name) + " into a file that lacks it");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kBadIndex, "the index puts tensor " + QuotedName(name) + " into a file that lacks it");
     d.where.file = index_path;
     d.path = name;
     d.declared = "'" + path + "'";

@@ -36,10 +36,10 @@ struct CheckpointFile {
 
 class Checkpoint {
  public:
-  // The checkpoint in a folder. Errors, all that are found: those of ReadHeader for every file; kFileNotFound where there
-  // is neither file nor index, and for a file that the index names; kBadJson and kBadIndex: an index without weight_map,
-  // a file name that leads out of the folder, a tensor that the index puts into a file that lacks it, a tensor in two
-  // files. Warnings: a tensor in a file that the index does not know, which is taken all the same.
+  // The checkpoint in a folder. Errors, all that are found: those of ReadHeader for every file; kFileNotFound where
+  // there is neither file nor index, and for a file that the index names; kBadJson and kBadIndex: an index without
+  // weight_map, a file name that leads out of the folder, a tensor that the index puts into a file that lacks it, a
+  // tensor in two files. Warnings: a tensor in a file that the index does not know, which is taken all the same.
   static Result<Checkpoint> Open(const std::string& folder, HeaderOptions options = {});
   // One file of any name. Errors: those of ReadHeader.
   static Result<Checkpoint> OpenFile(const std::string& path, HeaderOptions options = {});

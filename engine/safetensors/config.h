@@ -1,6 +1,6 @@
-// ModelConfig: the config.json of a model folder, as the plan language shows it (`config`), as the reference models read
-// it and as the module tree takes ties from it. The fields stay as the file has them: what a missing one means is for
-// whoever asks.
+// ModelConfig: the config.json of a model folder, as the plan language shows it (`config`), as the reference models
+// read it and as the module tree takes ties from it. The fields stay as the file has them: what a missing one means
+// is for whoever asks.
 #pragma once
 
 #include <optional>

@@ -39,7 +39,8 @@ std::optional<uint64_t> BitsOf(const RawTensor& tensor) {
 uint64_t CheckTensors(const std::vector<RawTensor>& sorted, const std::string& file_name, Diagnostics& found) {
   uint64_t reached = 0;
   size_t complaints = 0;
-  const auto complain = [&](const RawTensor& tensor, const std::string& what, std::string declared, std::string required) {
+  const auto complain = [&](const RawTensor& tensor, const std::string& what, std::string declared,
+                            std::string required) {
     if (++complaints > kMostComplaints) return;
     Diagnostic d = BadSafetensors(file_name, tensor.name, "tensor " + QuotedName(tensor.name) + " " + what);
     d.declared = std::move(declared);
@@ -68,8 +69,8 @@ uint64_t CheckTensors(const std::vector<RawTensor>& sorted, const std::string& f
     }
   }
   if (complaints > kMostComplaints) {
-    found.push_back(BadSafetensors(file_name, "",
-                                   std::to_string(complaints - kMostComplaints) + " more tensors with such faults"));
+    found.push_back(
+        BadSafetensors(file_name, "", std::to_string(complaints - kMostComplaints) + " more tensors with such faults"));
   }
   return reached;
 }
@@ -80,12 +81,14 @@ void CheckFileLength(const Header& header, uint64_t file_bytes, const std::strin
   const bool overflow = __builtin_add_overflow(header.data_begin, header.data_bytes, &wanted);
   if (!overflow && wanted == file_bytes) return;
   const bool shorter = overflow || file_bytes < wanted;
-  Diagnostic d = BadSafetensors(file_name, "", shorter ? "the file is shorter than its header says: it was cut off"
-                                                       : "the file goes on after its last tensor");
+  Diagnostic d = BadSafetensors(
+      file_name, "",
+      shorter ? "the file is shorter than its header says: it was cut off" : "the file goes on after its last tensor");
   d.declared = std::to_string(file_bytes) + " bytes";
   d.required = (overflow ? "more than 2^64" : std::to_string(wanted)) + " bytes: " + std::to_string(header.data_begin) +
                " to the end of the header, " + std::to_string(header.data_bytes) + " of tensors";
-  if (file_bytes == header.data_begin) d.help = "the file holds the header alone, which is enough only where no weight is read";
+  if (file_bytes == header.data_begin)
+    d.help = "the file holds the header alone, which is enough only where no weight is read";
   found.push_back(std::move(d));
 }
 
@@ -93,15 +96,16 @@ void CheckFileLength(const Header& header, uint64_t file_bytes, const std::strin
 std::optional<uint64_t> JsonBytes(std::string_view head, uint64_t file_bytes, const std::string& file_name,
                                   Diagnostics& found) {
   if (file_bytes < kHeaderLengthBytes || head.size() < kHeaderLengthBytes) {
-    found.push_back(BadSafetensors(file_name, "", "a file of " + std::to_string(file_bytes) +
-                                                      " bytes is too short for a safetensors header"));
+    found.push_back(BadSafetensors(
+        file_name, "", "a file of " + std::to_string(file_bytes) + " bytes is too short for a safetensors header"));
     return std::nullopt;
   }
   uint64_t length = 0;
   for (size_t i = kHeaderLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(head[i]);
   if (length > kMaxHeaderBytes || length > file_bytes - kHeaderLengthBytes) {
-    Diagnostic d = BadSafetensors(file_name, "", "the header's length cannot be right: this is no safetensors file, or it "
-                                                 "was cut off");
+    Diagnostic d = BadSafetensors(file_name, "",
+                                  "the header's length cannot be right: this is no safetensors file, or it "
+                                  "was cut off");
     d.declared = std::to_string(length) + " bytes";
     d.required = "at most " + std::to_string(std::min(kMaxHeaderBytes, file_bytes - kHeaderLengthBytes)) + " bytes";
     found.push_back(std::move(d));

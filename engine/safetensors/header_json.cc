@@ -181,8 +181,9 @@ class HeaderSink {
       out_.tensors.push_back(std::move(tensor_));
       return;
     }
-    Diagnostic d = BadSafetensors(file_name_, tensor_.name,
-                                  "tensor " + QuotedName(tensor_.name) + " stands twice in the header; the last one counts");
+    Diagnostic d =
+        BadSafetensors(file_name_, tensor_.name,
+                       "tensor " + QuotedName(tensor_.name) + " stands twice in the header; the last one counts");
     d.severity = Severity::kWarning;
     found_.push_back(std::move(d));
     out_.tensors[known->second] = std::move(tensor_);

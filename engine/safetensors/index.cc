@@ -35,7 +35,8 @@ Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path) {
   const std::string required = "\"weight_map\": {\"tensor\": \"file.safetensors\", ...}";
   const JsonValue* map = read.value().Find("weight_map");
   if (!map || !map->is_object()) {
-    return BadIndex(path, map ? std::string("weight_map is a ") + map->KindName() : "the index has no weight_map", required);
+    return BadIndex(path, map ? std::string("weight_map is a ") + map->KindName() : "the index has no weight_map",
+                    required);
   }
   CheckpointIndex index;
   Diagnostics errors;
@@ -48,8 +49,9 @@ Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path) {
     } else if (StaysInFolder(file.AsString())) {
       index.file_of.emplace(tensor, file.AsString());
     } else if (refused.insert(file.AsString()).second) {
-      Diagnostic d = BadIndex(path, "the index names the file " + QuotedName(file.AsString()) + ", which is not in its folder",
-                              "the name of a file beside the index");
+      Diagnostic d =
+          BadIndex(path, "the index names the file " + QuotedName(file.AsString()) + ", which is not in its folder",
+                   "the name of a file beside the index");
       d.path = tensor;
       errors.push_back(std::move(d));
     }

@@ -13,9 +13,9 @@ struct CheckpointIndex {
   std::map<std::string, std::string> file_of;  // tensor name -> file name within the folder
 };
 
-// Reads {"metadata": {...}, "weight_map": {"tensor": "file"}}. Errors, all that are found: those of ReadJsonFile (a tensor
-// that stands twice is kBadJson); kBadIndex: no weight_map, or one that is not an object of texts; a file name that is
-// empty, absolute or leads out of the folder.
+// Reads {"metadata": {...}, "weight_map": {"tensor": "file"}}. Errors, all that are found: those of ReadJsonFile (a
+// tensor that stands twice is kBadJson); kBadIndex: no weight_map, or one that is not an object of texts; a file name
+// that is empty, absolute or leads out of the folder.
 Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path);
 
 }  // namespace moonshard

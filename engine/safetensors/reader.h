@@ -6,8 +6,9 @@
 //   pread into the destination      1.6      2.0             1.4                     1.2
 //   mmap, memcpy, DONTNEED          1.3      1.5             1.6                     1.0
 //   pread of whole rows, memcpy      -        -              1.3                     0.6
-// pread never loses by more than the noise, its pages do not count as this process's memory, and a file that shrinks is
-// an error instead of SIGBUS. Runs too short for a call each are read together with the bytes between them.
+// pread never loses by more than the noise, its pages do not count as this process's memory, and a file that shrinks
+// is an error instead of SIGBUS. Runs too short for a call each are read together with the bytes between them. What
+// follows is fetched ahead: the same file out of the page cache came in 3 to 5 seconds instead of 16 to 20.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,11 @@ class PieceReader {
   // `checkpoint` must outlive the reader.
   explicit PieceReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // The sub-block of `tensor` that `dims` selects, row-major and contiguous, to `destination`. dims[d] are the indices of
-  // dim d in the order in which the piece holds them (DimPieces::of); they lie within the dim. The destination has
-  // PieceBytes bytes. What is returned is an error: kFileNotFound, kFileUnreadable (also where the file is not the one
-  // whose header was read), kNotSupported (a piece of a sub-byte dtype that begins or ends within a byte, or a
-  // checkpoint of headers only).
+  // The sub-block of `tensor` that `dims` selects, row-major and contiguous, to `destination`. dims[d] are the
+  // indices of dim d in the order in which the piece holds them (DimPieces::of); they lie within the dim. The
+  // destination has PieceBytes bytes. What is returned is an error: kFileNotFound, kFileUnreadable (also where the
+  // file is not the one whose header was read), kNotSupported (a piece of a sub-byte dtype that begins or ends within
+  // a byte, or a checkpoint of headers only).
   std::optional<Diagnostic> ReadPiece(const StoredTensor& tensor, std::span<const std::vector<Interval>> dims,
                                       void* destination);
   // The whole tensor: tensor.bytes bytes.

@@ -16,10 +16,11 @@ constexpr std::array<std::string_view, 6> kTokenEmbeddings = {"embed_tokens", "w
                                                               "embed_in",     "embedding", "tok_embeddings"};
 // Decoder model types whose configuration class in transformers 5.18 has tie_word_embeddings = True.
 constexpr std::array<std::string_view, 17> kTiedByDefault = {
-    "bloom",       "cohere",  "cohere2", "falcon", "gemma",       "gemma2",   "gemma3",     "gemma3_text", "gpt2",
-    "gpt_bigcode", "gpt_neo", "lfm2",    "mpt",    "openai-gpt",  "opt",      "smollm3",    "starcoder2"};
-constexpr std::array<std::string_view, 7> kBuffers = {"inv_freq",     "original_inv_freq",   "running_mean", "running_var",
-                                                      "masked_bias", "num_batches_tracked", "position_ids"};
+    "bloom",       "cohere",  "cohere2", "falcon", "gemma",      "gemma2", "gemma3",  "gemma3_text", "gpt2",
+    "gpt_bigcode", "gpt_neo", "lfm2",    "mpt",    "openai-gpt", "opt",    "smollm3", "starcoder2"};
+constexpr std::array<std::string_view, 7> kBuffers = {"inv_freq",    "original_inv_freq", "running_mean",
+                                                      "running_var", "masked_bias",       "num_batches_tracked",
+                                                      "position_ids"};
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
@@ -55,7 +56,9 @@ struct NaturalOrder {
   }
 };
 
-int PlaceInModule(const Parameter& parameter) { return parameter.name == kWeight ? 0 : parameter.name == "bias" ? 1 : 2; }
+int PlaceInModule(const Parameter& parameter) {
+  return parameter.name == kWeight ? 0 : parameter.name == "bias" ? 1 : 2;
+}
 
 std::string GuessKind(std::string_view path, const ModuleTree::Signature& parameters) {
   const auto weight = std::ranges::find(parameters, kWeight, &Parameter::name);

@@ -17,10 +17,10 @@ namespace moonshard {
 // weight of two dims; "Norm" where there is only a weight of one dim, with or without a bias; else "". What HF models
 // register as buffers (inv_freq, running_mean, ...) is marked as such.
 //
-// Ties: where the config's tie_word_embeddings is true, lm_head.weight is the embedding's weight, stored or not; a head
-// that is not stored is added. The embedding (embed_tokens, wte, ...) comes first in the tie. Where the field is missing
-// the head is tied if the architecture is a "...ForCausalLM" that transformers ties by default and the file has no
-// head.
+// Ties: where the config's tie_word_embeddings is true, lm_head.weight is the embedding's weight, stored or not; a
+// head that is not stored is added. The embedding (embed_tokens, wte, ...) comes first in the tie. Where the field is
+// missing the head is tied if the architecture is a "...ForCausalLM" that transformers ties by default and the file
+// has no head.
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace moonshard

@@ -1,7 +1,7 @@
-// SafetensorsWriter: writes a safetensors file as a stream. All tensors are declared first, then their bytes follow in
-// the order of order(), in chunks of any size; nothing is held but a buffer. The file appears under its name only when it
-// is whole: it is written beside it, synced, renamed, and the folder is synced. Elements pass through unchanged, whatever
-// their dtype.
+// SafetensorsWriter: writes a safetensors file as a stream. All tensors are declared first, then their bytes follow
+// in the order of order(), in chunks of any size; nothing is held but a buffer. The file appears under its name only
+// when it is whole: it is written beside it, synced, renamed, and the folder is synced. Elements pass through
+// unchanged, whatever their dtype.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct TensorSpec {
 class SafetensorsWriter {
  public:
   // Creates the temporary file and writes the header: tensors by the alignment of their dtype, widest first, then by
-  // name, as the Rust writer does; the header padded with spaces to a multiple of 8. Errors: kWriteFailed (also for a name
-  // that stands twice, is "__metadata__" or is not UTF-8, for a negative size, and for sub-byte elements that do not fill
-  // their last byte).
+  // name, as the Rust writer does; the header padded with spaces to a multiple of 8. Errors: kWriteFailed (also for a
+  // name that stands twice, is "__metadata__" or is not UTF-8, for a negative size, and for sub-byte elements that do
+  // not fill their last byte).
   static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorSpec> tensors,
                                           const std::map<std::string, std::string>& metadata = {});
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;

@@ -31,8 +31,9 @@ TEST_CASE("a diagnostic's text") {
   CHECK(MakeDiagnostic(Finding::kUnusedAxis, "axis 'cp' is unused").ToText() == "warning[MS0307]: axis 'cp' is unused");
   CHECK(MakeDiagnostic(Finding::kBadJson, "x", {.file = "f"}).ToText() == "f: error[MS0405]: x");
   // A tab before the caret stays one.
-  CHECK_THAT(MakeDiagnostic(Finding::kSyntax, "x", {.file = "f", .line = 1, .column = 2, .length = 1, .text = "\ty"}).ToText(),
-             Catch::EndsWith("\n      | \t^"));
+  CHECK_THAT(
+      MakeDiagnostic(Finding::kSyntax, "x", {.file = "f", .line = 1, .column = 2, .length = 1, .text = "\ty"}).ToText(),
+      Catch::EndsWith("\n      | \t^"));
 }
 
 TEST_CASE("several diagnostics, and whether one of them is an error") {

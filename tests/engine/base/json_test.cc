@@ -11,7 +11,9 @@ using namespace moonshard;
 
 namespace {
 
-std::string Nested(int depth) { return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']'); }
+std::string Nested(int depth) {
+  return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']');
+}
 
 std::string ErrorOf(std::string_view text) {
   const Result<JsonValue> result = ParseJson(text, "c.json");
@@ -21,8 +23,9 @@ std::string ErrorOf(std::string_view text) {
 }  // namespace
 
 TEST_CASE("a value is read as what it is") {
-  const JsonValue v = ParseJson(R"( {"b": [1, -2, 2.0, 1e3, "x", null, true], "a": {"k": 18446744073709551615}} )", "c.json")
-                          .ValueOrThrow();
+  const JsonValue v =
+      ParseJson(R"( {"b": [1, -2, 2.0, 1e3, "x", null, true], "a": {"k": 18446744073709551615}} )", "c.json")
+          .ValueOrThrow();
   REQUIRE(v.Keys() == std::vector<std::string>{"a", "b"});
   const JsonValue::Array& b = v.Find("b")->AsArray();
   CHECK(b[0].AsInt() == 1);
@@ -123,9 +126,10 @@ TEST_CASE("writing is stable and reads back") {
   object["d"] = 2.0;
   const JsonValue value = object;
   CHECK(WriteJson(value, 0) ==
-        "{\"a\":\"q\\\"\\\\\\n\\u0001\xEF\xBF\xBD\xc3\xa9\",\"d\":2.0,\"l\":[\"x\",[]],\"m\":{},\"n\":null,\"z\":[1,2.5,-3]}");
-  CHECK(WriteJson(JsonValue(JsonValue::Object{{"a", 1}, {"b", JsonValue::Array{"x"}}, {"c", JsonValue::Array{1, 2}}}), 2) ==
-        "{\n  \"a\": 1,\n  \"b\": [\n    \"x\"\n  ],\n  \"c\": [1, 2]\n}");
+        "{\"a\":\"q\\\"\\\\\\n\\u0001\xEF\xBF\xBD\xc3\xa9\",\"d\":2.0,\"l\":[\"x\",[]],\"m\":{},\"n\":null,\"z\":[1,2."
+        "5,-3]}");
+  CHECK(WriteJson(JsonValue(JsonValue::Object{{"a", 1}, {"b", JsonValue::Array{"x"}}, {"c", JsonValue::Array{1, 2}}}),
+                  2) == "{\n  \"a\": 1,\n  \"b\": [\n    \"x\"\n  ],\n  \"c\": [1, 2]\n}");
   const double doubles[] = {0.1, 1e-5, 1e300, 5e-324, -0.0, 500000.0, 1.0 / 3, 1e21, 123456789012345680.0};
   for (double d : doubles) {
     CAPTURE(d);

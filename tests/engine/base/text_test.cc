@@ -21,8 +21,14 @@ TEST_CASE("edit distance") {
     const char* b;
     size_t distance;
   };
-  const Case cases[] = {{"", "", 0},          {"", "abc", 3},       {"abc", "abc", 0},      {"shard", "shrad", 1},
-                        {"kitten", "sitting", 3}, {"ca", "abc", 3}, {"colwise", "rowwise", 2}, {"ab", "ba", 1}};
+  const Case cases[] = {{"", "", 0},
+                        {"", "abc", 3},
+                        {"abc", "abc", 0},
+                        {"shard", "shrad", 1},
+                        {"kitten", "sitting", 3},
+                        {"ca", "abc", 3},
+                        {"colwise", "rowwise", 2},
+                        {"ab", "ba", 1}};
   for (const Case& c : cases) {
     CAPTURE(c.a, c.b);
     CHECK(EditDistance(c.a, c.b) == c.distance);
@@ -31,11 +37,21 @@ TEST_CASE("edit distance") {
 }
 
 TEST_CASE("the nearest name is what was meant, or none") {
-  const std::vector<std::string> words = {"replicate", "shard", "partial", "packed", "heads", "num_attention_heads", "tp"};
+  const std::vector<std::string> words = {"replicate",           "shard", "partial", "packed", "heads",
+                                          "num_attention_heads", "tp"};
   const std::pair<const char*, const char*> cases[] = {
-      {"shrad", "shard"},     {"replicat", "replicate"},  {"Replicate", "replicate"}, {"num_atention_heads", "num_attention_heads"},
-      {"num_heads", ""},      {"tpp", "tp"},              {"pt", "tp"},               {"head", "heads"},
-      {"zzzzzz", ""},         {"", ""},                   {"shard", "shard"},         {"pack", "packed"},
+      {"shrad", "shard"},
+      {"replicat", "replicate"},
+      {"Replicate", "replicate"},
+      {"num_atention_heads", "num_attention_heads"},
+      {"num_heads", ""},
+      {"tpp", "tp"},
+      {"pt", "tp"},
+      {"head", "heads"},
+      {"zzzzzz", ""},
+      {"", ""},
+      {"shard", "shard"},
+      {"pack", "packed"},
   };
   for (const auto& [wanted, nearest] : cases) {
     CAPTURE(wanted);

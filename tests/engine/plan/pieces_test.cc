@@ -1,4 +1,5 @@
-// The table of pieces: every index exactly as often as it is replicated, torch.chunk's cuts, heads and fused dims whole.
+// The table of pieces: every index exactly as often as it is replicated, torch.chunk's cuts, heads and fused dims
+// whole.
 #include "engine/plan/pieces.h"
 
 #include <catch2/catch.hpp>
@@ -37,7 +38,8 @@ std::vector<int64_t> HeldBy(const DimPieces& pieces) {
   return count;
 }
 
-// The same statements for PartsOf: local places without gaps, the same indices as of(), one first replica for each index.
+// The same statements for PartsOf: local places without gaps, the same indices as of(), one first replica for each
+// index.
 void CheckParts(const DimPieces& pieces) {
   std::vector<int64_t> spoken(static_cast<size_t>(pieces.size()), 0);
   for (int64_t rank = 0; rank < pieces.ranks(); ++rank) {
@@ -135,7 +137,8 @@ TEST_CASE("a fused dim is cut part by part") {
         CAPTURE(a, b, ranks);
         REQUIRE(HeldBy(pieces) == std::vector<int64_t>(static_cast<size_t>(2 * a + b), 1));
         for (int64_t rank = 0; rank < ranks; ++rank) {
-          const int64_t length = static_cast<int64_t>(2 * TorchChunk(a, ranks, rank).size() + TorchChunk(b, ranks, rank).size());
+          const int64_t length =
+              static_cast<int64_t>(2 * TorchChunk(a, ranks, rank).size() + TorchChunk(b, ranks, rank).size());
           REQUIRE(pieces.length(rank) == length);
         }
         CheckParts(pieces);
@@ -145,9 +148,9 @@ TEST_CASE("a fused dim is cut part by part") {
 }
 
 TEST_CASE("what does not fit is refused with what would") {
-  CHECK_THAT(ErrorOf(Layout::Shard(0, 6), 48, 4),
-             Catch::Contains("MS0304") && Catch::Contains("6 heads do not fit on 4 ranks") &&
-                 Catch::Contains("legal sizes: 1, 2, 3, 6, 12"));
+  CHECK_THAT(ErrorOf(Layout::Shard(0, 6), 48, 4), Catch::Contains("MS0304") &&
+                                                      Catch::Contains("6 heads do not fit on 4 ranks") &&
+                                                      Catch::Contains("legal sizes: 1, 2, 3, 6, 12"));
   CHECK_THAT(ErrorOf(Layout::Shard(0, 5), 48, 5), Catch::Contains("a dim of 48 elements is not made of 5 heads"));
   CHECK_THAT(ErrorOf(Layout::Shard(0, -4), 48, 4), Catch::Contains("is not made of -4 heads"));
   CHECK_THAT(ErrorOf(Layout::Packed(0, {{32}, {8}}), 48, 2),
@@ -155,7 +158,8 @@ TEST_CASE("what does not fit is refused with what would") {
                  Catch::Contains("packed(0,[32,8])"));
   CHECK_THAT(ErrorOf(Layout::Packed(0, {{-8}, {56}}), 48, 2), Catch::Contains("cannot have -8 elements"));
   CHECK_THAT(ErrorOf(Layout::Packed(0, {{INT64_MAX}, {INT64_MAX}, {50}}), 48, 2), Catch::Contains("MS0305"));
-  CHECK_THAT(ErrorOf(Layout::Packed(0, {{32, 8}, {16, 3}}), 48, 2), Catch::Contains("16 elements is not made of 3 heads"));
+  CHECK_THAT(ErrorOf(Layout::Packed(0, {{32, 8}, {16, 3}}), 48, 2),
+             Catch::Contains("16 elements is not made of 3 heads"));
   CHECK_THROWS_AS((void)DimPieces::Make(Layout::Replicate(), 48, 2), InternalError);
   CHECK(LegalAxisSizes(4, 16) == std::vector<int64_t>{1, 2, 4, 8, 12, 16});
 }

@@ -18,7 +18,11 @@ TEST_CASE("a plan's text") {
   Plan plan;
   plan.name = "llama";
   plan.rules.push_back({.pattern = "a.*", .style = style, .source = {.file = "p.lua", .line = 3}});
-  plan.rules.push_back({.pattern = "b", .syntax = PatternSyntax::kRegex, .parameter = Layout::Shard(0), .optional = true, .level = 1,
+  plan.rules.push_back({.pattern = "b",
+                        .syntax = PatternSyntax::kRegex,
+                        .parameter = Layout::Shard(0),
+                        .optional = true,
+                        .level = 1,
                         .source = {.file = "q.lua", .line = 4}});
   plan.fallback = Style{.name = "replicated"};
   plan.fallback_source = {.file = "p.lua", .line = 9};

@@ -18,7 +18,9 @@ struct Fault {
   std::vector<std::pair<Finding, std::string>> errors;     // finding, part of its text; all there are
 };
 
-std::string OneByte(const std::string& name) { return SafetensorsBytes("{" + Entry(name, "U8", "[1]", 0, 1) + "}", "x"); }
+std::string OneByte(const std::string& name) {
+  return SafetensorsBytes("{" + Entry(name, "U8", "[1]", 0, 1) + "}", "x");
+}
 
 std::string Index(const std::string& map) { return "{\"metadata\":{\"total_size\":2},\"weight_map\":{" + map + "}}"; }
 
@@ -26,9 +28,10 @@ std::string Index(const std::string& map) { return "{\"metadata\":{\"total_size\
 
 TEST_CASE("a folder with one file") {
   TestFolder folder;
-  folder.Write("model.safetensors", SafetensorsBytes("{\"__metadata__\":{\"format\":\"pt\"}," + Entry("b.weight", "BF16", "[2,1]", 0, 4) +
-                                                         "," + Entry("a", "F32", "[]", 4, 8) + "}",
-                                                     "01234567"));
+  folder.Write("model.safetensors",
+               SafetensorsBytes("{\"__metadata__\":{\"format\":\"pt\"}," + Entry("b.weight", "BF16", "[2,1]", 0, 4) +
+                                    "," + Entry("a", "F32", "[]", 4, 8) + "}",
+                                "01234567"));
   const Checkpoint checkpoint = Checkpoint::Open(folder.path()).ValueOrThrow();
   REQUIRE(checkpoint.tensors().size() == 2);
   CHECK(checkpoint.tensors()[0].name == "a");
@@ -67,12 +70,15 @@ TEST_CASE("faults of a folder") {
       {"no weight_map", {{index, "{}"}}, {{Finding::kBadIndex, "the index has no weight_map"}}},
       {"index is an array", {{index, "[]"}}, {{Finding::kBadIndex, "the index has no weight_map"}}},
       {"weight_map is a list", {{index, R"({"weight_map":[]})"}}, {{Finding::kBadIndex, "weight_map is a array"}}},
-      {"a tensor twice in the index", {{index, Index(R"("a":"x","a":"y")")}}, {{Finding::kBadJson, "key 'a' stands twice"}}},
+      {"a tensor twice in the index",
+       {{index, Index(R"("a":"x","a":"y")")}},
+       {{Finding::kBadJson, "key 'a' stands twice"}}},
       {"a file that is no text",
        {{index, Index(R"("a":1,"b":null)")}},
        {{Finding::kBadIndex, "file of tensor 'a' is no text"}, {Finding::kBadIndex, "file of tensor 'b' is no text"}}},
       {"files outside the folder",
-       {{index, Index(R"("a":"../x","b":"/etc/passwd","c":"","d":"s/../../y","e":"..","f":"./x","g":"sub/","h":"x\u0000")")}},
+       {{index,
+         Index(R"("a":"../x","b":"/etc/passwd","c":"","d":"s/../../y","e":"..","f":"./x","g":"sub/","h":"x\u0000")")}},
        {{Finding::kBadIndex, "'../x', which is not in its folder"},
         {Finding::kBadIndex, "'/etc/passwd'"},
         {Finding::kBadIndex, "''"},
@@ -94,7 +100,8 @@ TEST_CASE("faults of a folder") {
       {"a tensor in two files",
        {{index, Index(R"("a":"1.safetensors","b":"2.safetensors")")},
         {"1.safetensors", OneByte("a")},
-        {"2.safetensors", SafetensorsBytes("{" + Entry("a", "U8", "[1]", 0, 1) + "," + Entry("b", "U8", "[1]", 1, 2) + "}", "xy")}},
+        {"2.safetensors",
+         SafetensorsBytes("{" + Entry("a", "U8", "[1]", 0, 1) + "," + Entry("b", "U8", "[1]", 1, 2) + "}", "xy")}},
        {{Finding::kBadIndex, "tensor 'a' is in two files"}}},
       {"broken shards, with what else is wrong",
        {{index, Index(R"("a":"1.safetensors","b":"2.safetensors","c":"3.safetensors","d":"4.safetensors")")},
@@ -123,7 +130,8 @@ TEST_CASE("faults of a folder") {
 
 TEST_CASE("a tensor that the index does not know is taken with a warning") {
   TestFolder folder;
-  folder.Write("1.safetensors", SafetensorsBytes("{" + Entry("a", "U8", "[1]", 0, 1) + "," + Entry("b", "U8", "[1]", 1, 2) + "}", "xy"));
+  folder.Write("1.safetensors",
+               SafetensorsBytes("{" + Entry("a", "U8", "[1]", 0, 1) + "," + Entry("b", "U8", "[1]", 1, 2) + "}", "xy"));
   folder.Write("model.safetensors.index.json", Index(R"("a":"1.safetensors")"));
   const Result<Checkpoint> result = Checkpoint::Open(folder.path());
   REQUIRE(result.ok());
@@ -150,10 +158,14 @@ TEST_CASE("a folder in the shape of Llama 3.1 405B opens at once") {
   tensors.emplace_back("model.embed_tokens.weight", "[128256," + h + "]");
   for (int i = 0; i < layers; ++i) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
-    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) tensors.emplace_back(at + name + ".weight", "[" + h + "]");
-    for (const char* name : {"q", "o"}) tensors.emplace_back(at + "self_attn." + name + "_proj.weight", "[" + h + "," + h + "]");
-    for (const char* name : {"k", "v"}) tensors.emplace_back(at + "self_attn." + name + "_proj.weight", "[1024," + h + "]");
-    for (const char* name : {"gate", "up"}) tensors.emplace_back(at + "mlp." + name + "_proj.weight", "[53248," + h + "]");
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+      tensors.emplace_back(at + name + ".weight", "[" + h + "]");
+    for (const char* name : {"q", "o"})
+      tensors.emplace_back(at + "self_attn." + name + "_proj.weight", "[" + h + "," + h + "]");
+    for (const char* name : {"k", "v"})
+      tensors.emplace_back(at + "self_attn." + name + "_proj.weight", "[1024," + h + "]");
+    for (const char* name : {"gate", "up"})
+      tensors.emplace_back(at + "mlp." + name + "_proj.weight", "[53248," + h + "]");
     tensors.emplace_back(at + "mlp.down_proj.weight", "[" + h + ",53248]");
   }
   tensors.emplace_back("model.norm.weight", "[" + h + "]");
@@ -179,7 +191,8 @@ TEST_CASE("a folder in the shape of Llama 3.1 405B opens at once") {
   folder.Write("model.safetensors.index.json", Index(map));
   const auto begin = std::chrono::steady_clock::now();
   const Result<Checkpoint> result = Checkpoint::Open(folder.path(), {.allow_header_only = true});
-  const double milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  const double milliseconds =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   REQUIRE(result.ok());
   CHECK(result.value().tensors().size() == 1137);
   CHECK(result.value().header_only());

@@ -64,7 +64,8 @@ TEST_CASE("any piece of any tensor is the naive slice") {
     const DType dtype = dtypes[random() % 4];
     const size_t rank = random() % 5;
     std::vector<int64_t> shape;
-    for (size_t d = 0; d < rank; ++d) shape.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(most[rank - 1])));
+    for (size_t d = 0; d < rank; ++d)
+      shape.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(most[rank - 1])));
     const size_t element = static_cast<size_t>(BitsOf(dtype) / 8);
     const std::string whole = RandomBytes(static_cast<size_t>(PieceBytes(dtype, WholePiece(shape))), random);
     const std::string path = folder / "t";
@@ -108,7 +109,8 @@ TEST_CASE("pieces that ranks hold") {
 TEST_CASE("elements smaller than a byte") {
   TestFolder folder;
   const std::string whole = "abcdefgh";  // 4 rows of 4 elements of 4 bits
-  REQUIRE_FALSE(WriteSafetensors(folder / "t", {{{"t", DType::kF4, {4, 4}}, whole.data()}, {{"u", DType::kF4, {2, 3}}, "xyz"}}));
+  REQUIRE_FALSE(
+      WriteSafetensors(folder / "t", {{{"t", DType::kF4, {4, 4}}, whole.data()}, {{"u", DType::kF4, {2, 3}}, "xyz"}}));
   const Checkpoint checkpoint = Checkpoint::OpenFile(folder / "t").ValueOrThrow();
   PieceReader reader(checkpoint);
   std::string got(4, '\0');
@@ -196,7 +198,8 @@ TEST_CASE("a rank that reads half of a checkpoint holds its own half") {
   }
   const std::vector<Interval> all_rows = {{0, kRows}};
   const std::vector<Interval> all_columns = {{0, kColumns}};
-  for (const Dims& dims : {Dims{{{0, kRows / 2}}, all_columns}, Dims{all_rows, {{0, kColumns / 2}}}, Dims{all_rows, {{0, 64}}}}) {
+  for (const Dims& dims :
+       {Dims{{{0, kRows / 2}}, all_columns}, Dims{all_rows, {{0, kColumns / 2}}}, Dims{all_rows, {{0, 64}}}}) {
     // A process of its own, for the peak of this one is past.
     const pid_t child = ::fork();
     if (child == 0) {

@@ -19,7 +19,8 @@ std::string TreeText(const Tensors& tensors, const std::string& config) {
   for (const auto& [name, shape] : tensors) {
     uint64_t bytes = 2;
     for (size_t i = 1; i < shape.size(); ++i) {
-      if (shape[i] >= '0' && shape[i] <= '9' && (shape[i - 1] < '0' || shape[i - 1] > '9')) bytes *= std::stoull(shape.substr(i));
+      if (shape[i] >= '0' && shape[i] <= '9' && (shape[i - 1] < '0' || shape[i - 1] > '9'))
+        bytes *= std::stoull(shape.substr(i));
     }
     header += (header.size() > 1 ? "," : "") + Entry(name, "BF16", shape, at, at + bytes);
     at += bytes;
@@ -95,7 +96,8 @@ TEST_CASE("a config is an object, read as it stands") {
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kFileNotFound);
   folder.Write("config.json", "[1]");
   CHECK_THAT(ToText(ModelConfig::Read(folder.path()).diagnostics()), Catch::Contains("required: an object"));
-  folder.Write("config.json", R"({"model_type": "llama", "architectures": ["A", "B"], "tie_word_embeddings": null, "x": null})");
+  folder.Write("config.json",
+               R"({"model_type": "llama", "architectures": ["A", "B"], "tie_word_embeddings": null, "x": null})");
   const ModelConfig config = ModelConfig::Read(folder.path()).ValueOrThrow();
   CHECK(config.model_type() == "llama");
   CHECK(config.architecture() == "A");

@@ -31,10 +31,11 @@ TEST_CASE("the bytes of a small file") {
   const std::string u8 = "abc";
   const std::string f32 = "12345678";
   const std::string i32 = "ABCD";
-  REQUIRE_FALSE(WriteSafetensors(path, {{{"z", DType::kU8, {3}}, u8.data()},
-                                        {{"b", DType::kF32, {2, 1}}, f32.data()},
-                                        {{"a", DType::kF32, {0}}, nullptr},
-                                        {{"q\"", DType::kI32, {}}, i32.data()}},
+  REQUIRE_FALSE(WriteSafetensors(path,
+                                 {{{"z", DType::kU8, {3}}, u8.data()},
+                                  {{"b", DType::kF32, {2, 1}}, f32.data()},
+                                  {{"a", DType::kF32, {0}}, nullptr},
+                                  {{"q\"", DType::kI32, {}}, i32.data()}},
                                  {{"k", "v"}}));
   const std::string header =
       R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
@@ -117,7 +118,8 @@ TEST_CASE("a file that was there is replaced only by a whole one") {
 TEST_CASE("what cannot be written is refused by name") {
   TestFolder folder;
   const std::string path = folder / "a";
-  CHECK_THAT(ErrorOf(path, {{"t", DType::kU8, {1}}, {"t", DType::kF32, {1}}}), Catch::Contains("'t' is declared twice"));
+  CHECK_THAT(ErrorOf(path, {{"t", DType::kU8, {1}}, {"t", DType::kF32, {1}}}),
+             Catch::Contains("'t' is declared twice"));
   CHECK_THAT(ErrorOf(path, {{"__metadata__", DType::kU8, {1}}}), Catch::Contains("'__metadata__'"));
   CHECK_THAT(ErrorOf(path, {{"t", DType::kU8, {-1}}}), Catch::Contains("[-1]"));
   CHECK_THAT(ErrorOf(path, {{"t", DType::kF4, {3}}}), Catch::Contains("[3]"));

@@ -14,7 +14,8 @@ ModuleTree SmallTree() {
   tree.Add("", "", {{"scale", {}, DType::kF32}});
   tree.Add("embed", "Embedding", {{"weight", {10, 4}, DType::kBF16}});
   for (const char* layer : {"0", "1", "12"}) {
-    tree.Add("layers." + std::string(layer) + ".fc", "Linear", {{"weight", {4, 4}, DType::kBF16}, {"bias", {4}, DType::kBF16}});
+    tree.Add("layers." + std::string(layer) + ".fc", "Linear",
+             {{"weight", {4, 4}, DType::kBF16}, {"bias", {4}, DType::kBF16}});
   }
   tree.Add("layers.x.fc", "Linear", {{"weight", {4, 4}, DType::kBF16}});
   tree.Add("head", "Linear", {{"weight", {10, 4}, DType::kBF16}, {"mask", {7}, DType::kBool, true}}, false);
