@@ -7,12 +7,12 @@
 // Catch2's macros are not for threads: inside a rank use Expect, and let exceptions out.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <functional>
 #include <mutex>
 #include <source_location>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -52,7 +52,7 @@ struct RankFailure {
 };
 
 // Runs `body` on every rank of the mesh and waits for all. The failures, the earliest first: later ones are mostly ranks
-// that lost their peer.
+// that lost their peer. A rank's groups close after its failure was noted, as a process's would.
 inline std::vector<RankFailure> RunRanksFailing(const std::string& mesh, const std::function<void(DeviceMesh&)>& body,
                                                 std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   at::set_num_threads(1);

@@ -140,9 +140,10 @@ TEST_CASE("any rank of any world without peers") {
   at::Tensor scattered = at::zeros({2}, at::kLong);
   group->backend->_reduce_scatter_base(scattered, output)->wait();
   CHECK(scattered.eq(3).all().item<bool>());
-  CHECK(mesh.recorded() == std::vector<RecordedCollective>{{group->name, "all_reduce", {4}, "Float"},
-                                                           {group->name, "all_gather", {2}, "Long"},
-                                                           {group->name, "reduce_scatter", {16}, "Long"}});
+  const std::vector<RecordedCollective> expected = {{group->name, "all_reduce", {4}, "Float"},
+                                                    {group->name, "all_gather", {2}, "Long"},
+                                                    {group->name, "reduce_scatter", {16}, "Long"}};
+  CHECK((mesh.recorded() == expected));
 }
 
 }  // namespace
