@@ -27,6 +27,7 @@ bool InClass(char c, char name) {
     case 's': in = c == ' ' || InRange(c, '\t', '\r'); break;
     case 'u': in = IsUpper(c); break;
     case 'w': in = IsAlpha(c) || IsDigit(c); break;
+    case 'z': in = c == 0; break;  // from before Lua 5.2, still there
     case 'x': in = IsDigit(c) || InRange(c, 'a', 'f') || InRange(c, 'A', 'F'); break;
     default: return c == name;
   }

@@ -38,6 +38,7 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string 
     d.finding = Finding::kScriptLimit;
     return d;
   }
+  if (message.starts_with("invalid escape sequence")) d.help = "write re[[...]], or every backslash twice";
   // "(to close 'for' at line 2)": what is open when the text ends.
   const size_t opened = message.find(" at line ");
   if (token.empty() && opened != std::string::npos) {

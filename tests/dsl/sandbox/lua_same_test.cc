@@ -1,5 +1,6 @@
 // Where the sandbox has functions of its own, they answer as Lua's do: the same chunk runs in the host's Lua and in the
 // sandbox, in one program.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "dsl/sandbox/environment.h"
@@ -32,7 +33,12 @@ TEST_CASE("the sandbox's functions answer as Lua's own") {
     INFO(name);
     REQUIRE(expected.size() > 400);
     REQUIRE(!expected.starts_with("error"));
-    CHECK(RunInSandbox(text) == expected);
+    const std::string answer = RunInSandbox(text);
+    const auto [differs, unused] = std::ranges::mismatch(answer, expected);
+    const auto at = static_cast<size_t>(differs - answer.begin());
+    INFO("Lua: ..." << expected.substr(at < 80 ? 0 : at - 80, 160));
+    INFO("sandbox: ..." << answer.substr(at < 80 ? 0 : at - 80, 160));
+    CHECK((answer == expected));
   }
 }
 

@@ -1,0 +1,1 @@
+return plan { at(re"model\.norm", replicated()) }
