@@ -172,6 +172,7 @@ class Applier {
         if (parent >= 0) opens_frame[static_cast<size_t>(parent)] = true;
       }
     }
+    const std::set<int64_t> cut_dims = CutDims();
     boundaries_.resize(count);
     for (size_t m = 0; m < count; ++m) {
       const ModuleSteps& steps = s_.plan.StepsOf(m);
@@ -183,6 +184,7 @@ class Applier {
       if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.group = s_.groups.at(MeshAxis::kTp);
         boundary.gradient_sum = s_.gradient_sum;
+        boundary.cut_dims = cut_dims;
       }
       // Line numbers, but no folder: the file may lie elsewhere on another rank.
       const std::string line = " (line " + std::to_string(SourceOf(steps).line) + ")";
@@ -197,6 +199,24 @@ class Applier {
       for (const std::string& name : steps.after) boundary.late.push_back(TensorAt(m, name));
       boundaries_[m] = std::make_shared<PlannedBoundary>(std::move(boundary));
     }
+  }
+
+  // Tensor dims, counted from the front, that a boundary has in pieces.
+  std::set<int64_t> CutDims() const {
+    std::set<int64_t> dims;
+    for (const ModuleSteps& steps : s_.plan.steps) {
+      for (const auto* moves : {&steps.inputs, &steps.outputs}) {
+        for (const std::optional<Move>& move : *moves) {
+          if (!move) continue;
+          for (const Placement* placement : {&move->from, &move->to}) {
+            for (const Layout& layout : placement->by_axis) {
+              if (layout.is_shard() && layout.dim >= 0) dims.insert(layout.dim);
+            }
+          }
+        }
+      }
+    }
+    return dims;
   }
 
   const at::Tensor& TensorAt(size_t m, const std::string& name) const {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct BoundarySteps {
   // For outermost calls, none on one rank: compares the inputs between ranks, and watches over shared gradients.
   std::shared_ptr<AxisGroup> group;
   std::shared_ptr<GradientSum> gradient_sum;
+  // Tensor dims that the plan cuts at run time (the sequence): there a floating-point input may be a piece, and pieces
+  // need not be equally long.
+  std::set<int64_t> cut_dims;
   std::string path;                                // of the module, for errors
 };
 

@@ -54,6 +54,16 @@ void FillHeads(int64_t heads, Placement& placement) {
   }
 }
 
+// In an output it is the features, the last dim, that are heads; a sequence that is cut too is not.
+void FillOutputHeads(int64_t heads, std::optional<Move>& move) {
+  if (!move) return;
+  for (Placement* placement : {&move->from, &move->to}) {
+    for (Layout& layout : placement->by_axis) {
+      if (layout.is_shard() && layout.dim == -1 && layout.heads == 0 && layout.parts.empty()) layout.heads = heads;
+    }
+  }
+}
+
 // A late parameter is added to what leaves the module: pieces need only be told apart from the whole.
 Placement LatePlacement(const Style& style) {
   Placement late;
@@ -102,8 +112,6 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
 void ResolveMove(const Style& style, const Landing& landing, const char* what, size_t position,
                  std::optional<Move>& move, Diagnostics& diagnostics) {
   if (!move) return;
-  FillHeads(style.heads, move->from);
-  FillHeads(style.heads, move->to);
   int moving = 0;
   for (MeshAxis axis : kMeshAxes) {
     const Layout& from = move->from[axis];
@@ -240,6 +248,7 @@ void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& m
     ResolveMove(style, landing, "input", i, steps.inputs[i], diagnostics);
   }
   for (size_t i = 0; i < steps.outputs.size(); ++i) {
+    FillOutputHeads(style.heads, steps.outputs[i]);
     ResolveMove(style, landing, "output", i, steps.outputs[i], diagnostics);
   }
   if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);

@@ -45,7 +45,14 @@ class Parser {
       const char c = text_[position_];
       if (c == '}' || (in_braces && c == ',')) break;
       if (c == '*') {
-        out.push_back(ParseStar());
+        Node star = ParseStar();
+        const size_t size = out.size();
+        if (star.kind == Node::Kind::kComponents && size > 1 && out[size - 1].kind == Node::Kind::kDot &&
+            out[size - 2].kind == Node::Kind::kComponents) {
+          out.pop_back();  // "**.**" says no more than "**"
+        } else {
+          out.push_back(std::move(star));
+        }
       } else if (c == '?') {
         ++position_;
         out.push_back({Node::Kind::kOne, "[^.]", {}, {}});

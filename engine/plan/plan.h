@@ -36,7 +36,7 @@ struct Style {
   std::vector<std::optional<Move>> outputs;                            // by position in a tuple; one tensor is 0
   std::vector<std::string> after;  // parameters kept out of the forward and added once after the first output's move
   Lookup lookup = Lookup::kPlain;
-  int64_t heads = 0;  // every shard of `params` and `outputs` that names no heads of its own is cut between these heads
+  int64_t heads = 0;  // shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own
   bool operator==(const Style&) const = default;
 };
 

@@ -56,7 +56,8 @@ TEST_CASE("two axes cut one dim one after the other") {
   both[MeshAxis::kDpShard] = Layout::Shard(0);
   std::vector<bool> seen(16);
   for (int64_t rank = 0; rank < 4; ++rank) {
-    for (const Interval& interval : LocalIntervals({16}, both, Mesh("dp=2,tp=2"), rank).front()) {
+    const std::vector<std::vector<Interval>> own = LocalIntervals({16}, both, Mesh("dp=2,tp=2"), rank);
+    for (const Interval& interval : own.front()) {
       for (int64_t i = 0; i < interval.length; ++i) {
         CHECK_FALSE(seen[static_cast<size_t>(interval.begin + i)]);
         seen[static_cast<size_t>(interval.begin + i)] = true;
