@@ -44,7 +44,7 @@ std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlo
   CallFrame* enclosing = CallFrame::Current();
   call->outermost = enclosing == nullptr;
   if (call->outermost && steps_.group) {
-    steps_.group->CheckInputs(InputSignature(arguments, steps_.cut_dims), label_);
+    steps_.group->StartCheckInputs(InputSignature(arguments, steps_.cut_dims), label_);
     steps_.gradient_sum->Rearm();
   }
   // An outermost call needs a frame for its own moves too: what they cut is noted there.
@@ -72,6 +72,8 @@ void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
     }
     if (static_cast<PlannedCall&>(call).outermost && steps_.gradient_sum) steps_.gradient_sum->Watch(*slot.tensor);
   }
+  // A call without a collective must not leave the comparison of its inputs to the next.
+  if (static_cast<PlannedCall&>(call).outermost && steps_.group) steps_.group->FinishCheck();
 }
 
 }  // namespace moonshard

@@ -36,6 +36,11 @@ bool HasSoleOwner(const at::Tensor& tensor) {
   return tensor.is_contiguous() && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
+// What c10d may hold for a while after the collective is over (Gloo's threads do): the memory, but neither the caller's
+// tensor nor its graph.
+// (Unlike detach() this makes no view, which would keep the tensor.)
+at::Tensor WithoutHistory(const at::Tensor& tensor) { return tensor.variable_data(); }
+
 Announcement Announce(CollectiveKind kind, c10::ScalarType dtype, const CollectiveUse& use, uint32_t sequence) {
   Announcement a;
   a.sequence = sequence;
@@ -67,6 +72,8 @@ AxisGroup::AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check,
       check_(check),
       counts_(counts ? std::move(counts) : std::make_shared<CollectiveCounts>()) {}
 
+AxisGroup::~AxisGroup() = default;
+
 std::shared_ptr<AxisGroup> AxisGroup::Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check,
                                            std::shared_ptr<CollectiveCounts> counts) {
   return std::shared_ptr<AxisGroup>(new AxisGroup(mesh.Group(axis), check, std::move(counts)));
@@ -97,15 +104,46 @@ std::vector<uint8_t> AxisGroup::ExchangeBytes(const void* mine, size_t bytes) {
   return {begin, begin + output.numel()};
 }
 
-// Every rank sees the same records, so every rank decides alike whether the second exchange takes place.
+// An exchange of announcements that is under way.
+struct AxisGroup::PendingCheck {
+  Announcement mine;
+  CollectiveLabel label;
+  std::string text;
+  at::Tensor input;
+  at::Tensor output;
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
 void AxisGroup::Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text) {
+  StartCompare(mine, label, text);
+  FinishCheck();
+}
+
+void AxisGroup::StartCompare(const Announcement& mine, const CollectiveLabel& label, const std::string& text) {
+  FinishCheck();
+  Guard(label, [&] {
+    auto pending = std::make_unique<PendingCheck>(PendingCheck{mine, label, text, {}, {}, {}});
+    pending->input = at::empty({sizeof(mine)}, at::kByte);
+    pending->output = at::empty({size_ * static_cast<int64_t>(sizeof(mine))}, at::kByte);
+    std::memcpy(pending->input.data_ptr(), &mine, sizeof(mine));
+    pending->work = group_->control->_allgather_base(pending->output, pending->input);
+    pending_ = std::move(pending);
+  });
+}
+
+// Every rank sees the same records, so every rank decides alike whether the second exchange takes place.
+void AxisGroup::FinishCheck() {
+  if (!pending_) return;
+  const std::unique_ptr<PendingCheck> pending = std::move(pending_);
+  const CollectiveLabel& label = pending->label;
+  const std::string& text = pending->text;
   const size_t size = static_cast<size_t>(size_);
   std::vector<Announcement> all(size);
   bool agree = true;
   std::vector<std::string> labels(size);
   Guard(label, [&] {
-    const std::vector<uint8_t> bytes = ExchangeBytes(&mine, sizeof(mine));
-    std::memcpy(all.data(), bytes.data(), bytes.size());
+    pending->work->wait();
+    std::memcpy(all.data(), pending->output.data_ptr(), size * sizeof(Announcement));
     for (const Announcement& other : all) agree = agree && all.front().Agrees(other);
     if (agree) return;
     std::vector<char> own(kLabelBytes, '\0');
@@ -121,6 +159,7 @@ void AxisGroup::Compare(const Announcement& mine, const CollectiveLabel& label, 
 
 template <class Call>
 void AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call) {
+  FinishCheck();
   const uint32_t sequence = sequence_++;
   const bool check = !group_->recording && (check_.mode == CheckOptions::Mode::kAlways ||
                                             (check_.mode == CheckOptions::Mode::kFirst && sequence < check_.checked));
@@ -139,10 +178,11 @@ void AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const Collect
 
 at::Tensor AxisGroup::AllReduce(at::Tensor tensor, const CollectiveUse& use) {
   if (size_ == 1) return tensor.variable_data();
+  const bool sole_owner = HasSoleOwner(tensor);
   std::vector<at::Tensor> buffer(1);
   Run(CollectiveKind::kAllReduce, tensor, use, [&] {
-    // variable_data: the same memory without history, and unlike detach() no view that would keep it.
-    buffer[0] = HasSoleOwner(tensor) ? tensor.variable_data() : tensor.variable_data().clone(at::MemoryFormat::Contiguous);
+    buffer[0] = WithoutHistory(tensor);
+    if (!sole_owner) buffer[0] = buffer[0].clone(at::MemoryFormat::Contiguous);
     group_->backend->allreduce(buffer)->wait();
   });
   return buffer[0];
@@ -155,7 +195,7 @@ at::Tensor AxisGroup::AllGather(const at::Tensor& piece, const CollectiveUse& us
   shape.at(0) *= size_;
   at::Tensor output = at::empty(shape, piece.options());
   Run(CollectiveKind::kAllGather, piece, use, [&] {
-    at::Tensor input = piece;
+    at::Tensor input = WithoutHistory(piece);
     group_->backend->_allgather_base(output, input)->wait();
   });
   return output;
@@ -168,7 +208,7 @@ at::Tensor AxisGroup::ReduceScatter(const at::Tensor& blocks, const CollectiveUs
   shape[0] /= size_;
   at::Tensor output = at::empty(shape, blocks.options());
   Run(CollectiveKind::kReduceScatter, blocks, use, [&] {
-    at::Tensor input = blocks;
+    at::Tensor input = WithoutHistory(blocks);
     group_->backend->_reduce_scatter_base(output, input)->wait();
   });
   return output;
@@ -179,7 +219,7 @@ at::Tensor AxisGroup::AllToAll(const at::Tensor& blocks, const CollectiveUse& us
   Check(blocks.is_contiguous() && blocks.size(0) % size_ == 0, "all-to-all of unequal blocks");
   at::Tensor output = at::empty_like(blocks);
   Run(CollectiveKind::kAllToAll, blocks, use, [&] {
-    at::Tensor input = blocks;
+    at::Tensor input = WithoutHistory(blocks);
     std::vector<int64_t> equal;
     group_->backend->alltoall_base(output, input, equal, equal)->wait();
   });
@@ -189,6 +229,7 @@ at::Tensor AxisGroup::AllToAll(const at::Tensor& blocks, const CollectiveUse& us
 std::vector<int64_t> AxisGroup::ExchangeNumbers(int64_t mine, const CollectiveLabel& label) {
   std::vector<int64_t> all(static_cast<size_t>(size_), mine);
   if (size_ == 1 || group_->recording) return all;
+  FinishCheck();
   Guard(label, [&] {
     const std::vector<uint8_t> bytes = ExchangeBytes(&mine, sizeof(mine));
     std::memcpy(all.data(), bytes.data(), bytes.size());
@@ -197,12 +238,17 @@ std::vector<int64_t> AxisGroup::ExchangeNumbers(int64_t mine, const CollectiveLa
 }
 
 void AxisGroup::CheckInputs(const std::string& signature, const CollectiveLabel& label) {
+  StartCheckInputs(signature, label);
+  FinishCheck();
+}
+
+void AxisGroup::StartCheckInputs(const std::string& signature, const CollectiveLabel& label) {
   if (size_ == 1 || group_->recording || check_.mode == CheckOptions::Mode::kNever) return;
   Announcement mine;
   mine.sequence = sequence_;
   mine.kind = kInputsKind;
   mine.label = StableHash(signature);
-  Compare(mine, label, signature);
+  StartCompare(mine, label, signature);
 }
 
 std::string AxisGroup::Signature(at::ArrayRef<at::Tensor> tensors) {

@@ -42,6 +42,10 @@ struct CollectiveUse {
 
 class AxisGroup {
  public:
+  ~AxisGroup();
+  AxisGroup(const AxisGroup&) = delete;
+  AxisGroup& operator=(const AxisGroup&) = delete;
+
   // Groups that share `counts` count together; none: counts of its own.
   static std::shared_ptr<AxisGroup> Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check = {},
                                          std::shared_ptr<CollectiveCounts> counts = {});
@@ -74,6 +78,10 @@ class AxisGroup {
   // Whether all ranks call with the same: `signature` says what (shapes and dtypes of inputs that must be equal), and is
   // what the error shows. One exchange of 64 bytes; nothing in mode kNever. Not counted.
   void CheckInputs(const std::string& signature, const CollectiveLabel& label);
+  // The same without waiting: the answer is taken, and an error thrown, by the group's next call of any kind or by
+  // FinishCheck. The exchange then costs next to nothing, because the ranks compute meanwhile.
+  void StartCheckInputs(const std::string& signature, const CollectiveLabel& label);
+  void FinishCheck();
   // "Float [2, 8], Long [2, 8]": a signature of tensors; an undefined one is "none".
   static std::string Signature(at::ArrayRef<at::Tensor> tensors);
 
@@ -86,6 +94,7 @@ class AxisGroup {
   template <class Call>
   void Guard(const CollectiveLabel& label, Call&& call);
   void Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
+  void StartCompare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
   // The ranks' blocks of as many bytes each, in rank order.
   std::vector<uint8_t> ExchangeBytes(const void* mine, size_t bytes);
 
@@ -97,6 +106,8 @@ class AxisGroup {
   CheckOptions check_;
   std::shared_ptr<CollectiveCounts> counts_;
   uint32_t sequence_ = 0;
+  struct PendingCheck;
+  std::unique_ptr<PendingCheck> pending_;
   std::string broken_;  // why the group cannot be used any more
 };
 
