@@ -5,41 +5,13 @@
 #include "engine/compile/cost.h"
 #include "engine/compile/local_shape.h"
 #include "engine/compile/moves.h"
-#include "engine/explain/explain.h"
-#include "engine/explain/fold.h"
-#include "tests/support/tree_text.h"
+#include "tests/support/compiled_mlp.h"
 
 namespace moonshard {
 namespace {
 
-MeshShape Mesh(const std::string& text) { return MeshShape::Parse(text).ValueOrThrow(); }
-
-Rule MakeRule(std::string pattern, std::string name, Layout weight, Move input, Move output, int line) {
-  Rule rule;
-  rule.pattern = std::move(pattern);
-  rule.style.name = std::move(name);
-  rule.style.params["weight"] = Placement(std::move(weight));
-  rule.style.inputs.emplace_back(std::move(input));
-  rule.style.outputs.emplace_back(std::move(output));
-  rule.source = {"p.lua", line, 0, 0, ""};
-  return rule;
-}
-
-CompiledPlan CompileMlp(const std::string& mesh, int64_t features = 10) {
-  const std::string wide = std::to_string(features);
-  const auto tree = std::make_shared<const ModuleTree>(
-      TreeFromText("mlp Mlp\nmlp.gate Linear weight:float32[" + wide + ", 4]\nmlp.up Linear weight:float32[" + wide +
-                   ", 4]\nmlp.down Linear weight:float32[4, " + wide + "]\n"));
-  const Placement replicate = Layout::Replicate();
-  const Placement last = Layout::Shard(-1);
-  auto plan = std::make_shared<Plan>();
-  plan->name = "mlp";
-  plan->rules.push_back(
-      MakeRule("mlp.{gate,up}", "colwise", Layout::Shard(0), {replicate, Placement(Layout::Shared())}, {last, last}, 1));
-  plan->rules.push_back(
-      MakeRule("mlp.down", "rowwise", Layout::Shard(1), {last, last}, {Placement(Layout::Partial()), replicate}, 2));
-  return CompilePlan(MatchRules(plan, tree).ValueOrThrow(), Mesh(mesh)).ValueOrThrow();
-}
+using test::CompileMlp;
+using test::Mesh;
 
 TEST_CASE("local shapes are torch.chunk's") {
   const Placement rows = Layout::Shard(0);
@@ -95,29 +67,6 @@ TEST_CASE("the hash covers meaning, not place or local sizes") {
   CHECK(plan.Hash() == CompileMlp("tp=2").Hash());
   CHECK(plan.Hash() == CompileMlp("tp=2", 12).Hash());
   CHECK(plan.Hash() != CompileMlp("tp=4").Hash());
-}
-
-TEST_CASE("explain is byte-stable and says what the contract says") {
-  const CompiledPlan plan = CompileMlp("tp=2");
-  const JsonValue json = ExplainJson(plan, {1, std::nullopt});
-  CHECK(WriteJson(json, 2) == WriteJson(ExplainJson(CompileMlp("tp=2"), {1, std::nullopt}), 2));
-  CHECK(json.Find("format_version")->AsString() == "1.0");
-  CHECK(json.Find("rank")->AsInt() == 1);
-  CHECK(json.Find("mesh")->Find("tp")->AsInt() == 2);
-  const JsonValue& gate = *json.Find("modules")->Find("mlp.gate");
-  CHECK(WriteJson(gate, 0) ==
-        "{\"input\":[[\"replicate\",\"shared\"]],\"output\":[[\"shard(-1)\",\"shard(-1)\"]],\"params\":{\"weight\":"
-        "{\"dtype\":\"float32\",\"layout\":\"shard(0)\",\"local_shape\":[5,4],\"shape\":[10,4]}},\"rule\":0,"
-        "\"style\":\"colwise\"}");
-  CHECK(WriteJson(*json.Find("rules"), 0) ==
-        "[{\"matches\":2,\"pattern\":\"mlp.{gate,up}\",\"source\":\"p.lua:1\",\"style\":\"colwise\"},"
-        "{\"matches\":1,\"pattern\":\"mlp.down\",\"source\":\"p.lua:2\",\"style\":\"rowwise\"}]");
-}
-
-TEST_CASE("paths fold by their numbers") {
-  CHECK(FoldPaths({"a.b"}) == "a.b");
-  CHECK(FoldPaths({"l.0.x", "l.1.x", "l.2.x", "l.5.x"}) == "l.{0..2,5}.x");
-  CHECK(FoldPaths({"l.0.e.0", "l.0.e.1", "l.1.e.0", "l.1.e.1"}) == "l.{0,1}.e.{0,1}");
 }
 
 TEST_CASE("every row of the algebra, and no other") {
