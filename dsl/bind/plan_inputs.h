@@ -12,13 +12,14 @@
 
 namespace moonshard {
 
+// Every member has a default, so that a host may name just those it gives: {.mesh = ..., .options = ...}.
 struct PlanInputs {
-  JsonValue config;                           // the model's config.json; null: no fields
-  MeshShape mesh;
-  const ModuleTree* model = nullptr;          // for `model:has(...)`; must outlive the evaluation; may be null
-  std::map<std::string, JsonValue> options;   // by name; a text ("true", "8") is read as the option's declared type
-  std::vector<std::string> search_path;       // folders looked into for named plans before the built-in ones
-  ScriptLimits limits;
+  JsonValue config = {};  // the model's config.json; null: no fields
+  MeshShape mesh = {};
+  const ModuleTree* model = nullptr;              // for `model:has(...)`; must outlive the evaluation; may be null
+  std::map<std::string, JsonValue> options = {};  // by name; a text ("true", "8") is read as the option's declared type
+  std::vector<std::string> search_path = {};      // folders looked into for named plans before the built-in ones
+  ScriptLimits limits = {};
 };
 
 }  // namespace moonshard
