@@ -164,6 +164,10 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
     if (device.nccl != nullptr) {
       group->backend = device.nccl->make_group(prefix("nccl"), my_rank, size, group->name, options.timeout);
     }
+    // A rank that is connected, works and leaves would break the connecting of a slower one.
+    const auto connected = prefix("connected");
+    if (connected->add("ranks", 1) == k) connected->set("all", std::vector<uint8_t>{1});
+    connected->wait({"all"}, options.rendezvous_timeout);
     return group;
   });
 }
