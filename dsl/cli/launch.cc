@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -53,6 +53,37 @@ class TemporaryFolder {
   std::string path_;
 };
 
+// Holds back a signal that would end this process until the ranks are gone and the folder is removed.
+class SignalCatcher {
+ public:
+  SignalCatcher() {
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      struct sigaction action = {};
+      action.sa_handler = [](int signal) { caught_ = signal; };
+      sigaction(kSignals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);  // nohup's choice stays
+    }
+  }
+  ~SignalCatcher() { Restore(); }
+  SignalCatcher(const SignalCatcher&) = delete;
+  SignalCatcher& operator=(const SignalCatcher&) = delete;
+
+  static const volatile std::sig_atomic_t& Caught() { return caught_; }
+  // Ends this process by the signal that came, if one did.
+  void EndAsAsked() const {
+    Restore();
+    if (caught_ != 0) raise(caught_);
+  }
+
+ private:
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+  void Restore() const {
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  std::array<struct sigaction, kSignals.size()> before_ = {};
+  static inline volatile std::sig_atomic_t caught_ = 0;
+};
+
 struct Rank {
   pid_t pid = -1;
   int errors = -1;  // read end of its stderr
@@ -76,7 +107,8 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  int Run() {
+  // `interrupted` holds the signal that asks this process to end, or 0.
+  int Run(const volatile std::sig_atomic_t& interrupted) {
     if (folder_.path().empty()) return Fail("cannot make a temporary folder");
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (!Start(r)) return Fail("cannot start " + options_.program + ": " + std::strerror(errno));
@@ -84,10 +116,11 @@ class Launcher {
     while (!Done()) {
       Read(50);
       Reap();
-      if (first_failed_ && Clock::now() > deadline_) Stop();
+      if (interrupted != 0 && !stopped_) Stop();
+      if ((stopped_ || first_failed_) && Clock::now() > deadline_) Stop();
     }
     Read(0);
-    return Report();
+    return interrupted != 0 ? 1 : Report();
   }
 
  private:
@@ -202,7 +235,7 @@ class Launcher {
     const Rank& rank = ranks_[*first_failed_];
     if (*first_failed_ != 0) {
       // Where every rank says the same (a wrong plan), rank 0 has said it.
-      if (rank.text != ranks_[0].text) {
+      if (!rank.text.empty() && rank.text != ranks_[0].text) {
         WriteAll(STDERR_FILENO, "rank " + std::to_string(*first_failed_) + " failed first:\n" + rank.text);
       }
     }
@@ -225,7 +258,12 @@ class Launcher {
 
 }  // namespace
 
-int LaunchRanks(const LaunchOptions& options) { return Launcher(options).Run(); }
+int LaunchRanks(const LaunchOptions& options) {
+  const SignalCatcher signals;
+  const int code = Launcher(options).Run(SignalCatcher::Caught());
+  signals.EndAsAsked();
+  return code;
+}
 
 bool StartedByLauncher() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };

@@ -18,7 +18,7 @@ struct LaunchOptions {
 
 // Starts the ranks, passes rank 0's stderr on as it comes and keeps the others', waits for all, and returns the exit code
 // of the program: 0, or that of the rank that failed first (1 for one that a signal ended), whose stderr is shown. No
-// rank outlives this call, whatever happens to it.
+// rank outlives this call, whatever happens to it; SIGINT, SIGTERM and SIGHUP end the ranks first, then this process.
 int LaunchRanks(const LaunchOptions& options);
 
 // Whether RANK and WORLD_SIZE, or SLURM's names for them, say that somebody else started the ranks.

@@ -30,18 +30,35 @@ int Become(const std::string& program, const std::vector<std::string>& arguments
 int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks) {
   const std::string program = SiblingProgram("moonshard-run");
   if (!std::filesystem::exists(program)) {
-    std::cerr << "moonshard: this build has no LibTorch (" << program << " is missing): it answers explain and check only\n";
+    std::cerr << "moonshard: this build has no LibTorch (" << program
+              << " is missing): it answers explain and check only\n";
     return kExitFailed;
   }
   if (StartedByLauncher() || ranks == 0) return Become(program, arguments);
   return LaunchRanks({program, arguments, ranks});
 }
 
+// Whether `path` is a file that this process may make or replace.
+bool CanWrite(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  return !std::filesystem::is_directory(path) && access(folder.c_str(), W_OK | X_OK) == 0;
+}
+
 int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   // What is wrong with the plan is said once, before a process is started or a tensor made.
-  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
-  std::cerr << ToText(plan.diagnostics());
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
+  if (!plan.ok() || !StartedByLauncher()) std::cerr << ToText(plan.diagnostics());
   if (!plan.ok()) return kExitUsage;
+  if (!StartedByLauncher()) {
+    // Known before the work rather than after it.
+    for (const std::string& path : {verb.output, verb.stats}) {
+      if (path.empty() || path == "-" || CanWrite(path)) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "'");
+      d.required = "a file in a folder that exists and can be written to";
+      std::cerr << d.ToText() << "\n";
+      return kExitFailed;
+    }
+  }
   return RunWithTensors(arguments, plan.value().mesh.world_size());
 }
 
@@ -63,7 +80,7 @@ int main(int argc, char** argv) {
     return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const moonshard::PlanError& error) {
     std::cerr << error.what();
-    return moonshard::kExitUsage;
+    return moonshard::ExitCodeOf(error.diagnostics());
   } catch (const std::exception& error) {
     std::cerr << "moonshard: defect: " << error.what() << "\n";
     return moonshard::kExitDefect;

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <charconv>
 
 #include "engine/base/text.h"
@@ -15,7 +16,8 @@ constexpr const char* kAbout =
     "Exit codes: 0 good, 1 check found errors or the work failed, 2 usage or a bad plan or model, 3 a defect of ours.";
 
 void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options) {
-  app.add_option("MODEL", model.model, "model folder: config.json and safetensors (headers are enough where no weight is used)")
+  app.add_option("MODEL", model.model,
+                 "model folder: config.json and safetensors (headers are enough where no weight is used)")
       ->required();
   app.add_option("--plan", model.plan, "plan file, or the name of a shipped plan; chosen by architecture without it");
   app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
@@ -34,6 +36,27 @@ bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model,
     model.options[text.substr(0, equals)] = text.substr(equals + 1);
   }
   return true;
+}
+
+// What is wrong with a command line that CLI11 refused, with the nearest verb or option for one that is not there.
+std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<CLI::App*> verbs = app.get_subcommands();  // those given
+  const CLI::App& place = verbs.empty() ? app : *verbs.front();
+  const std::vector<std::string> strays = place.remaining();
+  const auto option = std::ranges::find_if(strays, [](const std::string& text) { return text.starts_with("-"); });
+  std::vector<std::string> names;
+  if (option != strays.end()) {
+    for (const CLI::Option* known : place.get_options()) {
+      for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
+    }
+    const std::string word = option->substr(0, option->find('='));
+    return "there is no option '" + word + "': " + DidYouMean(word, names);
+  }
+  if (!verbs.empty()) return error.what();
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(verb->get_name());
+  if (strays.empty()) return "a verb is needed: " + Join(names, ", ");
+  return "there is no verb '" + strays.front() + "': " + DidYouMean(strays.front(), names);
 }
 
 }  // namespace
@@ -71,24 +94,29 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   check_app->add_flag("--json", check.json, "findings as JSON");
 
   EvalVerb eval;
-  CLI::App* eval_app =
-      app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
+  CLI::App* eval_app = app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
   AddModel(*eval_app, eval.model, plan_options);
-  eval_app->add_option("--input", eval.input, "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids")
+  eval_app
+      ->add_option("--input", eval.input, "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids")
       ->required();
   eval_app->add_option("--output", eval.output, "safetensors to write: logits, loss, grad.<parameter>")->required();
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, whole");
-  eval_app->add_option("--stats", eval.stats, "JSON file for one rank's collectives and memory; - for stdout");
-  eval_app->add_option("--dtype", eval.dtype, "of the parameters: auto (as stored), float32, bfloat16, float16");
-  eval_app->add_option("--device", eval.device, "auto, cpu or cuda");
-  eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; gradients are accumulated");
-  eval_app->add_option("--timeout", eval.timeout_s, "seconds to wait for a peer (default 600)");
+  eval_app->add_option("--stats", eval.stats,
+                       "JSON file for one rank's collectives, each rank's memory and the seconds; - for stdout");
+  eval_app->add_option("--dtype", eval.dtype, "of the parameters; auto: as the config or else the file says")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
+  eval_app->add_option("--device", eval.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; gradients are accumulated")
+      ->check(CLI::PositiveNumber);
+  eval_app->add_option("--timeout", eval.timeout_s, "seconds to wait for a peer (default 600)")
+      ->check(CLI::PositiveNumber);
 
   CompareVerb compare;
-  CLI::App* compare_app =
-      app.add_subcommand("compare", "largest difference of each tensor of two safetensors files, relative to its largest value");
+  CLI::App* compare_app = app.add_subcommand(
+      "compare", "largest difference of each tensor of two safetensors files, relative to its largest value");
   compare_app->add_option("ACTUAL", compare.actual, "safetensors file")->required();
-  compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")->required();
+  compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")
+      ->required();
   compare_app->add_option("--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
 
   CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
@@ -96,13 +124,17 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CommandLine out;
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    if (!arguments.empty() && arguments.front() == "help") {  // `help VERB` is `VERB --help`
+      reversed.pop_back();
+      reversed.insert(reversed.begin(), "--help");
+    }
     app.parse(reversed);
-  } catch (const CLI::ParseError& error) {
+  } catch (const CLI::Success& asked) {  // --help and --version
     std::ostringstream text;
-    const int code = app.exit(error, text, text);
-    out.text = text.str();
-    out.exit_code = code == 0 ? 0 : 2;
-    return out;
+    app.exit(asked, text, text);
+    return {std::nullopt, text.str(), 0};
+  } catch (const CLI::ParseError& wrong) {
+    return {std::nullopt, "moonshard: " + WhatIsWrong(app, wrong) + "\nRun with --help for more information.\n", 2};
   }
   std::string error;
   const auto take = [&](auto verb) {

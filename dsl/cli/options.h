@@ -39,11 +39,11 @@ struct EvalVerb {
   std::string input;   // safetensors or JSON with input_ids [B, T], and perhaps labels, attention_mask, position_ids
   std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
   bool grads = false;
-  std::string stats;   // a JSON file, or "-" for stdout; "": none
+  std::string stats;           // a JSON file, or "-" for stdout; "": none
   std::string dtype = "auto";  // of the parameters: auto (as stored) or a torch name
   std::string device = "auto";
-  int64_t micro_batches = 1;   // the batch in so many equal parts, gradients accumulated
-  double timeout_s = 600;      // the longest wait for a peer
+  int64_t micro_batches = 1;  // the batch in so many equal parts, gradients accumulated
+  double timeout_s = 600;     // the longest wait for a peer
 };
 
 struct CompareVerb {

@@ -44,8 +44,8 @@ Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder&
   return Result<CompiledPlan>(std::move(*compiled), std::move(diagnostics));
 }
 
-Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options) {
-  Result<ModelFolder> folder = OpenModelFolder(options, /*headers_only=*/true);
+Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only) {
+  Result<ModelFolder> folder = OpenModelFolder(options, headers_only);
   if (!folder.ok()) return folder.diagnostics();
   auto tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder.value().checkpoint, folder.value().config));
   Diagnostics diagnostics = folder.diagnostics();

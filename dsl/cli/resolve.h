@@ -27,7 +27,7 @@ Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_on
 Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder& folder,
                                  std::shared_ptr<const ModuleTree> tree);
 
-// Both, with the tree of the headers.
-Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options);
+// Both, with the tree of the headers. `headers_only`: see OpenModelFolder.
+Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only = true);
 
 }  // namespace moonshard

@@ -8,6 +8,13 @@
 
 namespace moonshard {
 
+int ExitCodeOf(const Diagnostics& errors) {
+  const auto at_fault = [](const Diagnostic& d) {
+    return d.severity == Severity::kError && d.finding < Finding::kNotHookable && d.finding != Finding::kWriteFailed;
+  };
+  return std::ranges::any_of(errors, at_fault) ? kExitUsage : kExitFailed;
+}
+
 int RunExplain(const ExplainVerb& verb) {
   ExplainOptions options;
   options.rank = verb.rank;
@@ -19,8 +26,8 @@ int RunExplain(const ExplainVerb& verb) {
   }
   std::optional<CompiledPlan> plan = ResolveFromHeaders(verb.model).Collect(diagnostics);
   if (plan && (verb.rank < 0 || verb.rank >= plan->mesh.world_size())) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "there is no rank " + std::to_string(verb.rank) + " in mesh " +
-                                                             plan->mesh.ToString());
+    Diagnostic d = MakeDiagnostic(
+        Finding::kBadArgument, "there is no rank " + std::to_string(verb.rank) + " in mesh " + plan->mesh.ToString());
     d.required = "--rank from 0 to " + std::to_string(plan->mesh.world_size() - 1);
     diagnostics.push_back(std::move(d));
   }
@@ -43,7 +50,8 @@ int RunCheck(const CheckVerb& verb) {
   if (verb.json) {
     JsonValue::Array list;
     for (const Diagnostic& d : findings) list.push_back(ToJson(d));
-    std::cout << WriteJson(JsonValue::Object{{"format_version", kExplainFormatVersion}, {"findings", std::move(list)}}, 2)
+    std::cout << WriteJson(JsonValue::Object{{"format_version", kExplainFormatVersion}, {"findings", std::move(list)}},
+                           2)
               << "\n";
   } else {
     std::cout << ToText(findings);

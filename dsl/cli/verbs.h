@@ -11,6 +11,9 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitDefect = 3;
 
+// For a verb that gave up on these: kExitUsage where a plan, a model or a named file is at fault, else kExitFailed.
+int ExitCodeOf(const Diagnostics& errors);
+
 int RunExplain(const ExplainVerb& verb);
 int RunCheck(const CheckVerb& verb);
 

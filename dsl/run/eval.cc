@@ -52,8 +52,6 @@ MeshOptions MeshOptionsOf(const EvalVerb& verb) {
     options.device = DeviceChoice::kCpu;
   } else if (verb.device == "cuda") {
     options.device = DeviceChoice::kCuda;
-  } else if (verb.device != "auto") {
-    throw PlanError({BadInput("there is no device '" + verb.device + "'", "--device", "auto, cpu or cuda")});
   }
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(verb.timeout_s * 1000));
   options.rendezvous_timeout = std::min(options.rendezvous_timeout, options.timeout);
@@ -117,9 +115,9 @@ Inputs ReadInputs(const EvalVerb& verb, int64_t vocabulary, c10::Device device) 
     errors.push_back(BadInput("'labels' has another shape than 'input_ids'", verb.input, "the same shape"));
   }
   if (ids && (verb.micro_batches < 1 || ids->size(0) % verb.micro_batches != 0)) {
-    errors.push_back(BadInput("a batch of " + std::to_string(ids->size(0)) + " has no " +
-                                  std::to_string(verb.micro_batches) + " equal parts",
-                              "--micro-batches", "a number that divides the batch"));
+    errors.push_back(BadInput(
+        "a batch of " + std::to_string(ids->size(0)) + " has no " + std::to_string(verb.micro_batches) + " equal parts",
+        "--micro-batches", "a number that divides the batch"));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
   inputs.ids = *ids;
@@ -156,20 +154,29 @@ class WholeLogits {
   std::optional<TensorMove> move_;
 };
 
+// Labels of [batch, sequence] that the loss counts: not the first of a row, which nothing predicts, and not -100.
+int64_t CountedLabels(const at::Tensor& labels) { return labels.slice(1, 1).ne(-100).sum().item<int64_t>(); }
+
 StepResult RunStep(const EvalVerb& verb, const CausalLm& model, const WholeLogits& whole, const Inputs& inputs) {
   StepResult result;
   const c10::AutoGradMode grad(verb.grads);
   const int64_t rows = inputs.ids.size(0) / verb.micro_batches;
   std::vector<at::Tensor> logits;
   std::vector<at::Tensor> losses;
+  const auto total = static_cast<double>(CountedLabels(inputs.labels));
   const auto part = [&](const std::optional<at::Tensor>& tensor, int64_t i) -> std::optional<at::Tensor> {
     if (!tensor || tensor->size(0) == 1) return tensor;
     return tensor->narrow(0, i * rows, rows);
   };
   for (int64_t i = 0; i < verb.micro_batches; ++i) {
     Clock::time_point begin = Clock::now();
-    logits.push_back(whole(model.forward(*part(inputs.ids, i), part(inputs.attention_mask, i), part(inputs.position_ids, i))));
-    losses.push_back(CausalLmLoss(logits.back(), *part(inputs.labels, i)) / verb.micro_batches);
+    logits.push_back(
+        whole(model.forward(*part(inputs.ids, i), part(inputs.attention_mask, i), part(inputs.position_ids, i))));
+    const at::Tensor labels = *part(inputs.labels, i);
+    const auto counted = static_cast<double>(CountedLabels(labels));
+    // A part weighs what its labels are of all labels: the sum is then the mean over the batch, however it is cut.
+    losses.push_back(counted == 0 && total > 0 ? logits.back().sum() * 0
+                                               : CausalLmLoss(logits.back(), labels) * (counted / total));
     result.forward_s += SecondsSince(begin);
     begin = Clock::now();
     if (verb.grads) losses.back().backward();
@@ -227,18 +234,14 @@ int64_t OwnBytes(const AppliedPlan& applied) {
   return bytes;
 }
 
-JsonValue CountsToJson(const CollectiveCounts& counts) {
-  JsonValue::Object out;
-  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    JsonValue::Object kinds;
-    for (size_t k = 0; k < kCollectiveKindCount; ++k) {
-      const CollectiveCount& count = counts.of(direction, static_cast<CollectiveKind>(k));
-      if (count.count == 0) continue;
-      kinds[ToString(static_cast<CollectiveKind>(k))] = JsonValue::Object{{"count", count.count}, {"bytes", count.bytes}};
-    }
-    out[ToString(direction)] = std::move(kinds);
+JsonValue CountsToJson(const CollectiveCounts& counts, Direction direction) {
+  JsonValue::Object kinds;
+  for (size_t k = 0; k < kCollectiveKindCount; ++k) {
+    const CollectiveCount& count = counts.of(direction, static_cast<CollectiveKind>(k));
+    if (count.count == 0) continue;
+    kinds[ToString(static_cast<CollectiveKind>(k))] = JsonValue::Object{{"count", count.count}, {"bytes", count.bytes}};
   }
-  return out;
+  return kinds;
 }
 
 struct Timing {
@@ -264,18 +267,19 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
   for (size_t r = 0; r < peaks.size(); ++r) {
     ranks.emplace_back(JsonValue::Object{{"rank", static_cast<int64_t>(r)},
                                          {"parameter_bytes", owns[r]},
-                                         {"resident_before_load_bytes", befores[r]},
-                                         {"peak_resident_bytes", peaks[r]}});
+                                         {"rss_before_load_bytes", befores[r]},
+                                         {"peak_rss_bytes", peaks[r]}});
   }
   const JsonValue::Object stats = {
       {"format_version", kExplainFormatVersion},
       {"plan", applied.plan().plan->name},
       {"plan_hash", applied.plan().Hash()},
       {"mesh", applied.plan().mesh.ToString()},
-      {"rank", 0},
-      {"collectives", CountsToJson(counts)},
-      {"memory", std::move(ranks)},
-      {"seconds", JsonValue::Object{{"load", timing.load_s}, {"forward", result.forward_s}, {"backward", result.backward_s}}},
+      {"forward", CountsToJson(counts, Direction::kForward)},
+      {"backward", CountsToJson(counts, Direction::kBackward)},
+      {"per_rank", std::move(ranks)},
+      {"seconds",
+       JsonValue::Object{{"load", timing.load_s}, {"forward", result.forward_s}, {"backward", result.backward_s}}},
   };
   const std::string text = WriteJson(stats, 2) + "\n";
   if (verb.stats == "-") {
@@ -319,12 +323,14 @@ int RunEval(const EvalVerb& verb) {
   const CollectiveCounts counts = applied->counts();
   const int64_t peak = PeakMemory();
   const Diagnostics findings = applied->Findings();
+  if (HasErrors(findings)) throw PlanError(findings);
   if (mesh.rank() == 0) std::cerr << ToText(findings);
-  WriteOutput(verb, *applied, result);
+  // The output last: it is there only where everything went well.
   if (!verb.stats.empty()) WriteStats(verb, *applied, counts, timing, result, peak);
+  WriteOutput(verb, *applied, result);
   DeviceMesh closing = mesh;
   closing.Close();
-  return HasErrors(findings) ? kExitFailed : kExitGood;
+  return kExitGood;
 }
 
 }  // namespace moonshard

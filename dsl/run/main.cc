@@ -1,7 +1,10 @@
 // moonshard-run: one rank of a verb that needs tensors. Started by `moonshard`, torchrun or srun; the only program that
 // links both the plan language and LibTorch.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+
+#include <c10/util/Logging.h>
 
 #include "dsl/cli/options.h"
 #include "dsl/cli/verbs.h"
@@ -25,11 +28,14 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace moonshard
 
 int main(int argc, char** argv) {
+  // c10d reports each lost connection with a stack trace; the diagnostics say the same in words.
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  c10::initLogging();
   try {
     return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const moonshard::PlanError& error) {
     std::fputs(error.what(), stderr);
-    return moonshard::kExitFailed;
+    return moonshard::ExitCodeOf(error.diagnostics());
   } catch (const moonshard::InternalError& error) {
     std::fprintf(stderr, "moonshard-run: defect: %s\n", error.what());
     return moonshard::kExitDefect;
