@@ -48,6 +48,16 @@ class Reader {
     for (const auto& entry : module.named_parameters(/*recurse=*/false)) add(entry.key(), entry.value(), false);
     for (const auto& entry : module.named_buffers(/*recurse=*/false)) add(entry.key(), entry.value(), true);
     auto* hook = dynamic_cast<Hookable*>(&module);
+    if (hook != nullptr && !hook->StaleParameter().empty()) {
+      const std::string name(hook->StaleParameter());
+      Diagnostic d = MakeDiagnostic(Finding::kStaleMember, "member '" + name + "' of '" + path +
+                                                               "' is not the tensor that is registered as '" + name + "'");
+      d.path = path;
+      d.declared = "two tensors: forward uses one, optimizers and plans see the other";
+      d.required = "one tensor under both names";
+      d.help = "to tie two layers: head->TieWeight(embedding->weight), or register_parameter once more after the assignment";
+      diagnostics_.push_back(std::move(d));
+    }
     tree_->Add(path, nn::KindOf(module), std::move(signature), hook != nullptr);
     out_.modules.push_back(&module);
     out_.hooks.push_back(hook);

@@ -32,7 +32,6 @@ constexpr std::array kFindings = {
     FindingInfo{F::kUnmatchedAlternative, "MS0203", kError, "a brace alternative that matches nothing"},
     FindingInfo{F::kRuleConflict, "MS0204", kError, "two rules claim one module"},
     FindingInfo{F::kUnclaimedParameter, "MS0205", kWarning, "a parameter that no rule claims"},
-    FindingInfo{F::kShadowedRule, "MS0206", kNote, "a rule whose modules all belong to an overriding rule"},
     FindingInfo{F::kPatternMemory, "MS0207", kError, "the patterns need more memory than allowed"},
     FindingInfo{F::kNoSuchMove, "MS0301", kError, "no move leads from one layout to the other"},
     FindingInfo{F::kNoSuchParameter, "MS0302", kError, "a style names a parameter that the module does not have"},
@@ -61,6 +60,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kNotSupported, "MS0506", kError, "something this version does not do"},
     FindingInfo{F::kCollectiveMismatch, "MS0507", kError, "ranks that bring different tensors to one collective"},
     FindingInfo{F::kBadInput, "MS0508", kError, "an input that the model cannot take"},
+    FindingInfo{F::kStaleMember, "MS0509", kError, "a member that is not the registered parameter"},
     FindingInfo{F::kInternal, "MS0901", kError, "a defect of moonshard"},
 };
 

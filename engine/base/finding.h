@@ -32,7 +32,6 @@ enum class Finding {
   kUnmatchedAlternative,
   kRuleConflict,
   kUnclaimedParameter,
-  kShadowedRule,
   kPatternMemory,
   // MS03xx: layouts against shapes
   kNoSuchMove,
@@ -64,6 +63,7 @@ enum class Finding {
   kNotSupported,
   kCollectiveMismatch,
   kBadInput,
+  kStaleMember,
   // MS09xx
   kInternal,
 };

@@ -6,8 +6,7 @@
 # have them.
 find_program(MOONSHARD_CCACHE ccache)
 if(MOONSHARD_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      ${MOONSHARD_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${MOONSHARD_CCACHE})
 endif()
 find_program(MOONSHARD_MOLD mold)
 if(MOONSHARD_MOLD)

@@ -62,6 +62,10 @@ class Hookable {
   // rows. False where the module cannot.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
+  // The name of a parameter whose member is not the tensor that is registered under its name (after `head->weight =
+  // embed->weight`): forward would use one and a plan or an optimizer change the other. "" where there is none.
+  virtual std::string_view StaleParameter() const { return {}; }
+
  protected:
   void CountCall() { calls_.fetch_add(1, std::memory_order_relaxed); }
   Boundary* boundary_ = nullptr;

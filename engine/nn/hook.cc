@@ -24,4 +24,10 @@ void RefuseToCloneAsBase(const torch::nn::Module& module) {
         "derive it from torch::nn::Cloneable of itself, or override clone()");
 }
 
+bool IsStale(const torch::nn::Module& module, const char* name, const at::Tensor& member) {
+  const auto registered = module.named_parameters(/*recurse=*/false);
+  const at::Tensor* found = registered.find(name);
+  return found != nullptr && found->defined() && !found->is_same(member);
+}
+
 }  // namespace moonshard::nn::detail

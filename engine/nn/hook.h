@@ -59,6 +59,9 @@ inline constexpr bool kIsMutableTensorReference =
 // Throws PlanError: Impl inherits a clone() that makes another class.
 [[noreturn]] void RefuseToCloneAsBase(const torch::nn::Module& module);
 
+// Whether `module` has registered another tensor than `member` under `name`.
+bool IsStale(const torch::nn::Module& module, const char* name, const at::Tensor& member);
+
 }  // namespace detail
 
 template <detail::HasOneForward Impl, class Arguments = typename detail::ForwardSignature<Impl>::Arguments>
@@ -124,6 +127,17 @@ class Hooked<Impl, detail::Types<Arguments...>>
     } else {
       return false;
     }
+  }
+
+  // Looks at the members that by custom hold parameters: public tensors called weight and bias.
+  std::string_view StaleParameter() const override {
+    if constexpr (requires(const Impl& impl) { { impl.weight } -> std::same_as<const at::Tensor&>; }) {
+      if (detail::IsStale(*this, "weight", Impl::weight)) return "weight";
+    }
+    if constexpr (requires(const Impl& impl) { { impl.bias } -> std::same_as<const at::Tensor&>; }) {
+      if (detail::IsStale(*this, "bias", Impl::bias)) return "bias";
+    }
+    return {};
   }
 
  private:

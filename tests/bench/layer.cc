@@ -1,9 +1,9 @@
 // Forward and backward of one decoder layer at tp=2 on thread ranks: through the engine, and written by hand with local
 // tensors and the same four all-reduces. Prints both times and their ratio for a small and a larger layer.
-//   bench_layer [PAIRS]
+//   bench_layer [PAIRS] [unchecked]      unchecked: the ranks do not compare their inputs
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
+#include <cstring>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/torch.h>
@@ -106,7 +106,7 @@ struct HandWritten {
   }
 };
 
-void Bench(Sizes sizes, int pairs) {
+void Bench(Sizes sizes, int pairs, bool checked) {
   const DecoderConfig config = MakeConfig(sizes.hidden);
   test::RunRanks("tp=2", [&](DeviceMesh& mesh) {
     DecoderLayer layer(config);
@@ -116,7 +116,9 @@ void Bench(Sizes sizes, int pairs) {
     }
     PlanInputs inputs;
     inputs.mesh = mesh.shape();
-    auto model = Parallelize(layer, EvaluatePlan(kPlan, "layer.lua", inputs).ValueOrThrow(), mesh);
+    ApplyOptions options;
+    if (!checked) options.check.mode = CheckOptions::Mode::kNever;
+    auto model = Parallelize(layer, EvaluatePlan(kPlan, "layer.lua", inputs).ValueOrThrow(), mesh, options);
     HandWritten by_hand{config.head_dim, mesh.Group(MeshAxis::kTp)->backend, {}};
     for (const LiveParameter& p : model.applied().parameters()) by_hand.w[p.path] = p.tensor;
     const RotaryTables rotary = MakeRotaryTables(RotaryFrequencies({}, config.head_dim), 1.0,
@@ -143,7 +145,7 @@ int main(int argc, char** argv) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const int pairs = argc > 1 ? std::atoi(argv[1]) : 200;
   for (const moonshard::bench::Sizes sizes : {moonshard::bench::Sizes{128, 64}, {256, 128}, {512, 128}}) {
-    moonshard::bench::Bench(sizes, pairs);
+    moonshard::bench::Bench(sizes, pairs, argc < 3 || std::strcmp(argv[2], "unchecked") != 0);
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "engine/apply/load.h"
 #include "engine/apply/parallelize.h"
 #include "engine/apply/state.h"
+#include "engine/compile/cost.h"
 #include "engine/models/decoder.h"
 #include "engine/nn/defer_init.h"
 #include "engine/safetensors/checkpoint.h"
@@ -87,6 +88,29 @@ int64_t Count(const CollectiveCounts& counts, Direction direction, CollectiveKin
   return counts.of(direction, kind).count;
 }
 
+// What explain said before anything ran is what ran.
+void ExpectPredicted(const ShardedModel& sharded, const CollectiveCounts& counts, const at::Tensor& ids) {
+  const PlanTotals totals =
+      TotalsOf(sharded.applied->plan(), sharded.applied->mesh().rank(), Tokens{ids.size(0), ids.size(1)});
+  const std::pair<Collective, CollectiveKind> kinds[] = {{Collective::kAllGather, CollectiveKind::kAllGather},
+                                                         {Collective::kAllReduce, CollectiveKind::kAllReduce},
+                                                         {Collective::kReduceScatter, CollectiveKind::kReduceScatter},
+                                                         {Collective::kAllToAll, CollectiveKind::kAllToAll}};
+  for (const auto& [planned, ran] : kinds) {
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const auto& side = direction == Direction::kForward ? totals.collectives.forward : totals.collectives.backward;
+      const auto found = side.find(planned);
+      const CollectiveTotals::Entry expected = found == side.end() ? CollectiveTotals::Entry{} : found->second;
+      const CollectiveCount& got = counts.of(direction, ran);
+      const std::string what = std::string(ToString(planned)) + " " + ToString(direction);
+      Expect(got.count == expected.count, what + ": " + std::to_string(got.count) + " ran, " +
+                                              std::to_string(expected.count) + " predicted");
+      Expect(got.bytes == expected.bytes, what + ": " + std::to_string(got.bytes) + " bytes, " +
+                                              std::to_string(expected.bytes) + " predicted");
+    }
+  }
+}
+
 // Per decoder layer 2 + 2, the embedding's, the head's and one flat sum for each group of shared gradients.
 void ExpectCounts(const Setup& setup, const ShardedModel& sharded, const CollectiveCounts& counts) {
   if (setup.tp == 1) {
@@ -137,6 +161,7 @@ TEST_CASE("sharded checkpoints give the numbers of transformers") {
           const at::Tensor loss = CausalLmLoss(logits, inputs.at("labels"));
           loss.backward();
           ExpectCounts(setup, sharded, sharded.applied->counts());
+          ExpectPredicted(sharded, sharded.applied->counts(), inputs.at("input_ids"));
           at::Tensor got = logits.detach();
           at::Tensor want = expected.at("logits");
           if (mask) {

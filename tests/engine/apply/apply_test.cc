@@ -241,6 +241,19 @@ TEST_CASE("a sharded module that is used around its call is found") {
   });
 }
 
+TEST_CASE("a tie by assignment, which leaves the registered parameter behind, is found") {
+  RunRanks("tp=2", [&](DeviceMesh& mesh) {
+    Block block = MakeBlock();
+    block->up->weight = block->gate->weight;
+    const std::string text = WhatIsThrown([&] { Parallelize(block, BlockPlan(false), mesh); });
+    Expect(text.find("error[MS0509]: member 'weight' of 'up' is not the tensor that is registered") == 0, text);
+    block->up->TieWeight(block->gate->weight);
+    auto model = Parallelize(block, BlockPlan(false), mesh);
+    Expect(model.applied().parameters().size() == 5, "tied once");
+    Expect(block->up->weight.is_same(block->gate->weight), "still one tensor");
+  });
+}
+
 TEST_CASE("an ordinary LibTorch layer under a rule is refused with the cure") {
   struct PlainImpl : torch::nn::Module {
     PlainImpl() { fc = register_module("fc", torch::nn::Linear(4, 4)); }
