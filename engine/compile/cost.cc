@@ -98,7 +98,8 @@ class Counter {
         if (!group || parameter.is_buffer || repeats.contains({m, p})) continue;
         int64_t elements = 1;
         for (int64_t size : LocalShape(parameter.shape, steps.params[p], plan_.mesh, 0)) elements *= size;
-        bytes[{*group, parameter.dtype}] += BytesOf(parameter.dtype, elements);
+        // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
+        bytes[{*group, parameter.dtype}] += BytesOf(parameter.dtype, elements + 1);
       }
     }
     for (const auto& [key, sum] : bytes) totals_.AddBackward(Collective::kAllReduce, sum);
