@@ -88,12 +88,13 @@ inline std::vector<RankFailure> RunRanksFailing(const std::string& mesh, const s
   return failures;
 }
 
-// As above, for ranks that must not fail: throws the earliest failure.
+// As above, for ranks that must not fail: throws all failures as one, the earliest first.
 inline void RunRanks(const std::string& mesh, const std::function<void(DeviceMesh&)>& body) {
-  const std::vector<RankFailure> failures = RunRanksFailing(mesh, body);
-  if (!failures.empty()) {
-    throw std::runtime_error("rank " + std::to_string(failures.front().rank) + ": " + failures.front().text);
+  std::string text;
+  for (const RankFailure& failure : RunRanksFailing(mesh, body)) {
+    text += "rank " + std::to_string(failure.rank) + ": " + failure.text + "\n";
   }
+  if (!text.empty()) throw std::runtime_error(text);
 }
 
 }  // namespace moonshard::test
