@@ -62,6 +62,13 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   return RunWithTensors(arguments, plan.value().mesh.world_size());
 }
 
+int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
+  if (!plan.ok() || !StartedByLauncher()) std::cerr << ToText(plan.diagnostics());
+  if (!plan.ok()) return kExitUsage;
+  return RunWithTensors(arguments, plan.value().mesh.world_size());
+}
+
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
   (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
@@ -69,6 +76,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (const auto* explain = std::get_if<ExplainVerb>(&*command.verb)) return RunExplain(*explain);
   if (const auto* check = std::get_if<CheckVerb>(&*command.verb)) return RunCheck(*check);
   if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval, arguments);
+  if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify, arguments);
   return RunWithTensors(arguments, 0);
 }
 

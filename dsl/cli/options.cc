@@ -25,6 +25,13 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
       ->allow_extra_args(false);
 }
 
+void AddRun(CLI::App& app, RunOptions& run) {
+  app.add_option("--dtype", run.dtype, "of the parameters; auto: as the config or else the file says")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
+  app.add_option("--device", run.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--timeout", run.timeout_s, "seconds to wait for a peer (default 600)")->check(CLI::PositiveNumber);
+}
+
 // "k=v" texts into the map; false with a message for one without '='.
 bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model, std::string& error) {
   for (const std::string& text : texts) {
@@ -103,13 +110,18 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, whole");
   eval_app->add_option("--stats", eval.stats,
                        "JSON file for one rank's collectives, each rank's memory and the seconds; - for stdout");
-  eval_app->add_option("--dtype", eval.dtype, "of the parameters; auto: as the config or else the file says")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
-  eval_app->add_option("--device", eval.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; gradients are accumulated")
       ->check(CLI::PositiveNumber);
-  eval_app->add_option("--timeout", eval.timeout_s, "seconds to wait for a peer (default 600)")
-      ->check(CLI::PositiveNumber);
+  AddRun(*eval_app, eval.run);
+
+  VerifyVerb verify;
+  CLI::App* verify_app = app.add_subcommand(
+      "verify", "run the reference architecture sharded and unsharded, and name the first module that differs");
+  AddModel(*verify_app, verify.model, plan_options);
+  verify_app->add_option("--input", verify.input, "as of eval; made up without it");
+  verify_app->add_option("--tokens", verify.tokens, "B,S of the made-up input (default 2,13)");
+  verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
+  AddRun(*verify_app, verify.run);
 
   CompareVerb compare;
   CLI::App* compare_app = app.add_subcommand(
@@ -144,6 +156,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (explain_app->parsed()) take(explain);
   if (check_app->parsed()) take(check);
   if (eval_app->parsed()) take(eval);
+  if (verify_app->parsed()) take(verify);
   if (compare_app->parsed()) take(compare);
   if (doctor_app->parsed()) take(DoctorVerb{});
   if (!error.empty()) return {std::nullopt, error + "\n", 2};

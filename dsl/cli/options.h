@@ -34,16 +34,29 @@ struct CheckVerb {
   bool json = false;
 };
 
+// How the verbs that need tensors run.
+struct RunOptions {
+  std::string dtype = "auto";  // of the parameters: auto (as the config or else the file says) or a torch name
+  std::string device = "auto";
+  double timeout_s = 600;  // the longest wait for a peer
+};
+
 struct EvalVerb {
   ModelOptions model;
+  RunOptions run;
   std::string input;   // safetensors or JSON with input_ids [B, T], and perhaps labels, attention_mask, position_ids
   std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
   bool grads = false;
-  std::string stats;           // a JSON file, or "-" for stdout; "": none
-  std::string dtype = "auto";  // of the parameters: auto (as stored) or a torch name
-  std::string device = "auto";
+  std::string stats;          // a JSON file, or "-" for stdout; "": none
   int64_t micro_batches = 1;  // the batch in so many equal parts, gradients accumulated
-  double timeout_s = 600;     // the longest wait for a peer
+};
+
+struct VerifyVerb {
+  ModelOptions model;
+  RunOptions run = {.dtype = "float32"};
+  std::string input;   // as of eval; "": made up
+  std::string tokens;  // "B,S" of a made-up input; "": a length that few meshes divide
+  double tolerance = 2e-4;
 };
 
 struct CompareVerb {
@@ -54,7 +67,7 @@ struct CompareVerb {
 
 struct DoctorVerb {};
 
-using Verb = std::variant<ExplainVerb, CheckVerb, EvalVerb, CompareVerb, DoctorVerb>;
+using Verb = std::variant<ExplainVerb, CheckVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

@@ -18,6 +18,7 @@ int Main(const std::vector<std::string>& arguments) {
   std::fputs(command.text.c_str(), command.exit_code == 0 ? stdout : stderr);
   if (!command.verb) return command.exit_code;
   if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
+  if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify);
   if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
   if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();
   std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);

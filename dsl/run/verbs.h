@@ -8,6 +8,9 @@ namespace moonshard {
 // One rank of an evaluation: the reference architecture is made without storage, sharded, filled with this rank's pieces
 // and run; rank 0 writes.
 int RunEval(const EvalVerb& verb);
+// One rank of a verification: the same step sharded and, on every rank by itself, unsharded; each planned module's output
+// and each parameter's gradient compared. The model must fit on one rank.
+int RunVerify(const VerifyVerb& verb);
 // A line for each tensor of the expected file: its largest difference relative to its largest value.
 int RunCompare(const CompareVerb& verb);
 // Versions and devices.

@@ -31,6 +31,7 @@ struct AppliedPlan::State {
   std::map<GradientGroup, std::shared_ptr<AxisGroup>> gradient_groups;
   std::vector<LiveParameter> parameters;
   std::shared_ptr<GradientSum> gradient_sum = std::make_shared<GradientSum>();
+  std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
 };
 
 namespace {
@@ -70,7 +71,8 @@ class Preflight {
     for (MeshAxis axis : kMeshAxes) {
       if (axis == MeshAxis::kTp || plan_.mesh.size(axis) == 1 || placement[axis] == Layout::Replicate()) continue;
       const ModuleSteps& steps = plan_.StepsOf(m);
-      const SourceSpan where = steps.rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
+      const SourceSpan where =
+          steps.rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
       const std::string name = plan_.tree->parameters(module)[p].name;
       Diagnostic d = NotSupported("parameters are applied on axis tp only", module.path + "." + name, where);
       d.declared = placement.ToText();
@@ -176,11 +178,13 @@ class Applier {
     boundaries_.resize(count);
     for (size_t m = 0; m < count; ++m) {
       const ModuleSteps& steps = s_.plan.StepsOf(m);
-      if (!steps.needs_calls() && !opens_frame[m]) continue;
+      // A module with a rule that moves nothing is intercepted too, for whoever observes the step.
+      if (!steps.needs_calls() && !opens_frame[m] && steps.style.empty()) continue;
       if (s_.live.hooks[m] == nullptr) continue;  // an ordinary ancestor: its children's moves are shared further out
       BoundarySteps boundary;
       boundary.opens_frame = opens_frame[m];
       boundary.path = ModuleAt(m).path;
+      boundary.observer = s_.observer;
       if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.group = s_.groups.at(MeshAxis::kTp);
         boundary.gradient_sum = s_.gradient_sum;
@@ -193,8 +197,8 @@ class Applier {
                                            boundary.path + " input " + std::to_string(i) + line));
       }
       for (size_t i = 0; i < steps.outputs.size(); ++i) {
-        boundary.outputs.push_back(MakeMove(steps.outputs[i], steps.out_features, 1,
-                                            boundary.path + " output " + std::to_string(i) + line));
+        boundary.outputs.push_back(
+            MakeMove(steps.outputs[i], steps.out_features, 1, boundary.path + " output " + std::to_string(i) + line));
       }
       for (const std::string& name : steps.after) boundary.late.push_back(TensorAt(m, name));
       boundaries_[m] = std::make_shared<PlannedBoundary>(std::move(boundary));
@@ -265,8 +269,8 @@ class Applier {
   }
 
   void Refuse(size_t m, const std::string& what, const std::string& required) {
-    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + ModuleAt(m).path + "' " + what,
-                                  SourceOf(s_.plan.StepsOf(m)));
+    Diagnostic d =
+        MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + ModuleAt(m).path + "' " + what, SourceOf(s_.plan.StepsOf(m)));
     d.path = ModuleAt(m).path;
     d.declared = "style " + s_.plan.StepsOf(m).style + " on " + ModuleAt(m).kind;
     d.required = required;
@@ -308,7 +312,8 @@ class Applier {
     }
     const std::vector<std::vector<Interval>> dims =
         LocalIntervals(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank());
-    const bool whole = LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()) == parameter.shape;
+    const bool whole =
+        LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()) == parameter.shape;
     if (whole && parameter.tensor.device() == s_.mesh.device()) return {};
     return CutPiece(parameter.tensor, dims).to(s_.mesh.device());
   }
@@ -354,12 +359,17 @@ AxisGroup& AppliedPlan::group(MeshAxis axis) const { return *state_->groups.at(a
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 void AppliedPlan::ClearCounts() { *state_->counts = {}; }
 
+void AppliedPlan::Observe(std::function<void(const std::string& path, const at::Tensor& output)> observer) {
+  *state_->observer = std::move(observer);
+}
+
 Diagnostics AppliedPlan::Findings() const {
   Diagnostics out;
   for (size_t m = 0; m < state_->live.modules.size(); ++m) {
     const ModuleSteps& steps = state_->plan.StepsOf(m);
     if (!steps.needs_calls() || state_->live.hooks[m]->calls() > 0) continue;
-    const bool used = std::ranges::any_of(state_->live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
+    const bool used =
+        std::ranges::any_of(state_->live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
     const std::string& path = state_->plan.tree->modules()[m].path;
     Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,
                                          "'" + path + "' was used, but never through a call that the plan sees")

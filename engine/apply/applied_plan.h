@@ -3,6 +3,7 @@
 // Stage before: compile. Stage after: training or evaluation through the model as it was written.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +20,7 @@
 namespace moonshard {
 
 struct ApplyOptions {
-  CheckOptions check;                           // how much ranks compare before they communicate
+  CheckOptions check;                            // how much ranks compare before they communicate
   std::optional<c10::ScalarType> deferred_type;  // of floating-point parameters made under DeferInit; none: as made
 };
 
@@ -28,8 +29,8 @@ struct LiveParameter {
   std::string path;                  // "model.embed_tokens.weight"
   std::vector<std::string> aliases;  // other paths of the same tensor
   ParamRef ref;
-  at::Tensor tensor;                 // the registered one: this rank's piece
-  std::vector<int64_t> shape;        // whole
+  at::Tensor tensor;           // the registered one: this rank's piece
+  std::vector<int64_t> shape;  // whole
   Placement placement;
   bool is_buffer = false;
 };
@@ -59,6 +60,10 @@ class AppliedPlan {
   // What the collectives of this rank were since the last Clear: moves and gradient sums.
   CollectiveCounts counts() const;
   void ClearCounts();
+
+  // Calls `observer` with the path and the first output of every call of a module that the plan intercepts, as it leaves
+  // the module; {} ends that. For looking at a step: it runs within the forward.
+  void Observe(std::function<void(const std::string& path, const at::Tensor& output)> observer);
 
   // What can be said after a step: planned modules that were never called (kUnusedHook, or kBypassedHook where a
   // sharded parameter got a gradient all the same).

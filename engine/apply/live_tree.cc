@@ -31,9 +31,9 @@ class Reader {
       if (!tensor.defined()) return;  // an optional bias that is not there
       const std::optional<DType> dtype = DTypeOf(tensor.scalar_type());
       if (!dtype) {
-        Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a tensor of type " +
-                                                                  std::string(c10::toString(tensor.scalar_type())) +
-                                                                  " cannot be part of a plan");
+        Diagnostic d = MakeDiagnostic(
+            Finding::kNotSupported,
+            "a tensor of type " + std::string(c10::toString(tensor.scalar_type())) + " cannot be part of a plan");
         d.path = (path.empty() ? "" : path + ".") + name;
         diagnostics_.push_back(std::move(d));
         return;
@@ -50,12 +50,14 @@ class Reader {
     auto* hook = dynamic_cast<Hookable*>(&module);
     if (hook != nullptr && !hook->StaleParameter().empty()) {
       const std::string name(hook->StaleParameter());
-      Diagnostic d = MakeDiagnostic(Finding::kStaleMember, "member '" + name + "' of '" + path +
-                                                               "' is not the tensor that is registered as '" + name + "'");
+      Diagnostic d =
+          MakeDiagnostic(Finding::kStaleMember, "member '" + name + "' of '" + path +
+                                                    "' is not the tensor that is registered as '" + name + "'");
       d.path = path;
       d.declared = "two tensors: forward uses one, optimizers and plans see the other";
       d.required = "one tensor under both names";
-      d.help = "to tie two layers: head->TieWeight(embedding->weight), or register_parameter once more after the assignment";
+      d.help =
+          "to tie two layers: head->TieWeight(embedding->weight), or register_parameter once more after the assignment";
       diagnostics_.push_back(std::move(d));
     }
     tree_->Add(path, nn::KindOf(module), std::move(signature), hook != nullptr);

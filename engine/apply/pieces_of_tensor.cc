@@ -34,8 +34,7 @@ at::Tensor CutPiece(const at::Tensor& whole, std::span<const std::vector<Interva
     shape.push_back(length);
   }
   at::Tensor piece = at::empty(shape, whole.options());
-  ForEachBlock(whole.detach(), piece, dims, 0,
-               [](const at::Tensor& from, const at::Tensor& to) { to.copy_(from); });
+  ForEachBlock(whole.detach(), piece, dims, 0, [](const at::Tensor& from, const at::Tensor& to) { to.copy_(from); });
   return piece;
 }
 

@@ -70,6 +70,7 @@ void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
     if (slot.position == 0) {
       for (const at::Tensor& late : steps_.late) *slot.tensor = at::add(*slot.tensor, late);
     }
+    if (slot.position == 0 && *steps_.observer) (*steps_.observer)(steps_.path, *slot.tensor);
     if (static_cast<PlannedCall&>(call).outermost && steps_.gradient_sum) steps_.gradient_sum->Watch(*slot.tensor);
   }
   // A call without a collective must not leave the comparison of its inputs to the next.

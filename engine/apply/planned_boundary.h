@@ -1,6 +1,7 @@
 // PlannedBoundary: the plan's moves around one module's calls.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,6 +17,9 @@
 
 namespace moonshard {
 
+// Sees the first tensor that leaves each planned call, in the order in which the calls end.
+using OutputObserver = std::function<void(const std::string& path, const at::Tensor& output)>;
+
 struct BoundarySteps {
   std::vector<std::optional<TensorMove>> inputs;   // by argument position
   std::vector<std::optional<TensorMove>> outputs;  // by place in the result
@@ -27,7 +31,8 @@ struct BoundarySteps {
   // Tensor dims that the plan cuts at run time (the sequence): there a floating-point input may be a piece, and pieces
   // need not be equally long.
   std::set<int64_t> cut_dims;
-  std::string path;                                // of the module, for errors
+  std::string path;                          // of the module, for errors
+  std::shared_ptr<OutputObserver> observer;  // shared by all boundaries of a plan; empty where nobody looks
 };
 
 class PlannedBoundary final : public Boundary {

@@ -56,7 +56,8 @@ at::Tensor GatherWhole(const AppliedPlan& model, const LiveParameter& parameter,
   const at::Tensor gathered = group.AllGather(padded, use).cpu();
   at::Tensor whole = at::empty(parameter.shape, options.device(c10::kCPU));
   for (int64_t r = 0; r < ranks; ++r) {
-    const std::vector<std::vector<Interval>> dims = LocalIntervals(parameter.shape, parameter.placement, shape, first + r);
+    const std::vector<std::vector<Interval>> dims =
+        LocalIntervals(parameter.shape, parameter.placement, shape, first + r);
     const std::vector<int64_t> local = LocalShape(parameter.shape, parameter.placement, shape, first + r);
     PutPiece(whole, gathered.narrow(0, r * most, Elements(local)).view(local), dims);
   }

@@ -61,6 +61,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kCollectiveMismatch, "MS0507", kError, "ranks that bring different tensors to one collective"},
     FindingInfo{F::kBadInput, "MS0508", kError, "an input that the model cannot take"},
     FindingInfo{F::kStaleMember, "MS0509", kError, "a member that is not the registered parameter"},
+    FindingInfo{F::kNumbersDiffer, "MS0510", kError, "a sharded module that computes other numbers"},
     FindingInfo{F::kInternal, "MS0901", kError, "a defect of moonshard"},
 };
 

@@ -64,6 +64,7 @@ enum class Finding {
   kCollectiveMismatch,
   kBadInput,
   kStaleMember,
+  kNumbersDiffer,
   // MS09xx
   kInternal,
 };

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/parallelize.h"
@@ -86,7 +86,9 @@ struct HandWritten {
     return x * torch::rsqrt(x.pow(2).mean(-1, true) + 1e-6) * w.at(name + ".weight");
   }
   at::Tensor Heads(const at::Tensor& x, const std::string& name) const {
-    return torch::linear(x, w.at("self_attn." + name + ".weight")).view({x.size(0), x.size(1), -1, head_dim}).transpose(1, 2);
+    return torch::linear(x, w.at("self_attn." + name + ".weight"))
+        .view({x.size(0), x.size(1), -1, head_dim})
+        .transpose(1, 2);
   }
   at::Tensor Forward(const at::Tensor& hidden, const RotaryTables& rotary) const {
     const at::Tensor x = ToShards::apply(Norm(hidden, "input_layernorm"), group);
@@ -94,14 +96,17 @@ struct HandWritten {
     const at::Tensor k = ApplyRotary(Heads(x, "k_proj"), rotary);
     const at::Tensor v = Heads(x, "v_proj");
     const auto repeat = [](const at::Tensor& t) {
-      return t.unsqueeze(2).expand({t.size(0), t.size(1), 2, t.size(2), t.size(3)}).reshape({t.size(0), t.size(1) * 2, t.size(2), t.size(3)});
+      return t.unsqueeze(2)
+          .expand({t.size(0), t.size(1), 2, t.size(2), t.size(3)})
+          .reshape({t.size(0), t.size(1) * 2, t.size(2), t.size(3)});
     };
     const at::Tensor mixed = at::scaled_dot_product_attention(q, repeat(k), repeat(v), {}, 0.0, true);
     const at::Tensor out = torch::linear(mixed.transpose(1, 2).reshape({hidden.size(0), hidden.size(1), -1}),
                                          w.at("self_attn.o_proj.weight"));
     const at::Tensor attended = hidden + FromShards::apply(out, group);
     const at::Tensor y = ToShards::apply(Norm(attended, "post_attention_layernorm"), group);
-    const at::Tensor wide = torch::silu(torch::linear(y, w.at("mlp.gate_proj.weight"))) * torch::linear(y, w.at("mlp.up_proj.weight"));
+    const at::Tensor wide =
+        torch::silu(torch::linear(y, w.at("mlp.gate_proj.weight"))) * torch::linear(y, w.at("mlp.up_proj.weight"));
     return attended + FromShards::apply(torch::linear(wide, w.at("mlp.down_proj.weight")), group);
   }
 };
@@ -126,7 +131,8 @@ void Bench(Sizes sizes, int pairs, bool checked) {
     const at::Tensor x = torch::full({2, sizes.sequence, sizes.hidden}, 0.1).requires_grad_();
     const auto engine = [&] { model.forward(x, rotary, AttentionMask()).sum().backward(); };
     const auto hand = [&] { by_hand.Forward(x, rotary).sum().backward(); };
-    const double difference = (model.forward(x, rotary, AttentionMask()) - by_hand.Forward(x, rotary)).abs().max().item<double>();
+    const double difference =
+        (model.forward(x, rotary, AttentionMask()) - by_hand.Forward(x, rotary)).abs().max().item<double>();
     test::Expect(difference < 1e-5, "the two compute different things");
     // The warm-up is long enough for the first collectives, which are compared one by one, to be over.
     const PairTimes times = TimePairs(engine, hand, pairs, 80);

@@ -66,11 +66,12 @@ void Bench(const std::string& folder) {
       for (const LiveParameter& p : applied->parameters()) bytes += p.tensor.nbytes();
     };
     load();
-    const PairTimes times = TimePairs(load, [&] { PlainCopy(checkpoint, bytes); }, 5, 1);
+    const PairTimes times = TimePairs(
+        load, [&] { PlainCopy(checkpoint, bytes); }, 5, 1);
     if (mesh.rank() == 0) {
       std::printf("%.2f GB a rank on two ranks: load %.0f ms (%.2f GB/s a rank), plain copy %.0f ms, ratio %.2f\n",
-                  static_cast<double>(bytes) / 1e9, times.a_ms, static_cast<double>(bytes) / 1e6 / times.a_ms, times.b_ms,
-                  times.ratio);
+                  static_cast<double>(bytes) / 1e9, times.a_ms, static_cast<double>(bytes) / 1e6 / times.a_ms,
+                  times.b_ms, times.ratio);
     }
   });
 }

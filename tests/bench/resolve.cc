@@ -134,9 +134,10 @@ void Bench(const char* what, const std::shared_ptr<const ModuleTree>& tree, cons
       if (set.Match(module.path, indices)) found += static_cast<int64_t>(indices.size());
     }
   });
-  std::printf("%s: %zu modules, %lld claimed (RE2 alone: %lld); resolve %.2f ms, RE2 on every path %.2f ms, ratio %.2f\n",
-              what, tree->modules().size(), static_cast<long long>(claimed), static_cast<long long>(found), resolve, re2,
-              resolve / re2);
+  std::printf(
+      "%s: %zu modules, %lld claimed (RE2 alone: %lld); resolve %.2f ms, RE2 on every path %.2f ms, ratio %.2f\n", what,
+      tree->modules().size(), static_cast<long long>(claimed), static_cast<long long>(found), resolve, re2,
+      resolve / re2);
 }
 
 }  // namespace

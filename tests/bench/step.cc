@@ -58,9 +58,11 @@ void Bench(int64_t hidden, bool sequence_parallel) {
     };
     const PairTimes times = TimePairs([&] { step(pieces); }, [&] { step(whole); }, 15);
     if (mesh.rank() == 0) {
-      std::printf("{\"H\": %lld, \"L\": %lld, \"sequence_parallel\": %s, \"base_ms\": %.2f, \"tp_ms\": %.2f, \"ratio\": %.3f}\n",
-                  static_cast<long long>(hidden), static_cast<long long>(kLayers), sequence_parallel ? "true" : "false",
-                  times.b_ms, times.a_ms, times.ratio);
+      std::printf(
+          "{\"H\": %lld, \"L\": %lld, \"sequence_parallel\": %s, \"base_ms\": %.2f, \"tp_ms\": %.2f, \"ratio\": "
+          "%.3f}\n",
+          static_cast<long long>(hidden), static_cast<long long>(kLayers), sequence_parallel ? "true" : "false",
+          times.b_ms, times.a_ms, times.ratio);
     }
   });
 }

@@ -103,10 +103,10 @@ void ExpectPredicted(const ShardedModel& sharded, const CollectiveCounts& counts
       const CollectiveTotals::Entry expected = found == side.end() ? CollectiveTotals::Entry{} : found->second;
       const CollectiveCount& got = counts.of(direction, ran);
       const std::string what = std::string(ToString(planned)) + " " + ToString(direction);
-      Expect(got.count == expected.count, what + ": " + std::to_string(got.count) + " ran, " +
-                                              std::to_string(expected.count) + " predicted");
-      Expect(got.bytes == expected.bytes, what + ": " + std::to_string(got.bytes) + " bytes, " +
-                                              std::to_string(expected.bytes) + " predicted");
+      Expect(got.count == expected.count,
+             what + ": " + std::to_string(got.count) + " ran, " + std::to_string(expected.count) + " predicted");
+      Expect(got.bytes == expected.bytes,
+             what + ": " + std::to_string(got.bytes) + " bytes, " + std::to_string(expected.bytes) + " predicted");
     }
   }
 }
@@ -168,7 +168,8 @@ TEST_CASE("sharded checkpoints give the numbers of transformers") {
             got = got * mask->unsqueeze(-1);
             want = want * mask->unsqueeze(-1);
           }
-          const double logits_error = std::max(RelativeError(got, want), RelativeError(loss.detach(), expected.at("loss")));
+          const double logits_error =
+              std::max(RelativeError(got, want), RelativeError(loss.detach(), expected.at("loss")));
           std::string name;
           const double gradient_error = GradientError(sharded, expected, name);
           const std::lock_guard lock(mutex);

@@ -1,0 +1,65 @@
+// Step: one forward and backward of a reference architecture under a plan; what eval and verify share.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "dsl/cli/options.h"
+#include "dsl/cli/resolve.h"
+#include "engine/apply/applied_plan.h"
+#include "engine/layout/move.h"
+#include "engine/models/decoder.h"
+
+namespace moonshard {
+
+MeshOptions MeshOptionsOf(const RunOptions& run);
+// What the parameters are computed in: as asked, else as the config says, else as stored. PlanError (kBadInput).
+std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);
+
+// A reference model made without storage and sharded; LoadCheckpoint fills it. Collective over the mesh; PlanError.
+struct ShardedModel {
+  CausalLm model;
+  std::shared_ptr<AppliedPlan> applied;
+  int64_t vocabulary = 0;
+};
+ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
+                         std::optional<c10::ScalarType> type);
+
+// The tensors of one step, on one device. ids, labels, attention_mask: int64 [B, S]; position_ids: [B or 1, S].
+struct Inputs {
+  at::Tensor ids;
+  at::Tensor labels;  // the ids where the file has none
+  std::optional<at::Tensor> attention_mask;
+  std::optional<at::Tensor> position_ids;
+};
+// PlanError: what ReadTensorFile reports; kBadInput, all at once.
+Inputs ReadInputs(const std::string& path, int64_t vocabulary, int64_t micro_batches, c10::Device device);
+
+// Logits that the plan left in pieces of the vocabulary, gathered for the loss and the file; in a group of its own, so
+// that the step's collectives are counted alone.
+class WholeLogits {
+ public:
+  WholeLogits(const AppliedPlan& applied, int64_t vocabulary);
+  at::Tensor operator()(at::Tensor logits) const;
+
+ private:
+  std::optional<TensorMove> move_;
+};
+
+struct StepOptions {
+  bool grads = true;
+  int64_t micro_batches = 1;  // equal parts of the batch, gradients accumulated
+};
+
+struct StepResult {
+  at::Tensor logits;  // float32 [B, S, V]
+  at::Tensor loss;    // float32 []
+  double forward_s = 0;
+  double backward_s = 0;
+};
+StepResult RunStep(const CausalLm& model, const WholeLogits& whole, const Inputs& inputs, const StepOptions& options);
+
+}  // namespace moonshard

@@ -1,0 +1,213 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/arange.h>
+
+#include "dsl/cli/verbs.h"
+#include "dsl/run/step.h"
+#include "dsl/run/verbs.h"
+#include "engine/apply/load.h"
+#include "engine/apply/pieces_of_tensor.h"
+#include "engine/apply/state.h"
+#include "engine/base/text.h"
+#include "engine/plan/pieces.h"
+
+namespace moonshard {
+namespace {
+
+using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
+
+// No number at all differs by this.
+constexpr double kNothingToCompare = 1e6;
+
+// The largest difference over the largest value expected, capped so that every rank can send it.
+double RelativeDifference(const at::Tensor& got, const at::Tensor& expected) {
+  if (!got.defined() || !expected.defined()) return got.defined() == expected.defined() ? 0 : kNothingToCompare;
+  if (got.sizes() != expected.sizes()) return kNothingToCompare;
+  if (expected.numel() == 0) return 0;
+  const at::Tensor e = expected.to(c10::kCPU, c10::kDouble);
+  const double difference = (got.to(c10::kCPU, c10::kDouble) - e).abs().max().item<double>();
+  const double largest = e.abs().max().item<double>();
+  const double relative = largest > 0 ? difference / largest : difference;
+  return relative < kNothingToCompare ? relative : kNothingToCompare;  // not a number is not smaller
+}
+
+// What this rank should hold of `whole` where it holds a tensor of `shape`: all of it, or its piece of the one dim in
+// which the two differ, cut as `declared` says where that is about this dim. Undefined where no piece has that shape.
+at::Tensor ExpectedPiece(const at::Tensor& whole, at::IntArrayRef shape, const std::optional<Layout>& declared,
+                         int64_t ranks, int64_t rank) {
+  if (whole.sizes() == shape) return whole;
+  if (whole.dim() != static_cast<int64_t>(shape.size())) return {};
+  int64_t cut = -1;
+  for (int64_t dim = 0; dim < whole.dim(); ++dim) {
+    if (whole.size(dim) == shape[static_cast<size_t>(dim)]) continue;
+    if (cut >= 0) return {};
+    cut = dim;
+  }
+  Layout layout = Layout::Shard(static_cast<int>(cut));
+  if (declared && declared->is_shard() && (declared->dim + whole.dim()) % whole.dim() == cut) layout = *declared;
+  const Result<DimPieces> pieces = DimPieces::Make(layout, whole.size(cut), ranks);
+  if (!pieces.ok() || pieces.value().length(rank) != shape[static_cast<size_t>(cut)]) return {};
+  std::vector<std::vector<Interval>> dims;
+  for (int64_t dim = 0; dim < whole.dim(); ++dim) dims.push_back({{0, whole.size(dim)}});
+  dims[static_cast<size_t>(cut)] = pieces.value().of(rank);
+  return CutPiece(whole, dims);
+}
+
+Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, at::Tensor& loss) {
+  Outputs outputs;
+  sharded.applied->Observe(
+      [&](const std::string& path, const at::Tensor& output) { outputs.emplace_back(path, output.detach().clone()); });
+  loss = RunStep(sharded.model, WholeLogits(*sharded.applied, sharded.vocabulary), inputs, {}).loss;
+  sharded.applied->Observe({});
+  return outputs;
+}
+
+Inputs MakeInputs(const VerifyVerb& verb, int64_t vocabulary, c10::Device device) {
+  if (!verb.input.empty()) return ReadInputs(verb.input, vocabulary, 1, device);
+  const auto [batch, sequence] = ParseTokens(verb.tokens.empty() ? "2,13" : verb.tokens).ValueOrThrow();
+  Inputs inputs;
+  inputs.ids = (at::arange(batch * sequence, at::TensorOptions().dtype(c10::kLong)) * 7 + 3)
+                   .remainder(vocabulary)
+                   .view({batch, sequence})
+                   .to(device);
+  inputs.labels = inputs.ids;
+  return inputs;
+}
+
+// Compares in order and remembers the first difference and the largest.
+class Comparison {
+ public:
+  Comparison(const AppliedPlan& applied, double tolerance) : applied_(applied), tolerance_(tolerance) {}
+
+  // `module`: whose rule is to blame. Collective: the worst rank counts.
+  void Add(const std::string& what, const std::string& module, double difference) {
+    if (applied_.plan().mesh.size(MeshAxis::kTp) > 1) {
+      const CollectiveLabel label("verify " + what);
+      const auto scaled = static_cast<int64_t>(difference * 1e12);
+      const std::vector<int64_t> all = applied_.group(MeshAxis::kTp).ExchangeNumbers(scaled, label);
+      difference = static_cast<double>(*std::ranges::max_element(all)) * 1e-12;
+    }
+    ++count_;
+    if (difference >= largest_) {
+      largest_ = difference;
+      largest_name_ = what;
+    }
+    if (difference > tolerance_ && !first_) first_ = MakeError(what, module, difference);
+  }
+
+  std::string Summary() const {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.1e", largest_);
+    return std::to_string(count_) + ", largest difference " + text + " (" + largest_name_ + ")";
+  }
+  const std::optional<Diagnostic>& first() const { return first_; }
+
+ private:
+  Diagnostic MakeError(const std::string& what, const std::string& module, double difference) const {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNumbersDiffer, what + " differs from the unsharded run, and nothing before it");
+    d.path = module;
+    const CompiledPlan& plan = applied_.plan();
+    const int64_t index = plan.tree->Find(module);
+    if (index >= 0) {
+      const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(index));
+      d.where = steps.is_fallback ? plan.plan->fallback_source : SourceSpan{};
+      if (steps.rule >= 0) d.where = plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+      d.help = "planned here: " + ToText(steps, plan.tree->signatures()[steps.signature]);
+      if (what.starts_with("the gradient")) d.help += "; or the modules that use its output pass back a wrong gradient";
+    }
+    char text[64];
+    std::snprintf(text, sizeof(text), "%.3g of its largest value", difference);
+    d.declared = difference >= kNothingToCompare ? "no numbers to compare, or another shape" : text;
+    std::snprintf(text, sizeof(text), "at most %.3g", tolerance_);
+    d.required = text;
+    return d;
+  }
+
+  const AppliedPlan& applied_;
+  double tolerance_;
+  int64_t count_ = 0;
+  double largest_ = 0;
+  std::string largest_name_ = "none";
+  std::optional<Diagnostic> first_;
+};
+
+void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Outputs& expected, Comparison& comparison) {
+  Check(got.size() == expected.size(), "the two runs called different modules");
+  const CompiledPlan& plan = applied.plan();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto& [path, output] = got[i];
+    Check(path == expected[i].first, "the two runs called modules in another order");
+    const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(plan.tree->Find(path)));
+    std::optional<Layout> declared;
+    if (!steps.outputs.empty() && steps.outputs[0]) declared = steps.outputs[0]->to[MeshAxis::kTp];
+    const at::Tensor piece = ExpectedPiece(expected[i].second.to(output.device()), output.sizes(), declared,
+                                           plan.mesh.size(MeshAxis::kTp), applied.mesh().coordinate(MeshAxis::kTp));
+    comparison.Add("the output of '" + path + "'", path, RelativeDifference(output, piece));
+  }
+}
+
+// From the last module to the first, as backward goes.
+void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, Comparison& comparison) {
+  std::map<std::string, const LiveParameter*> expected;
+  for (const LiveParameter& parameter : unsharded.parameters()) expected[parameter.path] = &parameter;
+  std::vector<const LiveParameter*> order;
+  for (const LiveParameter& parameter : applied.parameters()) {
+    if (!parameter.is_buffer) order.push_back(&parameter);
+  }
+  std::ranges::sort(order, std::ranges::greater(), [](const LiveParameter* p) { return p->ref; });
+  for (const LiveParameter* parameter : order) {
+    const at::Tensor whole = GatherWhole(applied, *parameter, parameter->tensor.grad());
+    comparison.Add("the gradient of '" + parameter->path + "'",
+                   applied.plan().tree->modules()[parameter->ref.module].path,
+                   RelativeDifference(whole, expected.at(parameter->path)->tensor.grad()));
+  }
+}
+
+}  // namespace
+
+int RunVerify(const VerifyVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
+  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type);
+  LoadCheckpoint(*sharded.applied, folder.checkpoint);
+  // The same plan on a mesh of one rank: every move is the identity, and the same modules are seen.
+  ModelFolder alone = folder;
+  alone.mesh = MeshShape();
+  const ShardedModel unsharded = MakeSharded(verb.model, alone, DeviceMesh::Recording(alone.mesh), type);
+  LoadCheckpoint(*unsharded.applied, folder.checkpoint);
+
+  at::Tensor loss;
+  at::Tensor expected_loss;
+  const Outputs outputs = RunObserved(sharded, MakeInputs(verb, sharded.vocabulary, mesh.device()), loss);
+  const Outputs expected = RunObserved(unsharded, MakeInputs(verb, sharded.vocabulary, c10::kCPU), expected_loss);
+  Comparison forward(*sharded.applied, verb.tolerance);
+  CompareOutputs(*sharded.applied, outputs, expected, forward);
+  forward.Add("the loss", "", RelativeDifference(loss, expected_loss));
+  Comparison backward(*sharded.applied, verb.tolerance);
+  CompareGradients(*sharded.applied, *unsharded.applied, backward);
+
+  const bool good = !forward.first() && !backward.first();
+  if (mesh.rank() == 0) {
+    std::cout << "outputs: " << forward.Summary() << "\ngradients: " << backward.Summary() << "\n";
+    // What is wrong in the forward is wrong in its gradients too: only the first is said.
+    if (forward.first()) {
+      std::cerr << forward.first()->ToText() << "\n";
+    } else if (backward.first()) {
+      std::cerr << backward.first()->ToText() << "\n";
+    }
+    std::cerr << ToText(sharded.applied->Findings());
+    if (good)
+      std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": verified\n";
+  }
+  DeviceMesh closing = mesh;
+  closing.Close();
+  return good ? kExitGood : kExitFailed;
+}
+
+}  // namespace moonshard
