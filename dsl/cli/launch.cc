@@ -267,7 +267,7 @@ int LaunchRanks(const LaunchOptions& options) {
 
 bool StartedByLauncher() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
-  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS") && set("MASTER_ADDR"));
+  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS"));
 }
 
 std::string SiblingProgram(const std::string& name) {

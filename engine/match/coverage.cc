@@ -127,7 +127,12 @@ std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
          std::to_string(count) + (count == 1 ? " module" : " modules");
 }
 
-bool ShardsNothing(const Style& style) { return style.params.empty() && style.kinds.empty(); }
+// A rule that only moves tensors may be about a module without parameters, which a tree from headers does not know.
+bool OnlyMoves(const Rule& rule) {
+  const Style& style = rule.style;
+  return !rule.parameter && style.params.empty() && style.kinds.empty() &&
+         (!style.inputs.empty() || !style.outputs.empty());
+}
 
 }  // namespace
 
@@ -144,7 +149,15 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Rule& rule = matched.plan->rules[i];
     const bool matched_any = matched_anything[i];
-    if (rule.optional || (!tree.complete() && !rule.parameter && ShardsNothing(rule.style))) continue;
+    if (rule.optional) continue;
+    if (!matched_any && !tree.complete() && OnlyMoves(rule)) {
+      Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
+                                    "'" + rule.pattern + "' matches no module that owns parameters", rule.source);
+      d.severity = Severity::kNote;
+      d.help = "whether the model has such a module, its headers do not tell: it is looked for in the live model";
+      out.push_back(std::move(d));
+      continue;
+    }
     if (!matched_any) {
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "'" + rule.pattern + "' matches no module", rule.source);
       d.declared = patterns[i].regex == rule.pattern ? "" : "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
@@ -153,6 +166,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
       out.push_back(std::move(d));
       continue;
     }
+    if (!tree.complete() && OnlyMoves(rule)) continue;
     for (size_t j = 0; j < patterns[i].alternatives.size(); ++j) {
       const Pattern::Alternative& alternative = patterns[i].alternatives[j];
       if (seen[i][j] || AnyParameterMatches(matched, alternative.regex)) continue;

@@ -37,8 +37,8 @@ struct MatchedPlan {
 };
 
 // Errors, all at once: kBadPattern, kPatternMemory, kRuleConflict, kUnmatchedRule and kUnmatchedAlternative (unless the
-// rule is optional; with the nearest real path). On a tree from headers alone, a rule that shards no parameter may
-// match nothing: it can be about a module that owns none.
+// rule is optional; with the nearest real path). On a tree from headers alone, a rule that only moves tensors may match
+// nothing, with a note: it can be about a module that owns no parameter.
 Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree);
 
 // Paths of the modules that a pattern matches, in tree order; for `model:find` of plans and for the program.
