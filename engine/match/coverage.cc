@@ -111,7 +111,8 @@ std::optional<Nearest> NearestPath(const ModuleTree& tree, const std::string& pa
 }
 
 std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
-  if (rule.syntax == PatternSyntax::kRegex) return "an expression must match the whole path, from the first letter to the last";
+  if (rule.syntax == PatternSyntax::kRegex)
+    return "an expression must match the whole path, from the first letter to the last";
   const std::optional<Nearest> nearest = NearestPath(tree, rule.pattern);
   if (!nearest) {
     std::vector<std::string> tops;
@@ -160,7 +161,8 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
     }
     if (!matched_any) {
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "'" + rule.pattern + "' matches no module", rule.source);
-      d.declared = patterns[i].regex == rule.pattern ? "" : "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
+      d.declared =
+          patterns[i].regex == rule.pattern ? "" : "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
       d.required = "at least one module, or optional = true";
       d.help = HelpFor(tree, rule);
       out.push_back(std::move(d));
