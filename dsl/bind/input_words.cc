@@ -43,9 +43,9 @@ int ConfigIndex(lua_State* L) {
     return 1;
   }
   const std::string nearest = NearestName(*key, config.json->Keys());
-  ScriptState::From(L).Report(Finding::kUnknownConfigKey, "config.json has no '" + PathTo(config, *key) + "'", *key,
-                              !nearest.empty() ? "did you mean '" + nearest + "'?"
-                                               : "config:get(\"" + *key + "\", default) takes a default");
+  ScriptState::From(L).Report(
+      Finding::kUnknownConfigKey, "config.json has no '" + PathTo(config, *key) + "'", *key,
+      !nearest.empty() ? "did you mean '" + nearest + "'?" : "config:get(\"" + *key + "\", default) takes a default");
   return PushPoison(L);
 }
 
@@ -81,9 +81,9 @@ int MeshIndex(lua_State* L) {
   const std::optional<MeshAxis> axis = MeshAxisFromName(*name);
   if (!axis) {
     const std::vector<std::string> names(MeshAxisNames().rbegin(), MeshAxisNames().rend());  // tp is meant most often
-    ScriptState::From(L).Report(Finding::kUnknownAxis, "no mesh axis '" + *name + "'", *name,
-                                *name == "rank" ? "a plan is the same on every rank, so it cannot see one"
-                                                : DidYouMean(*name, names));
+    ScriptState::From(L).Report(
+        Finding::kUnknownAxis, "no mesh axis '" + *name + "'", *name,
+        *name == "rank" ? "a plan is the same on every rank, so it cannot see one" : DidYouMean(*name, names));
     return PushPoison(L);
   }
   lua_pushinteger(L, Evaluation::From(L).inputs().mesh.size(*axis));

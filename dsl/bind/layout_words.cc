@@ -67,8 +67,8 @@ int Packed(lua_State* L) {
     const std::optional<std::vector<int64_t>> heads = SizesAt(L, -1, "'heads'");
     if (!heads) return PushPoison(L);
     if (heads->size() != parts.size()) {
-      return BadArgument(L, "packed", "'heads' must have one number for each of the " + std::to_string(parts.size()) +
-                         " sizes", -1);
+      return BadArgument(L, "packed",
+                         "'heads' must have one number for each of the " + std::to_string(parts.size()) + " sizes", -1);
     }
     for (size_t i = 0; i < parts.size(); ++i) parts[i].heads = (*heads)[i];
   }

@@ -18,7 +18,8 @@ namespace {
 const ModuleTree* TreeOf(lua_State* L) {
   const ModuleTree* tree = Evaluation::From(L).inputs().model;
   if (tree == nullptr) {
-    ScriptState::From(L).Report(Finding::kBadArgument, "the plan asks about the model, but none is known here", "model");
+    ScriptState::From(L).Report(Finding::kBadArgument, "the plan asks about the model, but none is known here",
+                                "model");
   }
   return tree;
 }

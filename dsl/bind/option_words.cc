@@ -49,7 +49,9 @@ std::optional<JsonValue> DefaultAt(lua_State* L, int index) {
   return std::nullopt;
 }
 
-std::string Quoted(const JsonValue& value) { return value.is_string() ? "'" + value.AsString() + "'" : WriteJson(value, 0); }
+std::string Quoted(const JsonValue& value) {
+  return value.is_string() ? "'" + value.AsString() + "'" : WriteJson(value, 0);
+}
 
 // The value of an option whose default this plan gives: what was given from outside, what a plan that extends this one
 // declared, or the default.

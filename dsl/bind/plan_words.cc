@@ -9,7 +9,7 @@
 namespace moonshard {
 namespace {
 
-constexpr int kApi = 1;             // the version of the plan language that this is
+constexpr int kApi = 1;              // the version of the plan language that this is
 constexpr int kDeepestNesting = 32;  // lists within lists
 
 // Gathers the entries of one plan { ... } (argument 1).
@@ -44,8 +44,8 @@ class PlanReader {
     if (!lua_isnil(lua_, -1) && !IsPoison(lua_, -1)) {
       const std::optional<int64_t> api = IntegerAt(lua_, -1);
       if (api != kApi) {
-        Diagnostic d = MakeDiagnostic(Finding::kApiVersion, "this plan language version is not supported",
-                                      state_.UserSpan("api"));
+        Diagnostic d =
+            MakeDiagnostic(Finding::kApiVersion, "this plan language version is not supported", state_.UserSpan("api"));
         d.declared = "api = " + Describe(lua_, -1);
         d.required = "api = " + std::to_string(kApi);
         state_.Report(std::move(d));

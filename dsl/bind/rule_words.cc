@@ -109,9 +109,9 @@ int Divides(lua_State* L) {
   const std::string call = "divides(" + std::to_string(*size) + ", " + std::to_string(*number) + ")";
   if (*number % *size != 0) {
     ScriptState& state = ScriptState::From(L);
-    Diagnostic d = MakeDiagnostic(Finding::kDoesNotDivide,
-                                  std::to_string(*size) + " does not divide " + std::to_string(*number),
-                                  state.UserSpan("divides"));
+    Diagnostic d =
+        MakeDiagnostic(Finding::kDoesNotDivide, std::to_string(*size) + " does not divide " + std::to_string(*number),
+                       state.UserSpan("divides"));
     d.declared = call;
     d.required = "one of " + DivisorsOf(*number);
     state.Report(std::move(d));

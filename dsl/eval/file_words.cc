@@ -65,7 +65,8 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
     return file;
   }
   std::string help = DidYouMean(name, StdlibNames());
-  if (!folder.empty()) help += (help.empty() ? "" : "; ") + std::string("a file of the plan's own would be ") + folder + "/" + path;
+  if (!folder.empty())
+    help += (help.empty() ? "" : "; ") + std::string("a file of the plan's own would be ") + folder + "/" + path;
   evaluation.state().Report(Finding::kModuleNotFound, "no module '" + name + "'", name, help);
   return std::nullopt;
 }
@@ -116,8 +117,8 @@ int Extends(lua_State* L) {
   if (!file) return PushPoison(L);
   RunSource(L, *file);
   if (IsPoison(L, -1) || Userdata<Plan>::To(L, -1) != nullptr) return 1;
-  Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "'" + *name + "' does not return a plan",
-                                evaluation.state().UserSpan(*name));
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotAPlan, "'" + *name + "' does not return a plan", evaluation.state().UserSpan(*name));
   d.declared = "return " + Describe(L, -1);
   d.required = "return plan { ... }";
   evaluation.state().Report(std::move(d));

@@ -43,8 +43,8 @@ Result<SourceFile> ReadSource(const std::string& path, size_t most_bytes) {
   if (!fs::is_regular_file(status)) return fail(Finding::kFileUnreadable, "not a regular file");
   const uintmax_t size = fs::file_size(path, error);
   if (!error && size > most_bytes) {
-    return fail(Finding::kFileUnreadable, "the file has " + std::to_string(size) + " bytes; at most " +
-                                              std::to_string(most_bytes) + " are read");
+    return fail(Finding::kFileUnreadable,
+                "the file has " + std::to_string(size) + " bytes; at most " + std::to_string(most_bytes) + " are read");
   }
   std::ifstream stream(path, std::ios::binary);
   SourceFile file;

@@ -101,9 +101,9 @@ Result<std::string> SelectPlan(const JsonValue& config) {
   });
   Check(done, "plans/index.lua does not evaluate: " + ToText(evaluation.state().TakeDiagnostics()));
   if (!selected.empty()) return selected;
-  Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, wanted.empty()
-                                                            ? "config.json names no architecture"
-                                                            : "no plan for the architecture '" + Join(wanted, ", ") + "'");
+  Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound,
+                                wanted.empty() ? "config.json names no architecture"
+                                               : "no plan for the architecture '" + Join(wanted, ", ") + "'");
   d.help = "there are plans for " + Join(known, ", ") + "; a plan file of your own can be named instead";
   return d;
 }

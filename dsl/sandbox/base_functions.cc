@@ -80,8 +80,7 @@ void PushText(lua_State* L, int index) {
       }
       lua_pop(L, 1);
       [[fallthrough]];
-    default:
-      luaL_tolstring(L, index, nullptr);
+    default: luaL_tolstring(L, index, nullptr);
   }
 }
 
@@ -102,8 +101,8 @@ void PushMathFunctions(lua_State* L) {
   // Lua's own: their work does not depend on sizes.
   lua_newtable(L);  // [allowed]
   luaopen_math(L);  // [allowed, math]
-  for (const char* name : {"abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger",
-                           "tointeger", "type"}) {
+  for (const char* name :
+       {"abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "tointeger", "type"}) {
     lua_getfield(L, -1, name);
     lua_setfield(L, -3, name);
   }

@@ -106,8 +106,8 @@ void PushViewFunction(lua_State* L, lua_CFunction function, int table, ReadOnlyK
 
 void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label) {
   const int table = lua_gettop(L);
-  lua_newtable(L);             // [table, view]
-  lua_createtable(L, 0, 4);    // [table, view, meta]
+  lua_newtable(L);           // [table, view]
+  lua_createtable(L, 0, 4);  // [table, view, meta]
   PushViewFunction(L, &Guarded<&ReadMissing>, table, kind, label);
   lua_setfield(L, -2, "__index");
   PushViewFunction(L, &Guarded<&RefuseWrite>, table, kind, label);

@@ -83,14 +83,10 @@ int Format(lua_State* L) {
       case 'd':
       case 'i':
       case 'x':
-      case 'X':
-        out += Print(spec + "ll" + conversion, static_cast<long long>(luaL_checkinteger(L, argument)));
-        break;
+      case 'X': out += Print(spec + "ll" + conversion, static_cast<long long>(luaL_checkinteger(L, argument))); break;
       case 'f':
       case 'g':
-      case 'e':
-        out += Print(spec + conversion, luaL_checknumber(L, argument));
-        break;
+      case 'e': out += Print(spec + conversion, luaL_checknumber(L, argument)); break;
       case 's': {
         const std::string value = TextOf(L, argument);
         out += spec == "%" ? value : Print(spec + "s", value.c_str());

@@ -41,7 +41,8 @@ int Repeat(lua_State* L) {
     lua_pushliteral(L, "");
     return 1;
   }
-  if (static_cast<size_t>(count) > kMostText / unit) return luaL_error(L, "string.rep: the result is longer than 1 MiB");
+  if (static_cast<size_t>(count) > kMostText / unit)
+    return luaL_error(L, "string.rep: the result is longer than 1 MiB");
   ScriptState::From(L).Charge(unit * static_cast<size_t>(count) / 16 + static_cast<size_t>(count));
   std::string out;
   for (lua_Integer i = 0; i < count; ++i) {
@@ -69,7 +70,8 @@ int Search(lua_State* L, bool find) {
     lua_pushnil(L);
     return 1;
   }
-  const bool plain = find && (lua_toboolean(L, 4) != 0 || pattern.find_first_of("^$*+?.([%-") == std::string_view::npos);
+  const bool plain =
+      find && (lua_toboolean(L, 4) != 0 || pattern.find_first_of("^$*+?.([%-") == std::string_view::npos);
   if (plain) {
     ScriptState::From(L).Charge(subject.size() / 16 * (pattern.size() + 1));
     const size_t at = subject.find(pattern, start);

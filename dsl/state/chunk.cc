@@ -50,8 +50,8 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string 
   if (in_list && before > 0) {
     const SourceSpan span = state.sources().SpanOf(name, before);
     const size_t last = span.text.find_last_not_of(" \t");
-    const bool first_word = d.where.column > 0 && d.where.text.find_first_not_of(" \t") + 1 ==
-                                                      static_cast<size_t>(d.where.column);
+    const bool first_word =
+        d.where.column > 0 && d.where.text.find_first_not_of(" \t") + 1 == static_cast<size_t>(d.where.column);
     if (first_word && last != std::string::npos && std::string_view(",{(").find(span.text[last]) == std::string::npos) {
       d.help = "line " + std::to_string(before) + " ends without a comma";
       d.related.push_back(span);
@@ -83,8 +83,8 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
     lua_pop(L, 2);
     return false;
   }
-  lua_insert(L, -2);           // [function, environment]
-  lua_setupvalue(L, -2, 1);    // the one upvalue of a main chunk
+  lua_insert(L, -2);         // [function, environment]
+  lua_setupvalue(L, -2, 1);  // the one upvalue of a main chunk
   return true;
 }
 

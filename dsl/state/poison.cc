@@ -26,8 +26,8 @@ int AnswerName(lua_State* L) {
 void MakePoison(lua_State* L) {
   lua_newuserdatauv(L, 0, 0);  // [poison]
   lua_createtable(L, 0, 28);   // [poison, meta]
-  for (const char* event : {"__index", "__call", "__add", "__sub", "__mul", "__div", "__mod", "__pow", "__unm", "__idiv",
-                            "__band", "__bor", "__bxor", "__bnot", "__shl", "__shr", "__concat", "__len"}) {
+  for (const char* event : {"__index", "__call", "__add", "__sub", "__mul", "__div", "__mod", "__pow", "__unm",
+                            "__idiv", "__band", "__bor", "__bxor", "__bnot", "__shl", "__shr", "__concat", "__len"}) {
     lua_pushcfunction(L, &Guarded<&AnswerPoison>);
     lua_setfield(L, -2, event);
   }

@@ -163,9 +163,9 @@ void ScriptState::ReportRaised() {
     return;
   }
   if (lua_type(lua_, -1) != LUA_TSTRING) {
-    Diagnostic d = MakeDiagnostic(Finding::kScriptError,
-                                  std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error",
-                                  UserSpan("error"));
+    Diagnostic d =
+        MakeDiagnostic(Finding::kScriptError,
+                       std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error", UserSpan("error"));
     d.help = "error takes text";
     Add(std::move(d));
     return;

@@ -15,8 +15,10 @@ std::string_view WithoutComment(std::string_view line) {
   char quote = 0;
   for (size_t i = 0; i < line.size(); ++i) {
     if (quote != 0) {
-      if (line[i] == '\\') ++i;
-      else if (line[i] == quote) quote = 0;
+      if (line[i] == '\\')
+        ++i;
+      else if (line[i] == quote)
+        quote = 0;
     } else if (line[i] == '"' || line[i] == '\'') {
       quote = line[i];
     } else if (line.substr(i, 2) == "--") {

@@ -29,9 +29,7 @@ void AddLine(std::string& out, const char* label, const std::string& value) {
 
 }  // namespace
 
-std::string SourceSpan::ToString() const {
-  return line > 0 ? file + ":" + std::to_string(line) : file;
-}
+std::string SourceSpan::ToString() const { return line > 0 ? file + ":" + std::to_string(line) : file; }
 
 std::string Diagnostic::ToText() const {
   const FindingInfo& info = InfoOf(finding);

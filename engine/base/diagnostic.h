@@ -29,13 +29,13 @@ struct SourceSpan {
 struct Diagnostic {
   Finding finding = Finding::kInternal;
   Severity severity = Severity::kError;
-  std::string message;               // one sentence, no full stop, names in single quotes
-  SourceSpan where;                  // the line to change, where there is one
-  std::string path;                  // module, parameter, tensor or file concerned; may be empty
-  std::string declared;              // what the plan or the file says; may be empty
-  std::string required;              // what would be right; may be empty
-  std::string help;                  // nearest name, legal values, what to do; may be empty
-  std::vector<SourceSpan> related;   // other lines that take part (the second rule of a conflict)
+  std::string message;              // one sentence, no full stop, names in single quotes
+  SourceSpan where;                 // the line to change, where there is one
+  std::string path;                 // module, parameter, tensor or file concerned; may be empty
+  std::string declared;             // what the plan or the file says; may be empty
+  std::string required;             // what would be right; may be empty
+  std::string help;                 // nearest name, legal values, what to do; may be empty
+  std::vector<SourceSpan> related;  // other lines that take part (the second rule of a conflict)
 
   // FILE:LINE: severity[ID]: message, then indented lines for path, excerpt with caret, declared, required, help and
   // related places. Ends without a line end.

@@ -71,9 +71,9 @@ enum class Finding {
 
 struct FindingInfo {
   Finding finding;
-  const char* id;      // "MS0201"
-  Severity severity;   // unless the diagnostic says otherwise
-  const char* title;   // one line, for lists and SARIF
+  const char* id;     // "MS0201"
+  Severity severity;  // unless the diagnostic says otherwise
+  const char* title;  // one line, for lists and SARIF
 };
 
 const FindingInfo& InfoOf(Finding finding);

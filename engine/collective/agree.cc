@@ -28,7 +28,9 @@ class Conversation {
     turn_ = name + "/" + std::to_string(store_->add(name + "/rank/" + std::to_string(rank_), 1)) + "/";
   }
 
-  void Say(const std::string& key, std::string_view value) { store_->set(turn_ + key, Bytes(kMark + std::string(value))); }
+  void Say(const std::string& key, std::string_view value) {
+    store_->set(turn_ + key, Bytes(kMark + std::string(value)));
+  }
 
   std::string Hear(const std::string& key, std::chrono::milliseconds timeout) {
     store_->wait({turn_ + key}, timeout);
@@ -41,7 +43,8 @@ class Conversation {
     std::vector<std::string> hashes;
     std::vector<std::string> missing;
     for (int64_t rank = 0; rank < world_; ++rank) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - std::chrono::steady_clock::now());
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(give_up - std::chrono::steady_clock::now());
       try {
         hashes.push_back(Hear("hash/" + std::to_string(rank), std::max(left, std::chrono::milliseconds(1))));
       } catch (const std::exception&) {
@@ -103,8 +106,8 @@ Diagnostic Disagreement(const std::string& what, const std::string& rank_a, cons
     return line < lines.size() ? "\"" + lines[line] + "\"" : std::string("(no more lines)");
   };
   Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks do not hold the same: " + what + " differs");
-  d.declared = "line " + std::to_string(line + 1) + " of rank " + rank_a + ": " + show(a) + "; of rank " + rank_b + ": " +
-               show(b);
+  d.declared = "line " + std::to_string(line + 1) + " of rank " + rank_a + ": " + show(a) + "; of rank " + rank_b +
+               ": " + show(b);
   d.required = "the same on every rank";
   d.help = "start every rank with the same plan, options, config and version of the program";
   return d;

@@ -46,7 +46,8 @@ Diagnostic MismatchError(const std::string& group, std::span<const int64_t> rank
   std::vector<std::string> lines;
   for (const auto& [text, who] : brought) lines.push_back("rank " + Join(who, ", ") + ": " + text);
   d.declared = Join(lines, "; ");
-  d.required = misfit ? "pieces of one tensor, cut like torch.chunk" : "the same kind, dtype and shape in the same order on every rank";
+  d.required = misfit ? "pieces of one tensor, cut like torch.chunk"
+                      : "the same kind, dtype and shape in the same order on every rank";
   return d;
 }
 

@@ -16,14 +16,14 @@ namespace moonshard {
 struct Announcement {
   static constexpr size_t kMaxDims = 5;
 
-  uint32_t sequence = 0;   // collectives of the group so far
-  uint8_t kind = 0;        // CollectiveKind, or kInputsKind
+  uint32_t sequence = 0;  // collectives of the group so far
+  uint8_t kind = 0;       // CollectiveKind, or kInputsKind
   uint8_t direction = 0;
-  int8_t dtype = 0;        // c10::ScalarType
+  int8_t dtype = 0;  // c10::ScalarType
   uint8_t dims = 0;
   std::array<int64_t, kMaxDims> shape = {};  // of the logical tensor; of more dims the product of the last ones
-  uint64_t label = 0;      // CollectiveLabel::hash
-  int64_t misfit = -1;     // size of a local piece that the shape does not allow; -1: it fits
+  uint64_t label = 0;                        // CollectiveLabel::hash
+  int64_t misfit = -1;                       // size of a local piece that the shape does not allow; -1: it fits
 
   // Whether the ranks may go on together.
   bool Agrees(const Announcement& other) const;

@@ -254,9 +254,9 @@ void AxisGroup::StartCheckInputs(const std::string& signature, const CollectiveL
 std::string AxisGroup::Signature(at::ArrayRef<at::Tensor> tensors) {
   std::vector<std::string> parts;
   for (const at::Tensor& tensor : tensors) {
-    parts.push_back(tensor.defined() ? std::string(c10::toString(tensor.scalar_type())) + " " +
-                                           ShapeToString(tensor.sizes())
-                                     : "none");
+    parts.push_back(tensor.defined()
+                        ? std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes())
+                        : "none");
   }
   return Join(parts, ", ");
 }

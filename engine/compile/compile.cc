@@ -102,7 +102,8 @@ class Compiler {
       for (; begin < rules.size() && rules[begin].parameter.module == m; ++begin) {
         changes.emplace_back(rules[begin].parameter.param, rules[begin].rule);
       }
-      const auto [entry, fresh] = known.try_emplace({out_.steps_of[m], changes}, static_cast<uint32_t>(out_.steps.size()));
+      const auto [entry, fresh] =
+          known.try_emplace({out_.steps_of[m], changes}, static_cast<uint32_t>(out_.steps.size()));
       if (fresh) out_.steps.push_back(WithParameterRules(m, changes));
       out_.steps_of[m] = entry->second;
     }
@@ -121,8 +122,9 @@ class Compiler {
         const auto named = rule.style.params.find(signature[param].name);
         const bool boundary = !rule.style.inputs.empty() || !rule.style.outputs.empty();
         if (named == rule.style.params.end() || boundary) {
-          Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
-                                        "style '" + rule.style.name + "' cannot be given to a bare parameter", rule.source);
+          Diagnostic d =
+              MakeDiagnostic(Finding::kStyleDoesNotFit,
+                             "style '" + rule.style.name + "' cannot be given to a bare parameter", rule.source);
           d.path = out_.tree->PathOf({m, param});
           d.declared = ToText(rule.style);
           d.required = "a layout, as in at(path, shard(0)), or a style without inputs and outputs that names '" +
@@ -170,16 +172,17 @@ class Compiler {
       const Module& module = tree.modules()[unclaimed.module];
       const std::string more = unclaimed.count > 1 ? " (and " + std::to_string(unclaimed.count - 1) + " like it)" : "";
       const ModuleSteps& steps = out_.StepsOf(unclaimed.module);
-      Diagnostic d = MakeDiagnostic(Finding::kUnclaimedParameter,
-                                    "no rule claims the parameters of '" + module.path + "'" + more,
-                                    steps.is_fallback ? out_.plan->fallback_source : SourceSpan{});
+      Diagnostic d =
+          MakeDiagnostic(Finding::kUnclaimedParameter, "no rule claims the parameters of '" + module.path + "'" + more,
+                         steps.is_fallback ? out_.plan->fallback_source : SourceSpan{});
       d.path = module.path;
       if (unclaimed.beside_sharded) {
         d.severity = Severity::kError;
         d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
         d.required = "a rule of its own: its parent also holds sharded parameters";
-        d.help = "replicated() where it works on whole tensors; params = shared where it works on pieces, so that its "
-                 "gradient is summed";
+        d.help =
+            "replicated() where it works on whole tensors; params = shared where it works on pieces, so that its "
+            "gradient is summed";
       } else {
         d.required = "a rule, or default(replicated())";
       }
@@ -195,10 +198,10 @@ class Compiler {
         if (placement(tie[i]) == placement(tie[0])) continue;
         const int32_t first = out_.StepsOf(tie[0].module).rule;
         const int32_t second = out_.StepsOf(tie[i].module).rule;
-        Diagnostic d = MakeDiagnostic(Finding::kTieConflict,
-                                      "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) +
-                                          "' are one tensor with two layouts",
-                                      SourceOf(second >= 0 ? second : first));
+        Diagnostic d = MakeDiagnostic(
+            Finding::kTieConflict,
+            "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) + "' are one tensor with two layouts",
+            SourceOf(second >= 0 ? second : first));
         d.path = tree.PathOf(tie[i]);
         d.declared = placement(tie[0]).ToText() + " and " + placement(tie[i]).ToText();
         d.required = "the same layout for both";

@@ -19,14 +19,14 @@ namespace moonshard {
 
 // What happens to one module. Modules of one rule, signature and kind share one.
 struct ModuleSteps {
-  int32_t rule = -1;                          // index into plan->rules; -1: unclaimed
-  bool is_fallback = false;                   // claimed by default(style)
-  std::string style;                          // "" where unclaimed
-  uint32_t signature = 0;                     // of the tree
-  std::vector<Placement> params;              // parallel to the signature's parameters; no negative dims
-  std::vector<std::optional<Move>> inputs;    // by argument position
-  std::vector<std::optional<Move>> outputs;   // by place in the result
-  std::vector<std::string> after;             // parameters added after the first output's move
+  int32_t rule = -1;                         // index into plan->rules; -1: unclaimed
+  bool is_fallback = false;                  // claimed by default(style)
+  std::string style;                         // "" where unclaimed
+  uint32_t signature = 0;                    // of the tree
+  std::vector<Placement> params;             // parallel to the signature's parameters; no negative dims
+  std::vector<std::optional<Move>> inputs;   // by argument position
+  std::vector<std::optional<Move>> outputs;  // by place in the result
+  std::vector<std::string> after;            // parameters added after the first output's move
   Lookup lookup = Lookup::kPlain;
   int64_t in_features = -1;   // size of the first argument's last dim, whole; -1 where the kind does not tell
   int64_t out_features = -1;  // size of the result's last dim, whole
@@ -40,10 +40,10 @@ struct CompiledPlan {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
   MeshShape mesh;
-  std::vector<ModuleSteps> steps;    // distinct ones
-  std::vector<uint32_t> steps_of;    // per module of the tree: index into steps
-  std::vector<int64_t> rule_matches; // per rule: modules or parameters it claims
-  Diagnostics findings;              // warnings and notes of all stages so far
+  std::vector<ModuleSteps> steps;     // distinct ones
+  std::vector<uint32_t> steps_of;     // per module of the tree: index into steps
+  std::vector<int64_t> rule_matches;  // per rule: modules or parameters it claims
+  Diagnostics findings;               // warnings and notes of all stages so far
 
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
 

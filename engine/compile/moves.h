@@ -16,7 +16,7 @@ enum class Collective : uint8_t { kAllGather, kAllReduce, kAllToAll, kReduceScat
 const char* ToString(Collective collective);
 
 struct MoveRow {
-  std::optional<Collective> forward;   // none: no communication
+  std::optional<Collective> forward;  // none: no communication
   std::optional<Collective> backward;
 };
 

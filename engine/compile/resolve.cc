@@ -80,9 +80,8 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   const std::map<std::string, Placement>& params = kind == style.kinds.end() ? style.params : kind->second;
   CheckNamesExist(params, style, landing, diagnostics);
   const auto every_other = params.find(kEveryOther);
-  const bool shards = std::ranges::any_of(params, [](const auto& entry) {
-    return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard);
-  });
+  const bool shards = std::ranges::any_of(
+      params, [](const auto& entry) { return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard); });
   for (size_t i = 0; i < landing.signature->size(); ++i) {
     const Parameter& parameter = (*landing.signature)[i];
     Placement& placement = steps.params[i];
@@ -151,8 +150,8 @@ void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshS
       Diagnostic d = At(landing, Finding::kUnreachablePartial,
                         "the output of style '" + style.name + "' is a sum, and each head would be counted " +
                             std::to_string(pieces.value().replicas()) + " times");
-      d.declared = (*landing.signature)[i].name + " " + layout.ToText() + " over " + std::to_string(mesh.size(axis)) +
-                   " ranks";
+      d.declared =
+          (*landing.signature)[i].name + " " + layout.ToText() + " over " + std::to_string(mesh.size(axis)) + " ranks";
       d.required = "at least as many heads as ranks where the output is partial";
       diagnostics.push_back(std::move(d));
     }
@@ -189,9 +188,9 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     }
     if (!layout.is_shard()) continue;
     if (layout.dim < -rank || layout.dim >= rank) {
-      Diagnostic d = At(landing, Finding::kBadDim, "parameter '" + parameter.name + "' of shape " +
-                                                       ShapeToString(parameter.shape) + " has no tensor dim " +
-                                                       std::to_string(layout.dim));
+      Diagnostic d = At(landing, Finding::kBadDim,
+                        "parameter '" + parameter.name + "' of shape " + ShapeToString(parameter.shape) +
+                            " has no tensor dim " + std::to_string(layout.dim));
       d.declared = layout.ToText();
       d.required = rank == 0 ? "replicate: the parameter is a single number"
                              : "a tensor dim from " + std::to_string(-rank) + " to " + std::to_string(rank - 1);
@@ -203,7 +202,8 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     int64_t& size = sizes[static_cast<size_t>(layout.dim)];
     const Result<DimPieces> pieces = DimPieces::Make(layout, size, mesh.size(axis));
     if (pieces.ok() && !layout.parts.empty() && pieces.value().replicas() > 1) {
-      Diagnostic d = At(landing, Finding::kNotSupported, "a part of '" + parameter.name + "' has fewer heads than ranks");
+      Diagnostic d =
+          At(landing, Finding::kNotSupported, "a part of '" + parameter.name + "' has fewer heads than ranks");
       d.declared = layout.ToText() + " over " + std::to_string(mesh.size(axis)) + " ranks";
       d.required = "at least as many heads as ranks in every part of a fused weight";
       diagnostics.push_back(std::move(d));
@@ -255,13 +255,13 @@ void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& m
   ResolveLookup(style, landing, steps, diagnostics);
   if (steps.needs_calls() && !landing.module->hookable) {
     const std::string kind = landing.module->kind.empty() ? "its class" : "'" + landing.module->kind + "'";
-    Diagnostic d = At(landing, Finding::kNotHookable,
-                      "calls of '" + landing.module->path + "' cannot be intercepted, so style '" + style.name +
-                          "' would not run");
+    Diagnostic d = At(
+        landing, Finding::kNotHookable,
+        "calls of '" + landing.module->path + "' cannot be intercepted, so style '" + style.name + "' would not run");
     d.declared = kind + " is an ordinary LibTorch module";
     d.required = "a module whose calls moonshard sees";
-    d.help = "where the model makes '" + landing.module->path + "', use moonshard::nn::" +
-             (landing.module->kind.empty() ? "Linear" : landing.module->kind) +
+    d.help = "where the model makes '" + landing.module->path +
+             "', use moonshard::nn::" + (landing.module->kind.empty() ? "Linear" : landing.module->kind) +
              " in place of torch::nn::, or declare your own class with MOONSHARD_MODULE(Name) in place of "
              "TORCH_MODULE(Name)";
     diagnostics.push_back(std::move(d));

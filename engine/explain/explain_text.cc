@@ -39,7 +39,8 @@ std::string CostOf(const Move& move, const MeshShape& mesh) {
   return "";
 }
 
-void AddMoves(std::string& out, const char* what, const std::vector<std::optional<Move>>& moves, const MeshShape& mesh) {
+void AddMoves(std::string& out, const char* what, const std::vector<std::optional<Move>>& moves,
+              const MeshShape& mesh) {
   for (size_t i = 0; i < moves.size(); ++i) {
     if (!moves[i] || moves[i]->from == moves[i]->to) continue;
     out += "    " + Padded(what + (moves.size() > 1 ? " " + std::to_string(i) : std::string()), 12) +
@@ -57,8 +58,8 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
   if (steps.is_fallback) source = plan.plan->fallback_source.ToString();
   if (steps.rule >= 0) source = plan.plan->rules[static_cast<size_t>(steps.rule)].source.ToString();
   const std::string path = FoldPaths(paths);
-  out += Padded(path.empty() ? "(root)" : path, 56) + "  " + Padded(steps.style.empty() ? "-" : steps.style, 16) + "  " +
-         source + "\n";
+  out += Padded(path.empty() ? "(root)" : path, 56) + "  " + Padded(steps.style.empty() ? "-" : steps.style, 16) +
+         "  " + source + "\n";
   AddMoves(out, "input", steps.inputs, plan.mesh);
   for (size_t i = 0; i < signature.size(); ++i) {
     const std::vector<int64_t> local = LocalShape(signature[i].shape, steps.params[i], plan.mesh, options.rank);
@@ -70,7 +71,8 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
   AddMoves(out, "output", steps.outputs, plan.mesh);
 }
 
-void AddDirection(std::string& out, const char* direction, const std::map<Collective, CollectiveTotals::Entry>& entries) {
+void AddDirection(std::string& out, const char* direction,
+                  const std::map<Collective, CollectiveTotals::Entry>& entries) {
   out += "  " + std::string(direction) + ": ";
   if (entries.empty()) out += "none";
   for (const auto& [collective, entry] : entries) {

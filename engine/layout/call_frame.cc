@@ -22,7 +22,9 @@ struct CallFrame::Sizes {
   std::vector<Entry> entries;  // distinct
 };
 
-CallFrame::CallFrame() : enclosing_(current), root_(enclosing_ == nullptr ? this : enclosing_->root_) { current = this; }
+CallFrame::CallFrame() : enclosing_(current), root_(enclosing_ == nullptr ? this : enclosing_->root_) {
+  current = this;
+}
 
 CallFrame::~CallFrame() { current = enclosing_; }
 

@@ -31,9 +31,7 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
     int64_t begin;
     int64_t length;
 
-    at::Tensor Of(const at::Tensor& gradient) const {
-      return dim < 0 ? gradient : gradient.narrow(dim, begin, length);
-    }
+    at::Tensor Of(const at::Tensor& gradient) const { return dim < 0 ? gradient : gradient.narrow(dim, begin, length); }
   };
   // Lives in the callback of one graph task: gone when that task ended, also by an exception, without running it.
   struct Pending {};
@@ -73,11 +71,10 @@ void GradientSum::State::Arm(size_t index) {
   if (!parameter.tensor.requires_grad()) return;
   std::shared_ptr<autograd::Node> accumulator = autograd::impl::grad_accumulator(parameter.tensor);
   if (accumulator == parameter.accumulator) return;
-  accumulator->add_pre_hook(std::make_unique<HoldBackHook>(
-      [weak = weak_from_this(), index](at::Tensor gradient) {
-        const std::shared_ptr<State> state = weak.lock();
-        return state ? state->HoldBack(index, std::move(gradient)) : gradient;
-      }));
+  accumulator->add_pre_hook(std::make_unique<HoldBackHook>([weak = weak_from_this(), index](at::Tensor gradient) {
+    const std::shared_ptr<State> state = weak.lock();
+    return state ? state->HoldBack(index, std::move(gradient)) : gradient;
+  }));
   parameter.accumulator = std::move(accumulator);
 }
 

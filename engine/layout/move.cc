@@ -88,8 +88,8 @@ int64_t StaticSize(const Layout& layout, int64_t given) {
 int64_t DimOf(const MoveSpec& move, const Layout& layout, const at::Tensor& tensor) {
   const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
   if (dim >= 0 && dim < tensor.dim()) return dim;
-  Diagnostic d = MakeDiagnostic(Finding::kBadDim, layout.ToText() + " of a tensor that has no dim " +
-                                                      std::to_string(layout.dim));
+  Diagnostic d =
+      MakeDiagnostic(Finding::kBadDim, layout.ToText() + " of a tensor that has no dim " + std::to_string(layout.dim));
   d.path = move.label.text();
   d.declared = layout.ToText();
   d.required = "a dim of a tensor of shape " + ShapeToString(tensor.sizes());
@@ -108,9 +108,9 @@ int64_t AgreeOnSize(const MoveSpec& move, int64_t dim, int64_t mine) {
   const MapPtr map = move.Map(move.from, whole);
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     if (sizes[rank] == map->length(static_cast<int64_t>(rank))) continue;
-    Diagnostic d = MakeDiagnostic(Finding::kCollectiveMismatch,
-                                  "the pieces of dim " + std::to_string(dim) + " on " + move.group->name() +
-                                      " are not cut like torch.chunk");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kCollectiveMismatch, "the pieces of dim " + std::to_string(dim) + " on " +
+                                                         move.group->name() + " are not cut like torch.chunk");
     d.path = move.label.text();
     d.declared = "pieces of " + ShapeToString(sizes);
     d.required = "pieces of " + std::to_string(map->block()) + ", the last ones shorter, for " + std::to_string(whole) +
@@ -206,16 +206,12 @@ at::Tensor Forward(const MoveSpec& move, at::Tensor x, Passage& passage) {
   }
   switch (move.row) {
     case MoveRow::kIdentity:
-    case MoveRow::kReplicateToShared:
-      return x;
+    case MoveRow::kReplicateToShared: return x;
     case MoveRow::kShardToShared:
-    case MoveRow::kShardToReplicate:
-      return mover.Gather(x, *passage.from, passage.from_dim, false);
+    case MoveRow::kShardToReplicate: return mover.Gather(x, *passage.from, passage.from_dim, false);
     case MoveRow::kPartialToReplicate:
-    case MoveRow::kPartialToShared:
-      return mover.AllReduce(std::move(x));
-    case MoveRow::kPartialToShard:
-      return mover.ReduceScatter(x, *passage.to, passage.to_dim, false);
+    case MoveRow::kPartialToShared: return mover.AllReduce(std::move(x));
+    case MoveRow::kPartialToShard: return mover.ReduceScatter(x, *passage.to, passage.to_dim, false);
     case MoveRow::kReplicateToShard:
       // A copy: a view would keep the whole alive and share its versions.
       return passage.to->Take(x, passage.to_dim, move.group->rank(), false).clone(at::MemoryFormat::Contiguous);
@@ -230,18 +226,13 @@ at::Tensor Backward(const MoveSpec& move, at::Tensor gradient, const Passage& pa
   const Mover mover(move, Direction::kBackward);
   switch (move.row) {
     case MoveRow::kIdentity:
-    case MoveRow::kPartialToReplicate:
-      return gradient;
+    case MoveRow::kPartialToReplicate: return gradient;
     case MoveRow::kReplicateToShared:
-    case MoveRow::kPartialToShared:
-      return mover.AllReduce(std::move(gradient));
-    case MoveRow::kShardToShared:
-      return mover.ReduceScatter(gradient, *passage.from, passage.from_dim, true);
-    case MoveRow::kShardToReplicate:
-      return passage.from->Take(gradient, passage.from_dim, move.group->rank(), true);
+    case MoveRow::kPartialToShared: return mover.AllReduce(std::move(gradient));
+    case MoveRow::kShardToShared: return mover.ReduceScatter(gradient, *passage.from, passage.from_dim, true);
+    case MoveRow::kShardToReplicate: return passage.from->Take(gradient, passage.from_dim, move.group->rank(), true);
     case MoveRow::kPartialToShard:
-    case MoveRow::kReplicateToShard:
-      return mover.Gather(gradient, *passage.to, passage.to_dim, true);
+    case MoveRow::kReplicateToShard: return mover.Gather(gradient, *passage.to, passage.to_dim, true);
     case MoveRow::kShardToShard:
       return mover.AllToAll(gradient, *passage.to, passage.to_dim, *passage.from, passage.from_dim, true, true);
   }

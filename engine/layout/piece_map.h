@@ -57,8 +57,8 @@ class PieceMap {
   int64_t size_ = 0;
   int64_t ranks_ = 1;
   int64_t block_ = 0;
-  std::vector<Segment> segments_;       // by global_begin, then rank; none is empty
-  std::vector<int64_t> lengths_;        // by rank
+  std::vector<Segment> segments_;  // by global_begin, then rank; none is empty
+  std::vector<int64_t> lengths_;   // by rank
 };
 
 }  // namespace moonshard

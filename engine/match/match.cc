@@ -107,7 +107,8 @@ class Matcher {
       if (rules[static_cast<size_t>(rule)].level < rules[static_cast<size_t>(winner)].level) winner = rule;
     }
     for (int32_t rule : candidates) {
-      if (rule == winner || rules[static_cast<size_t>(rule)].level != rules[static_cast<size_t>(winner)].level) continue;
+      if (rule == winner || rules[static_cast<size_t>(rule)].level != rules[static_cast<size_t>(winner)].level)
+        continue;
       Conflict(std::min(winner, rule), std::max(winner, rule), path);
     }
     return winner;
@@ -128,8 +129,8 @@ class Matcher {
   }
 
   void Claim(size_t module, const std::vector<int32_t>& candidates) {
-    const int32_t winner = candidates.size() == 1 ? candidates.front()
-                                                  : Winner(candidates, matched_.tree->modules()[module].path);
+    const int32_t winner =
+        candidates.size() == 1 ? candidates.front() : Winner(candidates, matched_.tree->modules()[module].path);
     matched_.rule_of[module] = winner;
     ++matched_.matches[static_cast<size_t>(winner)];
     matched_anything_[static_cast<size_t>(winner)] = true;

@@ -22,8 +22,8 @@ struct MatchedPlan {
 
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
-  std::vector<int32_t> rule_of;     // per module of the tree: index into plan->rules, or kNoRule
-  std::vector<int64_t> matches;     // per rule: modules (or parameters) it claims
+  std::vector<int32_t> rule_of;  // per module of the tree: index into plan->rules, or kNoRule
+  std::vector<int64_t> matches;  // per rule: modules (or parameters) it claims
   struct ParameterRule {
     ParamRef parameter;
     int32_t rule = 0;

@@ -10,7 +10,6 @@
 
 #include "engine/base/result.h"
 
-
 namespace moonshard {
 
 class PatternSet {

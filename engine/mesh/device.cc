@@ -23,7 +23,8 @@ const NcclPlugin* LoadPlugin(std::string& why) {
   constexpr const char* kName = "libmoonshard_nccl.so";
   std::error_code ignored;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  const std::vector<std::string> places = {program / kName, program / ".." / "lib" / kName, MOONSHARD_NCCL_LIBRARY, kName};
+  const std::vector<std::string> places = {program / kName, program / ".." / "lib" / kName, MOONSHARD_NCCL_LIBRARY,
+                                           kName};
   for (const std::string& place : places) {
     if (place != kName && !std::filesystem::exists(place, ignored)) continue;
     void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);

@@ -48,7 +48,8 @@ auto Rendezvous(const std::string& what, F&& run) {
   try {
     return run();
   } catch (const std::exception& error) {
-    Fail(Finding::kRankLost, "not all ranks came to make " + what, TextOf(error), "every rank of the mesh, at the same time",
+    Fail(Finding::kRankLost, "not all ranks came to make " + what, TextOf(error),
+         "every rank of the mesh, at the same time",
          "look at the output of the other ranks: the first failure is theirs");
   }
 }
@@ -69,7 +70,7 @@ StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
     tcp.numWorkers = static_cast<size_t>(launch.world_size);
     tcp.waitWorkers = false;  // the groups wait for their own ranks
     tcp.timeout = options.rendezvous_timeout;
-    tcp.multiTenant = true;   // a second mesh, or the embedder's own groups, may meet at the same port
+    tcp.multiTenant = true;  // a second mesh, or the embedder's own groups, may meet at the same port
     return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
   });
 }
@@ -158,8 +159,8 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
     const auto prefix = [&](const char* kind) {
       return c10::make_intrusive<c10d::PrefixStore>(group->name + "/" + kind, store);
     };
-    group->control = MakeGlooGroup(prefix("gloo"), my_rank, size, group->name, options.host,
-                                   options.rendezvous_timeout, options.timeout);
+    group->control = MakeGlooGroup(prefix("gloo"), my_rank, size, group->name, options.host, options.rendezvous_timeout,
+                                   options.timeout);
     group->backend = group->control;
     if (device.nccl != nullptr) {
       group->backend = device.nccl->make_group(prefix("nccl"), my_rank, size, group->name, options.timeout);
@@ -177,9 +178,8 @@ DeviceMesh DeviceMesh::Join(std::shared_ptr<State> state, int64_t local_rank) {
   if (state->shape.world_size() > 1) {
     // How many meshes this rank has made over this store: the same on all ranks, and fresh keys for each mesh.
     const std::string name = "moonshard/" + state->shape.ToString();
-    const int64_t turn = Rendezvous("the mesh", [&] {
-      return state->store->add(name + "/made/" + std::to_string(state->rank), 1);
-    });
+    const int64_t turn =
+        Rendezvous("the mesh", [&] { return state->store->add(name + "/made/" + std::to_string(state->rank), 1); });
     state->store = c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(turn), state->store);
   }
   for (MeshAxis axis : kMeshAxes) {

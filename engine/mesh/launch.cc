@@ -34,9 +34,10 @@ class Reader {
   int64_t Number(const std::string& name, int64_t most) {
     const std::optional<std::string> text = Text(name);
     if (!text) {
-      errors.push_back(BadMesh("the environment variable " + name + " is missing", "", name + " = a number",
-                               "start the ranks with torchrun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR "
-                               "and MASTER_PORT"));
+      errors.push_back(
+          BadMesh("the environment variable " + name + " is missing", "", name + " = a number",
+                  "start the ranks with torchrun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR "
+                  "and MASTER_PORT"));
       return 0;
     }
     int64_t value = -1;
@@ -70,8 +71,8 @@ void ReadTorchrun(Reader& reader, Launch& launch) {
   if (std::optional<std::string> host = reader.Text("MASTER_ADDR")) {
     launch.host = *host;
   } else {
-    reader.errors.push_back(BadMesh("the environment variable MASTER_ADDR is missing", "",
-                                    "MASTER_ADDR = the host of rank 0"));
+    reader.errors.push_back(
+        BadMesh("the environment variable MASTER_ADDR is missing", "", "MASTER_ADDR = the host of rank 0"));
   }
   // torchrun's agent may serve the store itself; then every rank is a client of it.
   launch.serves_store = launch.rank == 0 && reader.Text("TORCHELASTIC_USE_AGENT_STORE") != "True";
@@ -117,8 +118,9 @@ std::string FirstHost(const std::string& node_list) {
   const size_t close = node_list.find(']', end);
   const size_t suffix_end = node_list.find_first_of(",[", close);
   const std::string suffix =
-      close == std::string::npos ? "" : node_list.substr(close + 1, suffix_end == std::string::npos ? suffix_end
-                                                                                                    : suffix_end - close - 1);
+      close == std::string::npos
+          ? ""
+          : node_list.substr(close + 1, suffix_end == std::string::npos ? suffix_end : suffix_end - close - 1);
   return node_list.substr(0, end) + node_list.substr(end + 1, number_end - end - 1) + suffix;
 }
 
@@ -133,20 +135,21 @@ Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape
     return BadMesh("the environment does not say which rank this process is",
                    "a mesh of " + shape.ToString() + " and neither RANK nor SLURM_PROCID",
                    "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or srun's variables",
-                   "start " + std::to_string(shape.world_size()) + " ranks, for example with torchrun --nproc-per-node " +
-                       std::to_string(shape.world_size()));
+                   "start " + std::to_string(shape.world_size()) +
+                       " ranks, for example with torchrun --nproc-per-node " + std::to_string(shape.world_size()));
   }
   if (reader.errors.empty()) {
     if (launch.rank >= launch.world_size) {
-      reader.errors.push_back(BadMesh("a rank outside the world", "rank " + std::to_string(launch.rank) + " of " +
-                                                                      std::to_string(launch.world_size),
-                                      "a rank below the number of ranks"));
+      reader.errors.push_back(
+          BadMesh("a rank outside the world",
+                  "rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.world_size),
+                  "a rank below the number of ranks"));
     }
     if (launch.world_size != shape.world_size()) {
-      reader.errors.push_back(BadMesh("the mesh and the number of ranks differ",
-                                      shape.ToString() + ", which is " + std::to_string(shape.world_size()) + " ranks",
-                                      "axes whose product is " + std::to_string(launch.world_size) +
-                                          ", the ranks that were started"));
+      reader.errors.push_back(
+          BadMesh("the mesh and the number of ranks differ",
+                  shape.ToString() + ", which is " + std::to_string(shape.world_size()) + " ranks",
+                  "axes whose product is " + std::to_string(launch.world_size) + ", the ranks that were started"));
     }
   }
   if (!reader.errors.empty()) return std::move(reader.errors);

@@ -21,8 +21,8 @@ namespace moonshard {
 struct Launch {
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;     // place among the ranks of this machine: chooses the GPU
-  std::string store_file;     // where the ranks meet in a file; else over TCP at host:port; both empty: one rank alone
+  int64_t local_rank = 0;  // place among the ranks of this machine: chooses the GPU
+  std::string store_file;  // where the ranks meet in a file; else over TCP at host:port; both empty: one rank alone
   std::string host;
   uint16_t port = 0;
   bool serves_store = false;  // this rank opens the TCP store

@@ -16,9 +16,9 @@ namespace moonshard {
 
 struct MeshGroup {
   MeshAxis axis = MeshAxis::kTp;
-  std::string name;            // "tp[4,5,6,7]": the axis and the mesh ranks
-  std::vector<int64_t> ranks;  // mesh ranks in the group's order
-  int64_t rank = 0;            // this process's place in it
+  std::string name;                             // "tp[4,5,6,7]": the axis and the mesh ranks
+  std::vector<int64_t> ranks;                   // mesh ranks in the group's order
+  int64_t rank = 0;                             // this process's place in it
   c10::Device device = c10::Device(c10::kCPU);  // where tensors of `backend` lie
   c10::intrusive_ptr<c10d::Backend> backend;    // none in a group of one
   c10::intrusive_ptr<c10d::Backend> control;    // for small CPU tensors: Gloo; the same as backend on a CPU mesh

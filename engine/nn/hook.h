@@ -131,10 +131,14 @@ class Hooked<Impl, detail::Types<Arguments...>>
 
   // Looks at the members that by custom hold parameters: public tensors called weight and bias.
   std::string_view StaleParameter() const override {
-    if constexpr (requires(const Impl& impl) { { impl.weight } -> std::same_as<const at::Tensor&>; }) {
+    if constexpr (requires(const Impl& impl) {
+                    { impl.weight } -> std::same_as<const at::Tensor&>;
+                  }) {
       if (detail::IsStale(*this, "weight", Impl::weight)) return "weight";
     }
-    if constexpr (requires(const Impl& impl) { { impl.bias } -> std::same_as<const at::Tensor&>; }) {
+    if constexpr (requires(const Impl& impl) {
+                    { impl.bias } -> std::same_as<const at::Tensor&>;
+                  }) {
       if (detail::IsStale(*this, "bias", Impl::bias)) return "bias";
     }
     return {};

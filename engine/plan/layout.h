@@ -58,7 +58,7 @@ struct Layout {
 struct Placement {
   std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
 
-  Placement() = default;                    // replicate on every axis
+  Placement() = default;                                            // replicate on every axis
   Placement(Layout tp) { (*this)[MeshAxis::kTp] = std::move(tp); }  // NOLINT: a layout alone is about tp
 
   Layout& operator[](MeshAxis axis) { return by_axis[static_cast<size_t>(axis)]; }

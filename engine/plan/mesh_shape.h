@@ -19,8 +19,8 @@ namespace moonshard {
 // The axes a mesh can have, outermost first. An axis that is not given has size 1.
 enum class MeshAxis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
 inline constexpr size_t kMeshAxisCount = 5;
-inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {
-    MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
+inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {MeshAxis::kPp, MeshAxis::kDpReplicate,
+                                                                   MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
 
 // "pp", "dp_replicate", "dp_shard", "cp", "tp".
 const char* ToString(MeshAxis axis);

@@ -42,7 +42,7 @@ class DimPieces {
   // For each part in order: how many consecutive ranks hold the same piece of it, and its interval within the local
   // piece of `rank`. A plain dim is one part.
   struct LocalPart {
-    Interval global;       // of the whole dim
+    Interval global;  // of the whole dim
     int64_t local_begin = 0;
     int64_t replicas = 1;
     bool first_replica = true;  // whether this rank speaks for the piece where each piece may count once

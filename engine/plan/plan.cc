@@ -40,8 +40,8 @@ std::string ToText(const Style& style) {
 std::string Plan::ToText() const {
   std::string out = "plan " + name + " api=" + std::to_string(api) + "\n";
   for (const Rule& rule : rules) {
-    out += rule.source.ToString() + ": at(" + (rule.syntax == PatternSyntax::kRegex ? "re" : "") + "\"" +
-           rule.pattern + "\") " + (rule.parameter ? rule.parameter->ToText() : moonshard::ToText(rule.style));
+    out += rule.source.ToString() + ": at(" + (rule.syntax == PatternSyntax::kRegex ? "re" : "") + "\"" + rule.pattern +
+           "\") " + (rule.parameter ? rule.parameter->ToText() : moonshard::ToText(rule.style));
     if (rule.optional) out += " optional";
     if (rule.level > 0) out += " level=" + std::to_string(rule.level);
     out += "\n";

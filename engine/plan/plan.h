@@ -30,13 +30,14 @@ enum class Lookup : uint8_t {
 // them.
 struct Style {
   std::string name;
-  std::map<std::string, Placement> params;                             // by parameter (or buffer) name
-  std::map<std::string, std::map<std::string, Placement>> kinds;       // by module kind, in place of params
-  std::vector<std::optional<Move>> inputs;                             // by argument position; none: left alone
-  std::vector<std::optional<Move>> outputs;                            // by position in a tuple; one tensor is 0
+  std::map<std::string, Placement> params;                        // by parameter (or buffer) name
+  std::map<std::string, std::map<std::string, Placement>> kinds;  // by module kind, in place of params
+  std::vector<std::optional<Move>> inputs;                        // by argument position; none: left alone
+  std::vector<std::optional<Move>> outputs;                       // by position in a tuple; one tensor is 0
   std::vector<std::string> after;  // parameters kept out of the forward and added once after the first output's move
   Lookup lookup = Lookup::kPlain;
-  int64_t heads = 0;  // shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own
+  int64_t heads =
+      0;  // shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own
   bool operator==(const Style&) const = default;
 };
 
@@ -54,7 +55,7 @@ struct Rule {
 };
 
 struct Plan {
-  std::string name;               // "llama"
+  std::string name;  // "llama"
   int api = 1;
   std::vector<Rule> rules;        // in source order; those of an extended plan come last
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims

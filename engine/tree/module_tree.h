@@ -27,8 +27,8 @@ struct Parameter {
 };
 
 struct Module {
-  std::string path;     // "model.layers.0.mlp"; the root is ""
-  std::string kind;     // class without namespace and "Impl": "Linear"; "" where unknown
+  std::string path;         // "model.layers.0.mlp"; the root is ""
+  std::string kind;         // class without namespace and "Impl": "Linear"; "" where unknown
   uint32_t signature = 0;   // index into ModuleTree::signatures()
   uint32_t path_class = 0;  // index into ModuleTree::class_representatives()
   bool hookable = true;     // whether its calls can be intercepted; always true where there are only headers

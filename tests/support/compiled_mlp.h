@@ -32,8 +32,8 @@ inline CompiledPlan CompileMlp(const std::string& mesh, int64_t features = 10) {
   const Placement last = Layout::Shard(-1);
   auto plan = std::make_shared<Plan>();
   plan->name = "mlp";
-  plan->rules.push_back(
-      MakeRule("mlp.{gate,up}", "colwise", Layout::Shard(0), {replicate, Placement(Layout::Shared())}, {last, last}, 1));
+  plan->rules.push_back(MakeRule("mlp.{gate,up}", "colwise", Layout::Shard(0), {replicate, Placement(Layout::Shared())},
+                                 {last, last}, 1));
   plan->rules.push_back(
       MakeRule("mlp.down", "rowwise", Layout::Shard(1), {last, last}, {Placement(Layout::Partial()), replicate}, 2));
   return CompilePlan(MatchRules(plan, tree).ValueOrThrow(), Mesh(mesh)).ValueOrThrow();

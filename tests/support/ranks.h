@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -54,7 +54,7 @@ struct RankFailure {
 // Runs `body` on every rank of the mesh and waits for all. The failures, the earliest first: later ones are mostly ranks
 // that lost their peer. A rank's groups close after its failure was noted, as a process's would.
 inline std::vector<RankFailure> RunRanksFailing(const std::string& mesh, const std::function<void(DeviceMesh&)>& body,
-                                                std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+                                                std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   at::set_num_threads(1);
   c10d::set_thread_isolation_mode(true);
   const MeshShape shape = MeshShape::Parse(mesh).ValueOrThrow();

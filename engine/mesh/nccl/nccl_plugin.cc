@@ -22,7 +22,6 @@ c10::intrusive_ptr<c10d::Backend> MakeGroup(const c10::intrusive_ptr<c10d::Store
 }  // namespace moonshard
 
 extern "C" __attribute__((visibility("default"))) const moonshard::NcclPlugin* MoonshardNcclPlugin() {
-  static constexpr moonshard::NcclPlugin kPlugin = {moonshard::DeviceCount, moonshard::SetDevice,
-                                                    moonshard::MakeGroup};
+  static constexpr moonshard::NcclPlugin kPlugin = {moonshard::DeviceCount, moonshard::SetDevice, moonshard::MakeGroup};
   return &kPlugin;
 }

@@ -56,8 +56,8 @@ std::string Outcome(const std::map<std::string, std::string>& sections) {
   std::string tree_text = section("tree");
   if (tree_text.starts_with('@')) {
     const size_t end = std::min(tree_text.find('\n'), tree_text.size());
-    tree_text = ReadFile(kFolder.parent_path() / "trees" / (tree_text.substr(1, end - 1) + ".tree")) +
-                tree_text.substr(end);
+    tree_text =
+        ReadFile(kFolder.parent_path() / "trees" / (tree_text.substr(1, end - 1) + ".tree")) + tree_text.substr(end);
   }
   const auto tree = std::make_shared<const ModuleTree>(TreeFromText(tree_text));
   PlanInputs inputs;

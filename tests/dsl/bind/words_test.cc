@@ -93,21 +93,24 @@ TEST_CASE("config and mesh") {
                             "for i, kind in ipairs(config.layer_types) do t[#t + 1] = i .. kind end\n"
                             "for key in pairs(config.rope_scaling) do t[#t + 1] = key end\n"
                             "return plan { at(table.concat(t, \".\"), replicated()) }",
-                            "t.lua", LlamaInputs(2))) == "plan t api=1\nt.lua:4: at(\"1full.2sliding.factor.rope_type\") replicated\n");
+                            "t.lua", LlamaInputs(2))) ==
+        "plan t api=1\nt.lua:4: at(\"1full.2sliding.factor.rope_type\") replicated\n");
 }
 
 TEST_CASE("options take what is given in their declared type") {
   PlanInputs inputs = LlamaInputs(2);
   inputs.options = {{"flag", "true"}, {"size", "12"}, {"scale", 2}, {"name", "7"}};
-  CHECK(TextOf(EvaluatePlan("local o = options { flag = false, size = 1, scale = 0.5, name = \"x\", other = 3 }\n"
-                            "return plan { not (o.flag == true and o.size == 12 and math.type(o.scale) == \"float\" and\n"
-                            "  o.scale == 2 and o.name == \"7\" and o.other == 3) and divides(2, 1) }",
-                            "t.lua", inputs)) == "plan t api=1\n");
+  CHECK(
+      TextOf(EvaluatePlan("local o = options { flag = false, size = 1, scale = 0.5, name = \"x\", other = 3 }\n"
+                          "return plan { not (o.flag == true and o.size == 12 and math.type(o.scale) == \"float\" and\n"
+                          "  o.scale == 2 and o.name == \"7\" and o.other == 3) and divides(2, 1) }",
+                          "t.lua", inputs)) == "plan t api=1\n");
 }
 
 TEST_CASE("an extending plan's options reach the plan below it") {
   PlanInputs inputs = LlamaInputs(2);
-  const std::string text = "options { sequence_parallel = true }\nreturn plan { extends \"llama\", at(\"lm_head\", colwise {}) }";
+  const std::string text =
+      "options { sequence_parallel = true }\nreturn plan { extends \"llama\", at(\"lm_head\", colwise {}) }";
   const Result<Plan> plan = EvaluatePlan(text, "mine.lua", inputs);
   REQUIRE(plan.ok());
   CHECK(plan.value().rules.front().level == 0);
@@ -119,16 +122,17 @@ TEST_CASE("an extending plan's options reach the plan below it") {
 }
 
 TEST_CASE("a rule remembers its own line, also in a list made by a function of stdlib or of the plan") {
-  const Result<Plan> plan = EvaluatePlan("local function block(p)\n"
-                                         "  return { at(p .. \".q\",\n"
-                                         "              colwise {}), at(p .. \".o\", rowwise {}) }\n"
-                                         "end\n"
-                                         "return plan {\n"
-                                         "  block \"a\",\n"
-                                         "  at(\"m\",\n"
-                                         "     colwise {}),\n"
-                                         "}\n",
-                                         "t.lua", LlamaInputs(2));
+  const Result<Plan> plan = EvaluatePlan(
+      "local function block(p)\n"
+      "  return { at(p .. \".q\",\n"
+      "              colwise {}), at(p .. \".o\", rowwise {}) }\n"
+      "end\n"
+      "return plan {\n"
+      "  block \"a\",\n"
+      "  at(\"m\",\n"
+      "     colwise {}),\n"
+      "}\n",
+      "t.lua", LlamaInputs(2));
   REQUIRE(plan.ok());
   CHECK(plan.value().rules[0].source.line == 2);
   CHECK(plan.value().rules[1].source.line == 3);

@@ -12,7 +12,8 @@ namespace {
 // Keys whose hash order differs between processes, used in the order in which pairs gives them.
 const char* kPlan =
     "local rules, seen = {}, {}\n"
-    "local blocks = { qkv = 1, o = 2, gate = 3, up = 4, down = 5, norm = 6, [10] = 7, [9] = 8, [2.5] = 9, [true] = 10 }\n"
+    "local blocks = { qkv = 1, o = 2, gate = 3, up = 4, down = 5, norm = 6, [10] = 7, [9] = 8, [2.5] = 9, [true] = 10 "
+    "}\n"
     "for key, n in pairs(blocks) do rules[#rules + 1] = at(tostring(key) .. n, replicated()) end\n"
     "for key in next, blocks do seen[#seen + 1] = tostring(key) end\n"
     "for key in pairs(config) do seen[#seen + 1] = key end\n"
@@ -24,7 +25,9 @@ TEST_CASE("200 evaluations in one process are one plan") {
   for (int i = 0; i < 200; ++i) REQUIRE(TextOf(EvaluatePlan(kPlan, "t.lua", LlamaInputs(2))) == first);
 }
 
-TEST_CASE("prints a plan", "[.print]") { std::cout << "<<" << TextOf(EvaluatePlan(kPlan, "t.lua", LlamaInputs(2))) << ">>"; }
+TEST_CASE("prints a plan", "[.print]") {
+  std::cout << "<<" << TextOf(EvaluatePlan(kPlan, "t.lua", LlamaInputs(2))) << ">>";
+}
 
 TEST_CASE("20 processes are one plan") {
   const std::string expected = "<<" + TextOf(EvaluatePlan(kPlan, "t.lua", LlamaInputs(2))) + ">>";

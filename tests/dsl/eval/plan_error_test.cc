@@ -1,7 +1,7 @@
 // Every file of tests/cases/plan_errors is a plan with mistakes; what is said about it stands beside it as .txt. Lines
 // "--- mesh: tp=3", "--- option: name=value" and "--- model: yes" at its top say what it is given.
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <sstream>
 

@@ -39,8 +39,8 @@ TEST_CASE("JSON inputs are rectangular lists of integers") {
 }
 
 TEST_CASE("other JSON is refused by name") {
-  const std::string text = GENERATE(as<std::string>(), R"({"a": [[1, 2], [3]]})", R"({"a": [[1], 2]})", R"({"a": [1, [2]]})",
-                                    R"({"a": 1})", R"({"a": [1.5]})", R"({"a": ["x"]})");
+  const std::string text = GENERATE(as<std::string>(), R"({"a": [[1, 2], [3]]})", R"({"a": [[1], 2]})",
+                                    R"({"a": [1, [2]]})", R"({"a": 1})", R"({"a": [1.5]})", R"({"a": ["x"]})");
   const TemporaryFile file(".json");
   file.Write(text);
   CAPTURE(text);

@@ -35,9 +35,8 @@ TEST_CASE("scripts that try to hang, grow or escape") {
       CHECK(plan.ok());
     } else {
       REQUIRE(!plan.ok());
-      CHECK(std::ranges::any_of(plan.diagnostics(), [&](const Diagnostic& d) {
-        return InfoOf(d.finding).id == Expected(text);
-      }));
+      CHECK(std::ranges::any_of(plan.diagnostics(),
+                                [&](const Diagnostic& d) { return InfoOf(d.finding).id == Expected(text); }));
     }
   }
 }

@@ -39,9 +39,8 @@ TEST_CASE("another text on any rank fails every rank with the line") {
 }
 
 TEST_CASE("a text that is longer has a line that the other lacks") {
-  const auto failures = RunRanksFailing("tp=2", [](DeviceMesh& mesh) {
-    Agree(mesh, "the compiled plan", mesh.rank() == 0 ? "one" : "one\nmore");
-  });
+  const auto failures = RunRanksFailing(
+      "tp=2", [](DeviceMesh& mesh) { Agree(mesh, "the compiled plan", mesh.rank() == 0 ? "one" : "one\nmore"); });
   REQUIRE(failures.size() == 2);
   CHECK(failures[0].text.find("(no more lines)") != std::string::npos);
 }

@@ -39,20 +39,32 @@ struct Case {
 
 const std::vector<Case>& Cases() {
   static const std::vector<Case> cases = {
-      {"shape", [](AxisGroup& g, bool odd) { AllReduce(g, at::ones({2, odd ? 4 : 3})); },
+      {"shape",
+       [](AxisGroup& g, bool odd) {
+         AllReduce(g, at::ones({2, odd ? 4 : 3}));
+       },
        {"all_reduce (forward, call 0) of Float [2, 3]", "of Float [2, 4]", "model.layers.0 (plan.lua:3)"}},
-      {"number of dims", [](AxisGroup& g, bool odd) { AllReduce(g, odd ? at::ones({6}) : at::ones({6, 1})); },
+      {"number of dims",
+       [](AxisGroup& g, bool odd) {
+         AllReduce(g, odd ? at::ones({6}) : at::ones({6, 1}));
+       },
        {"Float [6, 1]", "Float [6]"}},
       {"more than five dims",
-       [](AxisGroup& g, bool odd) { AllReduce(g, at::ones({1, 1, 1, 1, 2, odd ? 5 : 3})); }, {"all_reduce"}},
-      {"dtype", [](AxisGroup& g, bool odd) { AllReduce(g, at::ones({2}, odd ? at::kDouble : at::kFloat)); },
+       [](AxisGroup& g, bool odd) {
+         AllReduce(g, at::ones({1, 1, 1, 1, 2, odd ? 5 : 3}));
+       },
+       {"all_reduce"}},
+      {"dtype",
+       [](AxisGroup& g, bool odd) { AllReduce(g, at::ones({2}, odd ? at::kDouble : at::kFloat)); },
        {"Float [2]", "Double [2]"}},
       {"kind",
        [](AxisGroup& g, bool odd) { odd ? AllGather(g, at::ones({2})) : AllReduce(g, at::ones({2 * g.size()})); },
        {"all_reduce", "all_gather"}},
-      {"order", [](AxisGroup& g, bool odd) { AllReduce(g, at::ones({2}), odd ? Other() : Layer()); },
+      {"order",
+       [](AxisGroup& g, bool odd) { AllReduce(g, at::ones({2}), odd ? Other() : Layer()); },
        {"model.layers.0 (plan.lua:3)", "model.layers.1 (plan.lua:4)"}},
-      {"a piece that is not this rank's", [](AxisGroup& g, bool odd) { AllGather(g, at::ones({2}), odd ? 7 : -1); },
+      {"a piece that is not this rank's",
+       [](AxisGroup& g, bool odd) { AllGather(g, at::ones({2}), odd ? 7 : -1); },
        {"a piece of 7 is not this rank's part"}},
       {"inputs",
        [](AxisGroup& g, bool odd) {

@@ -138,7 +138,8 @@ void ShardToShared(const Rig& rig) {
   ExpectEqual(y, rig.whole, rig.Name("shard to shared"));
   Backward((y * Weight(rig.form.size, rig.rank)).sum());
   const at::Tensor want = SumOver(rig.n, [&](int64_t r) { return Weight(rig.form.size, r); });
-  ExpectEqual(x.grad(), GradientPieceOf(want, rig.form.layout, rig.n, rig.rank), rig.Name("gradient of shard to shared"));
+  ExpectEqual(x.grad(), GradientPieceOf(want, rig.form.layout, rig.n, rig.rank),
+              rig.Name("gradient of shard to shared"));
 }
 
 void ShardToReplicate(const Rig& rig) {
@@ -190,7 +191,8 @@ void ShardToShard(const Rig& rig) {
   ExpectEqual(y, piece_of_2(rig.whole, rig.rank), rig.Name("shard to shard"));
   const at::Tensor weight = Weight(rig.form.size, 0);
   Backward((y * piece_of_2(weight, rig.rank)).sum());
-  ExpectEqual(x.grad(), GradientPieceOf(weight, rig.form.layout, rig.n, rig.rank), rig.Name("gradient of shard to shard"));
+  ExpectEqual(x.grad(), GradientPieceOf(weight, rig.form.layout, rig.n, rig.rank),
+              rig.Name("gradient of shard to shard"));
 
   MoveOptions back_options;
   back_options.label = "back";

@@ -148,7 +148,8 @@ TEST_CASE("moves work in inference mode and share there") {
     Expect(Count(*group, Direction::kForward, CollectiveKind::kAllGather) == 1, "one all-gather");
     const auto reduce = Make(group, Layout::Partial(), Layout::Replicate());
     ExpectEqual(reduce(Number(2)), Number(4), "reduced");
-    Expect(RunShared(Make(group, Layout::Replicate(), Layout::Shared()), x).is_same(x), "an identity row is the tensor");
+    Expect(RunShared(Make(group, Layout::Replicate(), Layout::Shared()), x).is_same(x),
+           "an identity row is the tensor");
   });
 }
 

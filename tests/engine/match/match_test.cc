@@ -1,7 +1,7 @@
 #include "engine/match/match.h"
 
-#include <catch2/catch.hpp>
 #include <re2/re2.h>
+#include <catch2/catch.hpp>
 
 #include <random>
 
@@ -31,8 +31,9 @@ std::shared_ptr<const Plan> PlanOf(const std::vector<std::string>& patterns) {
 TEST_CASE("matching in one pass is matching one by one") {
   std::mt19937 random(11);
   const std::vector<std::string> names = {"q_proj", "k_proj", "mlp", "norm"};
-  const std::vector<std::string> globs = {"layers.*.q_proj", "layers.{0..2}.*",  "layers.[1-3].mlp", "**.norm",
-                                          "layers.*.{q,k}_proj", "layers.1?.*", "**",               "layers.*.mlp"};
+  const std::vector<std::string> globs = {
+      "layers.*.q_proj", "layers.{0..2}.*", "layers.[1-3].mlp", "**.norm", "layers.*.{q,k}_proj", "layers.1?.*", "**",
+      "layers.*.mlp"};
   for (int round = 0; round < 200; ++round) {
     auto tree = std::make_shared<ModuleTree>();
     for (int layer = 0; layer < 14; ++layer) {

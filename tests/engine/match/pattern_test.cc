@@ -1,7 +1,7 @@
 #include "engine/match/pattern.h"
 
-#include <catch2/catch.hpp>
 #include <re2/re2.h>
+#include <catch2/catch.hpp>
 
 #include <random>
 
@@ -12,9 +12,7 @@
 namespace moonshard {
 namespace {
 
-std::string Regex(const std::string& glob) {
-  return TranslatePattern(glob, PatternSyntax::kGlob).ValueOrThrow().regex;
-}
+std::string Regex(const std::string& glob) { return TranslatePattern(glob, PatternSyntax::kGlob).ValueOrThrow().regex; }
 
 TEST_CASE("globs as RE2") {
   const auto [glob, regex] = GENERATE(table<std::string, std::string>({

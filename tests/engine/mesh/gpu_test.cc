@@ -19,8 +19,8 @@ TEST_CASE("NCCL reduces on the GPU of the local rank") {
     return;
   }
   REQUIRE(chosen.value().device.is_cuda());
-  const auto group = chosen.value().nccl->make_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, "tp[0]",
-                                                     std::chrono::seconds(60));
+  const auto group =
+      chosen.value().nccl->make_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, "tp[0]", std::chrono::seconds(60));
   std::vector<at::Tensor> tensors = {at::full({1024}, 3.0, at::TensorOptions(chosen.value().device))};
   group->allreduce(tensors)->wait();
   CHECK(tensors[0].eq(3).all().item<bool>());

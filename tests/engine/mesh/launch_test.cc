@@ -18,11 +18,8 @@ Result<Launch> Read(const Variables& variables, const std::string& mesh) {
   return ReadLaunch(get, MeshShape::Parse(mesh).ValueOrThrow());
 }
 
-const Variables kTorchrun = {{"RANK", "3"},
-                             {"WORLD_SIZE", "4"},
-                             {"LOCAL_RANK", "1"},
-                             {"MASTER_ADDR", "host7"},
-                             {"MASTER_PORT", "29511"}};
+const Variables kTorchrun = {
+    {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "host7"}, {"MASTER_PORT", "29511"}};
 
 Variables With(Variables variables, const std::string& name, const std::string& value) {
   variables[name] = value;

@@ -36,8 +36,7 @@ TEST_CASE("applying the tables turns pairs of dims by position times frequency")
   for (int pair = 0; pair < 2; ++pair) {
     const double angle = 3 * frequencies[pair].item<double>();
     const double x = heads[0][0][1][pair].item<double>(), y = heads[0][0][1][pair + 2].item<double>();
-    CHECK(turned[0][0][1][pair].item<double>() ==
-          Approx(2 * (x * std::cos(angle) - y * std::sin(angle))).margin(1e-6));
+    CHECK(turned[0][0][1][pair].item<double>() == Approx(2 * (x * std::cos(angle) - y * std::sin(angle))).margin(1e-6));
     CHECK(turned[0][0][1][pair + 2].item<double>() ==
           Approx(2 * (y * std::cos(angle) + x * std::sin(angle))).margin(1e-6));
     CHECK(turned[0][0][0][pair].item<double>() == Approx(2 * heads[0][0][0][pair].item<double>()));
