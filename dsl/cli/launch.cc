@@ -81,7 +81,7 @@ class SignalCatcher {
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
   }
   std::array<struct sigaction, kSignals.size()> before_ = {};
-  static inline volatile std::sig_atomic_t caught_ = 0;
+  static inline volatile std::sig_atomic_t caught_ = 0;  // NOLINT(readability-identifier-naming): a member all the same
 };
 
 struct Rank {

@@ -1,6 +1,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include <ATen/TensorOperators.h>
+
 #include "dsl/cli/verbs.h"
 #include "dsl/run/tensor_file.h"
 #include "dsl/run/verbs.h"

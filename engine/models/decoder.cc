@@ -1,6 +1,8 @@
 #include "engine/models/decoder.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/nn/modules/container/modulelist.h>
 
 #include "engine/base/check.h"
 

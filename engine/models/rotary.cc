@@ -5,6 +5,8 @@
 #include <numbers>
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
 
 namespace moonshard {
 namespace {
@@ -59,7 +61,7 @@ at::Tensor RotateHalf(const at::Tensor& x) {
 at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t head_dim) {
   const at::Tensor exponents = at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / head_dim;
   const at::Tensor periods = at::pow(rope.theta, exponents);
-  const at::Tensor frequencies = 1.0 / periods;
+  at::Tensor frequencies = 1.0 / periods;
   switch (rope.type) {
     case RopeConfig::Type::kDefault: return frequencies;
     case RopeConfig::Type::kLinear: return frequencies / rope.factor;
@@ -71,7 +73,7 @@ at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t head_dim) {
 
 RotaryTables MakeRotaryTables(const at::Tensor& frequencies, double attention_factor, const at::Tensor& position_ids,
                               at::ScalarType dtype) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const at::Tensor angles = position_ids.unsqueeze(-1).to(at::kFloat) * frequencies.to(position_ids.device());
   const at::Tensor both_halves = at::cat({angles, angles}, -1);
   return {(both_halves.cos() * attention_factor).to(dtype), (both_halves.sin() * attention_factor).to(dtype)};

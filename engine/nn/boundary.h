@@ -42,7 +42,9 @@ class Hookable {
  public:
   Hookable() = default;
   Hookable(const Hookable&) {}  // a copied module has no plan
-  Hookable& operator=(const Hookable&) { return *this; }
+  Hookable& operator=(const Hookable&) {
+    return *this;
+  }  // NOLINT(bugprone-unhandled-self-assignment): nothing is taken
   virtual ~Hookable() = default;
 
   // nullptr takes the plan away. The module shares ownership.

@@ -193,6 +193,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
 template <class Impl, class Arguments>
 struct torch::detail::has_forward<moonshard::nn::Hooked<Impl, Arguments>> : std::true_type {};
 
+// NOLINTBEGIN(bugprone-macro-parentheses): Name and ImplType are names of types
 // Defines the holder class Name over a hookable ImplType, as TORCH_MODULE_IMPL does over a plain one.
 #define MOONSHARD_MODULE_IMPL(Name, ImplType)                                       \
   class Name : public torch::nn::ModuleHolder<::moonshard::nn::Hooked<ImplType>> {  \
@@ -201,3 +202,4 @@ struct torch::detail::has_forward<moonshard::nn::Hooked<Impl, Arguments>> : std:
     using Impl [[maybe_unused]] = ::moonshard::nn::Hooked<ImplType>;                \
   }
 #define MOONSHARD_MODULE(Name) MOONSHARD_MODULE_IMPL(Name, Name##Impl)
+// NOLINTEND(bugprone-macro-parentheses)

@@ -1,6 +1,7 @@
 #include "engine/nn/norm.h"
 
 #include <ATen/Functions.h>
+#include <torch/nn/init.h>
 
 #include "engine/nn/deferred_parameters.h"
 

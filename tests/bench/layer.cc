@@ -55,7 +55,7 @@ struct ToShards : torch::autograd::Function<ToShards> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
-    auto* group = reinterpret_cast<c10d::Backend*>(context->saved_data["group"].toInt());
+    auto* group = reinterpret_cast<c10d::Backend*>(context->saved_data["group"].toInt());  // NOLINT
     std::vector<at::Tensor> sum = {grads[0].contiguous()};
     group->allreduce(sum)->wait();
     return {sum[0], at::Tensor()};

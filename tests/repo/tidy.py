@@ -49,12 +49,14 @@ def commands(folder):
 
 
 def with_headers(files, found):
-    """Headers are compiled as the source of the same name is, or as one of the same folder, or as one that includes them."""
+    """Headers are compiled as the source of the same name is, or as one that includes them (of the same folder, if there
+    is one), or as any of the same folder."""
     result = dict(found)
     for header in (path for path in files if path.endswith(".h")):
         folder = os.path.dirname(header)
-        candidates = [header[:-2] + ".cc"] + [path for path in sorted(found) if os.path.dirname(path) == folder]
-        candidates += [path for path in files if path in found and f'#include "{header}"' in read(path)]
+        includers = [path for path in files if path in found and f'#include "{header}"' in read(path)]
+        candidates = [header[:-2] + ".cc"] + sorted(includers, key=lambda path: os.path.dirname(path) != folder)
+        candidates += [path for path in sorted(found) if os.path.dirname(path) == folder]
         for candidate in candidates:
             if candidate in found:
                 directory, words = found[candidate]
@@ -119,7 +121,7 @@ def main():
         for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
             path, findings = futures[future], future.result()
             all_findings += findings
-            print(f"[{done}/{len(todo)}] {path}" + (f": {len(findings)} findings" if findings else ""), flush=True)
+            print("\n".join([f"[{done}/{len(todo)}] {path}"] + findings), flush=True)
             if not findings:
                 open(os.path.join(clean, keys[path]), "w", encoding="utf-8").close()
     if not only:

@@ -10,7 +10,7 @@ namespace {
 
 // The text of a plan with one entry, without the plan's own line and the place.
 std::string Entry(const std::string& entry, const PlanInputs& inputs = LlamaInputs(2)) {
-  const std::string text = TextOf(EvaluatePlan("return plan { " + entry + " }", "t.lua", inputs));
+  std::string text = TextOf(EvaluatePlan("return plan { " + entry + " }", "t.lua", inputs));
   const std::string head = "plan t api=1\n";
   if (!text.starts_with(head)) return text;
   std::string rest = text.substr(head.size());

@@ -33,7 +33,7 @@ void ExpectRefused(const std::string& model, const Words& more, const Words& sai
   Words eval = check;
   eval[0] = "eval";
   for (const char* word : {"--input", "/nowhere/in.safetensors", "--output", "/nowhere/out.safetensors"})
-    eval.push_back(word);
+    eval.emplace_back(word);
   const Outcome unstarted = RunProgram(MOONSHARD_PROGRAM, eval, {}, kSeconds);
   CHECK(unstarted.code == 2);
   CHECK(unstarted.out.empty());

@@ -135,7 +135,7 @@ TEST_CASE("parameters keep their identity and hold pieces") {
     Expect(block->up->weight.unsafeGetTensorImpl() == impl, "the member is the same tensor");
     Expect(block->named_parameters()["up.weight"].unsafeGetTensorImpl() == impl, "so is the registered one");
     Expect(block->up->weight.requires_grad(), "it still requires a gradient");
-    Expect(block->up->weight.storage().nbytes() == 5 * 6 * 8, "it keeps no memory of the whole");
+    Expect(block->up->weight.storage().nbytes() == size_t{5} * 6 * 8, "it keeps no memory of the whole");
     ExpectEqual(block->up->weight.detach(), whole.narrow(0, 5 * mesh.rank(), 5), "its piece");
     ExpectEqual(FullState(model).at("up.weight"), whole, "gathered again");
     torch::optim::SGD optimizer(model.parameters(), 1.0);

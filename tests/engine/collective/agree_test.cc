@@ -7,7 +7,6 @@
 namespace moonshard {
 namespace {
 
-using test::Expect;
 using test::RunRanks;
 using test::RunRanksFailing;
 

@@ -11,7 +11,6 @@ namespace moonshard {
 namespace {
 
 using test::Expect;
-using test::ExpectEqual;
 using test::RunRanks;
 
 const CollectiveLabel& Layer() {

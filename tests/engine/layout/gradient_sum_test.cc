@@ -23,7 +23,8 @@ void Backward(const at::Tensor& loss, bool retain = false) { torch::autograd::ba
 
 struct Throws : torch::autograd::Function<Throws> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
     throw std::runtime_error("a backward's own error");
   }
 };

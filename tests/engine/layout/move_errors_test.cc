@@ -90,9 +90,9 @@ TEST_CASE("a recording mesh notes collectives and gives shapes of any rank") {
   const CallFrame frame;
   const at::Tensor x = at::empty({2, 5, 6}, at::TensorOptions(at::kMeta).dtype(at::kFloat)).set_requires_grad(true);
   const at::Tensor piece = cut(x);
-  CHECK(piece.sizes().vec() == std::vector<int64_t>{2, 0, 6});
-  CHECK(join(piece).sizes().vec() == std::vector<int64_t>{2, 5, 6});
-  CHECK(group->counts().of(Direction::kForward, CollectiveKind::kReduceScatter).bytes == 2 * 5 * 6 * 4);
+  CHECK(piece.sizes() == at::IntArrayRef({2, 0, 6}));
+  CHECK(join(piece).sizes() == at::IntArrayRef({2, 5, 6}));
+  CHECK(group->counts().of(Direction::kForward, CollectiveKind::kReduceScatter).bytes == int64_t{2} * 5 * 6 * 4);
 }
 
 TEST_CASE("in-place operators on a moved identity raise") {

@@ -16,7 +16,6 @@ namespace {
 
 using test::Expect;
 using test::RunRanks;
-using test::RunRanksFailing;
 
 // The mesh ranks that take part in a group's all-gather.
 std::vector<int64_t> Members(const MeshGroup& group, int64_t mesh_rank) {

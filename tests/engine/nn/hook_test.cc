@@ -129,7 +129,7 @@ TEST_CASE("every form of call goes through the hook and gives the same") {
     CHECK(First(x) == 1);
   }
   SECTION("shared_ptr of the hooked class") {
-    std::shared_ptr<Twice::Impl> pointer = twice.ptr();
+    const std::shared_ptr<Twice::Impl>& pointer = twice.ptr();
     CHECK(First(pointer->forward(Ones())) == expected);
   }
   SECTION("Sequential") {
