@@ -42,9 +42,8 @@ class Hookable {
  public:
   Hookable() = default;
   Hookable(const Hookable&) {}  // a copied module has no plan
-  Hookable& operator=(const Hookable&) {
-    return *this;
-  }  // NOLINT(bugprone-unhandled-self-assignment): nothing is taken
+  // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): nothing is taken
+  Hookable& operator=(const Hookable&) { return *this; }
   virtual ~Hookable() = default;
 
   // nullptr takes the plan away. The module shares ownership.
