@@ -1,28 +1,13 @@
 #include <cmath>
 #include <cstdio>
 
-#include <ATen/TensorOperators.h>
-
 #include "dsl/cli/verbs.h"
+#include "dsl/run/difference.h"
 #include "dsl/run/tensor_file.h"
 #include "dsl/run/verbs.h"
 #include "engine/base/text.h"
 
 namespace moonshard {
-namespace {
-
-// Largest absolute difference over the largest absolute value expected; not finite where either tensor is not.
-double RelativeDifference(const at::Tensor& actual, const at::Tensor& expected) {
-  if (expected.numel() == 0) return 0;
-  const at::Tensor a = actual.to(c10::kDouble);
-  const at::Tensor e = expected.to(c10::kDouble);
-  const double largest = e.abs().max().item<double>();
-  const double difference = (a - e).abs().max().item<double>();
-  return largest == 0 ? difference : difference / largest;
-}
-
-}  // namespace
-
 int RunCompare(const CompareVerb& verb) {
   const std::map<std::string, at::Tensor> actual = ReadTensorFile(verb.actual).ValueOrThrow();
   const std::map<std::string, at::Tensor> expected = ReadTensorFile(verb.expected).ValueOrThrow();

@@ -71,16 +71,6 @@ int64_t OwnBytes(const AppliedPlan& applied) {
   return bytes;
 }
 
-JsonValue CountsToJson(const CollectiveCounts& counts, Direction direction) {
-  JsonValue::Object kinds;
-  for (size_t k = 0; k < kCollectiveKindCount; ++k) {
-    const CollectiveCount& count = counts.of(direction, static_cast<CollectiveKind>(k));
-    if (count.count == 0) continue;
-    kinds[ToString(static_cast<CollectiveKind>(k))] = JsonValue::Object{{"count", count.count}, {"bytes", count.bytes}};
-  }
-  return kinds;
-}
-
 struct Timing {
   double load_s = 0;
   int64_t memory_before_load = 0;
@@ -107,17 +97,17 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
                                          {"rss_before_load_bytes", befores[r]},
                                          {"peak_rss_bytes", peaks[r]}});
   }
-  const JsonValue::Object stats = {
+  JsonValue::Object stats = {
       {"format_version", kExplainFormatVersion},
       {"plan", applied.plan().plan->name},
       {"plan_hash", applied.plan().Hash()},
       {"mesh", applied.plan().mesh.ToString()},
-      {"forward", CountsToJson(counts, Direction::kForward)},
-      {"backward", CountsToJson(counts, Direction::kBackward)},
       {"per_rank", std::move(ranks)},
       {"seconds",
        JsonValue::Object{{"load", timing.load_s}, {"forward", result.forward_s}, {"backward", result.backward_s}}},
   };
+  const JsonValue collectives = ToJson(counts);
+  for (const auto& [direction, kinds] : collectives.AsObject()) stats[direction] = kinds;
   const std::string text = WriteJson(stats, 2) + "\n";
   if (verb.stats == "-") {
     std::cout << text;

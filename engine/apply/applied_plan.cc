@@ -13,6 +13,7 @@
 #include "engine/apply/planned_boundary.h"
 #include "engine/collective/agree.h"
 #include "engine/compile/cost.h"
+#include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/nn/defer_init.h"
@@ -35,11 +36,6 @@ struct AppliedPlan::State {
 };
 
 namespace {
-
-std::string_view ParentOf(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-}
 
 Diagnostic NotSupported(const std::string& message, const std::string& path, const SourceSpan& where = {}) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message, where);
@@ -113,6 +109,10 @@ class Applier {
  private:
   const Module& ModuleAt(size_t m) const { return s_.plan.tree->modules()[m]; }
 
+  std::vector<GradientTerm> TermsOf(const std::vector<int64_t>& shape, const Placement& placement) const {
+    return GradientTermsOf(shape, placement, s_.plan.mesh, s_.mesh.rank());
+  }
+
   SourceSpan SourceOf(const ModuleSteps& steps) const {
     if (steps.is_fallback) return s_.plan.plan->fallback_source;
     return steps.rule < 0 ? SourceSpan{} : s_.plan.plan->rules[static_cast<size_t>(steps.rule)].source;
@@ -125,14 +125,14 @@ class Applier {
     for (const ModuleSteps& steps : s_.plan.steps) {
       for (const auto* moves : {&steps.inputs, &steps.outputs}) {
         for (const std::optional<Move>& move : *moves) {
-          if (!move) continue;
-          for (MeshAxis axis : kMeshAxes) {
-            if (s_.plan.mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) axes.insert(axis);
-          }
+          if (const auto axis = MovingAxis(move, s_.plan.mesh)) axes.insert(*axis);
         }
       }
-      for (const Placement& placement : steps.params) {
-        if (const auto group = GradientGroupOf(placement, s_.plan.mesh)) sums.insert(*group);
+    }
+    for (uint32_t m = 0; m < s_.live.modules.size(); ++m) {
+      for (uint32_t p = 0; p < s_.live.tensors[m].size(); ++p) {
+        const Placement& placement = s_.plan.StepsOf(m).params[p];
+        for (const GradientTerm& term : TermsOf(s_.plan.tree->At({m, p}).shape, placement)) sums.insert(term.group);
       }
     }
     for (MeshAxis axis : axes) s_.groups[axis] = AxisGroup::Make(s_.mesh, axis, options_.check, s_.counts);
@@ -147,25 +147,19 @@ class Applier {
 
   std::optional<TensorMove> MakeMove(const std::optional<Move>& move, int64_t features, int uses,
                                      const std::string& label) {
-    if (!move) return std::nullopt;
-    for (MeshAxis axis : kMeshAxes) {
-      const Layout& from = move->from[axis];
-      const Layout& to = move->to[axis];
-      if (s_.plan.mesh.size(axis) == 1 || from == to) continue;
-      return TensorMove::Make(from, to, s_.groups.at(axis),
-                              {FeatureSize(from, features), FeatureSize(to, features), label, uses})
-          .Collect(diagnostics_);
-    }
-    return std::nullopt;
+    const std::optional<MeshAxis> axis = MovingAxis(move, s_.plan.mesh);
+    if (!axis) return std::nullopt;
+    const Layout& from = move->from[*axis];
+    const Layout& to = move->to[*axis];
+    return TensorMove::Make(from, to, s_.groups.at(*axis),
+                            {FeatureSize(from, features), FeatureSize(to, features), label, uses})
+        .Collect(diagnostics_);
   }
 
   void MakeBoundaries() {
     const size_t count = s_.live.modules.size();
     std::vector<bool> opens_frame(count, false);
-    size_t most_inputs = 0;
-    for (const ModuleSteps& steps : s_.plan.steps) most_inputs = std::max(most_inputs, steps.inputs.size());
-    std::vector<std::vector<int>> uses;
-    for (size_t position = 0; position < most_inputs; ++position) uses.push_back(SharedUses(s_.plan, position));
+    const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(s_.plan);
     for (size_t m = 0; m < count; ++m) {
       if (!s_.plan.StepsOf(m).needs_calls()) continue;
       for (std::string_view path = ModuleAt(m).path; !path.empty();) {
@@ -193,7 +187,7 @@ class Applier {
       // Line numbers, but no folder: the file may lie elsewhere on another rank.
       const std::string line = " (line " + std::to_string(SourceOf(steps).line) + ")";
       for (size_t i = 0; i < steps.inputs.size(); ++i) {
-        boundary.inputs.push_back(MakeMove(steps.inputs[i], steps.in_features, uses[i][m],
+        boundary.inputs.push_back(MakeMove(steps.inputs[i], steps.in_features, shared[i][m].uses,
                                            boundary.path + " input " + std::to_string(i) + line));
       }
       for (size_t i = 0; i < steps.outputs.size(); ++i) {
@@ -320,9 +314,15 @@ class Applier {
 
   void SumGradients() {
     for (const LiveParameter& parameter : s_.parameters) {
-      const std::optional<GradientGroup> group = GradientGroupOf(parameter.placement, s_.plan.mesh);
-      if (!group || parameter.is_buffer) continue;
-      s_.gradient_sum->Add(parameter.tensor, s_.gradient_groups.at(*group));
+      if (parameter.is_buffer) continue;
+      for (const GradientTerm& term : TermsOf(parameter.shape, parameter.placement)) {
+        const std::shared_ptr<AxisGroup>& group = s_.gradient_groups.at(term.group);
+        if (term.dim < 0) {
+          s_.gradient_sum->Add(parameter.tensor, group);
+        } else {
+          s_.gradient_sum->Add(parameter.tensor, group, term.dim, term.begin, term.length);
+        }
+      }
     }
   }
 

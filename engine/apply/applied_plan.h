@@ -20,8 +20,9 @@
 namespace moonshard {
 
 struct ApplyOptions {
-  CheckOptions check;                            // how much ranks compare before they communicate
-  std::optional<c10::ScalarType> deferred_type;  // of floating-point parameters made under DeferInit; none: as made
+  CheckOptions check = {};  // how much ranks compare before they communicate
+  std::optional<c10::ScalarType> deferred_type =
+      {};  // of floating-point parameters made under DeferInit; none: as made
 };
 
 // One parameter or buffer of the model, tied ones once.

@@ -5,18 +5,27 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 
-#include "engine/compile/cost.h"
+#include "engine/compile/gradient_terms.h"
 
 namespace moonshard {
 namespace {
 
-// Whether this rank counts its piece: of ranks that hold the same one, the first does.
-bool SpeaksFor(const LiveParameter& parameter, const AppliedPlan& model) {
+// What this rank counts of its gradient: of ranks that hold the same piece, the first speaks for it. Undefined: nothing.
+at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model) {
+  at::Tensor grad = parameter.tensor.grad();
+  if (parameter.is_buffer || !grad.defined()) return {};
   const int64_t coordinate = model.mesh().coordinate(MeshAxis::kTp);
-  const Layout& layout = parameter.placement[MeshAxis::kTp];
-  if (!layout.is_shard()) return coordinate == 0;
-  const std::optional<GradientGroup> group = GradientGroupOf(parameter.placement, model.plan().mesh);
-  return !group || coordinate % group->ranks == 0;
+  if (!parameter.placement[MeshAxis::kTp].is_shard()) return coordinate == 0 ? grad : at::Tensor();
+  bool own = false;
+  for (const GradientTerm& term :
+       GradientTermsOf(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank())) {
+    if (coordinate % term.group.ranks == 0) continue;
+    if (term.dim < 0) return {};
+    if (!own) grad = grad.clone();
+    own = true;
+    grad.narrow(term.dim, term.begin, term.length).zero_();
+  }
+  return grad;
 }
 
 }  // namespace
@@ -25,8 +34,8 @@ double GradNorm(const AppliedPlan& model) {
   const c10::NoGradGuard no_grad;
   double sum = 0;
   for (const LiveParameter& parameter : model.parameters()) {
-    const at::Tensor& grad = parameter.tensor.grad();
-    if (parameter.is_buffer || !grad.defined() || !SpeaksFor(parameter, model)) continue;
+    const at::Tensor grad = Counted(parameter, model);
+    if (!grad.defined()) continue;
     const double norm = grad.norm(2, c10::kDouble).item<double>();
     sum += norm * norm;
   }

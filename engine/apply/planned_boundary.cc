@@ -14,37 +14,17 @@ class PlannedCall final : public Boundary::Call {
   bool outermost = false;
 };
 
-// What must be equal on every rank: "Long [2, 8], Float [2, *, 64]".
-std::string InputSignature(std::span<const TensorSlot> arguments, const std::set<int64_t>& cut_dims) {
-  std::string out;
-  for (const TensorSlot& slot : arguments) {
-    if (!out.empty()) out += ", ";
-    if (!slot.tensor->defined()) {
-      out += "none";
-      continue;
-    }
-    const bool may_be_piece = slot.tensor->is_floating_point();
-    out += std::string(c10::toString(slot.tensor->scalar_type())) + " [";
-    for (int64_t dim = 0; dim < slot.tensor->dim(); ++dim) {
-      if (dim > 0) out += ", ";
-      out += may_be_piece && cut_dims.contains(dim) ? "*" : std::to_string(slot.tensor->size(dim));
-    }
-    out += "]";
-  }
-  return out;
-}
-
 }  // namespace
 
 PlannedBoundary::PlannedBoundary(BoundarySteps steps)
-    : steps_(std::move(steps)), label_("the inputs of '" + steps_.path + "'") {}
+    : steps_(std::move(steps)), signature_(steps_.cut_dims), label_("the inputs of '" + steps_.path + "'") {}
 
 std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlot> arguments) {
   auto call = std::make_unique<PlannedCall>();
   CallFrame* enclosing = CallFrame::Current();
   call->outermost = enclosing == nullptr;
   if (call->outermost && steps_.group) {
-    steps_.group->StartCheckInputs(InputSignature(arguments, steps_.cut_dims), label_);
+    steps_.group->StartCheckInputs(signature_.Of(arguments), label_);
     steps_.gradient_sum->Rearm();
   }
   // An outermost call needs a frame for its own moves too: what they cut is noted there.

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/apply/input_signature.h"
 #include "engine/collective/axis_group.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/layout/move.h"
@@ -43,6 +44,7 @@ class PlannedBoundary final : public Boundary {
 
  private:
   BoundarySteps steps_;
+  InputSignature signature_;
   CollectiveLabel label_;
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
-#include "engine/collective/counts.h"
+#include "engine/plan/collective_counts.h"
 
 namespace moonshard {
 

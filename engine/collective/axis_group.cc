@@ -96,22 +96,15 @@ void AxisGroup::Guard(const CollectiveLabel& label, Call&& call) {
 }
 
 std::vector<uint8_t> AxisGroup::ExchangeBytes(const void* mine, size_t bytes) {
-  at::Tensor input = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-  at::Tensor output = at::empty({size_ * static_cast<int64_t>(bytes)}, at::kByte);
-  std::memcpy(input.data_ptr(), mine, bytes);
-  group_->control->_allgather_base(output, input)->wait();
-  const auto* begin = output.data_ptr<uint8_t>();
-  return {begin, begin + output.numel()};
+  RankExchange& exchange = *group_->exchange;
+  return exchange.Finish(exchange.Start({static_cast<const uint8_t*>(mine), bytes}));
 }
 
 // An exchange of announcements that is under way.
 struct AxisGroup::PendingCheck {
-  Announcement mine;
+  int64_t exchange;
   CollectiveLabel label;
   std::string text;
-  at::Tensor input;
-  at::Tensor output;
-  c10::intrusive_ptr<c10d::Work> work;
 };
 
 void AxisGroup::Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text) {
@@ -122,12 +115,8 @@ void AxisGroup::Compare(const Announcement& mine, const CollectiveLabel& label, 
 void AxisGroup::StartCompare(const Announcement& mine, const CollectiveLabel& label, const std::string& text) {
   FinishCheck();
   Guard(label, [&] {
-    auto pending = std::make_unique<PendingCheck>(PendingCheck{mine, label, text, {}, {}, {}});
-    pending->input = at::empty({sizeof(mine)}, at::kByte);
-    pending->output = at::empty({size_ * static_cast<int64_t>(sizeof(mine))}, at::kByte);
-    std::memcpy(pending->input.data_ptr(), &mine, sizeof(mine));
-    pending->work = group_->control->_allgather_base(pending->output, pending->input);
-    pending_ = std::move(pending);
+    const int64_t exchange = group_->exchange->Start({reinterpret_cast<const uint8_t*>(&mine), sizeof(mine)});
+    pending_ = std::make_unique<PendingCheck>(PendingCheck{exchange, label, text});
   });
 }
 
@@ -142,8 +131,8 @@ void AxisGroup::FinishCheck() {
   bool agree = true;
   std::vector<std::string> labels(size);
   Guard(label, [&] {
-    pending->work->wait();
-    std::memcpy(all.data(), pending->output.data_ptr(), size * sizeof(Announcement));
+    const std::vector<uint8_t> records = group_->exchange->Finish(pending->exchange);
+    std::memcpy(all.data(), records.data(), records.size());
     for (const Announcement& other : all) agree = agree && all.front().Agrees(other);
     if (agree) return;
     std::vector<char> own(kLabelBytes, '\0');
@@ -171,9 +160,7 @@ void AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const Collect
                                    std::vector{use.label->text()})});
   }
   Guard(*use.label, call);
-  CollectiveCount& count = counts_->of(use.direction, kind);
-  count.count += 1;
-  count.bytes += use.bytes;
+  counts_->Add(use.direction, kind, use.bytes);
 }
 
 at::Tensor AxisGroup::AllReduce(at::Tensor tensor, const CollectiveUse& use) {
@@ -237,28 +224,13 @@ std::vector<int64_t> AxisGroup::ExchangeNumbers(int64_t mine, const CollectiveLa
   return all;
 }
 
-void AxisGroup::CheckInputs(const std::string& signature, const CollectiveLabel& label) {
-  StartCheckInputs(signature, label);
-  FinishCheck();
-}
-
-void AxisGroup::StartCheckInputs(const std::string& signature, const CollectiveLabel& label) {
+void AxisGroup::StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label) {
   if (size_ == 1 || group_->recording || check_.mode == CheckOptions::Mode::kNever) return;
   Announcement mine;
   mine.sequence = sequence_;
   mine.kind = kInputsKind;
-  mine.label = StableHash(signature);
-  StartCompare(mine, label, signature);
-}
-
-std::string AxisGroup::Signature(at::ArrayRef<at::Tensor> tensors) {
-  std::vector<std::string> parts;
-  for (const at::Tensor& tensor : tensors) {
-    parts.push_back(tensor.defined()
-                        ? std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes())
-                        : "none");
-  }
-  return Join(parts, ", ");
+  mine.label = signature.hash();
+  StartCompare(mine, label, signature.text());
 }
 
 }  // namespace moonshard

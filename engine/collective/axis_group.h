@@ -8,7 +8,7 @@
 //   kRankLost            c10d failed: a peer died or did not come within the mesh's timeout. The group is then broken and
 //                        every later call throws at once
 // Kinds, shapes and labels are compared on the first `checked` collectives of a group (a small exchange on the CPU before
-// each, by position and so the same on every rank); after these CheckInputs keeps a cheap watch once a call.
+// each, by position and so the same on every rank); after these StartCheckInputs keeps a cheap watch once a call.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/collective/announcement.h"
-#include "engine/collective/counts.h"
 #include "engine/collective/label.h"
 #include "engine/mesh/device_mesh.h"
+#include "engine/plan/collective_counts.h"
 
 namespace moonshard {
 
@@ -76,14 +76,10 @@ class AxisGroup {
   std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);
 
   // Whether all ranks call with the same: `signature` says what (shapes and dtypes of inputs that must be equal), and is
-  // what the error shows. One exchange of 64 bytes; nothing in mode kNever. Not counted.
-  void CheckInputs(const std::string& signature, const CollectiveLabel& label);
-  // The same without waiting: the answer is taken, and an error thrown, by the group's next call of any kind or by
-  // FinishCheck. The exchange then costs next to nothing, because the ranks compute meanwhile.
-  void StartCheckInputs(const std::string& signature, const CollectiveLabel& label);
+  // what the error shows. Does not wait: the answer is taken, and an error thrown, by the group's next call of any kind
+  // or by FinishCheck. One exchange of 64 bytes; nothing in mode kNever. Not counted.
+  void StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label);
   void FinishCheck();
-  // "Float [2, 8], Long [2, 8]": a signature of tensors; an undefined one is "none".
-  static std::string Signature(at::ArrayRef<at::Tensor> tensors);
 
  private:
   AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check, std::shared_ptr<CollectiveCounts> counts);

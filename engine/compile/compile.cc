@@ -12,11 +12,6 @@ namespace {
 
 constexpr int32_t kFallback = -2;
 
-std::string_view ParentOf(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-}
-
 bool Shards(const ModuleSteps& steps) {
   return std::ranges::any_of(steps.params, [](const Placement& placement) {
     return std::ranges::any_of(placement.by_axis, &Layout::is_shard);

@@ -4,16 +4,14 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 
+#include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
+#include "engine/plan/moves.h"
 
 namespace moonshard {
 namespace {
-
-std::string_view ParentOf(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-}
 
 bool IsSharded(const Placement& placement, const MeshShape& mesh) {
   return std::ranges::any_of(kMeshAxes,
@@ -27,15 +25,6 @@ std::set<ParamRef> Repeats(const ModuleTree& tree) {
   return out;
 }
 
-// The axis on which a move communicates; none where it does not.
-std::optional<MeshAxis> MovingAxis(const std::optional<Move>& move, const MeshShape& mesh) {
-  if (!move) return std::nullopt;
-  for (MeshAxis axis : kMeshAxes) {
-    if (mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) return axis;
-  }
-  return std::nullopt;
-}
-
 bool CutsSequence(const std::optional<Move>& move) {
   if (!move) return false;
   return move->from[MeshAxis::kTp] == Layout::Shard(1) || move->to[MeshAxis::kTp] == Layout::Shard(1);
@@ -45,17 +34,17 @@ class Counter {
  public:
   Counter(const CompiledPlan& plan, Tokens tokens) : plan_(plan), tokens_(tokens.batch * tokens.sequence) {}
 
-  CollectiveTotals Count() {
-    const std::vector<Module>& modules = plan_.tree->modules();
-    size_t most_inputs = 0;
-    for (const ModuleSteps& steps : plan_.steps) most_inputs = std::max(most_inputs, steps.inputs.size());
-    for (size_t position = 0; position < most_inputs; ++position) CountInputs(position);
-    for (size_t m = 0; m < modules.size(); ++m) {
+  CollectiveCounts Count() {
+    const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(plan_);
+    for (size_t m = 0; m < plan_.tree->modules().size(); ++m) {
       const ModuleSteps& steps = plan_.StepsOf(m);
+      for (size_t i = 0; i < steps.inputs.size(); ++i) {
+        if (shared[i][m].first) Add(steps.inputs[i], steps.in_features, DTypeOf(m));
+      }
       for (const std::optional<Move>& move : steps.outputs) Add(move, steps.out_features, DTypeOf(m));
     }
     CountGradientSums();
-    return totals_;
+    return counts_;
   }
 
  private:
@@ -64,27 +53,17 @@ class Counter {
     return signature.empty() ? DType::kF32 : signature.front().dtype;
   }
 
-  void CountInputs(size_t position) {
-    // The first module that asks for a move of its parent's tensor pays for its siblings.
-    std::set<std::pair<std::string_view, std::string>> paid;
-    const std::vector<Module>& modules = plan_.tree->modules();
-    for (size_t m = 0; m < modules.size(); ++m) {
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      if (position >= steps.inputs.size() || !MovingAxis(steps.inputs[position], plan_.mesh)) continue;
-      const Move& move = *steps.inputs[position];
-      if (!paid.emplace(ParentOf(modules[m].path), move.from.ToText() + move.to.ToText()).second) continue;
-      Add(steps.inputs[position], steps.in_features, DTypeOf(m));
-    }
-  }
-
   void Add(const std::optional<Move>& move, int64_t features, DType dtype) {
     const std::optional<MeshAxis> axis = MovingAxis(move, plan_.mesh);
     if (!axis) return;
     const std::optional<MoveRow> row = RowOf(move->from[*axis], move->to[*axis]);
     Check(row.has_value(), "a compiled move without a row");
     const int64_t bytes = features < 0 ? 0 : BytesOf(dtype, tokens_ * features);
-    if (row->forward) totals_.AddForward(*row->forward, bytes);
-    if (row->backward) totals_.AddBackward(*row->backward, bytes);
+    for (Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
+      if (!kind) continue;
+      counts_.Add(direction, *kind, *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(*axis) : bytes);
+    }
   }
 
   void CountGradientSums() {
@@ -93,49 +72,53 @@ class Counter {
     for (uint32_t m = 0; m < plan_.tree->modules().size(); ++m) {
       const ModuleSteps& steps = plan_.StepsOf(m);
       for (uint32_t p = 0; p < steps.params.size(); ++p) {
-        const std::optional<GradientGroup> group = GradientGroupOf(steps.params[p], plan_.mesh);
         const Parameter& parameter = plan_.tree->At({m, p});
-        if (!group || parameter.is_buffer || repeats.contains({m, p})) continue;
-        int64_t elements = 1;
-        for (int64_t size : LocalShape(parameter.shape, steps.params[p], plan_.mesh, 0)) elements *= size;
-        // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
-        bytes[{*group, parameter.dtype}] += BytesOf(parameter.dtype, elements + 1);
+        if (parameter.is_buffer || repeats.contains({m, p})) continue;
+        for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, 0)) {
+          int64_t elements = 1;
+          std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, 0);
+          if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
+          for (int64_t size : local) elements *= size;
+          // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
+          bytes[{term.group, parameter.dtype}] += BytesOf(parameter.dtype, elements + 1);
+        }
       }
     }
-    for (const auto& [key, sum] : bytes) totals_.AddBackward(Collective::kAllReduce, sum);
+    for (const auto& [key, sum] : bytes) counts_.Add(Direction::kBackward, CollectiveKind::kAllReduce, sum);
   }
 
   const CompiledPlan& plan_;
   int64_t tokens_;
-  CollectiveTotals totals_;
+  CollectiveCounts counts_;
 };
 
 }  // namespace
 
-std::optional<GradientGroup> GradientGroupOf(const Placement& placement, const MeshShape& mesh) {
+std::optional<MeshAxis> MovingAxis(const std::optional<Move>& move, const MeshShape& mesh) {
+  if (!move) return std::nullopt;
   for (MeshAxis axis : kMeshAxes) {
-    const Layout& layout = placement[axis];
-    const int64_t ranks = mesh.size(axis);
-    if (ranks == 1) continue;
-    if (layout.kind == LayoutKind::kShared) return GradientGroup{axis, ranks};
-    if (layout.is_shard() && layout.heads > 0 && layout.heads < ranks) return GradientGroup{axis, ranks / layout.heads};
+    if (mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) return axis;
   }
   return std::nullopt;
 }
 
-std::vector<int> SharedUses(const CompiledPlan& plan, size_t position) {
+std::vector<std::vector<SharedMove>> SharedMovesOf(const CompiledPlan& plan) {
   const std::vector<Module>& modules = plan.tree->modules();
-  std::map<std::pair<std::string_view, std::string>, int> uses;
-  std::vector<std::string> keys(modules.size());
+  // By position, parent and move: the modules that ask, the first one in front.
+  std::map<std::tuple<size_t, std::string_view, std::string>, std::vector<size_t>> askers;
+  size_t most_inputs = 0;
   for (size_t m = 0; m < modules.size(); ++m) {
     const ModuleSteps& steps = plan.StepsOf(m);
-    if (position >= steps.inputs.size() || !MovingAxis(steps.inputs[position], plan.mesh)) continue;
-    keys[m] = steps.inputs[position]->from.ToText() + " -> " + steps.inputs[position]->to.ToText();
-    ++uses[{ParentOf(modules[m].path), keys[m]}];
+    most_inputs = std::max(most_inputs, steps.inputs.size());
+    for (size_t i = 0; i < steps.inputs.size(); ++i) {
+      if (!MovingAxis(steps.inputs[i], plan.mesh)) continue;
+      const std::string move = steps.inputs[i]->from.ToText() + " -> " + steps.inputs[i]->to.ToText();
+      askers[{i, ParentOf(modules[m].path), move}].push_back(m);
+    }
   }
-  std::vector<int> out(modules.size(), 0);
-  for (size_t m = 0; m < modules.size(); ++m) {
-    if (!keys[m].empty()) out[m] = uses[{ParentOf(modules[m].path), keys[m]}];
+  std::vector<std::vector<SharedMove>> out(most_inputs, std::vector<SharedMove>(modules.size()));
+  for (const auto& [key, asking] : askers) {
+    for (size_t m : asking) out[std::get<0>(key)][m] = {static_cast<int>(asking.size()), m == asking.front()};
   }
   return out;
 }

@@ -3,9 +3,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/compile/compiled_plan.h"
-#include "engine/compile/moves.h"
+#include "engine/plan/collective_counts.h"
 
 namespace moonshard {
 
@@ -14,7 +15,7 @@ struct PlanTotals {
   int64_t sharded_params = 0;     // of those, elements of parameters that some axis shards
   int64_t replicated_params = 0;  // the others
   int64_t bytes_per_rank = 0;     // parameters and buffers that this rank stores
-  CollectiveTotals collectives;   // one rank's, of one training step's forward and backward
+  CollectiveCounts collectives;   // one rank's, of one training step's forward and backward
 };
 
 // Batch and sequence of the whole input of a tensor-parallel group.
@@ -29,17 +30,15 @@ struct Tokens {
 // do not tell are counted with 0 bytes.
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens = std::nullopt);
 
-// How many modules of the same parent ask for the same move of argument `position`: those calls share one collective.
-// Indexed like the tree's modules; 1 for a module that shares with nobody, 0 where there is no such move.
-std::vector<int> SharedUses(const CompiledPlan& plan, size_t position);
+// The one axis on which a move communicates; none where it does not.
+std::optional<MeshAxis> MovingAxis(const std::optional<Move>& move, const MeshShape& mesh);
 
-// A group over which the gradient of a parameter must be summed because each rank of it adds its own share.
-struct GradientGroup {
-  MeshAxis axis = MeshAxis::kTp;
-  int64_t ranks = 1;  // consecutive coordinates of the axis; the whole axis for a `shared` parameter
-  auto operator<=>(const GradientGroup&) const = default;
+// Modules of one parent that ask for the same move of the same argument share one collective.
+struct SharedMove {
+  int uses = 0;        // how many modules ask; 1: this one alone; 0: no such move
+  bool first = false;  // whether this module is the first of them in the tree
 };
-// None where the gradient needs no sum. Axes other than the first that needs one are not supported together.
-std::optional<GradientGroup> GradientGroupOf(const Placement& placement, const MeshShape& mesh);
+// By argument position, then indexed like the tree's modules.
+std::vector<std::vector<SharedMove>> SharedMovesOf(const CompiledPlan& plan);
 
 }  // namespace moonshard

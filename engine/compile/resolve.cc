@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/text.h"
-#include "engine/compile/moves.h"
+#include "engine/plan/moves.h"
 #include "engine/plan/pieces.h"
 
 namespace moonshard {
@@ -201,14 +201,6 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     if (layout.dim < 0) layout.dim += rank;
     int64_t& size = sizes[static_cast<size_t>(layout.dim)];
     const Result<DimPieces> pieces = DimPieces::Make(layout, size, mesh.size(axis));
-    if (pieces.ok() && !layout.parts.empty() && pieces.value().replicas() > 1) {
-      Diagnostic d =
-          At(landing, Finding::kNotSupported, "a part of '" + parameter.name + "' has fewer heads than ranks");
-      d.declared = layout.ToText() + " over " + std::to_string(mesh.size(axis)) + " ranks";
-      d.required = "at least as many heads as ranks in every part of a fused weight";
-      diagnostics.push_back(std::move(d));
-      continue;
-    }
     if (pieces.ok()) {
       // A second axis cuts what the first one left. Only equal pieces can be cut again in the same way everywhere.
       size = pieces.value().length(0);

@@ -70,19 +70,20 @@ JsonValue ModuleToJson(const CompiledPlan& plan, size_t index, int64_t rank) {
   return out;
 }
 
-JsonValue DirectionToJson(const std::map<Collective, CollectiveTotals::Entry>& entries) {
+JsonValue DirectionToJson(const CollectiveCounts& counts, Direction direction) {
   JsonValue::Object out;
-  for (const auto& [collective, entry] : entries) {
-    out[ToString(collective)] = JsonValue::Object{{"count", entry.count}, {"bytes", entry.bytes}};
+  for (CollectiveKind kind : kCollectiveKinds) {
+    const CollectiveCount& count = counts.of(direction, kind);
+    if (count.count > 0) out[ToString(kind)] = JsonValue::Object{{"count", count.count}, {"bytes", count.bytes}};
   }
   return out;
 }
 
 }  // namespace
 
-JsonValue ToJson(const CollectiveTotals& totals) {
-  return JsonValue::Object{{"forward", DirectionToJson(totals.forward)},
-                           {"backward", DirectionToJson(totals.backward)}};
+JsonValue ToJson(const CollectiveCounts& counts) {
+  return JsonValue::Object{{"forward", DirectionToJson(counts, Direction::kForward)},
+                           {"backward", DirectionToJson(counts, Direction::kBackward)}};
 }
 
 JsonValue ToJson(const Diagnostic& d) {

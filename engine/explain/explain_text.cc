@@ -7,6 +7,7 @@
 #include "engine/compile/local_shape.h"
 #include "engine/explain/explain.h"
 #include "engine/explain/fold.h"
+#include "engine/plan/moves.h"
 
 namespace moonshard {
 namespace {
@@ -28,15 +29,14 @@ std::string Bytes(int64_t bytes) {
 
 // "all-reduce forward, reduce-scatter backward", or nothing.
 std::string CostOf(const Move& move, const MeshShape& mesh) {
-  for (MeshAxis axis : kMeshAxes) {
-    if (mesh.size(axis) == 1 || move.from[axis] == move.to[axis]) continue;
-    const std::optional<MoveRow> row = RowOf(move.from[axis], move.to[axis]);
-    std::string out;
-    if (row && row->forward) out += std::string(ToString(*row->forward)) + " forward";
-    if (row && row->backward) out += (out.empty() ? "" : ", ") + std::string(ToString(*row->backward)) + " backward";
-    return out.empty() ? "" : "  (" + out + ")";
+  const std::optional<MeshAxis> axis = MovingAxis(move, mesh);
+  if (!axis) return "";
+  std::vector<std::string> collectives;
+  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const std::optional<CollectiveKind> kind = CollectiveOf(RowOf(move.from[*axis], move.to[*axis]).value(), direction);
+    if (kind) collectives.push_back(std::string(ToString(*kind)) + " " + ToString(direction));
   }
-  return "";
+  return collectives.empty() ? "" : "  (" + Join(collectives, ", ") + ")";
 }
 
 void AddMoves(std::string& out, const char* what, const std::vector<std::optional<Move>>& moves,
@@ -71,15 +71,14 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
   AddMoves(out, "output", steps.outputs, plan.mesh);
 }
 
-void AddDirection(std::string& out, const char* direction,
-                  const std::map<Collective, CollectiveTotals::Entry>& entries) {
-  out += "  " + std::string(direction) + ": ";
-  if (entries.empty()) out += "none";
-  for (const auto& [collective, entry] : entries) {
-    if (collective != entries.begin()->first) out += ", ";
-    out += std::to_string(entry.count) + " " + ToString(collective) + " (" + Bytes(entry.bytes) + ")";
+void AddDirection(std::string& out, const CollectiveCounts& counts, Direction direction) {
+  std::vector<std::string> kinds;
+  for (CollectiveKind kind : kCollectiveKinds) {
+    const CollectiveCount& count = counts.of(direction, kind);
+    if (count.count == 0) continue;
+    kinds.push_back(std::to_string(count.count) + " " + ToString(kind) + " (" + Bytes(count.bytes) + ")");
   }
-  out += "\n";
+  out += "  " + std::string(ToString(direction)) + ": " + (kinds.empty() ? "none" : Join(kinds, ", ")) + "\n";
 }
 
 }  // namespace
@@ -112,8 +111,8 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
                                std::to_string(options.tokens->sequence) + " tokens"
                          : ", one token a rank") +
          ":\n";
-  AddDirection(out, "forward", totals.collectives.forward);
-  AddDirection(out, "backward", totals.collectives.backward);
+  AddDirection(out, totals.collectives, Direction::kForward);
+  AddDirection(out, totals.collectives, Direction::kBackward);
   return out;
 }
 

@@ -14,23 +14,12 @@
 #include "engine/base/text.h"
 #include "engine/layout/call_frame.h"
 #include "engine/layout/piece_map.h"
+#include "engine/plan/moves.h"
 
 namespace moonshard {
 
 namespace autograd = torch::autograd;
 using MapPtr = std::shared_ptr<const PieceMap>;
-
-enum class MoveRow : uint8_t {
-  kIdentity,
-  kReplicateToShared,
-  kShardToShared,
-  kShardToReplicate,
-  kPartialToReplicate,
-  kPartialToShared,
-  kPartialToShard,
-  kReplicateToShard,
-  kShardToShard,
-};
 
 struct MoveSpec {
   MoveRow row = MoveRow::kIdentity;
@@ -55,20 +44,6 @@ namespace {
 constexpr const char* kRows =
     "replicate -> shared, replicate -> shard(d), shard(d) -> shared, shard(d) -> replicate, shard(a) -> shard(b), "
     "partial -> replicate, partial -> shared, partial -> shard(d)";
-
-std::optional<MoveRow> RowOf(const Layout& from, const Layout& to) {
-  using enum LayoutKind;
-  if (from == to) return MoveRow::kIdentity;
-  if (from.kind == kReplicate && to.kind == kShared) return MoveRow::kReplicateToShared;
-  if (from.kind == kReplicate && to.kind == kShard) return MoveRow::kReplicateToShard;
-  if (from.kind == kShard && to.kind == kShared) return MoveRow::kShardToShared;
-  if (from.kind == kShard && to.kind == kReplicate) return MoveRow::kShardToReplicate;
-  if (from.kind == kShard && to.kind == kShard && from.dim != to.dim) return MoveRow::kShardToShard;
-  if (from.kind == kPartial && to.kind == kReplicate) return MoveRow::kPartialToReplicate;
-  if (from.kind == kPartial && to.kind == kShared) return MoveRow::kPartialToShared;
-  if (from.kind == kPartial && to.kind == kShard) return MoveRow::kPartialToShard;
-  return std::nullopt;
-}
 
 Diagnostic NoSuchMove(const Layout& from, const Layout& to, const std::string& label) {
   Diagnostic d = MakeDiagnostic(Finding::kNoSuchMove, "no move leads from " + from.ToText() + " to " + to.ToText());

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -109,6 +110,15 @@ StorePtr StoreOverGroup(c10d::Backend& group, c10::Device device, const MeshOpti
   return c10::make_intrusive<c10d::TCPStore>(server == host ? kLoopback : server, tcp);
 }
 
+// On a machine its sockets; between machines Gloo, which is the group's own backend where that is on the CPU.
+std::shared_ptr<RankExchange> MakeExchange(const MeshGroup& group, const StorePtr& store, const MeshOptions& options,
+                                           const std::function<c10::intrusive_ptr<c10d::Backend>()>& make_gloo) {
+  if (auto local = MakeLocalExchange(store, group.rank, group.size(), options.rendezvous_timeout, options.timeout)) {
+    return local;
+  }
+  return MakeBackendExchange(group.device.is_cpu() ? group.backend : make_gloo(), group.size());
+}
+
 std::string GroupName(MeshAxis axis, const std::vector<int64_t>& ranks) {
   std::string name = std::string(ToString(axis)) + "[";
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -152,19 +162,20 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
   const int size = static_cast<int>(k);
   if (log) {
     group->backend = MakeRecordingBackend(my_rank, size, group->name, log);
-    group->control = group->backend;
     return group;
   }
   return Rendezvous("the group " + group->name, [&] {
     const auto prefix = [&](const char* kind) {
       return c10::make_intrusive<c10d::PrefixStore>(group->name + "/" + kind, store);
     };
-    group->control = MakeGlooGroup(prefix("gloo"), my_rank, size, group->name, options.host, options.rendezvous_timeout,
-                                   options.timeout);
-    group->backend = group->control;
-    if (device.nccl != nullptr) {
-      group->backend = device.nccl->make_group(prefix("nccl"), my_rank, size, group->name, options.timeout);
-    }
+    const auto gloo = [&] {
+      return MakeGlooGroup(prefix("gloo"), my_rank, size, group->name, options.host, options.rendezvous_timeout,
+                           options.timeout);
+    };
+    group->backend = device.nccl != nullptr
+                         ? device.nccl->make_group(prefix("nccl"), my_rank, size, group->name, options.timeout)
+                         : gloo();
+    group->exchange = MakeExchange(*group, prefix("exchange"), options, gloo);
     // A rank that is connected, works and leaves would break the connecting of a slower one.
     const auto connected = prefix("connected");
     if (connected->add("ranks", 1) == k) connected->set("all", std::vector<uint8_t>{1});
@@ -250,11 +261,15 @@ DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, co
   }
   state->groups[{MeshAxis::kTp, tp->getSize()}] = group;
   DeviceMesh mesh = Join(state, local_rank);
-  group->control = tp;
-  if (nccl && tp->getSize() > 1) {
-    group->control = Rendezvous("the group " + group->name, [&] {
-      return MakeGlooGroup(c10::make_intrusive<c10d::PrefixStore>(group->name + "/gloo", state->store), tp->getRank(),
-                           tp->getSize(), group->name, options.host, options.rendezvous_timeout, options.timeout);
+  if (tp->getSize() > 1) {
+    const auto prefix = [&](const char* kind) {
+      return c10::make_intrusive<c10d::PrefixStore>(group->name + "/" + kind, state->store);
+    };
+    group->exchange = Rendezvous("the group " + group->name, [&] {
+      return MakeExchange(*group, prefix("exchange"), options, [&] {
+        return MakeGlooGroup(prefix("gloo"), tp->getRank(), tp->getSize(), group->name, options.host,
+                             options.rendezvous_timeout, options.timeout);
+      });
     });
   }
   return mesh;

@@ -1,5 +1,6 @@
 // DeviceMesh: who this process talks to. A MeshShape, this rank, its device and one c10d group for every axis above 1
-// (Gloo on a CPU, NCCL with a Gloo companion on GPUs). The groups are made in one fixed order on every rank.
+// (Gloo on a CPU, NCCL on GPUs) with an exchange of small records beside it (rank_exchange.h). The groups are made in
+// one fixed order on every rank.
 // Stage before: plan/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
 //
 //   auto mesh = DeviceMesh::FromEnvironment({{"dp", 2}, {"tp", 4}});   // torchrun, srun, or MOONSHARD_STORE (launch.h)
@@ -42,7 +43,7 @@ struct MeshOptions {
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
   // The address that peers reach this process by, for Gloo. Empty: 127.0.0.1 where the ranks meet on this machine, else
   // the interface GLOO_SOCKET_IFNAME or the machine's own name.
-  std::string host;
+  std::string host = {};
 };
 
 class DeviceMesh {

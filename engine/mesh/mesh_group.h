@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "engine/mesh/rank_exchange.h"
 #include "engine/plan/mesh_shape.h"
 
 namespace moonshard {
@@ -21,7 +23,7 @@ struct MeshGroup {
   int64_t rank = 0;                             // this process's place in it
   c10::Device device = c10::Device(c10::kCPU);  // where tensors of `backend` lie
   c10::intrusive_ptr<c10d::Backend> backend;    // none in a group of one
-  c10::intrusive_ptr<c10d::Backend> control;    // for small CPU tensors: Gloo; the same as backend on a CPU mesh
+  std::shared_ptr<RankExchange> exchange;       // none in a group of one, and where `recording`
   bool recording = false;                       // no peers exist: nothing is exchanged
 
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }

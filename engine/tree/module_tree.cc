@@ -28,6 +28,11 @@ int64_t Parameter::elements() const {
   return product;
 }
 
+std::string_view ParentOf(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
 std::string PathClassOf(std::string_view path) {
   std::string out;
   out.reserve(path.size());

@@ -82,6 +82,9 @@ class ModuleTree {
   bool complete_ = true;
 };
 
+// "model.layers.0" of "model.layers.0.mlp"; "" where there is no dot.
+std::string_view ParentOf(std::string_view path);
+
 // The path with every component that is a number replaced by "0": equal for two modules of one path class.
 std::string PathClassOf(std::string_view path);
 

@@ -1,40 +1,57 @@
 #!/usr/bin/env python3
-"""Makes a Llama checkpoint of 2.1 GB in bfloat16, with arbitrary small weights, in two files. Needs no package.
+"""Makes a folder of a Llama's shape in bfloat16. Needs no package.
 
-    make_checkpoint.py FOLDER
+    make_checkpoint.py FOLDER          2.2 GB in two files, with arbitrary small weights
+    make_checkpoint.py FOLDER --405b   Llama 3.1 405B: config.json, index and headers without weights, for explain
 """
 
 import json
+import math
 import pathlib
 import random
 import struct
 import sys
+import typing
 
-LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, VOCAB, FILES = 16, 2048, 8192, 32, 8, 32000, 2
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": WIDE,
-    "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
-    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu",
-    "max_position_embeddings": 2048, "dtype": "bfloat16",
-}  # fmt: skip
+class Shape(typing.NamedTuple):
+    layers: int
+    hidden: int
+    wide: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    rope_theta: float
+    files: int
+
+    def config(self):
+        return {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": self.hidden,
+            "intermediate_size": self.wide, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads, "vocab_size": self.vocab, "rms_norm_eps": 1e-6,
+            "rope_theta": self.rope_theta, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
+            "hidden_act": "silu", "max_position_embeddings": 131072, "dtype": "bfloat16",
+        }  # fmt: skip
+
+    def tensors(self):
+        kv = self.hidden // self.heads * self.kv_heads
+        yield "model.embed_tokens.weight", [self.vocab, self.hidden]
+        for layer in range(self.layers):
+            prefix = f"model.layers.{layer}."
+            yield prefix + "input_layernorm.weight", [self.hidden]
+            yield prefix + "self_attn.q_proj.weight", [self.hidden, self.hidden]
+            yield prefix + "self_attn.k_proj.weight", [kv, self.hidden]
+            yield prefix + "self_attn.v_proj.weight", [kv, self.hidden]
+            yield prefix + "self_attn.o_proj.weight", [self.hidden, self.hidden]
+            yield prefix + "post_attention_layernorm.weight", [self.hidden]
+            yield prefix + "mlp.gate_proj.weight", [self.wide, self.hidden]
+            yield prefix + "mlp.up_proj.weight", [self.wide, self.hidden]
+            yield prefix + "mlp.down_proj.weight", [self.hidden, self.wide]
+        yield "model.norm.weight", [self.hidden]
+        yield "lm_head.weight", [self.vocab, self.hidden]
 
 
-def tensors():
-    kv = HIDDEN // HEADS * KV_HEADS
-    yield "model.embed_tokens.weight", [VOCAB, HIDDEN]
-    for layer in range(LAYERS):
-        prefix = f"model.layers.{layer}."
-        yield prefix + "input_layernorm.weight", [HIDDEN]
-        yield prefix + "self_attn.q_proj.weight", [HIDDEN, HIDDEN]
-        yield prefix + "self_attn.k_proj.weight", [kv, HIDDEN]
-        yield prefix + "self_attn.v_proj.weight", [kv, HIDDEN]
-        yield prefix + "self_attn.o_proj.weight", [HIDDEN, HIDDEN]
-        yield prefix + "post_attention_layernorm.weight", [HIDDEN]
-        yield prefix + "mlp.gate_proj.weight", [WIDE, HIDDEN]
-        yield prefix + "mlp.up_proj.weight", [WIDE, HIDDEN]
-        yield prefix + "mlp.down_proj.weight", [HIDDEN, WIDE]
-    yield "model.norm.weight", [HIDDEN]
-    yield "lm_head.weight", [VOCAB, HIDDEN]
+TWO_GB = Shape(16, 2048, 8192, 32, 8, 32000, 10000.0, 2)
+LLAMA_405B = Shape(126, 16384, 53248, 128, 8, 128256, 500000.0, 191)
 
 
 def small_bfloat16(elements):
@@ -48,27 +65,28 @@ def small_bfloat16(elements):
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    headers_only = "--405b" in sys.argv[2:]
+    shape = LLAMA_405B if headers_only else TWO_GB
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))
-    everything, weight_map = list(tensors()), {}
-    for number in range(FILES):
-        name = f"model-{number + 1:05d}-of-{FILES:05d}.safetensors"
-        part = everything[number * len(everything) // FILES : (number + 1) * len(everything) // FILES]
+    (folder / "config.json").write_text(json.dumps(shape.config(), indent=2))
+    everything, weight_map = list(shape.tensors()), {}
+    for number in range(shape.files):
+        name = f"model-{number + 1:05d}-of-{shape.files:05d}.safetensors"
+        part = everything[number * len(everything) // shape.files : (number + 1) * len(everything) // shape.files]
         header, offset = {}, 0
-        for tensor, shape in part:
-            size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-            header[tensor] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        for tensor, sizes in part:
+            size = 2 * math.prod(sizes)
+            header[tensor] = {"dtype": "BF16", "shape": sizes, "data_offsets": [offset, offset + size]}
             offset += size
             weight_map[tensor] = name
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         with open(folder / name, "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
-            for tensor, _ in part:
-                begin, end = header[tensor]["data_offsets"]
-                file.write(small_bfloat16((end - begin) // 2))
+            for tensor, sizes in [] if headers_only else part:
+                file.write(small_bfloat16(math.prod(sizes)))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    ids = [[(7 * i) % VOCAB for i in range(16)]]
+    ids = [[(7 * i) % shape.vocab for i in range(16)]]
     (folder / "input.json").write_text(json.dumps({"input_ids": ids}))
 
 

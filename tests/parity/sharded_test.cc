@@ -92,17 +92,11 @@ int64_t Count(const CollectiveCounts& counts, Direction direction, CollectiveKin
 void ExpectPredicted(const ShardedModel& sharded, const CollectiveCounts& counts, const at::Tensor& ids) {
   const PlanTotals totals =
       TotalsOf(sharded.applied->plan(), sharded.applied->mesh().rank(), Tokens{ids.size(0), ids.size(1)});
-  const std::pair<Collective, CollectiveKind> kinds[] = {{Collective::kAllGather, CollectiveKind::kAllGather},
-                                                         {Collective::kAllReduce, CollectiveKind::kAllReduce},
-                                                         {Collective::kReduceScatter, CollectiveKind::kReduceScatter},
-                                                         {Collective::kAllToAll, CollectiveKind::kAllToAll}};
-  for (const auto& [planned, ran] : kinds) {
-    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      const auto& side = direction == Direction::kForward ? totals.collectives.forward : totals.collectives.backward;
-      const auto found = side.find(planned);
-      const CollectiveTotals::Entry expected = found == side.end() ? CollectiveTotals::Entry{} : found->second;
-      const CollectiveCount& got = counts.of(direction, ran);
-      const std::string what = std::string(ToString(planned)) + " " + ToString(direction);
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    for (const CollectiveKind kind : kCollectiveKinds) {
+      const CollectiveCount& expected = totals.collectives.of(direction, kind);
+      const CollectiveCount& got = counts.of(direction, kind);
+      const std::string what = std::string(ToString(kind)) + " " + ToString(direction);
       Expect(got.count == expected.count,
              what + ": " + std::to_string(got.count) + " ran, " + std::to_string(expected.count) + " predicted");
       Expect(got.bytes == expected.bytes,

@@ -67,8 +67,8 @@ const std::vector<Case>& Cases() {
        {"a piece of 7 is not this rank's part"}},
       {"inputs",
        [](AxisGroup& g, bool odd) {
-         const std::vector<at::Tensor> inputs = {at::ones({2, odd ? 9 : 8}), at::Tensor()};
-         g.CheckInputs(AxisGroup::Signature(inputs), Layer());
+         g.StartCheckInputs(CollectiveLabel(odd ? "Float [2, 9], none" : "Float [2, 8], none"), Layer());
+         g.FinishCheck();
        },
        {"different inputs", "Float [2, 8], none", "Float [2, 9], none"}},
   };

@@ -3,8 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include "engine/compile/cost.h"
+#include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
-#include "engine/compile/moves.h"
+#include "engine/plan/moves.h"
 #include "tests/support/compiled_mlp.h"
 
 namespace moonshard {
@@ -41,24 +42,40 @@ TEST_CASE("two axes cut one dim one after the other") {
 
 TEST_CASE("siblings share a move, and totals count it once") {
   const CompiledPlan plan = CompileMlp("tp=2");
-  CHECK(SharedUses(plan, 0) == std::vector<int>{0, 2, 2, 0});
+  const std::vector<SharedMove> shared = SharedMovesOf(plan).at(0);
+  std::vector<int> uses;
+  std::ranges::transform(shared, std::back_inserter(uses), &SharedMove::uses);
+  CHECK(uses == std::vector<int>{0, 2, 2, 0});
+  CHECK((shared[1].first && !shared[2].first));
   const PlanTotals totals = TotalsOf(plan, 0, Tokens{2, 3});
-  CollectiveTotals expected;
-  expected.AddForward(Collective::kAllReduce, 2 * 3 * 4 * 4);
-  expected.AddBackward(Collective::kAllReduce, 2 * 3 * 4 * 4);
+  CollectiveCounts expected;
+  expected.Add(Direction::kForward, CollectiveKind::kAllReduce, 2 * 3 * 4 * 4);
+  expected.Add(Direction::kBackward, CollectiveKind::kAllReduce, 2 * 3 * 4 * 4);
   CHECK(totals.collectives == expected);
   CHECK(totals.params == 120);
   CHECK(totals.sharded_params == 120);
   CHECK(totals.bytes_per_rank == 60 * 4);
-  CHECK(TotalsOf(CompileMlp("tp=1"), 0).collectives == CollectiveTotals{});
+  CHECK(TotalsOf(CompileMlp("tp=1"), 0).collectives == CollectiveCounts{});
 }
 
 TEST_CASE("gradients that need a sum, and over which ranks") {
-  CHECK_FALSE(GradientGroupOf(Layout::Shard(0), Mesh("tp=4")));
-  CHECK_FALSE(GradientGroupOf(Layout::Shard(0, 8), Mesh("tp=4")));
-  CHECK_FALSE(GradientGroupOf(Layout::Shared(), Mesh("tp=1")));
-  CHECK(GradientGroupOf(Layout::Shared(), Mesh("tp=4")) == GradientGroup{MeshAxis::kTp, 4});
-  CHECK(GradientGroupOf(Layout::Shard(0, 2), Mesh("tp=8")) == GradientGroup{MeshAxis::kTp, 4});
+  using Terms = std::vector<GradientTerm>;
+  const auto terms = [](const Layout& layout, const char* mesh, int64_t rank = 0) {
+    return GradientTermsOf({16, 4}, layout, Mesh(mesh), rank);
+  };
+  CHECK(terms(Layout::Shard(0), "tp=4").empty());
+  CHECK(terms(Layout::Shard(0, 8), "tp=4").empty());
+  CHECK(terms(Layout::Shared(), "tp=1").empty());
+  CHECK(terms(Layout::Shared(), "tp=4") == Terms{{{MeshAxis::kTp, 4}}});
+  CHECK(terms(Layout::Shard(0, 2), "tp=8") == Terms{{{MeshAxis::kTp, 4}}});
+  // Fused q, k, v of 4, 2 and 2 heads of 2: k and v lie side by side behind q and are summed as one; a part of its own
+  // that is cut unevenly moves them by rank.
+  const Layout qkv = Layout::Packed(0, {{8, 4}, {4, 2}, {4, 2}});
+  CHECK(terms(qkv, "tp=2").empty());
+  CHECK(terms(qkv, "tp=4", 3) == Terms{{{MeshAxis::kTp, 2}, 0, 2, 4}});
+  const Layout uneven = Layout::Packed(0, {{3, 0}, {9, 0}, {4, 2}});
+  CHECK(terms(uneven, "tp=4", 0) == Terms{{{MeshAxis::kTp, 2}, 0, 4, 2}});
+  CHECK(terms(uneven, "tp=4", 3) == Terms{{{MeshAxis::kTp, 2}, 0, 0, 2}});
 }
 
 TEST_CASE("the hash covers meaning, not place or local sizes") {

@@ -1,6 +1,7 @@
-// CollectiveCounts: how many collectives of a step this rank took part in and how many bytes they were about. Bytes are
-// of the logical tensor, without padding or replicas: the tensor of an all-reduce, the output of an all-gather, the
-// input of a reduce-scatter, the local input of an all-to-all. Checks between ranks are not counted.
+// CollectiveCounts: how many collectives of a step one rank takes part in and how many bytes they are about, as predicted
+// (compile/cost.h) or as run (collective/axis_group.h). Bytes are of the logical tensor, without padding or replicas: the
+// tensor of an all-reduce, the output of an all-gather, the input of a reduce-scatter, the local input of an all-to-all.
+// Checks between ranks are not counted.
 #pragma once
 
 #include <array>
@@ -10,20 +11,22 @@
 namespace moonshard {
 
 enum class Direction : uint8_t { kForward, kBackward };
-enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+enum class CollectiveKind : uint8_t { kAllGather, kAllReduce, kAllToAll, kReduceScatter };
 
 inline constexpr size_t kDirectionCount = 2;
 inline constexpr size_t kCollectiveKindCount = 4;
+inline constexpr std::array<CollectiveKind, kCollectiveKindCount> kCollectiveKinds = {
+    CollectiveKind::kAllGather, CollectiveKind::kAllReduce, CollectiveKind::kAllToAll, CollectiveKind::kReduceScatter};
 
 // "forward", "backward".
 constexpr const char* ToString(Direction direction) {
   return direction == Direction::kForward ? "forward" : "backward";
 }
 
-// "all_reduce", "all_gather", "reduce_scatter", "all_to_all".
+// "all_gather", "all_reduce", "all_to_all", "reduce_scatter".
 constexpr const char* ToString(CollectiveKind kind) {
-  constexpr std::array<const char*, kCollectiveKindCount> kNames = {"all_reduce", "all_gather", "reduce_scatter",
-                                                                    "all_to_all"};
+  constexpr std::array<const char*, kCollectiveKindCount> kNames = {"all_gather", "all_reduce", "all_to_all",
+                                                                    "reduce_scatter"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -40,6 +43,11 @@ class CollectiveCounts {
   }
   const CollectiveCount& of(Direction direction, CollectiveKind kind) const {
     return counts_[static_cast<size_t>(direction)][static_cast<size_t>(kind)];
+  }
+  void Add(Direction direction, CollectiveKind kind, int64_t bytes) {
+    CollectiveCount& count = of(direction, kind);
+    count.count += 1;
+    count.bytes += bytes;
   }
   bool operator==(const CollectiveCounts&) const = default;
 

@@ -1,0 +1,69 @@
+#include "engine/apply/input_signature.h"
+
+#include <string>
+
+#include <c10/core/ScalarType.h>
+
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int64_t kAnySize = -1;
+
+// Gives `visit` the numbers that describe the tensors, until it answers false.
+template <class Visit>
+bool VisitNumbers(std::span<const TensorSlot> arguments, const std::set<int64_t>& cut_dims, Visit&& visit) {
+  for (const TensorSlot& slot : arguments) {
+    const at::Tensor& tensor = *slot.tensor;
+    if (!tensor.defined()) {
+      if (!visit(-1)) return false;
+      continue;
+    }
+    if (!visit(static_cast<int64_t>(tensor.scalar_type())) || !visit(tensor.dim())) return false;
+    const bool may_be_piece = tensor.is_floating_point();
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      if (!visit(may_be_piece && cut_dims.contains(dim) ? kAnySize : tensor.size(dim))) return false;
+    }
+  }
+  return true;
+}
+
+std::string TextOf(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> tensors;
+  for (size_t i = 0; i < numbers.size();) {
+    if (numbers[i] < 0) {
+      tensors.emplace_back("none");
+      ++i;
+      continue;
+    }
+    std::vector<std::string> sizes;
+    const auto end = i + 2 + static_cast<size_t>(numbers[i + 1]);
+    for (size_t d = i + 2; d < end; ++d) sizes.push_back(numbers[d] == kAnySize ? "*" : std::to_string(numbers[d]));
+    tensors.push_back(std::string(c10::toString(static_cast<c10::ScalarType>(numbers[i]))) + " [" + Join(sizes, ", ") +
+                      "]");
+    i = end;
+  }
+  return Join(tensors, ", ");
+}
+
+}  // namespace
+
+bool InputSignature::IsLike(std::span<const TensorSlot> arguments) const {
+  size_t i = 0;
+  const bool same = VisitNumbers(arguments, cut_dims_, [&](int64_t n) { return i < last_.size() && last_[i++] == n; });
+  return same && i == last_.size();
+}
+
+const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments) {
+  if (IsLike(arguments)) return label_;
+  last_.clear();
+  VisitNumbers(arguments, cut_dims_, [&](int64_t n) {
+    last_.push_back(n);
+    return true;
+  });
+  label_ = CollectiveLabel(TextOf(last_));
+  return label_;
+}
+
+}  // namespace moonshard

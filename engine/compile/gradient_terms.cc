@@ -1,0 +1,43 @@
+#include "engine/compile/gradient_terms.h"
+
+#include "engine/plan/pieces.h"
+
+namespace moonshard {
+namespace {
+
+std::vector<GradientTerm> TermsOfShard(const Layout& layout, int64_t size, MeshAxis axis, int64_t ranks,
+                                       int64_t coordinate) {
+  const std::vector<DimPieces::LocalPart> parts =
+      DimPieces::Make(layout, size, ranks).ValueOrThrow().PartsOf(coordinate);
+  std::vector<GradientTerm> terms;
+  for (const DimPieces::LocalPart& part : parts) {
+    if (part.replicas == 1) continue;
+    const GradientGroup group = {axis, part.replicas};
+    if (parts.size() == 1) return {{group}};
+    if (!terms.empty() && terms.back().group == group && terms.back().begin + terms.back().length == part.local_begin) {
+      terms.back().length += part.global.length;
+    } else {
+      terms.push_back({group, layout.dim, part.local_begin, part.global.length});
+    }
+  }
+  return terms;
+}
+
+}  // namespace
+
+std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
+                                          const MeshShape& mesh, int64_t rank) {
+  for (MeshAxis axis : kMeshAxes) {
+    const Layout& layout = placement[axis];
+    const int64_t ranks = mesh.size(axis);
+    if (ranks == 1) continue;
+    if (layout.kind == LayoutKind::kShared) return {{GradientGroup{axis, ranks}}};
+    if (!layout.is_shard()) continue;
+    std::vector<GradientTerm> terms =
+        TermsOfShard(layout, shape[static_cast<size_t>(layout.dim)], axis, ranks, mesh.Coordinate(rank, axis));
+    if (!terms.empty()) return terms;
+  }
+  return {};
+}
+
+}  // namespace moonshard

@@ -1,0 +1,70 @@
+#include "engine/plan/moves.h"
+
+namespace moonshard {
+namespace {
+
+struct Collectives {
+  std::optional<CollectiveKind> forward;
+  std::optional<CollectiveKind> backward;
+};
+
+Collectives CollectivesOf(MoveRow row) {
+  using enum CollectiveKind;
+  constexpr std::nullopt_t kNone = std::nullopt;
+  switch (row) {
+    case MoveRow::kIdentity: return {kNone, kNone};
+    case MoveRow::kReplicateToShared: return {kNone, kAllReduce};
+    case MoveRow::kReplicateToShard: return {kNone, kAllGather};
+    case MoveRow::kShardToShared: return {kAllGather, kReduceScatter};
+    case MoveRow::kShardToReplicate: return {kAllGather, kNone};
+    case MoveRow::kShardToShard: return {kAllToAll, kAllToAll};
+    case MoveRow::kPartialToReplicate: return {kAllReduce, kNone};
+    case MoveRow::kPartialToShared: return {kAllReduce, kAllReduce};
+    case MoveRow::kPartialToShard: return {kReduceScatter, kAllGather};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<MoveRow> RowOf(const Layout& from, const Layout& to) {
+  using enum MoveRow;
+  using K = LayoutKind;
+  if (from == to) return kIdentity;
+  switch (from.kind) {
+    case K::kReplicate:
+      if (to.kind == K::kShared) return kReplicateToShared;
+      if (to.kind == K::kShard) return kReplicateToShard;
+      break;
+    case K::kShard:
+      if (to.kind == K::kShared) return kShardToShared;
+      if (to.kind == K::kReplicate) return kShardToReplicate;
+      // Between two cuts of the same dim there is no row: all-to-all exchanges one dim for another.
+      if (to.kind == K::kShard && from.dim != to.dim) return kShardToShard;
+      break;
+    case K::kPartial:
+      if (to.kind == K::kReplicate) return kPartialToReplicate;
+      if (to.kind == K::kShared) return kPartialToShared;
+      if (to.kind == K::kShard) return kPartialToShard;
+      break;
+    case K::kShared: break;
+  }
+  return std::nullopt;
+}
+
+std::optional<CollectiveKind> CollectiveOf(MoveRow row, Direction direction) {
+  const Collectives collectives = CollectivesOf(row);
+  return direction == Direction::kForward ? collectives.forward : collectives.backward;
+}
+
+std::string TargetsOf(const Layout& from) {
+  switch (from.kind) {
+    case LayoutKind::kReplicate: return "shared, shard(d)";
+    case LayoutKind::kShard: return "shared, replicate, a shard of another dim";
+    case LayoutKind::kPartial: return "replicate, shared, shard(d)";
+    case LayoutKind::kShared: return "nothing else: it is what sharded compute uses";
+  }
+  return "";
+}
+
+}  // namespace moonshard

@@ -1,0 +1,33 @@
+// The rows of the layout algebra: which moves between two layouts of one axis exist, and which collective each issues
+// either way. Every pair that is not here is an error. compile/ proves and prices plans by this table, layout/ runs it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/plan/collective_counts.h"
+#include "engine/plan/layout.h"
+
+namespace moonshard {
+
+enum class MoveRow : uint8_t {
+  kIdentity,  // equal layouts
+  kReplicateToShared,
+  kReplicateToShard,
+  kShardToShared,
+  kShardToReplicate,
+  kShardToShard,
+  kPartialToReplicate,
+  kPartialToShared,
+  kPartialToShard,
+};
+
+// The row for from -> to; nothing for a pair without one.
+std::optional<MoveRow> RowOf(const Layout& from, const Layout& to);
+// None: no communication.
+std::optional<CollectiveKind> CollectiveOf(MoveRow row, Direction direction);
+// The layouts that `from` can move to, for messages: "replicate, shared, shard(d)".
+std::string TargetsOf(const Layout& from);
+
+}  // namespace moonshard
