@@ -59,16 +59,30 @@ end
 
 -- A module that treats every token alike (a norm, dropout), on pieces of the sequence. Its parameters are whole, and
 -- each rank's gradient of them is a term of the sum.
----@param o? { dim?: integer }  dim: 1, the sequence of [batch, sequence, features]
+---@param o? { dim?: integer, output?: layout }  dim: 1, the sequence of [batch, sequence, features]; output: shard(dim);
+--- replicate or shared gathers what leaves
 ---@return style
 function styles.sequence_parallel(o)
-  o = takes("sequence_parallel", o, { dim = "integer" })
+  o = takes("sequence_parallel", o, { dim = "integer", output = "layout" })
   local pieces <const> = shard(o.dim or 1)
   return style {
     name = "sequence_parallel",
     params = { weight = shared, bias = shared },
     inputs = { { pieces, pieces } },
-    outputs = { { pieces, pieces } },
+    outputs = { { pieces, o.output or pieces } },
+  }
+end
+
+-- A rotary embedding on the residual stream: it takes the hidden states, for their dtype alone, and the positions, whole
+-- on every rank, and gives cos and sin, whole.
+---@param residual layout  replicate, or shard(1) under sequence parallelism
+---@return style
+function styles.rotary_on(residual)
+  residual = takes("rotary_on", { residual = residual }, { residual = "layout" }).residual
+  return style {
+    name = "rotary",
+    inputs = { { residual, residual }, { replicate, replicate } },
+    outputs = { { replicate, replicate }, { replicate, replicate } },
   }
 end
 

@@ -42,11 +42,12 @@ constexpr auto kNames = std::to_array<NameInfo>({
     {"rowwise", "rowwise { [input = layout, output = layout, heads = n] } -> style",
      "input features in pieces; the partial results are summed, the bias is added once"},
     {"vocab_rowwise", "vocab_rowwise { [output = layout] } -> style", "an embedding whose rows are in pieces"},
-    {"sequence_parallel", "sequence_parallel { [dim = n] } -> style",
+    {"sequence_parallel", "sequence_parallel { [dim = n, output = layout] } -> style",
      "a module that works on pieces of the sequence with whole parameters"},
     {"replicated", "replicated { [input = layout, output = layout] } -> style",
      "a module that works the same on every rank"},
     {"norm_on", "norm_on(layout) -> style", "a norm whose input and output have this layout"},
+    {"rotary_on", "rotary_on(layout) -> style", "a rotary embedding of hidden states with this layout"},
     {"prepare_input", "prepare_input { { from, to }, ... } -> style", "moves of the inputs, by position"},
     {"prepare_output", "prepare_output { { from, to }, ... } -> style", "moves of the outputs, by position"},
     // What a plan can see.

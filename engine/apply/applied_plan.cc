@@ -183,6 +183,10 @@ class Applier {
         boundary.group = s_.groups.at(MeshAxis::kTp);
         boundary.gradient_sum = s_.gradient_sum;
         boundary.cut_dims = cut_dims;
+        for (const std::optional<Move>& move : steps.inputs) {
+          const bool pieces = move && move->from[MeshAxis::kTp].is_shard();
+          boundary.arriving_pieces.push_back(pieces ? std::optional(move->from[MeshAxis::kTp].dim) : std::nullopt);
+        }
       }
       // Line numbers, but no folder: the file may lie elsewhere on another rank.
       const std::string line = " (line " + std::to_string(SourceOf(steps).line) + ")";

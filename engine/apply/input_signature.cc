@@ -11,24 +11,6 @@ namespace {
 
 constexpr int64_t kAnySize = -1;
 
-// Gives `visit` the numbers that describe the tensors, until it answers false.
-template <class Visit>
-bool VisitNumbers(std::span<const TensorSlot> arguments, const std::set<int64_t>& cut_dims, Visit&& visit) {
-  for (const TensorSlot& slot : arguments) {
-    const at::Tensor& tensor = *slot.tensor;
-    if (!tensor.defined()) {
-      if (!visit(-1)) return false;
-      continue;
-    }
-    if (!visit(static_cast<int64_t>(tensor.scalar_type())) || !visit(tensor.dim())) return false;
-    const bool may_be_piece = tensor.is_floating_point();
-    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-      if (!visit(may_be_piece && cut_dims.contains(dim) ? kAnySize : tensor.size(dim))) return false;
-    }
-  }
-  return true;
-}
-
 std::string TextOf(const std::vector<int64_t>& numbers) {
   std::vector<std::string> tensors;
   for (size_t i = 0; i < numbers.size();) {
@@ -49,16 +31,39 @@ std::string TextOf(const std::vector<int64_t>& numbers) {
 
 }  // namespace
 
+bool InputSignature::MayBePiece(const TensorSlot& slot, int64_t dim) const {
+  if (slot.tensor->is_floating_point() && cut_dims_.contains(dim)) return true;
+  if (slot.position >= arriving_pieces_.size() || !arriving_pieces_[slot.position]) return false;
+  const int arriving = *arriving_pieces_[slot.position];
+  return dim == (arriving < 0 ? arriving + slot.tensor->dim() : arriving);
+}
+
+template <class Visit>
+bool InputSignature::VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const {
+  for (const TensorSlot& slot : arguments) {
+    const at::Tensor& tensor = *slot.tensor;
+    if (!tensor.defined()) {
+      if (!visit(-1)) return false;
+      continue;
+    }
+    if (!visit(static_cast<int64_t>(tensor.scalar_type())) || !visit(tensor.dim())) return false;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      if (!visit(MayBePiece(slot, dim) ? kAnySize : tensor.size(dim))) return false;
+    }
+  }
+  return true;
+}
+
 bool InputSignature::IsLike(std::span<const TensorSlot> arguments) const {
   size_t i = 0;
-  const bool same = VisitNumbers(arguments, cut_dims_, [&](int64_t n) { return i < last_.size() && last_[i++] == n; });
+  const bool same = VisitNumbers(arguments, [&](int64_t n) { return i < last_.size() && last_[i++] == n; });
   return same && i == last_.size();
 }
 
 const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments) {
   if (IsLike(arguments)) return label_;
   last_.clear();
-  VisitNumbers(arguments, cut_dims_, [&](int64_t n) {
+  VisitNumbers(arguments, [&](int64_t n) {
     last_.push_back(n);
     return true;
   });

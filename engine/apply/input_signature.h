@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/collective/label.h"
@@ -14,17 +16,24 @@ namespace moonshard {
 
 class InputSignature {
  public:
-  // In the dims that a plan cuts at run time (the sequence) a floating-point input may be a piece, and pieces need not be
-  // equally long: there every size is "*".
-  explicit InputSignature(std::set<int64_t> cut_dims) : cut_dims_(std::move(cut_dims)) {}
+  // Pieces need not be equally long, so where an input may be one its size is "*": a floating-point one in the dims
+  // that the plan cuts at run time (the sequence), and any in the dim in which the module's rule says that it arrives in
+  // pieces (by argument position; negative counts from the last).
+  InputSignature(std::set<int64_t> cut_dims, std::vector<std::optional<int>> arriving_pieces)
+      : cut_dims_(std::move(cut_dims)), arriving_pieces_(std::move(arriving_pieces)) {}
 
   // Valid until the next call.
   const CollectiveLabel& Of(std::span<const TensorSlot> arguments);
 
  private:
   bool IsLike(std::span<const TensorSlot> arguments) const;
+  bool MayBePiece(const TensorSlot& slot, int64_t dim) const;
+  // Gives `visit` the numbers that describe the tensors, until it answers false.
+  template <class Visit>
+  bool VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const;
 
   std::set<int64_t> cut_dims_;
+  std::vector<std::optional<int>> arriving_pieces_;
   std::vector<int64_t> last_;  // dtype, number of dims and sizes of each tensor
   CollectiveLabel label_{""};
 };

@@ -17,7 +17,9 @@ class PlannedCall final : public Boundary::Call {
 }  // namespace
 
 PlannedBoundary::PlannedBoundary(BoundarySteps steps)
-    : steps_(std::move(steps)), signature_(steps_.cut_dims), label_("the inputs of '" + steps_.path + "'") {}
+    : steps_(std::move(steps)),
+      signature_(steps_.cut_dims, steps_.arriving_pieces),
+      label_("the inputs of '" + steps_.path + "'") {}
 
 std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlot> arguments) {
   auto call = std::make_unique<PlannedCall>();

@@ -32,8 +32,9 @@ struct BoundarySteps {
   // Tensor dims that the plan cuts at run time (the sequence): there a floating-point input may be a piece, and pieces
   // need not be equally long.
   std::set<int64_t> cut_dims;
-  std::string path;                          // of the module, for errors
-  std::shared_ptr<OutputObserver> observer;  // shared by all boundaries of a plan; empty where nobody looks
+  std::vector<std::optional<int>> arriving_pieces;  // by argument position: the dim in which it arrives in pieces
+  std::string path;                                 // of the module, for errors
+  std::shared_ptr<OutputObserver> observer;         // shared by all boundaries of a plan; empty where nobody looks
 };
 
 class PlannedBoundary final : public Boundary {

@@ -64,14 +64,36 @@ void FillOutputHeads(int64_t heads, std::optional<Move>& move) {
   }
 }
 
-// A late parameter is added to what leaves the module: pieces need only be told apart from the whole.
+// A late parameter, which has one size for each feature, is added to what leaves the module: to pieces of the features
+// its own pieces, to other pieces and to what is shared the whole, whose gradients are terms of a sum then.
 Placement LatePlacement(const Style& style) {
   Placement late;
   if (style.outputs.empty() || !style.outputs[0]) return late;
   for (MeshAxis axis : kMeshAxes) {
-    if (style.outputs[0]->to[axis].is_shard()) late[axis] = Layout::Shared();
+    const Layout& leaves = style.outputs[0]->to[axis];
+    if (leaves.is_shard() && leaves.dim == -1) {
+      late[axis] = leaves;
+      late[axis].dim = 0;
+    } else if (leaves.is_shard() || leaves.kind == LayoutKind::kShared) {
+      late[axis] = Layout::Shared();
+    }
   }
   return late;
+}
+
+// Added to every term of a sum it would count once a rank.
+void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleSteps& steps,
+               Diagnostics& diagnostics) {
+  if (steps.after.empty() || style.outputs.empty() || !style.outputs[0]) return;
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) == 1 || style.outputs[0]->to[axis].kind != LayoutKind::kPartial) continue;
+    Diagnostic d = At(landing, Finding::kUnreachablePartial,
+                      "'" + steps.after.front() + "' of '" + landing.module->path + "' would be added on each of " +
+                          std::to_string(mesh.size(axis)) + " ranks");
+    d.declared = "an output that leaves as partial, and after = { \"" + Join(steps.after, "\", \"") + "\" }";
+    d.required = "an output that leaves as replicate, shared or shard(d), or a module without it";
+    diagnostics.push_back(std::move(d));
+  }
 }
 
 void ResolveParams(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
@@ -106,6 +128,7 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   for (const std::string& name : style.after) {
     if (Owns(*landing.signature, name)) steps.after.push_back(name);
   }
+  CheckLate(style, landing, mesh, steps, diagnostics);
 }
 
 void ResolveMove(const Style& style, const Landing& landing, const char* what, size_t position,
