@@ -8,11 +8,13 @@ Each folder under tests/parity/ is a model folder in Hugging Face form plus, for
     expected_N.safetensors   logits float32 [B, T, V], loss float32 [], grad.<parameter> float32 (Hugging Face names)
 
 `inputs_micro_1` and `inputs_micro_2` are two micro-batches, `expected_micro` has the gradient of the mean of their
-losses, and no logits. `inputs_padded` has an attention_mask [B, T] and position_ids too (padding on the left); logits
-where the mask is 0 mean nothing. rope_cases.json holds configs with the rotary frequencies made of them. Weights are random, norms and biases too, so that nothing is hidden by ones and zeros. Everything
-is computed in float32 on the CPU with eager attention, so that the numbers do not depend on a fused kernel.
+losses, and no logits. Where input 1 has four rows, tests cut it into micro-batches themselves. `inputs_padded` has an attention_mask [B, T] and position_ids too (padding on the left); logits
+where the mask is 0 mean nothing. rope_cases.json holds configs with the rotary frequencies made of them. Weights are
+random, norms and biases too, so that nothing is hidden by ones and zeros. Everything is computed in float32 on the CPU
+with eager attention, so that the numbers do not depend on a fused kernel.
 
-    make_fixtures.py [FOLDER]     needs torch, transformers and safetensors; recorded with torch 2.11, transformers 5.18
+    make_fixtures.py [FOLDER [CASE...]]   needs torch, transformers and safetensors; recorded with torch 2.11,
+                                          transformers 5.18. With cases, only those.
 """
 
 import json
@@ -21,6 +23,7 @@ import sys
 
 import torch
 import transformers
+from families import CASES as FAMILIES
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -73,18 +76,19 @@ CASES = {
                        "max_position_embeddings": 64}, rope_parameters=YARN), {"dtype": torch.bfloat16},
     ),
     "mistral_window8": (MistralForCausalLM, MistralConfig(**SMALL, sliding_window=8), {"padded": True}),
+    **FAMILIES,
 }  # fmt: skip
 
 
-def randomise(model, generator):
+def randomise(model, norm_centre, generator):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        parameter.data = 1 + 0.3 * noise if name.endswith("norm.weight") else 0.2 * noise
+        parameter.data = norm_centre + 0.3 * noise if name.endswith("norm.weight") else 0.2 * noise
 
 
-def make_inputs(config, length, generator):
+def make_inputs(config, length, generator, rows=2):
     """Odd lengths have labels that are not counted; even ones have the ids themselves as labels."""
-    ids = torch.randint(0, config.vocab_size, (2, length), generator=generator)
+    ids = torch.randint(0, config.vocab_size, (rows, length), generator=generator)
     if config.pad_token_id is not None:
         ids[1, 3] = config.pad_token_id
     labels = ids.clone()
@@ -145,24 +149,32 @@ def write_old_config(folder):
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def rewrite_config(folder, change):
+    path = folder / "config.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2, sort_keys=True) + "\n")
+
+
 def make(folder, model_class, config, options):
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
     generator = torch.Generator().manual_seed(2026)
     model = model_class(config)
-    randomise(model, generator)
+    randomise(model, options.get("norm_centre", 1), generator)
     dtype = options.get("dtype", torch.float32)
     model = model.to(dtype)
     model.config.dtype = dtype
     model.save_pretrained(folder, max_shard_size=options.get("shards", "1GB"))
-    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").unlink(missing_ok=True)
     if options.get("old_config"):
         write_old_config(folder)
+    if "rewrite_config" in options:
+        rewrite_config(folder, options["rewrite_config"])
     # Read again rather than converted back: .to(bfloat16) has rounded the rotary frequencies too.
     model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
     for number, length in enumerate((13, 16), start=1):
-        record(model, folder, number, *make_inputs(config, length, generator))
+        rows = options.get("rows", 2) if number == 1 else 2
+        record(model, folder, number, *make_inputs(config, length, generator, rows))
     if options.get("padded"):
         record_padded(model, folder, *make_inputs(config, 14, generator), padding=5)
     if options.get("micro_batches"):
@@ -181,8 +193,10 @@ def write_rope_cases(path):
 def main():
     transformers.utils.logging.disable_progress_bar()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
+    cases = sys.argv[2:] or list(CASES)
     write_rope_cases(root / "rope_cases.json")
-    for name, (model_class, config, options) in CASES.items():
+    for name in cases:
+        model_class, config, options = CASES[name]
         make(root / name, model_class, config, options)
         for file in (root / name).iterdir():
             file.chmod(0o644)
