@@ -30,6 +30,13 @@ def gemma3_of_transformers_4(config):
     return config
 
 
+def nemotron_nas_of_its_blocks(config):
+    """What the blocks say is null at the top."""
+    config["num_key_value_heads"] = None
+    del config["intermediate_size"]
+    return config
+
+
 def attention(queries_per_key=None, linear=False):
     return dict(n_heads_in_group=queries_per_key, no_op=not (queries_per_key or linear), replace_with_linear=linear,
                 num_sink_tokens=None, sparsify=None, unshifted_sink=False,
@@ -97,5 +104,6 @@ CASES = {
             dict(attention=attention(), ffn=ffn(intermediate_size=40)),
             dict(attention=attention(linear=True), ffn=ffn()),
             dict(attention=attention(4), ffn=ffn(linear=True)),
-            dict(attention=attention(1), ffn=ffn(intermediate_size=24))]), MICRO),
+            dict(attention=attention(1), ffn=ffn(intermediate_size=24))]),
+        {**MICRO, "rewrite_config": nemotron_nas_of_its_blocks}),
 }  # fmt: skip

@@ -26,7 +26,6 @@ import transformers
 from families import CASES as FAMILIES
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 SMALL = dict(
     vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=8,
@@ -34,6 +33,7 @@ SMALL = dict(
 )  # fmt: skip
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)  # fmt: skip
+LONGROPE = dict(type="longrope", short_factor=[1.0, 1.05, 1.2, 1.4], long_factor=[1.5, 2.0, 3.5, 6.0])
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16)
 
 # Rotary parts of a config.json, old and new; what is made of them goes to rope_cases.json.
@@ -50,6 +50,13 @@ ROPE_CASES = [
     {"rope_parameters": {**YARN, "beta_fast": 20, "beta_slow": 2, "truncate": False}, "head_dim": 64},
     {"rope_parameters": {**YARN, "attention_factor": 0.75, "beta_fast": None}, "head_dim": 64},
     {"rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2, "original_max_position_embeddings": 4096}},
+    {"architectures": ["PhiForCausalLM"], "rope_theta": 2e4},
+    {"architectures": ["PhiForCausalLM"], "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}},
+    {"architectures": ["Phi3ForCausalLM"], "rope_scaling": LONGROPE, "original_max_position_embeddings": 32},
+    {"architectures": ["Phi3ForCausalLM"], "rope_scaling": {**LONGROPE, "attention_factor": 0.5},
+     "original_max_position_embeddings": 32, "rope_theta": 3e4, "length": 33},
+    {"architectures": ["Phi3ForCausalLM"], "max_position_embeddings": 65536, "length": 4097,
+     "rope_parameters": {**LONGROPE, "type": "su", "original_max_position_embeddings": 16}},
 ]
 
 # name: (model class, config, options of this script)
@@ -184,9 +191,13 @@ def make(folder, model_class, config, options):
 def write_rope_cases(path):
     cases = []
     for rope in ROPE_CASES:
-        config = {**SMALL, "architectures": ["LlamaForCausalLM"], **json.loads(json.dumps(rope))}
-        made = LlamaRotaryEmbedding(LlamaConfig.from_dict(json.loads(json.dumps(config))))
-        cases.append({"config": config, "frequencies": made.inv_freq.tolist(), "factor": made.attention_scaling})
+        config = {**SMALL, "architectures": ["LlamaForCausalLM"], "pad_token_id": 0, **json.loads(json.dumps(rope))}
+        length = config.pop("length", 1)
+        model = getattr(transformers, config["architectures"][0])
+        made = model(model.config_class.from_dict(json.loads(json.dumps(config)))).model.rotary_emb
+        made(torch.zeros(1), torch.tensor([[length - 1]]))  # a rope that depends on the length takes it from here
+        cases.append({"config": config, "length": length, "frequencies": made.inv_freq.tolist(),
+                      "factor": made.attention_scaling})
     path.write_text(json.dumps(cases, indent=1, sort_keys=True) + "\n")
 
 

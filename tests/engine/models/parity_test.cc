@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/models/attention.h"
-#include "engine/models/decoder.h"
+#include "engine/models/causal_lm.h"
 #include "engine/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
 
@@ -91,7 +91,7 @@ void CompareStep(CausalLm& model, const std::filesystem::path& folder, const std
 TEST_CASE("logits, loss and gradients are those of transformers") {
   const bool deferred = GENERATE(false, true);
   const std::vector<std::filesystem::path> folders = ParityFolders();
-  REQUIRE(folders.size() >= 6);
+  REQUIRE(folders.size() >= 20);
   for (const std::filesystem::path& folder : folders) {
     INFO(folder << (deferred ? ", deferred" : ""));
     CausalLm model = Load(folder, deferred);
@@ -137,18 +137,20 @@ TEST_CASE("attention works on the heads that its projections hold, and their out
   config.num_attention_heads = 8;
   config.num_key_value_heads = 4;
   config.head_dim = 6;
-  config.sliding_window = 3;
   torch::manual_seed(11);
-  Attention whole(config);
+  Attention whole(config, AttentionOptions());
   const at::Tensor hidden = torch::randn({2, 7, 32});
-  const RotaryTables rotary =
-      MakeRotaryTables(RotaryFrequencies(config.rope, 6), 1.0, torch::arange(7).unsqueeze(0), at::kFloat);
-  const AttentionMask mask = MakeAttentionMask(7, config.sliding_window, std::nullopt, at::kCPU);
-  const at::Tensor expected = whole(hidden, rotary, mask);
+  RopeConfig rope;
+  rope.dims = 6;
+  LayerContext context;
+  context.positions = torch::arange(7).unsqueeze(0);
+  context.rotary = Rotary(rope).Tables(context.positions, at::kFloat, 7);
+  context.mask = MakeAttentionMask(7, 3, std::nullopt, at::kCPU);
+  const at::Tensor expected = whole(hidden, context);
 
   at::Tensor sum = torch::zeros_like(expected);
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    Attention local(config);
+    Attention local(config, AttentionOptions());
     for (auto& entry : local->named_parameters()) {
       const at::Tensor full = whole->named_parameters()[entry.key()].detach();
       const bool is_output = entry.key().starts_with("o_proj");
@@ -158,7 +160,7 @@ TEST_CASE("attention works on the heads that its projections hold, and their out
       const int64_t first = rank * heads / ranks;
       nn::Materialize(entry.value(), full.narrow(is_output ? 1 : 0, first * 6, held * 6).clone());
     }
-    sum = sum + local(hidden, rotary, mask);
+    sum = sum + local(hidden, context);
   }
   CHECK(RelativeError(sum.detach(), expected.detach()) < 1e-5);
 }
@@ -174,13 +176,14 @@ TEST_CASE("the loss shifts, ignores -100, and is float32") {
 }
 
 TEST_CASE("a mask is made only where plain causality does not say it") {
-  CHECK_FALSE(MakeAttentionMask(5, std::nullopt, std::nullopt, at::kCPU).mask);
-  CHECK_FALSE(MakeAttentionMask(5, 5, torch::ones({2, 5}), at::kCPU).mask);
-  const AttentionMask window = MakeAttentionMask(4, 2, std::nullopt, at::kCPU);
-  CHECK(torch::equal(window.mask->squeeze(),
+  CHECK_FALSE(MakeAttentionMask(5, std::nullopt, std::nullopt, at::kCPU));
+  CHECK_FALSE(MakeAttentionMask(5, 5, torch::ones({2, 5}), at::kCPU));
+  const std::optional<at::Tensor> window = MakeAttentionMask(4, 2, std::nullopt, at::kCPU);
+  CHECK(torch::equal(window->squeeze(),
                      torch::tensor({{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 1}}).to(at::kBool)));
-  const AttentionMask padded = MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
-  CHECK(torch::equal(padded.mask->squeeze(), torch::tensor({{0, 0, 0}, {0, 1, 0}, {0, 1, 1}}).to(at::kBool)));
+  const std::optional<at::Tensor> padded =
+      MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
+  CHECK(torch::equal(padded->squeeze(), torch::tensor({{0, 0, 0}, {0, 1, 0}, {0, 1, 1}}).to(at::kBool)));
 }
 
 }  // namespace moonshard::test
