@@ -24,14 +24,15 @@ MlpSizes MlpSizesOf(const DecoderConfig& config, bool bias) {
 
 PreNormLayerImpl::PreNormLayerImpl(PreNormParts parts) : parts_(std::move(parts)) {
   if (parts_.self_attn) register_module("self_attn", parts_.self_attn);
-  if (parts_.mlp) register_module("mlp", parts_.mlp.module());
+  if (parts_.mlp) register_module(parts_.mlp_name, parts_.mlp.module());
   if (parts_.self_attn) register_module("input_layernorm", parts_.input_layernorm.module());
   if (parts_.mlp) register_module("post_attention_layernorm", parts_.post_attention_layernorm.module());
 }
 
 PreNormLayerImpl::PreNormLayerImpl(const DecoderConfig& config, std::shared_ptr<SequenceBlock> self_attn,
-                                   UnaryModule mlp)
-    : PreNormLayerImpl(PreNormParts{std::move(self_attn), std::move(mlp), MakeRmsNorm(config), MakeRmsNorm(config)}) {}
+                                   UnaryModule mlp, const std::string& mlp_name)
+    : PreNormLayerImpl(
+          PreNormParts{std::move(self_attn), std::move(mlp), MakeRmsNorm(config), MakeRmsNorm(config), mlp_name}) {}
 
 at::Tensor PreNormLayerImpl::forward(const at::Tensor& hidden, const LayerContext& context) {
   at::Tensor stream = hidden;

@@ -51,6 +51,7 @@ struct PreNormParts {
   UnaryModule mlp;
   UnaryModule input_layernorm;           // before self_attn
   UnaryModule post_attention_layernorm;  // before mlp
+  std::string mlp_name = "mlp";
 };
 
 // h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a piece of the sequence: the
@@ -59,7 +60,8 @@ class PreNormLayerImpl : public SequenceBlock {
  public:
   explicit PreNormLayerImpl(PreNormParts parts);
   // RMS norms as `config` says.
-  PreNormLayerImpl(const DecoderConfig& config, std::shared_ptr<SequenceBlock> self_attn, UnaryModule mlp);
+  PreNormLayerImpl(const DecoderConfig& config, std::shared_ptr<SequenceBlock> self_attn, UnaryModule mlp,
+                   const std::string& mlp_name = "mlp");
   at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override;
 
  private:

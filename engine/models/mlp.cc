@@ -7,9 +7,9 @@ namespace moonshard {
 GatedMlpImpl::GatedMlpImpl(const MlpSizes& sizes) : activation_(sizes.activation) {
   const auto wide = torch::nn::LinearOptions(sizes.hidden, sizes.intermediate).bias(sizes.bias);
   const auto narrow = torch::nn::LinearOptions(sizes.intermediate, sizes.hidden).bias(sizes.bias);
-  gate_proj_ = register_module("gate_proj", nn::Linear(wide));
-  up_proj_ = register_module("up_proj", nn::Linear(wide));
-  down_proj_ = register_module("down_proj", nn::Linear(narrow));
+  gate_proj_ = register_module(sizes.gate, nn::Linear(wide));
+  up_proj_ = register_module(sizes.up, nn::Linear(wide));
+  down_proj_ = register_module(sizes.down, nn::Linear(narrow));
 }
 
 at::Tensor GatedMlpImpl::forward(const at::Tensor& hidden) {

@@ -1,6 +1,8 @@
 // The feed-forward blocks that decoders share, on whatever pieces of their weights this rank holds.
 #pragma once
 
+#include <string>
+
 #include <torch/nn/module.h>
 
 #include "engine/models/activation.h"
@@ -14,6 +16,10 @@ struct MlpSizes {
   int64_t intermediate = 0;
   Activation activation = Activation::kSilu;
   bool bias = false;
+  // What a gated MLP's projections are called.
+  std::string gate = "gate_proj";
+  std::string up = "up_proj";
+  std::string down = "down_proj";
 };
 
 // down_proj(act(gate_proj(x)) * up_proj(x)). x [B, T, H] -> [B, T, H].

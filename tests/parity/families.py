@@ -11,6 +11,7 @@ SMALL = dict(
     num_key_value_heads=2, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=None,
 )  # fmt: skip
 MICRO = {"rows": 4}
+QWEN_EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def small(**changes):
@@ -97,6 +98,17 @@ CASES = {
         BaichuanForCausalLM, BaichuanConfig(**small(vocab_size=65, num_key_value_heads=4, pad_token_id=0)), MICRO),
     "baichuan1": (
         BaiChuanForCausalLM, BaichuanConfig(**small(num_key_value_heads=4, pad_token_id=0)), {}),
+    "mixtral": (
+        hf.MixtralForCausalLM, hf.MixtralConfig(**small(intermediate_size=20), num_local_experts=4, sliding_window=9),
+        {**MICRO, "expert_names": ("block_sparse_moe", "w1", "w3", "w2")}),
+    "qwen3_moe": (
+        hf.Qwen3MoeForCausalLM,
+        hf.Qwen3MoeConfig(**small(num_hidden_layers=3), moe_intermediate_size=18, num_experts=5, num_experts_per_tok=2,
+                          norm_topk_prob=True, mlp_only_layers=[1]), {**MICRO, "expert_names": QWEN_EXPERTS}),
+    "qwen3_moe_unnormalized": (
+        hf.Qwen3MoeForCausalLM,
+        hf.Qwen3MoeConfig(**small(num_key_value_heads=4), moe_intermediate_size=12, num_experts=4,
+                          num_experts_per_tok=3, decoder_sparse_step=2), {"expert_names": QWEN_EXPERTS}),
     "decilm": (
         DeciLMForCausalLM,
         NemotronNasConfig(**small(hidden_size=16, num_hidden_layers=5), block_configs=[

@@ -111,7 +111,26 @@ def run(model, ids, labels, **more):
 
 
 def gradients(model):
-    return {f"grad.{name}": p.grad.float().contiguous() for name, p in model.named_parameters()}
+    found = {f"grad.{name}": p.grad.float() for name, p in model.named_parameters()}
+    names = getattr(model, "expert_names", None)
+    for name in [name for name in found if ".mlp." in name and names]:
+        for own_name, gradient in as_stored(name, found.pop(name), *names):
+            found[own_name] = gradient
+    return {name: gradient.contiguous() for name, gradient in found.items()}
+
+
+def as_stored(name, stacked, block, gate, up, down):
+    """Checkpoints name each expert's projections by themselves; transformers computes with all of them stacked."""
+    prefix = name.split(".mlp.")[0] + "." + block
+    if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        yield name.replace(name.split(".mlp.")[0] + ".mlp", prefix), stacked
+        return
+    for i, one in enumerate(stacked):
+        if name.endswith("down_proj"):
+            yield f"{prefix}.experts.{i}.{down}.weight", one
+        else:
+            for projection, part in zip((gate, up), one.chunk(2)):
+                yield f"{prefix}.experts.{i}.{projection}.weight", part
 
 
 def record(model, folder, name, ids, labels, **more):
@@ -179,6 +198,9 @@ def make(folder, model_class, config, options):
         rewrite_config(folder, options["rewrite_config"])
     # Read again rather than converted back: .to(bfloat16) has rounded the rotary frequencies too.
     model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
+    if "expert_names" in options:
+        model.set_experts_implementation("eager")
+        model.expert_names = options["expert_names"]
     for number, length in enumerate((13, 16), start=1):
         rows = options.get("rows", 2) if number == 1 else 2
         record(model, folder, number, *make_inputs(config, length, generator, rows))
