@@ -25,11 +25,13 @@ JsonValue Config(const std::string& changes) {
 
 DecoderConfig Read(const std::string& changes) { return ReadDecoderSpec(Config(changes)).ValueOrThrow().config; }
 
+constexpr int64_t kAll = -1;
+
 // The window that each layer of a config sees.
-std::vector<std::optional<int64_t>> Windows(const std::string& changes) {
+std::vector<int64_t> Windows(const std::string& changes) {
   const DecoderConfig config = Read(changes);
-  std::vector<std::optional<int64_t>> windows;
-  for (const size_t kind : config.kind_of_layer) windows.push_back(config.kinds.at(kind).window);
+  std::vector<int64_t> windows;
+  for (const size_t kind : config.kind_of_layer) windows.push_back(config.kinds.at(kind).window.value_or(kAll));
   return windows;
 }
 
@@ -58,17 +60,16 @@ TEST_CASE("defaults are those of transformers") {
 }
 
 TEST_CASE("each layer sees its own window") {
-  using Windows4 = std::vector<std::optional<int64_t>>;
+  using Windows4 = std::vector<int64_t>;
   const std::string qwen = R"({"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2, "num_hidden_layers": 4)";
-  const std::optional<int64_t> all;
-  CHECK(Windows(qwen + R"(, "sliding_window": 5})") == Windows4{all, all, all, all});
-  CHECK(Windows(qwen + R"(, "use_sliding_window": true, "max_window_layers": 3})") == Windows4{all, all, all, 4096});
+  CHECK(Windows(qwen + R"(, "sliding_window": 5})") == Windows4{kAll, kAll, kAll, kAll});
+  CHECK(Windows(qwen + R"(, "use_sliding_window": true, "max_window_layers": 3})") == Windows4{kAll, kAll, kAll, 4096});
   CHECK(Windows(qwen + R"(, "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 3,
       "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]})") ==
-        Windows4{5, all, all, 5});
+        Windows4{5, kAll, kAll, 5});
   const std::string gemma = R"({"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 4, "sliding_window": 6)";
   CHECK(Windows(gemma + "}") == Windows4{6, 6, 6, 6});
-  CHECK(Windows(gemma + R"(, "sliding_window_pattern": 2})") == Windows4{6, all, 6, all});
+  CHECK(Windows(gemma + R"(, "sliding_window_pattern": 2})") == Windows4{6, kAll, 6, kAll});
   const DecoderConfig config = Read(gemma + "}");
   CHECK(config.kinds[0].rope.theta == 1e6);
   CHECK(config.kinds[1].rope.theta == 1e4);
