@@ -76,9 +76,9 @@ struct DecoderSpec {
   std::function<std::shared_ptr<SequenceBlock>(int64_t index)> layer;
   std::function<UnaryModule()> norm;  // RMSNorm over the hidden size where not said
   std::string norm_name = "norm";
-  std::function<UnaryModule()> head;          // a Linear without bias where not said
-  std::optional<double> embedding_scale;      // multiplies what embed_tokens returns, rounded to its dtype
-  std::optional<double> logit_softcap;        // c tanh(logits / c)
+  std::function<UnaryModule()> head;      // a Linear without bias where not said
+  std::optional<double> embedding_scale;  // multiplies what embed_tokens returns, rounded to its dtype
+  std::optional<double> logit_softcap;    // c tanh(logits / c)
 };
 
 nn::RMSNorm MakeRmsNorm(const DecoderConfig& config);

@@ -26,8 +26,7 @@ void ReadSizes(ConfigReader& fields, const DecoderDefaults& defaults, DecoderCon
   if (derived && config.hidden_size % heads != 0) {
     fields.Refuse("hidden_size", "without a head_dim, num_attention_heads must divide hidden_size");
   }
-  config.max_position_embeddings =
-      fields.Int("max_position_embeddings", 1).value_or(defaults.max_position_embeddings);
+  config.max_position_embeddings = fields.Int("max_position_embeddings", 1).value_or(defaults.max_position_embeddings);
 }
 
 void ReadPadding(ConfigReader& fields, const DecoderDefaults& defaults, DecoderConfig& config) {
@@ -77,8 +76,8 @@ void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config) {
   }
 }
 
-void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window, bool (*is_sliding)(int64_t layer, int64_t n),
-                       int64_t n, DecoderConfig& config) {
+void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
+                       bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config) {
   const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
   if (types && static_cast<int64_t>(types->size()) != config.num_hidden_layers) {
     fields.Refuse("layer_types", "layer_types must name the attention of each layer",
@@ -124,7 +123,8 @@ void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& 
 const std::vector<std::string>& NeutralFields() {
   static const std::vector<std::string> fields = Split(
       "_name_or_path add_cross_attention architectures auto_map bad_words_ids begin_suppress_tokens bos_token_id "
-      "chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id eos_token_id finetuning_task id2label "
+      "chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id eos_token_id finetuning_task "
+      "id2label "
       "initializer_range is_decoder is_encoder_decoder label2id model_type output_attentions output_hidden_states "
       "prefix pretraining_tp problem_type pruned_heads return_dict tokenizer_class torchscript transformers_version "
       "use_cache",

@@ -48,7 +48,7 @@ struct DecoderConfig {
 
 // What transformers takes where a config of this architecture says nothing, and how it calls things.
 struct DecoderDefaults {
-  std::optional<int64_t> head_dim;  // hidden_size / num_attention_heads otherwise
+  std::optional<int64_t> head_dim;             // hidden_size / num_attention_heads otherwise
   std::optional<int64_t> num_key_value_heads;  // where the field is absent; null means num_attention_heads
   int64_t max_position_embeddings = 2048;
   double norm_eps = 1e-6;
@@ -70,8 +70,8 @@ void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config);
 
 // Splits the kinds in two where layer_types, or without it `is_sliding(layer)`, says that some layers see a window only:
 // kind 0 sees everything, kind 1 the last `window` positions. An error where a layer slides and there is no window.
-void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window, bool (*is_sliding)(int64_t layer, int64_t n),
-                       int64_t n, DecoderConfig& config);
+void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
+                       bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config);
 
 // The same as Qwen's configs say it: use_sliding_window, sliding_window, and max_window_layers, how many of the first
 // layers see everything.

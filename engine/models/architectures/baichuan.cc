@@ -15,8 +15,10 @@ DecoderSpec ReadBaichuan(ConfigReader& fields, const std::string& name) {
   DecoderSpec spec;
   const DecoderConfig& config = spec.config = ReadDecoder(fields, defaults);
   if (fields.Find("max_position_embeddings") == nullptr) {
-    fields.Refuse("max_position_embeddings", "the Baichuan models without it mask by distance (ALiBi), which is not "
-                  "computed here", "the 7B models' config");
+    fields.Refuse("max_position_embeddings",
+                  "the Baichuan models without it mask by distance (ALiBi), which is not "
+                  "computed here",
+                  "the 7B models' config");
   }
   fields.Find("model_max_length");  // the tokenizer's
   if (config.num_key_value_heads != config.num_attention_heads ||

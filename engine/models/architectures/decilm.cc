@@ -65,8 +65,8 @@ Part ReadAttention(ConfigReader fields, const DecoderConfig& config) {
   if (part.kind == Part::Kind::kUsual) {
     part.size = fields.RequiredInt("n_heads_in_group", 1);
     if (config.num_attention_heads % part.size != 0) {
-      fields.Refuse("n_heads_in_group",
-                    "n_heads_in_group must divide num_attention_heads (" + std::to_string(config.num_attention_heads) + ")");
+      fields.Refuse("n_heads_in_group", "n_heads_in_group must divide num_attention_heads (" +
+                                            std::to_string(config.num_attention_heads) + ")");
     }
   }
   fields.NameUnread("attention", {}, fields.json().Keys());

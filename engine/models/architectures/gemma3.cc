@@ -31,8 +31,7 @@ class Gemma3LayerImpl : public SequenceBlock {
   }
 
   at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override {
-    const at::Tensor attended =
-        hidden + post_attention_layernorm_(self_attn_(input_layernorm_(hidden), context));
+    const at::Tensor attended = hidden + post_attention_layernorm_(self_attn_(input_layernorm_(hidden), context));
     return attended + post_feedforward_layernorm_(mlp_(pre_feedforward_layernorm_(attended)));
   }
 

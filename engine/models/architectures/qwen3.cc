@@ -6,8 +6,7 @@ namespace {
 
 DecoderSpec ReadQwen3(ConfigReader& fields, const std::string& /*name*/) {
   DecoderSpec spec;
-  spec.config =
-      ReadDecoder(fields, {.head_dim = 128, .num_key_value_heads = 32, .max_position_embeddings = 32768});
+  spec.config = ReadDecoder(fields, {.head_dim = 128, .num_key_value_heads = 32, .max_position_embeddings = 32768});
   ReadWindowOfLastLayers(fields, spec.config);
   const bool bias = fields.Bool("attention_bias").value_or(false);
   spec.layer = [config = spec.config, bias](int64_t) {

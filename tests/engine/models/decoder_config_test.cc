@@ -52,7 +52,8 @@ TEST_CASE("defaults are those of transformers") {
   CHECK_FALSE(Read("{" + mistral + R"(, "sliding_window": null})").kinds[0].window);
   CHECK(Read("{" + mistral + R"(, "sliding_window": 8})").kinds[0].window == 8);
   CHECK(Read(R"({"architectures": ["MistralForCausalLM"], "num_attention_heads": 16})").num_key_value_heads == 8);
-  CHECK(Read(R"({"architectures": "absent", "model_type": "mistral", "num_key_value_heads": 2})").architecture == "MistralForCausalLM");
+  CHECK(Read(R"({"architectures": "absent", "model_type": "mistral", "num_key_value_heads": 2})").architecture ==
+        "MistralForCausalLM");
   CHECK(Read(R"({"pad_token_id": -1})").pad_token_id == 63);
   CHECK(Read(R"({"torch_dtype": "bfloat16"})").dtype == "bfloat16");
   CHECK(Read(R"({"dtype": "float16"})").dtype == "float16");
@@ -61,7 +62,8 @@ TEST_CASE("defaults are those of transformers") {
 
 TEST_CASE("each layer sees its own window") {
   using Windows4 = std::vector<int64_t>;
-  const std::string qwen = R"({"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2, "num_hidden_layers": 4)";
+  const std::string qwen =
+      R"({"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2, "num_hidden_layers": 4)";
   CHECK(Windows(qwen + R"(, "sliding_window": 5})") == Windows4{kAll, kAll, kAll, kAll});
   CHECK(Windows(qwen + R"(, "use_sliding_window": true, "max_window_layers": 3})") == Windows4{kAll, kAll, kAll, 4096});
   CHECK(Windows(qwen + R"(, "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 3,
@@ -115,8 +117,8 @@ TEST_CASE("what is not computed here is refused by name") {
       {R"({"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 4,
            "layer_types": ["full_attention", "chunked_attention"]})",
        "layer_types", "'chunked_attention'"},
-      {R"({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": true})", "use_bidirectional_attention",
-       "later tokens"},
+      {R"({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": true})",
+       "use_bidirectional_attention", "later tokens"},
       {R"({"architectures": ["Gemma3ForCausalLM"], "rope_parameters": {"sliding_attention": {"rope_type": "dynamic"}}})",
        "rope_parameters.sliding_attention.rope_type", "rope type 'dynamic'"},
       {R"({"architectures": ["PhiForCausalLM"], "partial_rotary_factor": 0.4})", "partial_rotary_factor", "not 3 of 8"},
@@ -124,6 +126,10 @@ TEST_CASE("what is not computed here is refused by name") {
        "rope_scaling", "default or longrope"},
       {R"({"architectures": ["Ministral3ForCausalLM"], "num_key_value_heads": 4, "pad_token_id": 0})",
        "rope_parameters.llama_4_scaling_beta", "no 'rope_parameters.llama_4_scaling_beta'"},
+      {R"({"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "output_router_logits": true})",
+       "output_router_logits", "router's own loss"},
+      {R"({"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 8, "num_experts": 4})",
+       "num_experts_per_tok", "at most 4"},
       {R"({"architectures": ["BaichuanForCausalLM"], "max_position_embeddings": "absent"})", "max_position_embeddings",
        "ALiBi"},
       {R"({"architectures": ["BaichuanForCausalLM"], "z_loss_weight": 0.1})", "z_loss_weight", "size of the logits"},
@@ -170,7 +176,8 @@ TEST_CASE("fields that this and transformers leave unread are named, without an 
   };
   const Case cases[] = {
       {R"({"sliding_window": 8})", Severity::kWarning, "'sliding_window'"},
-      {R"({"architectures": ["MistralForCausalLM"], "num_key_value_heads": 4, "attention_bias": true})", Severity::kWarning, "'attention_bias'"},
+      {R"({"architectures": ["MistralForCausalLM"], "num_key_value_heads": 4, "attention_bias": true})",
+       Severity::kWarning, "'attention_bias'"},
       {R"({"mlp_bais": true})", Severity::kWarning, "did you mean 'mlp_bias'?"},
       {R"({"my_trainer_version": 3})", Severity::kNote, "'my_trainer_version'"},
       {R"({"rope_scaling": {"rope_type": "default", "factor": 2.0}})", Severity::kWarning, "'rope_scaling.factor'"},

@@ -181,8 +181,7 @@ TEST_CASE("a mask is made only where plain causality does not say it") {
   const std::optional<at::Tensor> window = MakeAttentionMask(4, 2, std::nullopt, at::kCPU);
   CHECK(torch::equal(window->squeeze(),
                      torch::tensor({{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 1}}).to(at::kBool)));
-  const std::optional<at::Tensor> padded =
-      MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
+  const std::optional<at::Tensor> padded = MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
   CHECK(torch::equal(padded->squeeze(), torch::tensor({{0, 0, 0}, {0, 1, 0}, {0, 1, 1}}).to(at::kBool)));
 }
 

@@ -46,8 +46,7 @@ TEST_CASE("applying the tables turns pairs of dims by position times frequency")
 }
 
 TEST_CASE("heads turned in part keep the rest") {
-  const RotaryTables tables =
-      MakeRotaryTables(torch::tensor({0.5F}), 1.0, torch::tensor({{1, 7}}), at::kDouble);
+  const RotaryTables tables = MakeRotaryTables(torch::tensor({0.5F}), 1.0, torch::tensor({{1, 7}}), at::kDouble);
   torch::manual_seed(3);
   const at::Tensor heads = torch::randn({1, 3, 2, 6}, at::kDouble);
   const at::Tensor turned = ApplyRotary(heads, tables);
@@ -68,7 +67,8 @@ TEST_CASE("a rope that depends on the length takes it from the positions") {
   const at::Tensor within = rotary.Tables(positions, at::kDouble, std::nullopt).first;
   CHECK(torch::equal(within, rotary.Tables(positions, at::kDouble, 6).first));
   const at::Tensor beyond = rotary.Tables(positions, at::kDouble, 7).first;
-  CHECK(torch::equal(beyond, rotary.Tables(torch::tensor({{0, 5, 6}}), at::kDouble, std::nullopt).first.slice(1, 0, 2)));
+  CHECK(
+      torch::equal(beyond, rotary.Tables(torch::tensor({{0, 5, 6}}), at::kDouble, std::nullopt).first.slice(1, 0, 2)));
   CHECK(beyond[0][1][0].item<double>() == Approx(std::cos(5.0 / 2)));
   CHECK(within[0][1][0].item<double>() == Approx(std::cos(5.0)));
 }
