@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -42,16 +44,16 @@ void ReadYarn(ConfigReader& fields, int64_t max_position_embeddings, RopeConfig&
 
 std::vector<double> ReadStretches(ConfigReader& fields, std::string_view name, int64_t dims) {
   if (fields.Find(name) == nullptr) {
-    fields.Refuse(name, "longrope needs '" + std::string(name) + "'", "a number for each pair of dims");
+    fields.Refuse(name, std::string("longrope needs '").append(name).append("'"), "a number for each pair of dims");
     return {};
   }
   std::vector<double> out = fields.Numbers(name).value_or(std::vector<double>{});
   if (static_cast<int64_t>(out.size()) != dims / 2) {
-    fields.Refuse(name, "'" + std::string(name) + "' must have a number for each pair of dims that is turned",
+    fields.Refuse(name, std::string(name).append(" must have a number for each pair of dims that is turned"),
                   std::to_string(dims / 2) + " numbers");
   }
   for (const double value : out) {
-    if (!(value > 0)) fields.Refuse(name, "'" + std::string(name) + "' must hold numbers greater than zero");
+    if (!(value > 0)) fields.Refuse(name, std::string(name).append(" must hold numbers greater than zero"));
   }
   return out;
 }
@@ -83,21 +85,28 @@ int64_t TurnedDims(ConfigReader& top, ConfigReader& rope, int64_t head_dim, cons
   return dims;
 }
 
-RopeConfig::Type ReadType(ConfigReader& fields, const RopeDefaults& defaults, std::string& name) {
-  name = fields.String("rope_type").value_or(fields.String("type").value_or("default"));
-  if (defaults.yarn_means_longrope && (name == "su" || name == "yarn")) name = "longrope";
-  const std::pair<const char*, RopeConfig::Type> types[] = {{"default", RopeConfig::Type::kDefault},
-                                                            {"linear", RopeConfig::Type::kLinear},
-                                                            {"llama3", RopeConfig::Type::kLlama3},
-                                                            {"yarn", RopeConfig::Type::kYarn},
-                                                            {"longrope", RopeConfig::Type::kLongrope}};
-  for (const auto& [known, type] : types) {
-    if (name == known) return type;
+struct NamedType {
+  const char* name;
+  RopeConfig::Type type;
+};
+
+constexpr NamedType kTypes[] = {{"default", RopeConfig::Type::kDefault},
+                                {"linear", RopeConfig::Type::kLinear},
+                                {"llama3", RopeConfig::Type::kLlama3},
+                                {"yarn", RopeConfig::Type::kYarn},
+                                {"longrope", RopeConfig::Type::kLongrope}};
+
+std::optional<NamedType> ReadType(ConfigReader& fields, const RopeDefaults& defaults) {
+  const std::string old_name = fields.String("type").value_or("default");
+  const std::string name = fields.String("rope_type").value_or(old_name);
+  const bool means_longrope = defaults.yarn_means_longrope && (name == "su" || name == "yarn");
+  const std::string_view meant = means_longrope ? std::string_view("longrope") : std::string_view(name);
+  for (const NamedType& known : kTypes) {
+    if (meant == known.name) return known;
   }
   fields.Refuse(fields.Find("rope_type") != nullptr ? "rope_type" : "type",
                 "rope type '" + name + "' is not computed here", "default, linear, llama3, yarn or longrope");
-  name.clear();
-  return RopeConfig::Type::kDefault;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -113,9 +122,9 @@ RopeConfig ReadRopeObject(ConfigReader& top, ConfigReader& fields, int64_t head_
   RopeConfig rope;
   rope.theta = fields.Number("rope_theta", 0).value_or(defaults.theta);
   rope.dims = TurnedDims(top, fields, head_dim, defaults);
-  std::string type;
-  rope.type = ReadType(fields, defaults, type);
-  if (type.empty()) return rope;
+  const std::optional<NamedType> named = ReadType(fields, defaults);
+  if (!named) return rope;
+  rope.type = named->type;
   if (rope.type == RopeConfig::Type::kLinear) rope.factor = fields.RequiredNumber("factor", 0);
   if (rope.type != RopeConfig::Type::kDefault && rope.type != RopeConfig::Type::kLinear) {
     // A length beside the rope parameters goes before the one inside, as in transformers.
@@ -130,7 +139,7 @@ RopeConfig ReadRopeObject(ConfigReader& top, ConfigReader& fields, int64_t head_
     if (!(value > 0)) fields.Refuse(name, std::string(name) + " must be greater than zero");
   }
   for (const std::string& name : defaults.also_reads) fields.Find(name);
-  fields.NameUnread("rope type '" + type + "'", {}, fields.json().Keys());
+  fields.NameUnread("rope type '" + std::string(named->name) + "'", {}, fields.json().Keys());
   return rope;
 }
 
