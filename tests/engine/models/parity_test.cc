@@ -148,21 +148,30 @@ TEST_CASE("attention works on the heads that its projections hold, and their out
   context.mask = MakeAttentionMask(7, 3, std::nullopt, at::kCPU);
   const at::Tensor expected = whole(hidden, context);
 
+  // What a rank holds of a projection; one projection of all three holds the pieces of each, one after the other.
+  const auto weights = whole->named_parameters();
+  const auto piece = [&](const std::string& name, int64_t rank) {
+    const bool is_output = name == "o_proj";
+    const int64_t heads = name == "q_proj" || is_output ? 8 : 4;
+    const at::Tensor full = weights[name + ".weight"].detach();
+    return full.narrow(is_output ? 1 : 0, rank * heads / ranks * 6, std::max<int64_t>(heads / ranks, 1) * 6).clone();
+  };
   at::Tensor sum = torch::zeros_like(expected);
+  at::Tensor sum_of_fused = torch::zeros_like(expected);
   for (int64_t rank = 0; rank < ranks; ++rank) {
     Attention local(config, AttentionOptions());
-    for (auto& entry : local->named_parameters()) {
-      const at::Tensor full = whole->named_parameters()[entry.key()].detach();
-      const bool is_output = entry.key().starts_with("o_proj");
-      const bool is_query = entry.key().starts_with("q_proj");
-      const int64_t heads = is_query || is_output ? 8 : 4;
-      const int64_t held = std::max<int64_t>(heads / ranks, 1);
-      const int64_t first = rank * heads / ranks;
-      nn::Materialize(entry.value(), full.narrow(is_output ? 1 : 0, first * 6, held * 6).clone());
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      nn::Materialize(local->named_parameters()[std::string(name) + ".weight"], piece(name, rank));
     }
     sum = sum + local(hidden, context);
+    FusedAttention fused(config, "qkv");
+    nn::Materialize(fused->named_parameters()["qkv.weight"],
+                    torch::cat({piece("q_proj", rank), piece("k_proj", rank), piece("v_proj", rank)}));
+    nn::Materialize(fused->named_parameters()["o_proj.weight"], piece("o_proj", rank));
+    sum_of_fused = sum_of_fused + fused(hidden, context);
   }
   CHECK(RelativeError(sum.detach(), expected.detach()) < 1e-5);
+  CHECK(RelativeError(sum_of_fused.detach(), expected.detach()) < 1e-5);
 }
 
 TEST_CASE("the loss shifts, ignores -100, and is float32") {
