@@ -53,7 +53,10 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 }
 
 AttentionImpl::AttentionImpl(const DecoderConfig& config, const AttentionOptions& options)
-    : head_dim_(config.head_dim), dropout_(config.attention_dropout), scale_(options.scale) {
+    : head_dim_(config.head_dim),
+      dropout_(config.attention_dropout),
+      scale_(options.scale),
+      query_scale_(options.query_scale) {
   const int64_t q_size = config.num_attention_heads * head_dim_;
   const int64_t kv_size = config.num_key_value_heads * head_dim_;
   q_proj_ = register_module("q_proj", MakeLinear(config.hidden_size, q_size, options.qkv_bias));
@@ -75,6 +78,7 @@ at::Tensor AttentionImpl::forward(const at::Tensor& hidden, const LayerContext& 
   }
   q = ApplyRotary(q, context.rotary);
   k = ApplyRotary(k, context.rotary);
+  if (query_scale_) q = q * query_scale_(context).to(q.scalar_type());
   return o_proj_(Attend(q, k, v, context, is_training() ? dropout_ : 0.0, scale_));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -52,6 +53,8 @@ struct AttentionOptions {
   bool output_bias = false;
   std::optional<nn::RMSNormOptions> head_norm;  // q_norm and k_norm, over the dims of each head
   std::optional<double> scale;                  // of the scores; 1 / sqrt(head_dim) otherwise
+  // What queries that grow with their position are multiplied by: [B or 1, 1, T, 1].
+  std::function<at::Tensor(const LayerContext&)> query_scale;
 };
 
 // q_proj, k_proj, v_proj, o_proj, and q_norm and k_norm where the options say so.
@@ -65,6 +68,7 @@ class AttentionImpl : public SequenceBlock {
   int64_t head_dim_;
   double dropout_;
   std::optional<double> scale_;
+  std::function<at::Tensor(const LayerContext&)> query_scale_;
   nn::Linear q_proj_ = nullptr;
   nn::Linear k_proj_ = nullptr;
   nn::Linear v_proj_ = nullptr;

@@ -11,44 +11,6 @@
 namespace moonshard {
 namespace {
 
-struct QueryGrowth {
-  double beta = 0;
-  double length = 1;
-};
-
-class Ministral3AttentionImpl : public SequenceBlock {
- public:
-  Ministral3AttentionImpl(const DecoderConfig& config, QueryGrowth growth)
-      : head_dim_(config.head_dim), dropout_(config.attention_dropout), growth_(growth) {
-    const int64_t q_size = config.num_attention_heads * head_dim_;
-    const int64_t kv_size = config.num_key_value_heads * head_dim_;
-    q_proj_ = register_module("q_proj", MakeLinear(config.hidden_size, q_size, /*bias=*/false));
-    k_proj_ = register_module("k_proj", MakeLinear(config.hidden_size, kv_size, /*bias=*/false));
-    v_proj_ = register_module("v_proj", MakeLinear(config.hidden_size, kv_size, /*bias=*/false));
-    o_proj_ = register_module("o_proj", MakeLinear(q_size, config.hidden_size, /*bias=*/false));
-  }
-
-  at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override {
-    const at::Tensor q = ApplyRotary(SplitHeads(q_proj_(hidden), head_dim_), context.rotary);
-    const at::Tensor k = ApplyRotary(SplitHeads(k_proj_(hidden), head_dim_), context.rotary);
-    const at::Tensor v = SplitHeads(v_proj_(hidden), head_dim_);
-    const at::Tensor lengths = at::floor(context.positions.to(at::kFloat) / growth_.length);
-    const at::Tensor growth = 1 + growth_.beta * at::log(1 + lengths);
-    const at::Tensor grown = q * growth.unsqueeze(1).unsqueeze(-1).to(q.scalar_type());
-    return o_proj_(Attend(grown, k, v, context, is_training() ? dropout_ : 0.0));
-  }
-
- private:
-  int64_t head_dim_;
-  double dropout_;
-  QueryGrowth growth_;
-  nn::Linear q_proj_ = nullptr;
-  nn::Linear k_proj_ = nullptr;
-  nn::Linear v_proj_ = nullptr;
-  nn::Linear o_proj_ = nullptr;
-};
-MOONSHARD_MODULE(Ministral3Attention);
-
 DecoderSpec ReadMinistral3(ConfigReader& fields, const std::string& /*name*/) {
   DecoderDefaults defaults;
   defaults.head_dim = 128;
@@ -62,11 +24,15 @@ DecoderSpec ReadMinistral3(ConfigReader& fields, const std::string& /*name*/) {
   spec.config.kinds[0].window = fields.Int("sliding_window", 1);
   RequireOneLayerType(fields, spec.config);
   ConfigReader rope = RopeObject(fields);
-  QueryGrowth growth;
-  growth.beta = rope.RequiredNumber("llama_4_scaling_beta", 0);
-  growth.length = static_cast<double>(rope.RequiredInt("original_max_position_embeddings", 1));
-  spec.layer = [config = spec.config, growth](int64_t) {
-    return PreNormLayer(config, Ministral3Attention(config, growth).ptr(), GatedMlp(MlpSizesOf(config))).ptr();
+  const double beta = rope.RequiredNumber("llama_4_scaling_beta", 0);
+  const auto length = static_cast<double>(rope.RequiredInt("original_max_position_embeddings", 1));
+  AttentionOptions options;
+  options.query_scale = [beta, length](const LayerContext& context) {
+    const at::Tensor lengths = at::floor(context.positions.to(at::kFloat) / length);
+    return (1 + beta * at::log(1 + lengths)).unsqueeze(1).unsqueeze(-1);
+  };
+  spec.layer = [config = spec.config, options](int64_t) {
+    return PreNormLayer(config, Attention(config, options).ptr(), GatedMlp(MlpSizesOf(config))).ptr();
   };
   return spec;
 }
