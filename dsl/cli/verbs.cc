@@ -8,6 +8,15 @@
 
 namespace moonshard {
 
+namespace {
+
+// Which plan it is, and why, where it was not named.
+void SayChoice(const Plan& plan) {
+  if (!plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
+}
+
+}  // namespace
+
 int ExitCodeOf(const Diagnostics& errors) {
   const auto at_fault = [](const Diagnostic& d) {
     return d.severity == Severity::kError && d.finding < Finding::kNotHookable && d.finding != Finding::kWriteFailed;
@@ -33,6 +42,7 @@ int RunExplain(const ExplainVerb& verb) {
   }
   std::cerr << ToText(diagnostics);
   if (!plan || HasErrors(diagnostics)) return kExitUsage;
+  SayChoice(*plan->plan);
   if (verb.json) {
     std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";
   } else {
@@ -56,6 +66,7 @@ int RunCheck(const CheckVerb& verb) {
   } else {
     std::cout << ToText(findings);
   }
+  if (plan.ok()) SayChoice(*plan.value().plan);
   if (!bad) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
   return bad ? kExitFailed : kExitGood;
 }

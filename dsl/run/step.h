@@ -11,7 +11,7 @@
 #include "dsl/cli/resolve.h"
 #include "engine/apply/applied_plan.h"
 #include "engine/layout/move.h"
-#include "engine/models/decoder.h"
+#include "engine/models/causal_lm.h"
 
 namespace moonshard {
 

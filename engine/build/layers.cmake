@@ -19,7 +19,8 @@ target_compile_options(moonshard_warnings INTERFACE -Wall -Wextra -Wpedantic -We
 
 # Fails where a source of `folder` includes a folder of the project that `allowed` does not list.
 function(moonshard_check_includes folder allowed)
-  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.cc
+    ${CMAKE_CURRENT_SOURCE_DIR}/*/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*/*.cc)
   foreach(file IN LISTS files)
     file(STRINGS ${file} lines REGEX "^#include \"(engine|dsl)/")
     foreach(line IN LISTS lines)

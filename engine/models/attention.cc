@@ -1,18 +1,11 @@
 #include "engine/models/attention.h"
 
+#include <algorithm>
+
 #include <ATen/Functions.h>
 
 namespace moonshard {
 namespace {
-
-nn::Linear Projection(int64_t in, int64_t out, bool bias) {
-  return nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
-}
-
-// [B, T, n * head_dim] -> [B, n, T, head_dim].
-at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim) {
-  return projected.view({projected.size(0), projected.size(1), -1, head_dim}).transpose(1, 2);
-}
 
 // Each key or value head `times` times in a row: [B, n, T, D] -> [B, n * times, T, D].
 at::Tensor RepeatHeads(const at::Tensor& heads, int64_t times) {
@@ -23,15 +16,15 @@ at::Tensor RepeatHeads(const at::Tensor& heads, int64_t times) {
 
 }  // namespace
 
-AttentionMask MakeAttentionMask(int64_t length, std::optional<int64_t> window,
-                                const std::optional<at::Tensor>& attention_mask, at::Device device) {
+std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
+                                            const std::optional<at::Tensor>& attention_mask, at::Device device) {
   const bool cut_by_window = window && *window < length;
   std::optional<at::Tensor> present;
   if (attention_mask) {
     present = attention_mask->to(device, at::kBool);
     if (present->all().item<bool>()) present.reset();
   }
-  if (!cut_by_window && !present) return {};
+  if (!cut_by_window && !present) return std::nullopt;
   const at::Tensor position = at::arange(length, at::TensorOptions(device).dtype(at::kLong));
   const at::Tensor query = position.unsqueeze(1);
   const at::Tensor key = position.unsqueeze(0);
@@ -39,29 +32,75 @@ AttentionMask MakeAttentionMask(int64_t length, std::optional<int64_t> window,
   if (cut_by_window) mask = mask.logical_and(key.gt(query - *window));
   mask = mask.unsqueeze(0).unsqueeze(0);
   if (present) mask = mask.logical_and(present->unsqueeze(1).unsqueeze(1));
-  return {mask};
+  return mask;
 }
 
-AttentionImpl::AttentionImpl(const DecoderConfig& config)
-    : head_dim_(config.head_dim), dropout_(config.attention_dropout) {
+nn::Linear MakeLinear(int64_t in, int64_t out, bool bias) {
+  return nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
+}
+
+at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim) {
+  return projected.view({projected.size(0), projected.size(1), -1, head_dim}).transpose(1, 2);
+}
+
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
+                  double dropout, std::optional<double> scale) {
+  const int64_t repeats = q.size(1) / k.size(1);
+  const at::Tensor mixed =
+      at::scaled_dot_product_attention(q, RepeatHeads(k, repeats), RepeatHeads(v, repeats), context.mask, dropout,
+                                       /*is_causal=*/!context.mask.has_value(), scale);
+  return mixed.transpose(1, 2).reshape({q.size(0), q.size(2), -1});
+}
+
+AttentionImpl::AttentionImpl(const DecoderConfig& config, const AttentionOptions& options)
+    : head_dim_(config.head_dim),
+      dropout_(config.attention_dropout),
+      scale_(options.scale),
+      query_scale_(options.query_scale) {
   const int64_t q_size = config.num_attention_heads * head_dim_;
   const int64_t kv_size = config.num_key_value_heads * head_dim_;
-  const bool bias = config.attention_bias;
-  q_proj_ = register_module("q_proj", Projection(config.hidden_size, q_size, bias));
-  k_proj_ = register_module("k_proj", Projection(config.hidden_size, kv_size, bias));
-  v_proj_ = register_module("v_proj", Projection(config.hidden_size, kv_size, bias));
-  o_proj_ = register_module("o_proj", Projection(q_size, config.hidden_size, bias));
+  q_proj_ = register_module("q_proj", MakeLinear(config.hidden_size, q_size, options.qkv_bias));
+  k_proj_ = register_module("k_proj", MakeLinear(config.hidden_size, kv_size, options.qkv_bias));
+  v_proj_ = register_module("v_proj", MakeLinear(config.hidden_size, kv_size, options.qkv_bias));
+  o_proj_ = register_module("o_proj", MakeLinear(q_size, config.hidden_size, options.output_bias));
+  if (!options.head_norm) return;
+  q_norm_ = register_module("q_norm", nn::RMSNorm(*options.head_norm));
+  k_norm_ = register_module("k_norm", nn::RMSNorm(*options.head_norm));
 }
 
-at::Tensor AttentionImpl::forward(const at::Tensor& hidden, const RotaryTables& rotary, const AttentionMask& mask) {
-  const at::Tensor q = ApplyRotary(SplitHeads(q_proj_(hidden), head_dim_), rotary);
-  const at::Tensor k = ApplyRotary(SplitHeads(k_proj_(hidden), head_dim_), rotary);
+at::Tensor AttentionImpl::forward(const at::Tensor& hidden, const LayerContext& context) {
+  at::Tensor q = SplitHeads(q_proj_(hidden), head_dim_);
+  at::Tensor k = SplitHeads(k_proj_(hidden), head_dim_);
   const at::Tensor v = SplitHeads(v_proj_(hidden), head_dim_);
-  const int64_t repeats = q.size(1) / k.size(1);
-  const at::Tensor mixed = at::scaled_dot_product_attention(q, RepeatHeads(k, repeats), RepeatHeads(v, repeats),
-                                                            mask.mask, is_training() ? dropout_ : 0.0,
-                                                            /*is_causal=*/!mask.mask.has_value());
-  return o_proj_(mixed.transpose(1, 2).reshape({q.size(0), q.size(2), -1}));
+  if (q_norm_) {
+    q = q_norm_(q);
+    k = k_norm_(k);
+  }
+  q = ApplyRotary(q, context.rotary);
+  k = ApplyRotary(k, context.rotary);
+  if (query_scale_) q = q * query_scale_(context).to(q.scalar_type());
+  return o_proj_(Attend(q, k, v, context, is_training() ? dropout_ : 0.0, scale_));
+}
+
+FusedAttentionImpl::FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name)
+    : head_dim_(config.head_dim),
+      queries_per_key_(config.num_attention_heads / config.num_key_value_heads),
+      dropout_(config.attention_dropout) {
+  const int64_t q_size = config.num_attention_heads * head_dim_;
+  const int64_t kv_size = config.num_key_value_heads * head_dim_;
+  fused_ = register_module(fused_name, MakeLinear(config.hidden_size, q_size + 2 * kv_size, /*bias=*/false));
+  o_proj_ = register_module("o_proj", MakeLinear(q_size, config.hidden_size, /*bias=*/false));
+}
+
+at::Tensor FusedAttentionImpl::forward(const at::Tensor& hidden, const LayerContext& context) {
+  const at::Tensor heads = SplitHeads(fused_(hidden), head_dim_);
+  // Where there are more ranks than key heads, a rank has one of them and fewer queries than belong to it.
+  const int64_t keys = std::max<int64_t>(heads.size(1) / (queries_per_key_ + 2), 1);
+  const int64_t queries = heads.size(1) - 2 * keys;
+  const at::Tensor q = ApplyRotary(heads.narrow(1, 0, queries), context.rotary);
+  const at::Tensor k = ApplyRotary(heads.narrow(1, queries, keys), context.rotary);
+  const at::Tensor v = heads.narrow(1, queries + keys, keys);
+  return o_proj_(Attend(q, k, v, context, is_training() ? dropout_ : 0.0));
 }
 
 }  // namespace moonshard

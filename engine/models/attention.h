@@ -1,9 +1,13 @@
 // Attention: self-attention of the reference decoders, on however many heads this rank's projections hold. Head counts
-// and the sequence length come from what q_proj, k_proj and v_proj return, never from the config or the input: under a
-// plan those hold this rank's heads, and the input may be a piece of the sequence.
+// and the sequence length come from what the projections return, never from the config or the input: under a plan those
+// hold this rank's heads, and the input may be a piece of the sequence. The functions are what an architecture with
+// projections of its own composes.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 
 #include <torch/nn/module.h>
 
@@ -11,36 +15,84 @@
 #include "engine/models/rotary.h"
 #include "engine/nn/hook.h"
 #include "engine/nn/linear.h"
+#include "engine/nn/norm.h"
 
 namespace moonshard {
 
-// Which keys a query may see, made once per forward for the whole sequence. Without `mask` a query sees its own position
-// and all before it.
-struct AttentionMask {
-  std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: may see
+// What the layers of one kind share in one forward, made once for the whole sequence: the same on every rank.
+struct LayerContext {
+  RotaryTables rotary;
+  std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: may see; absent: a query sees itself and all before
+  at::Tensor positions;            // int64 [B or 1, T]
 };
 
-// attention_mask: [B, T], nonzero where there is a token; absent: everywhere. `window`: how many positions a token sees,
-// itself included. Nothing is materialised where plain causality says it all.
-AttentionMask MakeAttentionMask(int64_t length, std::optional<int64_t> window,
-                                const std::optional<at::Tensor>& attention_mask, at::Device device);
-
-class AttentionImpl : public torch::nn::Module {
+// A module of a layer that looks along the sequence, or a whole layer: hidden [B, T, H] -> [B, T, H]. forward is virtual so
+// that a decoder can hold layers of any class; a call runs the plan's hooks as any call does.
+class SequenceBlock : public torch::nn::Module {
  public:
-  explicit AttentionImpl(const DecoderConfig& config);
+  virtual at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) = 0;
+};
 
-  // hidden [B, T, H] -> [B, T, H].
-  at::Tensor forward(const at::Tensor& hidden, const RotaryTables& rotary, const AttentionMask& mask);
+// Which keys a query may see. attention_mask: [B, T], nonzero where there is a token; absent: everywhere. `window`: how
+// many positions a token sees, itself included. Nothing is materialised where plain causality says it all.
+std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
+                                            const std::optional<at::Tensor>& attention_mask, at::Device device);
+
+nn::Linear MakeLinear(int64_t in, int64_t out, bool bias);
+
+// [B, T, n * head_dim] -> [B, n, T, head_dim]: n is what this rank holds.
+at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim);
+
+// softmax(q k^T * scale) v, keys and values repeated to as many heads as q has. q [B, n, T, D], k and v [B, m, T, D] with m
+// dividing n -> [B, T, n * D]. Without a scale it is 1 / sqrt(D).
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
+                  double dropout, std::optional<double> scale = std::nullopt);
+
+struct AttentionOptions {
+  bool qkv_bias = false;
+  bool output_bias = false;
+  std::optional<nn::RMSNormOptions> head_norm;  // q_norm and k_norm, over the dims of each head
+  std::optional<double> scale;                  // of the scores; 1 / sqrt(head_dim) otherwise
+  // What queries that grow with their position are multiplied by: [B or 1, 1, T, 1].
+  std::function<at::Tensor(const LayerContext&)> query_scale;
+};
+
+// q_proj, k_proj, v_proj, o_proj, and q_norm and k_norm where the options say so.
+class AttentionImpl : public SequenceBlock {
+ public:
+  AttentionImpl(const DecoderConfig& config, const AttentionOptions& options);
+
+  at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override;
 
  private:
   int64_t head_dim_;
   double dropout_;
+  std::optional<double> scale_;
+  std::function<at::Tensor(const LayerContext&)> query_scale_;
   nn::Linear q_proj_ = nullptr;
   nn::Linear k_proj_ = nullptr;
   nn::Linear v_proj_ = nullptr;
   nn::Linear o_proj_ = nullptr;
+  nn::RMSNorm q_norm_ = nullptr;
+  nn::RMSNorm k_norm_ = nullptr;
 };
-
 MOONSHARD_MODULE(Attention);
+
+// One projection `fused_name` for queries, keys and values, its rows in that order, each head whole: [q | k | v]. A plan
+// cuts each of the three by itself (packed). o_proj as above; no biases.
+class FusedAttentionImpl : public SequenceBlock {
+ public:
+  FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name);
+
+  at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override;
+
+ private:
+  int64_t head_dim_;
+  int64_t queries_per_key_;
+  double dropout_;
+  nn::Linear fused_ = nullptr;
+  nn::Linear o_proj_ = nullptr;
+};
+MOONSHARD_MODULE(FusedAttention);
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
 #include "engine/models/config_reader.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "engine/base/text.h"
 
@@ -9,11 +9,53 @@ namespace {
 
 std::string AtLeast(const JsonValue& least) { return "at least " + WriteJson(least, 0); }
 
+const JsonValue& EmptyObject() {
+  static const JsonValue empty{JsonValue::Object{}};
+  return empty;
+}
+
 }  // namespace
 
 const JsonValue* ConfigReader::Find(std::string_view name) const {
+  asked_.emplace(name);
   const JsonValue* found = object_.Find(name);
   return found != nullptr && found->is_null() ? nullptr : found;
+}
+
+ConfigReader ConfigReader::Object(std::string_view name) {
+  const JsonValue* found = Find(name);
+  if (found != nullptr && !found->is_object()) {
+    RefuseKind<int>(name, *found, "an object");
+    found = nullptr;
+  }
+  return {found == nullptr ? EmptyObject() : *found, file_, prefix_ + std::string(name) + ".", diagnostics_};
+}
+
+void ConfigReader::RequireBool(std::string_view name, bool only, std::string message) {
+  if (Bool(name).value_or(only) != only) Refuse(name, std::move(message), only ? "true" : "false");
+}
+
+void ConfigReader::WarnUnused(std::string_view name, std::string_view user) {
+  const JsonValue* found = Find(name);
+  if (found == nullptr || (found->is_bool() && !found->AsBool())) return;
+  Refuse(name, std::string(user) + " does not use config field '" + prefix_ + std::string(name) + "'");
+  diagnostics_.back().severity = Severity::kWarning;
+}
+
+void ConfigReader::NameUnread(std::string_view user, const std::vector<std::string>& neutral,
+                              const std::vector<std::string>& meaningful) {
+  const auto among = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::binary_search(names.begin(), names.end(), name);
+  };
+  const std::vector<std::string> known(asked_.begin(), asked_.end());
+  for (const std::string& name : object_.Keys()) {
+    if (among(known, name) || among(neutral, name)) continue;
+    const size_t before = diagnostics_.size();
+    WarnUnused(name, user);
+    if (diagnostics_.size() == before) continue;
+    diagnostics_.back().help = DidYouMean(name, known, 0);
+    if (diagnostics_.back().help.empty() && !among(meaningful, name)) diagnostics_.back().severity = Severity::kNote;
+  }
 }
 
 void ConfigReader::Refuse(std::string_view name, std::string message, std::string required, std::string help) {
@@ -66,6 +108,38 @@ std::optional<std::string> ConfigReader::String(std::string_view name) {
   if (found == nullptr) return std::nullopt;
   if (!found->is_string()) return RefuseKind<std::string>(name, *found, "a text");
   return found->AsString();
+}
+
+template <class T, class Read>
+std::optional<std::vector<T>> ConfigReader::List(std::string_view name, const char* wanted, Read read) {
+  const JsonValue* found = Find(name);
+  if (found == nullptr) return std::nullopt;
+  if (!found->is_array()) return RefuseKind<std::vector<T>>(name, *found, wanted);
+  std::vector<T> out;
+  for (const JsonValue& element : found->AsArray()) {
+    const std::optional<T> value = read(element);
+    if (!value) return RefuseKind<std::vector<T>>(name, element, wanted);
+    out.push_back(*value);
+  }
+  return out;
+}
+
+std::optional<std::vector<std::string>> ConfigReader::Strings(std::string_view name) {
+  return List<std::string>(name, "a list of texts", [](const JsonValue& value) {
+    return value.is_string() ? std::optional(value.AsString()) : std::nullopt;
+  });
+}
+
+std::optional<std::vector<int64_t>> ConfigReader::Ints(std::string_view name) {
+  return List<int64_t>(name, "a list of integers", [](const JsonValue& value) {
+    return value.is_int() ? std::optional(value.AsInt()) : std::nullopt;
+  });
+}
+
+std::optional<std::vector<double>> ConfigReader::Numbers(std::string_view name) {
+  return List<double>(name, "a list of numbers", [](const JsonValue& value) {
+    return value.is_number() ? std::optional(value.AsDouble()) : std::nullopt;
+  });
 }
 
 int64_t ConfigReader::RequiredInt(std::string_view name, int64_t least) {

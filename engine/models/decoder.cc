@@ -9,107 +9,88 @@
 namespace moonshard {
 namespace {
 
-at::Tensor Activate(Activation activation, const at::Tensor& x) {
-  switch (activation) {
-    case Activation::kSilu: return at::silu(x);
-    case Activation::kGelu: return at::gelu(x);
-    case Activation::kGeluTanh: return at::gelu(x, "tanh");
-    case Activation::kRelu: return at::relu(x);
-  }
-  Check(false, "unknown activation");
-  return x;
-}
-
-nn::RMSNorm Norm(const DecoderConfig& config) {
-  return nn::RMSNorm(nn::RMSNormOptions(config.hidden_size).eps(config.rms_norm_eps));
-}
+// c tanh(x / c): x where it is small, never beyond c.
+at::Tensor Softcap(const at::Tensor& x, double cap) { return at::tanh(x / cap) * cap; }
 
 }  // namespace
 
-MlpImpl::MlpImpl(const DecoderConfig& config) : activation_(config.hidden_act) {
-  const auto wide = torch::nn::LinearOptions(config.hidden_size, config.intermediate_size).bias(config.mlp_bias);
-  const auto narrow = torch::nn::LinearOptions(config.intermediate_size, config.hidden_size).bias(config.mlp_bias);
-  gate_proj_ = register_module("gate_proj", nn::Linear(wide));
-  up_proj_ = register_module("up_proj", nn::Linear(wide));
-  down_proj_ = register_module("down_proj", nn::Linear(narrow));
+nn::RMSNorm MakeRmsNorm(const DecoderConfig& config) {
+  return nn::RMSNorm(nn::RMSNormOptions(config.hidden_size).eps(config.norm_eps));
 }
 
-at::Tensor MlpImpl::forward(const at::Tensor& hidden) {
-  return down_proj_(Activate(activation_, gate_proj_(hidden)) * up_proj_(hidden));
+MlpSizes MlpSizesOf(const DecoderConfig& config, bool bias) {
+  return {config.hidden_size, config.intermediate_size, config.activation, bias};
 }
 
-DecoderLayerImpl::DecoderLayerImpl(const DecoderConfig& config) {
-  self_attn_ = register_module("self_attn", Attention(config));
-  mlp_ = register_module("mlp", Mlp(config));
-  input_layernorm_ = register_module("input_layernorm", Norm(config));
-  post_attention_layernorm_ = register_module("post_attention_layernorm", Norm(config));
+PreNormLayerImpl::PreNormLayerImpl(PreNormParts parts) : parts_(std::move(parts)) {
+  if (parts_.self_attn) register_module("self_attn", parts_.self_attn);
+  if (parts_.mlp) register_module(parts_.mlp_name, parts_.mlp.module());
+  if (parts_.self_attn) register_module("input_layernorm", parts_.input_layernorm.module());
+  if (parts_.mlp) register_module("post_attention_layernorm", parts_.post_attention_layernorm.module());
 }
 
-at::Tensor DecoderLayerImpl::forward(const at::Tensor& hidden, const RotaryTables& rotary, const AttentionMask& mask) {
-  const at::Tensor attended = hidden + self_attn_(input_layernorm_(hidden), rotary, mask);
-  return attended + mlp_(post_attention_layernorm_(attended));
+PreNormLayerImpl::PreNormLayerImpl(const DecoderConfig& config, std::shared_ptr<SequenceBlock> self_attn,
+                                   UnaryModule mlp, const std::string& mlp_name)
+    : PreNormLayerImpl(
+          PreNormParts{std::move(self_attn), std::move(mlp), MakeRmsNorm(config), MakeRmsNorm(config), mlp_name}) {}
+
+at::Tensor PreNormLayerImpl::forward(const at::Tensor& hidden, const LayerContext& context) {
+  at::Tensor stream = hidden;
+  if (parts_.self_attn) stream = stream + parts_.self_attn->forward(parts_.input_layernorm(stream), context);
+  if (parts_.mlp) stream = stream + parts_.mlp(parts_.post_attention_layernorm(stream));
+  return stream;
 }
 
-DecoderImpl::DecoderImpl(const DecoderConfig& config)
-    : sliding_window_(config.sliding_window),
-      rotary_factor_(config.rope.attention_factor),
-      rotary_frequencies_(RotaryFrequencies(config.rope, config.head_dim)) {
+DecoderImpl::DecoderImpl(const DecoderSpec& spec)
+    : kind_of_layer_(spec.config.kind_of_layer), embedding_scale_(spec.embedding_scale) {
+  const DecoderConfig& config = spec.config;
+  for (const AttentionKind& kind : config.kinds) kinds_.push_back({Rotary(kind.rope), kind.window});
   auto table = torch::nn::EmbeddingOptions(config.vocab_size, config.hidden_size);
   if (config.pad_token_id) table.padding_idx(*config.pad_token_id);
   embed_tokens = register_module("embed_tokens", nn::Embedding(table));
   auto list = register_module("layers", torch::nn::ModuleList());
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    layers.emplace_back(config);
-    list->push_back(layers.back());
+    layers_.push_back(spec.layer(i));
+    list->push_back(std::static_pointer_cast<torch::nn::Module>(layers_.back()));
   }
-  norm = register_module("norm", Norm(config));
+  norm_ = spec.norm ? spec.norm() : UnaryModule(MakeRmsNorm(config));
+  register_module(spec.norm_name, norm_.module());
 }
 
 at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                 const std::optional<at::Tensor>& position_ids) {
   const int64_t length = input_ids.size(1);
   at::Tensor hidden = embed_tokens(input_ids);
+  if (embedding_scale_) {
+    const at::Tensor scale = at::scalar_tensor(*embedding_scale_, at::kFloat).to(hidden.scalar_type());
+    hidden = hidden * scale.item<double>();
+  }
   const at::Tensor positions = position_ids ? *position_ids : at::arange(length, input_ids.options()).unsqueeze(0);
-  rotary_frequencies_ = rotary_frequencies_.to(input_ids.device());
-  const RotaryTables rotary = MakeRotaryTables(rotary_frequencies_, rotary_factor_, positions, hidden.scalar_type());
-  const AttentionMask mask = MakeAttentionMask(length, sliding_window_, attention_mask, input_ids.device());
-  for (DecoderLayer& layer : layers) hidden = layer(hidden, rotary, mask);
-  return norm(hidden);
+  const std::optional<int64_t> known_length = position_ids ? std::nullopt : std::optional(length);
+  std::vector<LayerContext> contexts;
+  for (Kind& kind : kinds_) {
+    contexts.push_back({kind.rotary.Tables(positions, hidden.scalar_type(), known_length),
+                        MakeAttentionMask(length, kind.window, attention_mask, input_ids.device()), positions});
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) hidden = layers_[i]->forward(hidden, contexts[kind_of_layer_[i]]);
+  return norm_(hidden);
 }
 
-DecoderForCausalLmImpl::DecoderForCausalLmImpl(const DecoderConfig& config) {
-  model = register_module("model", Decoder(config));
-  lm_head = register_module("lm_head",
-                            nn::Linear(torch::nn::LinearOptions(config.hidden_size, config.vocab_size).bias(false)));
-  if (config.tie_word_embeddings) lm_head->TieWeight(model->embed_tokens->weight);
+DecoderForCausalLmImpl::DecoderForCausalLmImpl(const DecoderSpec& spec) : logit_softcap_(spec.logit_softcap) {
+  const DecoderConfig& config = spec.config;
+  model_ = register_module("model", Decoder(spec));
+  head_ = spec.head ? spec.head() : UnaryModule(MakeLinear(config.hidden_size, config.vocab_size, /*bias=*/false));
+  register_module("lm_head", head_.module());
+  if (!config.tie_word_embeddings) return;
+  auto* linear = dynamic_cast<nn::LinearImpl*>(head_.module().get());
+  Check(linear != nullptr, "only a Linear can be tied to the embedding");
+  linear->TieWeight(model_->embed_tokens->weight);
 }
 
 at::Tensor DecoderForCausalLmImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                            const std::optional<at::Tensor>& position_ids) {
-  return lm_head(model(input_ids, attention_mask, position_ids));
-}
-
-Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name) {
-  Diagnostics diagnostics;
-  const std::optional<DecoderConfig> decoder = ParseDecoderConfig(config, file_name).Collect(diagnostics);
-  if (!decoder) return diagnostics;
-  DecoderForCausalLm model(*decoder);
-  CausalLm made;
-  made.architecture = decoder->architecture;
-  made.module = model.ptr();
-  made.forward = [model](const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
-                         const std::optional<at::Tensor>& position_ids) mutable {
-    return model(input_ids, attention_mask, position_ids);
-  };
-  return {std::move(made), std::move(diagnostics)};
-}
-
-at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels) {
-  constexpr int64_t kIgnored = -100;
-  const int64_t length = logits.size(1);
-  const at::Tensor predicted = logits.narrow(1, 0, length - 1).to(at::kFloat).reshape({-1, logits.size(2)});
-  const at::Tensor wanted = labels.narrow(1, 1, length - 1).reshape({-1}).to(predicted.device());
-  return at::cross_entropy_loss(predicted, wanted, /*weight=*/{}, at::Reduction::Mean, kIgnored);
+  const at::Tensor logits = head_(model_(input_ids, attention_mask, position_ids));
+  return logit_softcap_ ? Softcap(logits, *logit_softcap_) : logits;
 }
 
 }  // namespace moonshard

@@ -1,25 +1,26 @@
-// The reference Llama-family decoder: LlamaForCausalLM and MistralForCausalLM of Hugging Face, with their module and
-// parameter names, so that checkpoints load by name and plans written for those names hold.
+// The frame of a reference decoder with Hugging Face names, so that checkpoints load by name and plans written for those
+// names hold. An architecture says what its layers, norm and head are (DecoderSpec); all else is here.
 //
-//   model.embed_tokens   model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj,
-//   model.norm                           post_attention_layernorm, mlp.{gate,up,down}_proj}
-//   lm_head              (its weight is embed_tokens' own where the config ties them)
+//   model.embed_tokens   model.layers.N.(the architecture's own)   model.norm   lm_head
 //
-// B is the batch, T the sequence length, H the hidden size, V the vocabulary. Whatever a plan shards, T and positions
-// come from input_ids. Build inside nn::DeferInit for a model that is larger than one rank. Before:
-// ParseDecoderConfig; after: apply/ and loading.
+// lm_head's weight is embed_tokens' own where the config ties them. B is the batch, T the sequence length, H the hidden
+// size, V the vocabulary. Whatever a plan shards, T and positions come from input_ids. Build inside nn::DeferInit for a
+// model that is larger than one rank. Before: architecture.h; after: apply/ and loading.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
 
 #include "engine/models/attention.h"
 #include "engine/models/decoder_config.h"
+#include "engine/models/mlp.h"
+#include "engine/models/rotary.h"
 #include "engine/nn/embedding.h"
 #include "engine/nn/hook.h"
 #include "engine/nn/linear.h"
@@ -27,80 +28,100 @@
 
 namespace moonshard {
 
-// down(act(gate(x)) * up(x)).
-class MlpImpl : public torch::nn::Module {
+// A module of any class that makes a tensor from a tensor, with the way to call it. Made of a holder: `nn::Linear(4, 8)`.
+class UnaryModule {
  public:
-  explicit MlpImpl(const DecoderConfig& config);
-  at::Tensor forward(const at::Tensor& hidden);
+  UnaryModule() = default;
+  template <class Impl>
+  UnaryModule(torch::nn::ModuleHolder<Impl> holder)  // NOLINT(google-explicit-constructor): any holder is one
+      : module_(holder.ptr()), forward_([impl = holder.ptr()](const at::Tensor& x) { return impl->forward(x); }) {}
+
+  explicit operator bool() const { return module_ != nullptr; }
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  at::Tensor operator()(const at::Tensor& x) const { return forward_(x); }
 
  private:
-  Activation activation_;
-  nn::Linear gate_proj_ = nullptr;
-  nn::Linear up_proj_ = nullptr;
-  nn::Linear down_proj_ = nullptr;
+  std::shared_ptr<torch::nn::Module> module_;
+  std::function<at::Tensor(const at::Tensor&)> forward_;
 };
-MOONSHARD_MODULE(Mlp);
 
-// hidden [B, T, H] -> [B, T, H]; T may be a piece of the sequence, for the residual stream is never looked into.
-class DecoderLayerImpl : public torch::nn::Module {
+// The parts of a layer that norms its inputs. A part that is missing is left out, with its norm.
+struct PreNormParts {
+  std::shared_ptr<SequenceBlock> self_attn;
+  UnaryModule mlp;
+  UnaryModule input_layernorm;           // before self_attn
+  UnaryModule post_attention_layernorm;  // before mlp
+  std::string mlp_name = "mlp";
+};
+
+// h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a piece of the sequence: the
+// residual stream is never looked into.
+class PreNormLayerImpl : public SequenceBlock {
  public:
-  explicit DecoderLayerImpl(const DecoderConfig& config);
-  at::Tensor forward(const at::Tensor& hidden, const RotaryTables& rotary, const AttentionMask& mask);
+  explicit PreNormLayerImpl(PreNormParts parts);
+  // RMS norms as `config` says.
+  PreNormLayerImpl(const DecoderConfig& config, std::shared_ptr<SequenceBlock> self_attn, UnaryModule mlp,
+                   const std::string& mlp_name = "mlp");
+  at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override;
 
  private:
-  nn::RMSNorm input_layernorm_ = nullptr;
-  Attention self_attn_ = nullptr;
-  nn::RMSNorm post_attention_layernorm_ = nullptr;
-  Mlp mlp_ = nullptr;
+  PreNormParts parts_;
 };
-MOONSHARD_MODULE(DecoderLayer);
+MOONSHARD_MODULE(PreNormLayer);
+
+// What an architecture makes of its config: the numbers, and how to make its modules. Nothing is built before all of the
+// config is found right.
+struct DecoderSpec {
+  DecoderConfig config;
+  std::function<std::shared_ptr<SequenceBlock>(int64_t index)> layer;
+  std::function<UnaryModule()> norm;  // RMSNorm over the hidden size where not said
+  std::string norm_name = "norm";
+  std::function<UnaryModule()> head;      // a Linear without bias where not said
+  std::optional<double> embedding_scale;  // multiplies what embed_tokens returns, rounded to its dtype
+  std::optional<double> logit_softcap;    // c tanh(logits / c)
+};
+
+nn::RMSNorm MakeRmsNorm(const DecoderConfig& config);
+// The sizes of an MLP as wide as `config` says.
+MlpSizes MlpSizesOf(const DecoderConfig& config, bool bias = false);
 
 class DecoderImpl : public torch::nn::Module {
  public:
-  explicit DecoderImpl(const DecoderConfig& config);
+  explicit DecoderImpl(const DecoderSpec& spec);
   // input_ids int64 [B, T] -> the last hidden states [B, T, H].
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt);
 
   nn::Embedding embed_tokens = nullptr;
-  std::vector<DecoderLayer> layers;
-  nn::RMSNorm norm = nullptr;
 
  private:
-  std::optional<int64_t> sliding_window_;
-  double rotary_factor_;
-  at::Tensor rotary_frequencies_;
+  struct Kind {
+    Rotary rotary;
+    std::optional<int64_t> window;
+  };
+
+  std::vector<Kind> kinds_;
+  std::vector<size_t> kind_of_layer_;
+  std::vector<std::shared_ptr<SequenceBlock>> layers_;
+  UnaryModule norm_;
+  std::optional<double> embedding_scale_;
 };
 MOONSHARD_MODULE(Decoder);
 
 class DecoderForCausalLmImpl : public torch::nn::Module {
  public:
-  explicit DecoderForCausalLmImpl(const DecoderConfig& config);
+  explicit DecoderForCausalLmImpl(const DecoderSpec& spec);
 
   // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B, T]: nonzero where there is a
   // token, default everywhere. position_ids int64 [B or 1, T]: default 0 .. T-1.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt);
 
-  Decoder model = nullptr;
-  nn::Linear lm_head = nullptr;
+ private:
+  Decoder model_ = nullptr;
+  UnaryModule head_;
+  std::optional<double> logit_softcap_;
 };
 MOONSHARD_MODULE(DecoderForCausalLm);
-
-// A reference model as the program uses it: any architecture, one way to call it.
-struct CausalLm {
-  std::string architecture;
-  std::shared_ptr<torch::nn::Module> module;
-  // input_ids, attention_mask, position_ids -> logits, as DecoderForCausalLmImpl::forward.
-  std::function<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
-      forward;
-};
-
-// The reference model for a config.json. Errors as ParseDecoderConfig.
-Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
-
-// Mean cross entropy of predicting token t+1 from t, float32 scalar. logits [B, T, V], labels int64 [B, T]; labels of
-// -100 count nothing. NaN where no label counts. As transformers' ForCausalLMLoss.
-at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace moonshard

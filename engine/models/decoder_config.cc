@@ -1,198 +1,143 @@
 #include "engine/models/decoder_config.h"
 
-#include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "engine/base/text.h"
-#include "engine/models/config_reader.h"
-#include "engine/models/rope_config.h"
 
 namespace moonshard {
 namespace {
 
-constexpr std::string_view kLlama = "LlamaForCausalLM";
-constexpr std::string_view kMistral = "MistralForCausalLM";
+void ReadSizes(ConfigReader& fields, const DecoderDefaults& defaults, DecoderConfig& config) {
+  config.vocab_size = fields.RequiredInt("vocab_size", 1);
+  config.hidden_size = fields.RequiredInt("hidden_size", 1);
+  if (defaults.has_intermediate_size) config.intermediate_size = fields.RequiredInt("intermediate_size", 1);
+  config.num_hidden_layers = fields.RequiredInt("num_hidden_layers", 0);
+  config.num_attention_heads = fields.RequiredInt("num_attention_heads", 1);
+  const int64_t heads = config.num_attention_heads;
+  const int64_t unsaid = fields.Has("num_key_value_heads") ? heads : defaults.num_key_value_heads.value_or(heads);
+  config.num_key_value_heads = fields.Int("num_key_value_heads", 1).value_or(unsaid);
+  if (heads % config.num_key_value_heads != 0) {
+    fields.Refuse("num_key_value_heads",
+                  "num_key_value_heads must divide num_attention_heads (" + std::to_string(heads) + ")");
+  }
+  const bool derived = fields.Find("head_dim") == nullptr && (!defaults.head_dim || fields.Has("head_dim"));
+  config.head_dim = fields.Int("head_dim", 1).value_or(derived ? config.hidden_size / heads : *defaults.head_dim);
+  if (derived && config.hidden_size % heads != 0) {
+    fields.Refuse("hidden_size", "without a head_dim, num_attention_heads must divide hidden_size");
+  }
+  config.max_position_embeddings = fields.Int("max_position_embeddings", 1).value_or(defaults.max_position_embeddings);
+}
 
-// Fields that ParseDecoderConfig reads, or that mean nothing for logits, loss and gradients of given token ids. Sorted.
-const std::vector<std::string>& KnownFields() {
+void ReadPadding(ConfigReader& fields, const DecoderDefaults& defaults, DecoderConfig& config) {
+  config.pad_token_id = fields.Int("pad_token_id", -config.vocab_size);
+  if (!fields.Has("pad_token_id")) config.pad_token_id = defaults.pad_token_id;
+  if (config.pad_token_id.value_or(0) < 0) *config.pad_token_id += config.vocab_size;
+  if (config.pad_token_id.value_or(0) >= config.vocab_size) {
+    fields.Refuse("pad_token_id", "pad_token_id is outside the vocabulary",
+                  "less than vocab_size (" + std::to_string(config.vocab_size) + ")");
+  }
+}
+
+constexpr std::string_view kFull = "full_attention";
+constexpr std::string_view kSliding = "sliding_attention";
+
+}  // namespace
+
+DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults) {
+  DecoderConfig config;
+  ReadSizes(fields, defaults, config);
+  ReadPadding(fields, defaults, config);
+  config.norm_eps = fields.Number(defaults.norm_eps_name, 0).value_or(defaults.norm_eps);
+  config.activation = ReadActivation(fields, defaults.activation_name, defaults.activation);
+  config.attention_dropout = fields.Number("attention_dropout", 0).value_or(0.0);
+  config.tie_word_embeddings = fields.Bool("tie_word_embeddings").value_or(defaults.tie_word_embeddings);
+  const std::string old_dtype = fields.String("torch_dtype").value_or("");
+  config.dtype = fields.String("dtype").value_or(old_dtype);
+  if (fields.Find("quantization_config") != nullptr) {
+    fields.Refuse("quantization_config", "quantized checkpoints are not computed here", "",
+                  "use the checkpoint that it was quantized from");
+  }
+  if (defaults.one_rope) {
+    config.kinds[0].rope = ReadRope(fields, config.head_dim, config.max_position_embeddings, defaults.rope);
+  }
+  config.kind_of_layer.assign(static_cast<size_t>(config.num_hidden_layers), 0);
+  return config;
+}
+
+void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config) {
+  const std::string expected(config.kinds[0].window ? kSliding : kFull);
+  const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
+  for (const std::string& type : types.value_or(std::vector<std::string>{})) {
+    if (type == expected) continue;
+    fields.Refuse("layer_types", "layers that differ in their attention are not computed here",
+                  "'" + expected + "' for every layer");
+    return;
+  }
+}
+
+void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
+                       bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config) {
+  const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
+  if (types && static_cast<int64_t>(types->size()) != config.num_hidden_layers) {
+    fields.Refuse("layer_types", "layer_types must name the attention of each layer",
+                  std::to_string(config.num_hidden_layers) + " of them");
+    return;
+  }
+  bool any = false;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const size_t at = static_cast<size_t>(layer);
+    if (types && (*types)[at] != kFull && (*types)[at] != kSliding) {
+      fields.Refuse("layer_types", "layer type '" + (*types)[at] + "' is not computed here",
+                    "full_attention or sliding_attention");
+      return;
+    }
+    const bool slides = types ? (*types)[at] == kSliding : window && is_sliding(layer, n);
+    config.kind_of_layer[at] = slides ? 1 : 0;
+    any = any || slides;
+  }
+  if (any && !window) {
+    fields.Refuse("layer_types", "a layer has sliding attention, but the config gives no window", "",
+                  "set sliding_window, and use_sliding_window where the architecture has it");
+  }
+  config.kinds.push_back({config.kinds[0].rope, window});
+}
+
+void ReadWindowOfLastLayers(ConfigReader& fields, DecoderConfig& config) {
+  const int64_t full_layers = fields.Int("max_window_layers", 0).value_or(28);
+  std::optional<int64_t> window = fields.Int("sliding_window", 1);
+  if (!fields.Has("sliding_window")) window = 4096;  // null means none
+  if (!fields.Bool("use_sliding_window").value_or(false)) window.reset();
+  ReadSlidingLayers(
+      fields, window, [](int64_t layer, int64_t full) { return layer >= full; }, full_layers, config);
+}
+
+void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (fields.Number(name, 0).value_or(0) == 0) continue;
+    fields.Refuse(name, "dropout '" + name + "' is not applied: the numbers are those of eval()", "0");
+    fields.diagnostics().back().severity = Severity::kWarning;
+  }
+}
+
+const std::vector<std::string>& NeutralFields() {
   static const std::vector<std::string> fields = Split(
-      "_name_or_path add_cross_attention architectures attention_bias attention_dropout auto_map "
-      "bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward "
-      "cross_attention_hidden_size decoder_start_token_id dtype eos_token_id finetuning_task head_dim "
-      "hidden_act hidden_size id2label initializer_range intermediate_size is_decoder is_encoder_decoder "
-      "label2id layer_types max_position_embeddings mlp_bias model_type num_attention_heads "
-      "num_hidden_layers num_key_value_heads original_max_position_embeddings output_attentions "
-      "output_hidden_states pad_token_id partial_rotary_factor prefix pretraining_tp problem_type "
-      "pruned_heads quantization_config return_dict rms_norm_eps rope_parameters rope_scaling rope_theta "
-      "sliding_window tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version "
-      "use_cache vocab_size",
+      "_name_or_path add_cross_attention architectures auto_map bad_words_ids begin_suppress_tokens bos_token_id "
+      "chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id eos_token_id finetuning_task "
+      "id2label "
+      "initializer_range is_decoder is_encoder_decoder label2id model_type output_attentions output_hidden_states "
+      "prefix pretraining_tp problem_type pruned_heads return_dict tokenizer_class torchscript transformers_version "
+      "use_cache",
       ' ');
   return fields;
 }
 
-std::optional<Activation> ActivationOf(std::string_view name) {
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
-  if (name == "relu") return Activation::kRelu;
-  return std::nullopt;
-}
-
-// The first of `architectures`, else what model_type stands for.
-std::string ArchitectureOf(const JsonValue& config) {
-  const JsonValue* list = config.Find("architectures");
-  if (list != nullptr && list->is_array() && !list->AsArray().empty() && list->AsArray()[0].is_string()) {
-    return list->AsArray()[0].AsString();
-  }
-  const JsonValue* type = config.Find("model_type");
-  if (type != nullptr && type->is_string()) {
-    if (type->AsString() == "llama") return std::string(kLlama);
-    if (type->AsString() == "mistral") return std::string(kMistral);
-    return type->AsString();
-  }
-  return {};
-}
-
-class Parser {
- public:
-  Parser(const JsonValue& json, std::string file)
-      : json_(json), file_(std::move(file)), fields_(json, file_, "", diagnostics_) {}
-
-  Result<DecoderConfig> Run() {
-    if (!json_.is_object()) {
-      fields_.Refuse("", std::string("the config is of kind ") + json_.KindName(), "an object");
-      return diagnostics_;
-    }
-    config_.architecture = ArchitectureOf(json_);
-    const std::vector<std::string>& known = DecoderArchitectures();
-    if (!std::binary_search(known.begin(), known.end(), config_.architecture)) {
-      fields_.Refuse("architectures",
-                     "architecture '" + config_.architecture + "' has no reference implementation here",
-                     Join(known, " or "));
-      return diagnostics_;
-    }
-    ReadSizes();
-    ReadRest();
-    ReadWindow();
-    ReadLayerTypes();
-    config_.rope = ParseRopeConfig(json_, config_.max_position_embeddings, file_, diagnostics_);
-    NameUnknownFields();
-    return {std::move(config_), std::move(diagnostics_)};
-  }
-
- private:
-  bool is_mistral() const { return config_.architecture == kMistral; }
-
-  void ReadSizes() {
-    config_.vocab_size = fields_.RequiredInt("vocab_size", 1);
-    config_.hidden_size = fields_.RequiredInt("hidden_size", 1);
-    config_.intermediate_size = fields_.RequiredInt("intermediate_size", 1);
-    config_.num_hidden_layers = fields_.RequiredInt("num_hidden_layers", 0);
-    config_.num_attention_heads = fields_.RequiredInt("num_attention_heads", 1);
-    const int64_t heads = config_.num_attention_heads;
-    config_.num_key_value_heads = fields_.Int("num_key_value_heads", 1).value_or(heads);
-    if (heads % config_.num_key_value_heads != 0) {
-      fields_.Refuse("num_key_value_heads",
-                     "num_key_value_heads must divide num_attention_heads (" + std::to_string(heads) + ")");
-    }
-    config_.head_dim = fields_.Int("head_dim", 1).value_or(config_.hidden_size / heads);
-    if (fields_.Find("head_dim") == nullptr && config_.hidden_size % heads != 0) {
-      fields_.Refuse("hidden_size", "without a head_dim, num_attention_heads must divide hidden_size");
-    }
-    if (config_.head_dim % 2 != 0) {
-      fields_.Refuse("head_dim",
-                     "rotary position embedding needs an even head_dim, not " + std::to_string(config_.head_dim));
-    }
-    config_.max_position_embeddings = fields_.Int("max_position_embeddings", 1).value_or(is_mistral() ? 131072 : 2048);
-  }
-
-  void ReadRest() {
-    config_.rms_norm_eps = fields_.Number("rms_norm_eps", 0).value_or(1e-6);
-    config_.attention_dropout = fields_.Number("attention_dropout", 0).value_or(0.0);
-    config_.tie_word_embeddings = fields_.Bool("tie_word_embeddings").value_or(false);
-    config_.attention_bias = fields_.Bool("attention_bias").value_or(false);
-    config_.mlp_bias = fields_.Bool("mlp_bias").value_or(false);
-    if (is_mistral()) {
-      if (config_.attention_bias) Unused("attention_bias");
-      if (config_.mlp_bias) Unused("mlp_bias");
-      config_.attention_bias = config_.mlp_bias = false;
-    }
-    const std::string activation = fields_.String("hidden_act").value_or("silu");
-    if (const std::optional<Activation> known = ActivationOf(activation)) {
-      config_.hidden_act = *known;
-    } else {
-      fields_.Refuse("hidden_act", "activation '" + activation + "' is not computed here",
-                     "silu, swish, gelu, gelu_new, gelu_pytorch_tanh or relu");
-    }
-    config_.pad_token_id = fields_.Int("pad_token_id", -config_.vocab_size);
-    if (config_.pad_token_id.value_or(0) < 0) *config_.pad_token_id += config_.vocab_size;
-    if (config_.pad_token_id.value_or(0) >= config_.vocab_size) {
-      fields_.Refuse("pad_token_id", "pad_token_id is outside the vocabulary",
-                     "less than vocab_size (" + std::to_string(config_.vocab_size) + ")");
-    }
-    config_.dtype = fields_.String("dtype").value_or(fields_.String("torch_dtype").value_or(""));
-    if (fields_.Find("quantization_config") != nullptr) {
-      fields_.Refuse("quantization_config", "quantized checkpoints are not computed here", "",
-                     "use the checkpoint that it was quantized from");
-    }
-  }
-
-  void ReadWindow() {
-    config_.sliding_window = fields_.Int("sliding_window", 1);
-    if (!is_mistral()) {
-      if (config_.sliding_window) Unused("sliding_window");
-      config_.sliding_window.reset();
-    } else if (json_.Find("sliding_window") == nullptr) {
-      config_.sliding_window = 4096;  // transformers' default; null means none
-    }
-  }
-
-  void ReadLayerTypes() {
-    const JsonValue* types = fields_.Find("layer_types");
-    if (types == nullptr) return;
-    const std::string expected = config_.sliding_window ? "sliding_attention" : "full_attention";
-    bool same = types->is_array();
-    if (same) {
-      for (const JsonValue& type : types->AsArray()) same = same && type.is_string() && type.AsString() == expected;
-    }
-    if (!same) {
-      fields_.Refuse("layer_types", "layers that differ in their attention are not computed here",
-                     "'" + expected + "' for every layer");
-    }
-  }
-
-  // transformers does not read the field either: say so and go on.
-  void Unused(std::string_view name) {
-    fields_.Refuse(name, config_.architecture + " does not use config field '" + std::string(name) + "'");
-    diagnostics_.back().severity = Severity::kWarning;
-  }
-
-  void NameUnknownFields() {
-    const std::vector<std::string>& known = KnownFields();
-    for (const std::string& name : json_.Keys()) {
-      if (std::binary_search(known.begin(), known.end(), name)) continue;
-      Unused(name);
-      diagnostics_.back().help = DidYouMean(name, known, 0);
-      if (diagnostics_.back().help.empty()) diagnostics_.back().severity = Severity::kNote;
-    }
-  }
-
-  const JsonValue& json_;
-  std::string file_;
-  Diagnostics diagnostics_;
-  ConfigReader fields_;
-  DecoderConfig config_;
-};
-
-}  // namespace
-
-const std::vector<std::string>& DecoderArchitectures() {
-  static const std::vector<std::string> architectures = {std::string(kLlama), std::string(kMistral)};
-  return architectures;
-}
-
-Result<DecoderConfig> ParseDecoderConfig(const JsonValue& config, const std::string& file_name) {
-  return Parser(config, file_name).Run();
+const std::vector<std::string>& MeaningfulFields() {
+  static const std::vector<std::string> fields = Split(
+      "attention_bias attn_logit_softcapping final_logit_softcapping head_dim layer_types mlp_bias num_experts "
+      "num_local_experts partial_rotary_factor qk_layernorm query_pre_attn_scalar sliding_window use_sliding_window",
+      ' ');
+  return fields;
 }
 
 }  // namespace moonshard

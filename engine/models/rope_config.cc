@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
-
-#include "engine/base/text.h"
-#include "engine/models/config_reader.h"
 
 namespace moonshard {
 namespace {
@@ -14,36 +13,19 @@ namespace {
 // YaRN's temperature (Peng et al. 2023, arXiv:2309.00071, equation 22), with DeepSeek's generalisation.
 double YarnScale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
-// The fields that a type reads, besides rope_type, type and rope_theta.
-std::vector<std::string> FieldsOf(RopeConfig::Type type) {
-  switch (type) {
-    case RopeConfig::Type::kDefault: return {};
-    case RopeConfig::Type::kLinear: return {"factor"};
-    case RopeConfig::Type::kLlama3:
-      return {"factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"};
-    case RopeConfig::Type::kYarn:
-      return {"attention_factor",
-              "beta_fast",
-              "beta_slow",
-              "factor",
-              "mscale",
-              "mscale_all_dim",
-              "original_max_position_embeddings",
-              "truncate"};
-  }
-  return {};
-}
-
 void ReadLlama3(ConfigReader& fields, RopeConfig& rope) {
   rope.factor = fields.RequiredNumber("factor", 0);
   rope.low_freq_factor = fields.RequiredNumber("low_freq_factor", 0);
   rope.high_freq_factor = fields.RequiredNumber("high_freq_factor", 0);
 }
 
+// The factor that is meant where a config gives the two lengths instead.
+double LengthRatio(const RopeConfig& rope, int64_t max_position_embeddings) {
+  return static_cast<double>(max_position_embeddings) / static_cast<double>(rope.original_max_position_embeddings);
+}
+
 void ReadYarn(ConfigReader& fields, int64_t max_position_embeddings, RopeConfig& rope) {
-  const double implied =
-      static_cast<double>(max_position_embeddings) / static_cast<double>(rope.original_max_position_embeddings);
-  rope.factor = fields.Number("factor", 0).value_or(implied);
+  rope.factor = fields.Number("factor", 0).value_or(LengthRatio(rope, max_position_embeddings));
   const auto positive_or = [&](const char* name, double otherwise) {
     const double value = fields.Number(name, 0).value_or(0);
     return value == 0 ? otherwise : value;
@@ -60,68 +42,114 @@ void ReadYarn(ConfigReader& fields, int64_t max_position_embeddings, RopeConfig&
   rope.attention_factor = fields.Number("attention_factor", 0).value_or(rope.attention_factor);
 }
 
-void NameUnusedFields(const JsonValue& json, ConfigReader& fields, RopeConfig::Type type, const std::string& type_name,
-                      Diagnostics& diagnostics) {
-  std::vector<std::string> known = FieldsOf(type);
-  for (const char* common : {"partial_rotary_factor", "rope_theta", "rope_type", "type"}) known.emplace_back(common);
-  for (const std::string& name : json.Keys()) {
-    if (std::find(known.begin(), known.end(), name) != known.end() || fields.Find(name) == nullptr) continue;
-    fields.Refuse(name, "rope type '" + type_name + "' does not use '" + name + "'", "", DidYouMean(name, known, 0));
-    diagnostics.back().severity = Severity::kWarning;
+std::vector<double> ReadStretches(ConfigReader& fields, std::string_view name, int64_t dims) {
+  if (fields.Find(name) == nullptr) {
+    fields.Refuse(name, std::string("longrope needs '").append(name).append("'"), "a number for each pair of dims");
+    return {};
   }
+  std::vector<double> out = fields.Numbers(name).value_or(std::vector<double>{});
+  if (static_cast<int64_t>(out.size()) != dims / 2) {
+    fields.Refuse(name, std::string(name).append(" must have a number for each pair of dims that is turned"),
+                  std::to_string(dims / 2) + " numbers");
+  }
+  for (const double value : out) {
+    if (!(value > 0)) fields.Refuse(name, std::string(name).append(" must hold numbers greater than zero"));
+  }
+  return out;
+}
+
+// LongRoPE (Ding et al. 2024, arXiv:2402.13753) as transformers computes it.
+void ReadLongrope(ConfigReader& fields, int64_t max_position_embeddings, RopeConfig& rope) {
+  rope.factor = fields.Number("factor", 0).value_or(LengthRatio(rope, max_position_embeddings));
+  rope.short_factor = ReadStretches(fields, "short_factor", rope.dims);
+  rope.long_factor = ReadStretches(fields, "long_factor", rope.dims);
+  const double length = static_cast<double>(rope.original_max_position_embeddings);
+  rope.attention_factor = rope.factor <= 1 ? 1.0 : std::sqrt(1 + std::log(rope.factor) / std::log(length));
+  rope.attention_factor = fields.Number("attention_factor", 0).value_or(rope.attention_factor);
+}
+
+// How many dims of a head are turned.
+int64_t TurnedDims(ConfigReader& top, ConfigReader& rope, int64_t head_dim, const RopeDefaults& defaults) {
+  const double part = rope.Number("partial_rotary_factor", 0)
+                          .value_or(top.Number("partial_rotary_factor", 0).value_or(defaults.partial_rotary_factor));
+  const auto dims = static_cast<int64_t>(static_cast<double>(head_dim) * part);
+  ConfigReader& where = rope.Find("partial_rotary_factor") != nullptr ? rope : top;
+  if (!defaults.turns_part && part != 1.0) {
+    where.Refuse("partial_rotary_factor", "rotating only part of each head is not computed here", "1.0");
+  } else if (part == 1.0 && (dims % 2 != 0 || dims < 2)) {
+    top.Refuse("head_dim", "rotary position embedding needs an even head_dim, not " + std::to_string(head_dim));
+  } else if (dims % 2 != 0 || dims < 2 || dims > head_dim) {
+    where.Refuse("partial_rotary_factor", "rotary position embedding turns an even number of dims, not " +
+                                              std::to_string(dims) + " of " + std::to_string(head_dim));
+  }
+  return dims;
+}
+
+struct NamedType {
+  const char* name;
+  RopeConfig::Type type;
+};
+
+constexpr NamedType kTypes[] = {{"default", RopeConfig::Type::kDefault},
+                                {"linear", RopeConfig::Type::kLinear},
+                                {"llama3", RopeConfig::Type::kLlama3},
+                                {"yarn", RopeConfig::Type::kYarn},
+                                {"longrope", RopeConfig::Type::kLongrope}};
+
+std::optional<NamedType> ReadType(ConfigReader& fields, const RopeDefaults& defaults) {
+  const std::string old_name = fields.String("type").value_or("default");
+  const std::string name = fields.String("rope_type").value_or(old_name);
+  const bool means_longrope = defaults.yarn_means_longrope && (name == "su" || name == "yarn");
+  const std::string_view meant = means_longrope ? std::string_view("longrope") : std::string_view(name);
+  for (const NamedType& known : kTypes) {
+    if (meant == known.name) return known;
+  }
+  fields.Refuse(fields.Find("rope_type") != nullptr ? "rope_type" : "type",
+                "rope type '" + name + "' is not computed here", "default, linear, llama3, yarn or longrope");
+  return std::nullopt;
 }
 
 }  // namespace
 
-RopeConfig ParseRopeConfig(const JsonValue& config, int64_t max_position_embeddings, const std::string& file_name,
-                           Diagnostics& diagnostics) {
-  ConfigReader top(config, file_name, "", diagnostics);
-  RopeConfig rope;
-  rope.theta = top.Number("rope_theta", 0).value_or(10000.0);
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const JsonValue* found = top.Find(name);
-    if (found != nullptr && !found->is_object())
-      top.Refuse(name, std::string(name) + " is of kind " + found->KindName(), "an object");
-  }
-  const auto object = [&](const char* name) -> const JsonValue* {
-    const JsonValue* found = top.Find(name);
-    return found != nullptr && found->is_object() && !found->AsObject().empty() ? found : nullptr;
-  };
-  const char* where = object("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
-  const JsonValue empty{JsonValue::Object{}};
-  const JsonValue* json = object(where) != nullptr ? object(where) : &empty;
-  ConfigReader fields(*json, file_name, std::string(where) + ".", diagnostics);
+ConfigReader RopeObject(ConfigReader& top) {
+  const ConfigReader scaling = top.Object("rope_scaling");
+  const ConfigReader parameters = top.Object("rope_parameters");
+  return scaling.empty() ? parameters : scaling;
+}
 
-  rope.theta = fields.Number("rope_theta", 0).value_or(rope.theta);
-  const double rotated =
-      fields.Number("partial_rotary_factor", 0).value_or(top.Number("partial_rotary_factor", 0).value_or(1.0));
-  if (rotated != 1.0) {
-    (fields.Find("partial_rotary_factor") != nullptr ? fields : top)
-        .Refuse("partial_rotary_factor", "rotating only part of each head is not computed here", "1.0");
-  }
-  const std::string type = fields.String("rope_type").value_or(fields.String("type").value_or("default"));
-  if (type == "default") {
-    rope.type = RopeConfig::Type::kDefault;
-  } else if (type == "linear") {
-    rope.type = RopeConfig::Type::kLinear;
-    rope.factor = fields.RequiredNumber("factor", 0);
-  } else if (type == "llama3" || type == "yarn") {
+RopeConfig ReadRopeObject(ConfigReader& top, ConfigReader& fields, int64_t head_dim, int64_t max_position_embeddings,
+                          const RopeDefaults& defaults) {
+  RopeConfig rope;
+  rope.theta = fields.Number("rope_theta", 0).value_or(defaults.theta);
+  rope.dims = TurnedDims(top, fields, head_dim, defaults);
+  const std::optional<NamedType> named = ReadType(fields, defaults);
+  if (!named) return rope;
+  rope.type = named->type;
+  if (rope.type == RopeConfig::Type::kLinear) rope.factor = fields.RequiredNumber("factor", 0);
+  if (rope.type != RopeConfig::Type::kDefault && rope.type != RopeConfig::Type::kLinear) {
     // A length beside the rope parameters goes before the one inside, as in transformers.
-    rope.original_max_position_embeddings =
-        top.Int("original_max_position_embeddings", 1)
-            .value_or(fields.Int("original_max_position_embeddings", 1).value_or(max_position_embeddings));
-    rope.type = type == "yarn" ? RopeConfig::Type::kYarn : RopeConfig::Type::kLlama3;
-    type == "yarn" ? ReadYarn(fields, max_position_embeddings, rope) : ReadLlama3(fields, rope);
-  } else {
-    const char* name = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
-    fields.Refuse(name, "rope type '" + type + "' is not computed here", "default, linear, llama3 or yarn");
-    return rope;
+    const int64_t inside = fields.Int("original_max_position_embeddings", 1).value_or(max_position_embeddings);
+    rope.original_max_position_embeddings = top.Int("original_max_position_embeddings", 1)
+                                                .value_or(defaults.original_max_position_embeddings.value_or(inside));
   }
+  if (rope.type == RopeConfig::Type::kLlama3) ReadLlama3(fields, rope);
+  if (rope.type == RopeConfig::Type::kYarn) ReadYarn(fields, max_position_embeddings, rope);
+  if (rope.type == RopeConfig::Type::kLongrope) ReadLongrope(fields, max_position_embeddings, rope);
   for (const auto& [name, value] : {std::pair("rope_theta", rope.theta), std::pair("factor", rope.factor)}) {
     if (!(value > 0)) fields.Refuse(name, std::string(name) + " must be greater than zero");
   }
-  NameUnusedFields(*json, fields, rope.type, type, diagnostics);
+  for (const std::string& name : defaults.also_reads) fields.Find(name);
+  fields.NameUnread("rope type '" + std::string(named->name) + "'", {}, fields.json().Keys());
   return rope;
+}
+
+RopeConfig ReadRope(ConfigReader& top, int64_t head_dim, int64_t max_position_embeddings,
+                    const RopeDefaults& defaults) {
+  RopeDefaults outside = defaults;
+  outside.theta = top.Number("rope_theta", 0).value_or(defaults.theta);
+  top.Find("original_max_position_embeddings");
+  ConfigReader rope = RopeObject(top);
+  return ReadRopeObject(top, rope, head_dim, max_position_embeddings, outside);
 }
 
 }  // namespace moonshard

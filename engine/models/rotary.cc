@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -28,26 +29,31 @@ at::Tensor StretchLlama3(const RopeConfig& rope, const at::Tensor& frequencies) 
   return at::where(between, blended, stretched);
 }
 
-// The dim (of head_dim) that turns `rotations` times over the original length.
-double DimOfRotations(const RopeConfig& rope, int64_t head_dim, double rotations) {
+// The dim (of those turned) that turns `rotations` times over the original length.
+double DimOfRotations(const RopeConfig& rope, double rotations) {
   const double length = static_cast<double>(rope.original_max_position_embeddings);
-  return static_cast<double>(head_dim) * std::log(length / (rotations * kTwoPi)) / (2 * std::log(rope.theta));
+  return static_cast<double>(rope.dims) * std::log(length / (rotations * kTwoPi)) / (2 * std::log(rope.theta));
 }
 
 // YaRN (Peng et al. 2023, arXiv:2309.00071): fast dims stay, slow ones are interpolated, a ramp between.
-at::Tensor StretchYarn(const RopeConfig& rope, int64_t head_dim, const at::Tensor& periods) {
-  double low = DimOfRotations(rope, head_dim, rope.beta_fast);
-  double high = DimOfRotations(rope, head_dim, rope.beta_slow);
+at::Tensor StretchYarn(const RopeConfig& rope, const at::Tensor& periods) {
+  double low = DimOfRotations(rope, rope.beta_fast);
+  double high = DimOfRotations(rope, rope.beta_slow);
   if (rope.truncate) {
     low = std::floor(low);
     high = std::ceil(high);
   }
   low = std::max(low, 0.0);
-  high = std::min(high, static_cast<double>(head_dim - 1));
+  high = std::min(high, static_cast<double>(rope.dims - 1));
   if (low == high) high += 0.001;
-  const at::Tensor dims = at::arange(head_dim / 2, at::kFloat);
+  const at::Tensor dims = at::arange(rope.dims / 2, at::kFloat);
   const at::Tensor kept = 1 - at::clamp((dims - low) / (high - low), 0, 1);
   return 1.0 / (rope.factor * periods) * (1 - kept) + 1.0 / periods * kept;
+}
+
+// LongRoPE (Ding et al. 2024, arXiv:2402.13753): a stretch of its own for each pair of dims.
+at::Tensor StretchLongrope(const std::vector<double>& stretches, const at::Tensor& periods) {
+  return 1.0 / (at::tensor(stretches, at::kFloat) * periods);
 }
 
 // (x1, x2) -> (-x2, x1), the halves of the last dim.
@@ -58,15 +64,18 @@ at::Tensor RotateHalf(const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t head_dim) {
-  const at::Tensor exponents = at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / head_dim;
+at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t length) {
+  const at::Tensor exponents = at::arange(0, rope.dims, 2, at::kLong).to(at::kFloat) / rope.dims;
   const at::Tensor periods = at::pow(rope.theta, exponents);
   at::Tensor frequencies = 1.0 / periods;
   switch (rope.type) {
     case RopeConfig::Type::kDefault: return frequencies;
     case RopeConfig::Type::kLinear: return frequencies / rope.factor;
     case RopeConfig::Type::kLlama3: return StretchLlama3(rope, frequencies);
-    case RopeConfig::Type::kYarn: return StretchYarn(rope, head_dim, periods);
+    case RopeConfig::Type::kYarn: return StretchYarn(rope, periods);
+    case RopeConfig::Type::kLongrope:
+      return StretchLongrope(length > rope.original_max_position_embeddings ? rope.long_factor : rope.short_factor,
+                             periods);
   }
   return frequencies;
 }
@@ -82,7 +91,27 @@ RotaryTables MakeRotaryTables(const at::Tensor& frequencies, double attention_fa
 at::Tensor ApplyRotary(const at::Tensor& heads, const RotaryTables& tables) {
   const at::Tensor cos = tables.first.unsqueeze(1);
   const at::Tensor sin = tables.second.unsqueeze(1);
-  return heads * cos + RotateHalf(heads) * sin;
+  const int64_t dims = cos.size(-1), rest = heads.size(-1) - dims;
+  if (rest == 0) return heads * cos + RotateHalf(heads) * sin;
+  const at::Tensor turned = heads.narrow(-1, 0, dims);
+  return at::cat({turned * cos + RotateHalf(turned) * sin, heads.narrow(-1, dims, rest)}, -1);
+}
+
+Rotary::Rotary(const RopeConfig& rope) : rope_(rope), frequencies_(RotaryFrequencies(rope)) {
+  if (rope.type == RopeConfig::Type::kLongrope) {
+    long_frequencies_ = RotaryFrequencies(rope, rope.original_max_position_embeddings + 1);
+  }
+}
+
+RotaryTables Rotary::Tables(const at::Tensor& position_ids, at::ScalarType dtype, std::optional<int64_t> length) {
+  bool is_long = false;
+  if (long_frequencies_.defined()) {
+    if (!length) length = position_ids.max().item<int64_t>() + 1;
+    is_long = *length > rope_.original_max_position_embeddings;
+  }
+  at::Tensor& frequencies = is_long ? long_frequencies_ : frequencies_;
+  frequencies = frequencies.to(position_ids.device());
+  return MakeRotaryTables(frequencies, rope_.attention_factor, position_ids, dtype);
 }
 
 }  // namespace moonshard

@@ -2,26 +2,42 @@
 // made once per forward from the whole sequence and passed down: they are the same on every rank.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/models/decoder_config.h"
+#include "engine/models/rope_config.h"
 
 namespace moonshard {
 
-// cos and sin, each [B or 1, T, head_dim].
+// cos and sin, each [B or 1, T, dims].
 using RotaryTables = std::pair<at::Tensor, at::Tensor>;
 
-// float32 [head_dim / 2] on the CPU: the angle per position of each pair of dims, stretched as `rope` says. The formulas
-// are those of transformers' modeling_rope_utils.py (5.18), in the same precision.
-at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t head_dim);
+// float32 [rope.dims / 2] on the CPU: the angle per position of each pair of dims, stretched as `rope` says for sequences
+// of up to `length` positions. The formulas are those of transformers' modeling_rope_utils.py (5.18), in the same
+// precision.
+at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t length = 1);
 
 // Tables for position_ids int64 [B or 1, T] in `dtype`, on the device of position_ids; computed in float32.
 RotaryTables MakeRotaryTables(const at::Tensor& frequencies, double attention_factor, const at::Tensor& position_ids,
                               at::ScalarType dtype);
 
-// heads [B, n, T, head_dim] turned by the tables; dims i and i + head_dim/2 are a pair.
+// heads [B, n, T, head_dim], the first dims of each turned by the tables; dims i and i + dims/2 are a pair.
 at::Tensor ApplyRotary(const at::Tensor& heads, const RotaryTables& tables);
+
+// The tables of one rope, with its frequencies kept.
+class Rotary {
+ public:
+  explicit Rotary(const RopeConfig& rope);
+  // As MakeRotaryTables. `length`: one more than the largest of position_ids, where the caller knows it; a rope whose
+  // stretch depends on it reads it from the device otherwise.
+  RotaryTables Tables(const at::Tensor& position_ids, at::ScalarType dtype, std::optional<int64_t> length);
+
+ private:
+  RopeConfig rope_;
+  at::Tensor frequencies_;
+  at::Tensor long_frequencies_;  // longrope beyond the original length; else undefined
+};
 
 }  // namespace moonshard

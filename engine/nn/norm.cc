@@ -40,7 +40,7 @@ RMSNormImpl::RMSNormImpl(const RMSNormOptions& options) : options(options) { res
 
 void RMSNormImpl::reset() {
   weight = register_parameter("weight", Empty({options.size()}));
-  if (!weight.is_meta()) torch::nn::init::ones_(weight);
+  if (!weight.is_meta()) torch::nn::init::constant_(weight, options.unit_offset() ? 0 : 1);
 }
 
 void RMSNormImpl::pretty_print(std::ostream& stream) const {
@@ -50,7 +50,9 @@ void RMSNormImpl::pretty_print(std::ostream& stream) const {
 at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
   const at::Tensor wide = input.scalar_type() == at::kDouble ? input : input.to(at::kFloat);
   const at::Tensor mean_square = wide.pow(2).mean(-1, /*keepdim=*/true);
-  return weight * (wide * at::rsqrt(mean_square + options.eps())).to(input.scalar_type());
+  const at::Tensor normed = wide * at::rsqrt(mean_square + options.eps());
+  if (options.unit_offset()) return (normed * (1 + weight.to(wide.scalar_type()))).to(input.scalar_type());
+  return weight * normed.to(input.scalar_type());
 }
 
 }  // namespace moonshard::nn

@@ -3,7 +3,8 @@
 //
 //   y = weight * cast(x32 / sqrt(mean(x32^2) + eps)),  x32 = x in float32, cast back to x's dtype before the product
 //
-// (Zhang and Sennrich 2019, arXiv:1910.07467; transformers' LlamaRMSNorm). A double input is computed in double.
+// (Zhang and Sennrich 2019, arXiv:1910.07467; transformers' LlamaRMSNorm). A double input is computed in double. With
+// unit_offset, as Gemma has it: y = cast((1 + weight32) * x32 / sqrt(mean(x32^2) + eps)).
 #pragma once
 
 #include <memory>
@@ -33,6 +34,7 @@ struct RMSNormOptions {
   RMSNormOptions(int64_t size) : size_(size) {}  // NOLINT: implicit as torch's options are
   TORCH_ARG(int64_t, size);
   TORCH_ARG(double, eps) = 1e-6;
+  TORCH_ARG(bool, unit_offset) = false;
 };
 
 class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
@@ -46,7 +48,7 @@ class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
   at::Tensor forward(const at::Tensor& input);
 
   RMSNormOptions options;
-  at::Tensor weight;  // [size], starts as ones
+  at::Tensor weight;  // [size], starts as ones; with unit_offset as zeros
 };
 
 MOONSHARD_MODULE(RMSNorm);

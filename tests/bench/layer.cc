@@ -43,6 +43,7 @@ DecoderConfig MakeConfig(int64_t hidden) {
   config.num_attention_heads = 8;
   config.num_key_value_heads = 4;
   config.head_dim = hidden / 8;
+  config.kinds[0].rope.dims = config.head_dim;
   return config;
 }
 
@@ -114,7 +115,7 @@ struct HandWritten {
 void Bench(Sizes sizes, int pairs, bool checked) {
   const DecoderConfig config = MakeConfig(sizes.hidden);
   test::RunRanks("tp=2", [&](DeviceMesh& mesh) {
-    DecoderLayer layer(config);
+    PreNormLayer layer(config, Attention(config, AttentionOptions()).ptr(), GatedMlp(MlpSizesOf(config)));
     {
       const torch::NoGradGuard no_grad;
       for (at::Tensor& p : layer->parameters()) p.uniform_(-0.05, 0.05);
@@ -126,13 +127,14 @@ void Bench(Sizes sizes, int pairs, bool checked) {
     auto model = Parallelize(layer, EvaluatePlan(kPlan, "layer.lua", inputs).ValueOrThrow(), mesh, options);
     HandWritten by_hand{config.head_dim, mesh.Group(MeshAxis::kTp)->backend, {}};
     for (const LiveParameter& p : model.applied().parameters()) by_hand.w[p.path] = p.tensor;
-    const RotaryTables rotary = MakeRotaryTables(RotaryFrequencies({}, config.head_dim), 1.0,
-                                                 torch::arange(sizes.sequence).unsqueeze(0), torch::kFloat);
+    LayerContext context;
+    context.positions = torch::arange(sizes.sequence).unsqueeze(0);
+    context.rotary = Rotary(config.kinds[0].rope).Tables(context.positions, torch::kFloat, sizes.sequence);
     const at::Tensor x = torch::full({2, sizes.sequence, sizes.hidden}, 0.1).requires_grad_();
-    const auto engine = [&] { model.forward(x, rotary, AttentionMask()).sum().backward(); };
-    const auto hand = [&] { by_hand.Forward(x, rotary).sum().backward(); };
+    const auto engine = [&] { model.forward(x, context).sum().backward(); };
+    const auto hand = [&] { by_hand.Forward(x, context.rotary).sum().backward(); };
     const double difference =
-        (model.forward(x, rotary, AttentionMask()) - by_hand.Forward(x, rotary)).abs().max().item<double>();
+        (model.forward(x, context) - by_hand.Forward(x, context.rotary)).abs().max().item<double>();
     test::Expect(difference < 1e-5, "the two compute different things");
     // The warm-up is long enough for the first collectives, which are compared one by one, to be over.
     const PairTimes times = TimePairs(engine, hand, pairs, 80);

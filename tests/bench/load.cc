@@ -13,7 +13,7 @@
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/load.h"
 #include "engine/apply/parallelize.h"
-#include "engine/models/decoder.h"
+#include "engine/models/causal_lm.h"
 #include "engine/nn/defer_init.h"
 #include "engine/safetensors/checkpoint.h"
 #include "engine/safetensors/config.h"

@@ -10,7 +10,7 @@
 
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/parallelize.h"
-#include "engine/models/decoder.h"
+#include "engine/models/causal_lm.h"
 #include "tests/bench/timing.h"
 #include "tests/support/ranks.h"
 

@@ -72,6 +72,7 @@ built() {
   Files '^(engine|dsl|tests)/.*\.cc$' | while read -r file; do
     local folder=${file%/*}
     grep -qE "(^|[^A-Za-z0-9_])${file##*/}" "$folder/CMakeLists.txt" 2>/dev/null ||
+      grep -qF "${folder##*/}/*.cc" "${folder%/*}/CMakeLists.txt" 2>/dev/null ||
       grep -qF "${folder##*/}/${file##*/}" <<<"$lists" || echo "$file: its CMakeLists.txt does not name it"
   done
 }

@@ -1,5 +1,5 @@
 // config.json of decoders: what is read, what is refused, and that nothing is ignored in silence.
-#include "engine/models/decoder_config.h"
+#include "engine/models/causal_lm.h"
 
 #include <catch2/catch.hpp>
 
@@ -23,7 +23,17 @@ JsonValue Config(const std::string& changes) {
   return config;
 }
 
-DecoderConfig Read(const std::string& changes) { return ParseDecoderConfig(Config(changes)).ValueOrThrow(); }
+DecoderConfig Read(const std::string& changes) { return ReadDecoderSpec(Config(changes)).ValueOrThrow().config; }
+
+constexpr int64_t kAll = -1;
+
+// The window that each layer of a config sees.
+std::vector<int64_t> Windows(const std::string& changes) {
+  const DecoderConfig config = Read(changes);
+  std::vector<int64_t> windows;
+  for (const size_t kind : config.kind_of_layer) windows.push_back(config.kinds.at(kind).window.value_or(kAll));
+  return windows;
+}
 
 }  // namespace
 
@@ -31,21 +41,40 @@ TEST_CASE("defaults are those of transformers") {
   const DecoderConfig llama = Read("{}");
   CHECK(llama.num_key_value_heads == 4);
   CHECK(llama.head_dim == 8);
-  CHECK(llama.rms_norm_eps == 1e-6);
-  CHECK(llama.hidden_act == Activation::kSilu);
-  CHECK(llama.rope.theta == 10000.0);
+  CHECK(llama.norm_eps == 1e-6);
+  CHECK(llama.activation == Activation::kSilu);
+  CHECK(llama.kinds[0].rope.theta == 10000.0);
   CHECK_FALSE(llama.tie_word_embeddings);
-  CHECK_FALSE(llama.sliding_window);
+  CHECK_FALSE(llama.kinds[0].window);
   CHECK_FALSE(llama.pad_token_id);
-  const std::string mistral = R"("architectures": ["MistralForCausalLM"])";
-  CHECK(Read("{" + mistral + "}").sliding_window == 4096);
-  CHECK_FALSE(Read("{" + mistral + R"(, "sliding_window": null})").sliding_window);
-  CHECK(Read("{" + mistral + R"(, "sliding_window": 8})").sliding_window == 8);
-  CHECK(Read(R"({"architectures": "absent", "model_type": "mistral"})").architecture == "MistralForCausalLM");
+  const std::string mistral = R"("architectures": ["MistralForCausalLM"], "num_key_value_heads": null)";
+  CHECK(Read("{" + mistral + "}").kinds[0].window == 4096);
+  CHECK_FALSE(Read("{" + mistral + R"(, "sliding_window": null})").kinds[0].window);
+  CHECK(Read("{" + mistral + R"(, "sliding_window": 8})").kinds[0].window == 8);
+  CHECK(Read(R"({"architectures": ["MistralForCausalLM"], "num_attention_heads": 16})").num_key_value_heads == 8);
+  CHECK(Read(R"({"architectures": "absent", "model_type": "mistral", "num_key_value_heads": 2})").architecture ==
+        "MistralForCausalLM");
   CHECK(Read(R"({"pad_token_id": -1})").pad_token_id == 63);
   CHECK(Read(R"({"torch_dtype": "bfloat16"})").dtype == "bfloat16");
   CHECK(Read(R"({"dtype": "float16"})").dtype == "float16");
   CHECK(Read(R"({"head_dim": 16, "hidden_size": 30})").head_dim == 16);
+}
+
+TEST_CASE("each layer sees its own window") {
+  using Windows4 = std::vector<int64_t>;
+  const std::string qwen =
+      R"({"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2, "num_hidden_layers": 4)";
+  CHECK(Windows(qwen + R"(, "sliding_window": 5})") == Windows4{kAll, kAll, kAll, kAll});
+  CHECK(Windows(qwen + R"(, "use_sliding_window": true, "max_window_layers": 3})") == Windows4{kAll, kAll, kAll, 4096});
+  CHECK(Windows(qwen + R"(, "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 3,
+      "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]})") ==
+        Windows4{5, kAll, kAll, 5});
+  const std::string gemma = R"({"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 4, "sliding_window": 6)";
+  CHECK(Windows(gemma + "}") == Windows4{6, 6, 6, 6});
+  CHECK(Windows(gemma + R"(, "sliding_window_pattern": 2})") == Windows4{6, kAll, 6, kAll});
+  const DecoderConfig config = Read(gemma + "}");
+  CHECK(config.kinds[0].rope.theta == 1e6);
+  CHECK(config.kinds[1].rope.theta == 1e4);
 }
 
 TEST_CASE("what is not computed here is refused by name") {
@@ -55,7 +84,7 @@ TEST_CASE("what is not computed here is refused by name") {
     const char* says;
   };
   const Case cases[] = {
-      {R"({"architectures": ["Qwen3ForCausalLM"]})", "architectures", "architecture 'Qwen3ForCausalLM'"},
+      {R"({"architectures": ["FalconForCausalLM"]})", "architectures", "architecture 'FalconForCausalLM'"},
       {R"({"vocab_size": "absent"})", "vocab_size", "no 'vocab_size'"},
       {R"({"hidden_size": "absent", "hiden_size": 32})", "hidden_size", "did you mean 'hiden_size'?"},
       {R"({"hidden_size": "32"})", "hidden_size", "of kind string"},
@@ -70,17 +99,55 @@ TEST_CASE("what is not computed here is refused by name") {
       {R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types", "differ in their attention"},
       {R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor", "only part of each head"},
       {R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", "rope_scaling.rope_type", "rope type 'dynamic'"},
-      {R"({"rope_scaling": {"type": "longrope"}})", "rope_scaling.type", "rope type 'longrope'"},
+      {R"({"rope_scaling": {"type": "longrope"}})", "rope_scaling.short_factor", "longrope needs 'short_factor'"},
+      {R"({"rope_scaling": {"type": "longrope", "short_factor": [1, 2, 3, 4], "long_factor": [1]}})",
+       "rope_scaling.long_factor", "4 numbers"},
       {R"({"rope_scaling": {"type": "linear"}})", "rope_scaling.factor", "no 'rope_scaling.factor'"},
       {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8}})", "rope_parameters.low_freq_factor",
        "low_freq_factor"},
       {R"({"rope_parameters": {"rope_type": "linear", "factor": 0}})", "rope_parameters.factor", "greater than zero"},
       {R"({"rope_parameters": 3})", "rope_parameters", "of kind integer"},
       {R"({"mlp_bias": 1})", "mlp_bias", "true or false"},
+      {R"({"layer_types": [3]})", "layer_types", "a list of texts"},
+      {R"({"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 4, "layer_types": ["sliding_attention"]})",
+       "layer_types", "2 of them"},
+      {R"({"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 4,
+           "layer_types": ["sliding_attention", "full_attention"]})",
+       "layer_types", "no window"},
+      {R"({"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 4,
+           "layer_types": ["full_attention", "chunked_attention"]})",
+       "layer_types", "'chunked_attention'"},
+      {R"({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": true})",
+       "use_bidirectional_attention", "later tokens"},
+      {R"({"architectures": ["Gemma3ForCausalLM"], "rope_parameters": {"sliding_attention": {"rope_type": "dynamic"}}})",
+       "rope_parameters.sliding_attention.rope_type", "rope type 'dynamic'"},
+      {R"({"architectures": ["PhiForCausalLM"], "partial_rotary_factor": 0.4})", "partial_rotary_factor", "not 3 of 8"},
+      {R"({"architectures": ["Phi3ForCausalLM"], "pad_token_id": 0, "rope_scaling": {"type": "linear", "factor": 2}})",
+       "rope_scaling", "default or longrope"},
+      {R"({"architectures": ["Ministral3ForCausalLM"], "num_key_value_heads": 4, "pad_token_id": 0})",
+       "rope_parameters.llama_4_scaling_beta", "no 'rope_parameters.llama_4_scaling_beta'"},
+      {R"({"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "output_router_logits": true})",
+       "output_router_logits", "router's own loss"},
+      {R"({"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 8, "num_experts": 4})",
+       "num_experts_per_tok", "at most 4"},
+      {R"({"architectures": ["BaichuanForCausalLM"], "max_position_embeddings": "absent"})", "max_position_embeddings",
+       "ALiBi"},
+      {R"({"architectures": ["BaichuanForCausalLM"], "z_loss_weight": 0.1})", "z_loss_weight", "size of the logits"},
+      {R"({"architectures": ["DeciLMForCausalLM"], "model_type": "deci"})", "model_type", "nemotron-nas"},
+      {R"({"architectures": ["DeciLMForCausalLM"]})", "block_configs", "a list of 2 objects"},
+      {R"({"architectures": ["DeciLMForCausalLM"], "num_hidden_layers": 1,
+           "block_configs": [{"attention": {"n_heads_in_group": 3}, "ffn": {"ffn_mult": 1.0}}]})",
+       "block_configs[0].attention.n_heads_in_group", "must divide num_attention_heads (4)"},
+      {R"({"architectures": ["DeciLMForCausalLM"], "num_hidden_layers": 1,
+           "block_configs": [{"attention": {"no_op": true, "window_length": 5}, "ffn": {}}]})",
+       "block_configs[0].attention.window_length", "window within a layer"},
+      {R"({"architectures": ["DeciLMForCausalLM"], "num_hidden_layers": 1,
+           "block_configs": [{"attention": {"no_op": true}, "ffn": {}}]})",
+       "block_configs[0].ffn.ffn_mult", "needs ffn_mult"},
   };
   for (const Case& one : cases) {
     INFO(one.changes);
-    const Result<DecoderConfig> read = ParseDecoderConfig(Config(one.changes), "folder/config.json");
+    const Result<DecoderSpec> read = ReadDecoderSpec(Config(one.changes), "folder/config.json");
     REQUIRE_FALSE(read.ok());
     bool found = false;
     for (const Diagnostic& diagnostic : read.diagnostics()) {
@@ -96,9 +163,9 @@ TEST_CASE("what is not computed here is refused by name") {
 
 TEST_CASE("all errors come at once") {
   const auto read =
-      ParseDecoderConfig(Config(R"({"vocab_size": -1, "hidden_act": "tanh", "rope_scaling": {"type": "dynamic"}})"));
+      ReadDecoderSpec(Config(R"({"vocab_size": -1, "hidden_act": "tanh", "rope_scaling": {"type": "dynamic"}})"));
   CHECK(read.diagnostics().size() == 3);
-  CHECK_FALSE(ParseDecoderConfig(JsonValue(3)).ok());
+  CHECK_FALSE(ReadDecoderSpec(JsonValue(3)).ok());
 }
 
 TEST_CASE("fields that this and transformers leave unread are named, without an error") {
@@ -109,16 +176,19 @@ TEST_CASE("fields that this and transformers leave unread are named, without an 
   };
   const Case cases[] = {
       {R"({"sliding_window": 8})", Severity::kWarning, "'sliding_window'"},
-      {R"({"architectures": ["MistralForCausalLM"], "attention_bias": true})", Severity::kWarning, "'attention_bias'"},
+      {R"({"architectures": ["MistralForCausalLM"], "num_key_value_heads": 4, "attention_bias": true})",
+       Severity::kWarning, "'attention_bias'"},
       {R"({"mlp_bais": true})", Severity::kWarning, "did you mean 'mlp_bias'?"},
       {R"({"my_trainer_version": 3})", Severity::kNote, "'my_trainer_version'"},
-      {R"({"rope_scaling": {"rope_type": "default", "factor": 2.0}})", Severity::kWarning, "does not use 'factor'"},
+      {R"({"rope_scaling": {"rope_type": "default", "factor": 2.0}})", Severity::kWarning, "'rope_scaling.factor'"},
+      {R"({"architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": 30.0})", Severity::kWarning,
+       "'attn_logit_softcapping'"},
+      {R"({"architectures": ["PhiForCausalLM"], "resid_pdrop": 0.1})", Severity::kWarning, "eval()"},
   };
   for (const Case& one : cases) {
     INFO(one.changes);
-    const Result<DecoderConfig> read = ParseDecoderConfig(Config(one.changes));
+    const Result<DecoderSpec> read = ReadDecoderSpec(Config(one.changes));
     REQUIRE(read.ok());
-    CHECK_FALSE(read.value().attention_bias);
     REQUIRE(read.diagnostics().size() == 1);
     CHECK(read.diagnostics()[0].severity == one.severity);
     CHECK(read.diagnostics()[0].ToText().find(one.says) != std::string::npos);

@@ -7,7 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/models/attention.h"
-#include "engine/models/decoder.h"
+#include "engine/models/causal_lm.h"
 #include "engine/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
 
@@ -91,7 +91,7 @@ void CompareStep(CausalLm& model, const std::filesystem::path& folder, const std
 TEST_CASE("logits, loss and gradients are those of transformers") {
   const bool deferred = GENERATE(false, true);
   const std::vector<std::filesystem::path> folders = ParityFolders();
-  REQUIRE(folders.size() >= 6);
+  REQUIRE(folders.size() >= 20);
   for (const std::filesystem::path& folder : folders) {
     INFO(folder << (deferred ? ", deferred" : ""));
     CausalLm model = Load(folder, deferred);
@@ -137,30 +137,41 @@ TEST_CASE("attention works on the heads that its projections hold, and their out
   config.num_attention_heads = 8;
   config.num_key_value_heads = 4;
   config.head_dim = 6;
-  config.sliding_window = 3;
   torch::manual_seed(11);
-  Attention whole(config);
+  Attention whole(config, AttentionOptions());
   const at::Tensor hidden = torch::randn({2, 7, 32});
-  const RotaryTables rotary =
-      MakeRotaryTables(RotaryFrequencies(config.rope, 6), 1.0, torch::arange(7).unsqueeze(0), at::kFloat);
-  const AttentionMask mask = MakeAttentionMask(7, config.sliding_window, std::nullopt, at::kCPU);
-  const at::Tensor expected = whole(hidden, rotary, mask);
+  RopeConfig rope;
+  rope.dims = 6;
+  LayerContext context;
+  context.positions = torch::arange(7).unsqueeze(0);
+  context.rotary = Rotary(rope).Tables(context.positions, at::kFloat, 7);
+  context.mask = MakeAttentionMask(7, 3, std::nullopt, at::kCPU);
+  const at::Tensor expected = whole(hidden, context);
 
+  // What a rank holds of a projection; one projection of all three holds the pieces of each, one after the other.
+  const auto weights = whole->named_parameters();
+  const auto piece = [&](const std::string& name, int64_t rank) {
+    const bool is_output = name == "o_proj";
+    const int64_t heads = name == "q_proj" || is_output ? 8 : 4;
+    const at::Tensor full = weights[name + ".weight"].detach();
+    return full.narrow(is_output ? 1 : 0, rank * heads / ranks * 6, std::max<int64_t>(heads / ranks, 1) * 6).clone();
+  };
   at::Tensor sum = torch::zeros_like(expected);
+  at::Tensor sum_of_fused = torch::zeros_like(expected);
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    Attention local(config);
-    for (auto& entry : local->named_parameters()) {
-      const at::Tensor full = whole->named_parameters()[entry.key()].detach();
-      const bool is_output = entry.key().starts_with("o_proj");
-      const bool is_query = entry.key().starts_with("q_proj");
-      const int64_t heads = is_query || is_output ? 8 : 4;
-      const int64_t held = std::max<int64_t>(heads / ranks, 1);
-      const int64_t first = rank * heads / ranks;
-      nn::Materialize(entry.value(), full.narrow(is_output ? 1 : 0, first * 6, held * 6).clone());
+    Attention local(config, AttentionOptions());
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      nn::Materialize(local->named_parameters()[std::string(name) + ".weight"], piece(name, rank));
     }
-    sum = sum + local(hidden, rotary, mask);
+    sum = sum + local(hidden, context);
+    FusedAttention fused(config, "qkv");
+    nn::Materialize(fused->named_parameters()["qkv.weight"],
+                    torch::cat({piece("q_proj", rank), piece("k_proj", rank), piece("v_proj", rank)}));
+    nn::Materialize(fused->named_parameters()["o_proj.weight"], piece("o_proj", rank));
+    sum_of_fused = sum_of_fused + fused(hidden, context);
   }
   CHECK(RelativeError(sum.detach(), expected.detach()) < 1e-5);
+  CHECK(RelativeError(sum_of_fused.detach(), expected.detach()) < 1e-5);
 }
 
 TEST_CASE("the loss shifts, ignores -100, and is float32") {
@@ -174,13 +185,13 @@ TEST_CASE("the loss shifts, ignores -100, and is float32") {
 }
 
 TEST_CASE("a mask is made only where plain causality does not say it") {
-  CHECK_FALSE(MakeAttentionMask(5, std::nullopt, std::nullopt, at::kCPU).mask);
-  CHECK_FALSE(MakeAttentionMask(5, 5, torch::ones({2, 5}), at::kCPU).mask);
-  const AttentionMask window = MakeAttentionMask(4, 2, std::nullopt, at::kCPU);
-  CHECK(torch::equal(window.mask->squeeze(),
+  CHECK_FALSE(MakeAttentionMask(5, std::nullopt, std::nullopt, at::kCPU));
+  CHECK_FALSE(MakeAttentionMask(5, 5, torch::ones({2, 5}), at::kCPU));
+  const std::optional<at::Tensor> window = MakeAttentionMask(4, 2, std::nullopt, at::kCPU);
+  CHECK(torch::equal(window->squeeze(),
                      torch::tensor({{1, 0, 0, 0}, {1, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 1, 1}}).to(at::kBool)));
-  const AttentionMask padded = MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
-  CHECK(torch::equal(padded.mask->squeeze(), torch::tensor({{0, 0, 0}, {0, 1, 0}, {0, 1, 1}}).to(at::kBool)));
+  const std::optional<at::Tensor> padded = MakeAttentionMask(3, std::nullopt, torch::tensor({{0, 1, 1}}), at::kCPU);
+  CHECK(torch::equal(padded->squeeze(), torch::tensor({{0, 0, 0}, {0, 1, 0}, {0, 1, 1}}).to(at::kBool)));
 }
 
 }  // namespace moonshard::test

@@ -5,6 +5,7 @@
 #include "engine/nn/embedding.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/norm.h"
+#include "engine/nn/norm_head.h"
 
 namespace {
 
@@ -147,4 +148,45 @@ TEST_CASE("RMSNorm is its formula") {
   norm->weight.set_data(torch::ones({6}, torch::kDouble));
   const Tensor precise = torch::randn({3, 6}, torch::kDouble);
   CHECK(torch::allclose(norm(precise), precise / torch::sqrt((precise * precise).mean(-1, true) + 1e-2), 1e-14, 1e-14));
+}
+
+TEST_CASE("RMSNorm with a unit offset multiplies by 1 + weight in float32") {
+  torch::manual_seed(8);
+  ms::RMSNorm norm(ms::RMSNormOptions(6).eps(1e-3).unit_offset(true));
+  CHECK(torch::equal(norm->weight, torch::zeros(6)));
+  const Tensor weight = (0.3 * torch::randn({6})).to(torch::kBFloat16);
+  norm->weight.set_data(weight);
+  const Tensor x = torch::randn({2, 3, 6}).to(torch::kBFloat16);
+  const Tensor wide = x.to(torch::kFloat);
+  const Tensor normed = wide / (wide.square().mean(-1, true) + 1e-3).sqrt();
+  const Tensor expected = (normed * (1 + weight.to(torch::kFloat))).to(torch::kBFloat16);
+  const Tensor y = norm(x);
+  CHECK(y.scalar_type() == torch::kBFloat16);
+  CHECK(torch::allclose(y, expected, 1e-2));
+  CHECK_FALSE(torch::allclose(y, (normed * weight.to(torch::kFloat)).to(torch::kBFloat16), 1e-2));
+}
+
+TEST_CASE("a NormHead sees the direction of its rows alone, whichever rows it holds") {
+  torch::manual_seed(9);
+  ms::NormHead head(6, 10);
+  const Tensor x = torch::randn({2, 3, 6});
+  const Tensor whole = head(x);
+  CHECK(torch::allclose(whole, torch::linear(x, torch::nn::functional::normalize(head->weight))));
+  whole.square().sum().backward();
+  const Tensor gradient = head->weight.grad().clone();
+  const Tensor weight = head->weight.detach().clone();
+  const auto copy = std::dynamic_pointer_cast<ms::NormHead::Impl>(head->clone());
+  REQUIRE(copy);
+  CHECK(torch::equal(copy->forward(x), whole));
+  {
+    const torch::NoGradGuard no_grad;
+    head->weight.mul_(3);
+  }
+  CHECK(torch::allclose(head(x), whole));
+  ms::NormHead piece(6, 10);
+  ms::Materialize(piece->weight, weight.narrow(0, 4, 3).clone());
+  const Tensor some = piece(x);
+  CHECK(torch::allclose(some, whole.narrow(-1, 4, 3)));
+  some.square().sum().backward();
+  CHECK(torch::allclose(piece->weight.grad(), gradient.narrow(0, 4, 3), 1e-4, 1e-5));
 }

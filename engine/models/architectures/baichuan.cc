@@ -1,0 +1,53 @@
+// Baichuan 7B and Baichuan 2 7B: Llama's layer with one projection W_pack for q, k and v. The second generation's head
+// has rows of length one: logits = x (w / |w|)^T. The 13B models mask by distance (ALiBi) and are not computed here.
+//
+//   model.layers.N.{input_layernorm, self_attn.{W_pack,o_proj}, post_attention_layernorm, mlp.{gate,up,down}_proj}
+#include "engine/models/architecture.h"
+#include "engine/nn/norm_head.h"
+
+namespace moonshard {
+namespace {
+
+DecoderSpec ReadBaichuan(ConfigReader& fields, const std::string& name) {
+  DecoderDefaults defaults;
+  defaults.max_position_embeddings = 4096;
+  defaults.pad_token_id = 0;
+  DecoderSpec spec;
+  const DecoderConfig& config = spec.config = ReadDecoder(fields, defaults);
+  if (fields.Find("max_position_embeddings") == nullptr) {
+    fields.Refuse("max_position_embeddings",
+                  "the Baichuan models without it mask by distance (ALiBi), which is not "
+                  "computed here",
+                  "the 7B models' config");
+  }
+  fields.Find("model_max_length");  // the tokenizer's
+  if (config.num_key_value_heads != config.num_attention_heads ||
+      config.head_dim * config.num_attention_heads != config.hidden_size) {
+    fields.Refuse("num_key_value_heads", "Baichuan's heads are hidden_size / num_attention_heads wide, one key each");
+  }
+  if (fields.Number("z_loss_weight", 0).value_or(0) != 0) {
+    fields.Refuse("z_loss_weight", "a loss with a term for the size of the logits is not computed here", "0");
+  }
+  if (config.tie_word_embeddings) fields.Refuse("tie_word_embeddings", "Baichuan's head is its own", "false");
+  RequireOneLayerType(fields, config);
+  spec.layer = [config](int64_t) {
+    return PreNormLayer(config, FusedAttention(config, "W_pack").ptr(), GatedMlp(MlpSizesOf(config))).ptr();
+  };
+  if (name == "BaichuanForCausalLM") {
+    spec.head = [config] { return UnaryModule(nn::NormHead(config.hidden_size, config.vocab_size)); };
+  }
+  return spec;
+}
+
+}  // namespace
+
+namespace architectures {
+
+Architecture Baichuan() {
+  // The class of the first generation's 7B is spelt otherwise.
+  return {{"BaichuanForCausalLM", "BaiChuanForCausalLM"}, "baichuan", ReadBaichuan};
+}
+
+}  // namespace architectures
+
+}  // namespace moonshard

@@ -1,0 +1,52 @@
+// The feed-forward blocks that decoders share, on whatever pieces of their weights this rank holds.
+#pragma once
+
+#include <string>
+
+#include <torch/nn/module.h>
+
+#include "engine/models/activation.h"
+#include "engine/nn/hook.h"
+#include "engine/nn/linear.h"
+
+namespace moonshard {
+
+struct MlpSizes {
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  Activation activation = Activation::kSilu;
+  bool bias = false;
+  // What a gated MLP's projections are called.
+  std::string gate = "gate_proj";
+  std::string up = "up_proj";
+  std::string down = "down_proj";
+};
+
+// down_proj(act(gate_proj(x)) * up_proj(x)). x [B, T, H] -> [B, T, H].
+class GatedMlpImpl : public torch::nn::Module {
+ public:
+  explicit GatedMlpImpl(const MlpSizes& sizes);
+  at::Tensor forward(const at::Tensor& hidden);
+
+ private:
+  Activation activation_;
+  nn::Linear gate_proj_ = nullptr;
+  nn::Linear up_proj_ = nullptr;
+  nn::Linear down_proj_ = nullptr;
+};
+MOONSHARD_MODULE(GatedMlp);
+
+// The same with one projection gate_up_proj, its rows [gate | up], which a plan cuts each by itself (packed).
+class FusedGatedMlpImpl : public torch::nn::Module {
+ public:
+  explicit FusedGatedMlpImpl(const MlpSizes& sizes);
+  at::Tensor forward(const at::Tensor& hidden);
+
+ private:
+  Activation activation_;
+  nn::Linear gate_up_proj_ = nullptr;
+  nn::Linear down_proj_ = nullptr;
+};
+MOONSHARD_MODULE(FusedGatedMlp);
+
+}  // namespace moonshard

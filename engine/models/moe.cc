@@ -1,0 +1,52 @@
+#include "engine/models/moe.h"
+
+#include <string>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+namespace moonshard {
+
+MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token) {
+  MoeOptions options;
+  const std::optional<int64_t> other_name = fields.Int("num_experts", 1);
+  options.experts = fields.Int("num_local_experts", 1).value_or(other_name.value_or(experts));
+  options.experts_per_token = fields.Int("num_experts_per_tok", 1).value_or(experts_per_token);
+  if (options.experts_per_token > options.experts) {
+    fields.Refuse("num_experts_per_tok", "a token cannot have more experts than there are",
+                  "at most " + std::to_string(options.experts));
+  }
+  fields.RequireBool("output_router_logits", false, "the router's own loss is not computed here");
+  fields.Find("router_aux_loss_coef");  // of that loss
+  return options;
+}
+
+SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
+    : experts_per_token_(options.experts_per_token), normalize_(options.normalize) {
+  const auto router = torch::nn::LinearOptions(options.expert.hidden, options.experts).bias(false);
+  gate_ = register_module("gate", nn::Linear(router));
+  auto list = register_module("experts", torch::nn::ModuleList());
+  for (int64_t i = 0; i < options.experts; ++i) {
+    experts_.emplace_back(options.expert);
+    list->push_back(experts_.back());
+  }
+}
+
+at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
+  const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
+  const at::Tensor probabilities = at::softmax(gate_(tokens), -1, at::kFloat);
+  auto [weights, chosen] = at::topk(probabilities, experts_per_token_);
+  if (normalize_) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  at::Tensor sum = at::zeros_like(tokens);
+  for (size_t i = 0; i < experts_.size(); ++i) {
+    const at::Tensor places = chosen.eq(static_cast<int64_t>(i)).nonzero();  // [n, 2]: token, which of its experts
+    const at::Tensor token = places.select(1, 0);
+    const at::Tensor weight = weights.index({token, places.select(1, 1)}).unsqueeze(-1);
+    const at::Tensor made = experts_[i](tokens.index_select(0, token)) * weight;
+    sum = sum.index_add(0, token, made.to(sum.scalar_type()));
+  }
+  return sum.view(hidden.sizes());
+}
+
+}  // namespace moonshard

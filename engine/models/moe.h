@@ -1,0 +1,43 @@
+// Mixture of experts: a router gives each token to a few of many MLPs and adds what they make of it, weighted
+// (Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961). Modules are named as checkpoints name
+// them, one by one: gate, experts.N.(the projections of an MLP).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "engine/models/config_reader.h"
+#include "engine/models/mlp.h"
+#include "engine/nn/hook.h"
+#include "engine/nn/linear.h"
+
+namespace moonshard {
+
+struct MoeOptions {
+  int64_t experts = 0;
+  int64_t experts_per_token = 0;
+  bool normalize = false;  // the weights of a token's experts sum to one; else they are its probabilities
+  MlpSizes expert;
+};
+
+// How many experts there are and how many take a token: num_local_experts or num_experts, num_experts_per_tok.
+MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
+
+// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, if with no token: its gradient is then zero, and
+// what its calls move does not depend on the tokens.
+class SparseMoeImpl : public torch::nn::Module {
+ public:
+  explicit SparseMoeImpl(const MoeOptions& options);
+  at::Tensor forward(const at::Tensor& hidden);
+
+ private:
+  int64_t experts_per_token_;
+  bool normalize_;
+  nn::Linear gate_ = nullptr;
+  std::vector<GatedMlp> experts_;
+};
+MOONSHARD_MODULE(SparseMoe);
+
+}  // namespace moonshard
