@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/base/text.h"
+#include "engine/match/numbered.h"
 #include "engine/match/pattern_set.h"
 
 namespace moonshard {
@@ -111,6 +112,8 @@ std::optional<Nearest> NearestPath(const ModuleTree& tree, const std::string& pa
 }
 
 std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
+  if (const std::string why = rule.syntax == PatternSyntax::kNumbered ? WhyNeverFound(rule.pattern) : ""; !why.empty())
+    return why;
   if (rule.syntax == PatternSyntax::kRegex)
     return "an expression must match the whole path, from the first letter to the last";
   const std::optional<Nearest> nearest = NearestPath(tree, rule.pattern);
@@ -131,7 +134,7 @@ std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
 // A rule that only moves tensors may be about a module without parameters, which a tree from headers does not know.
 bool OnlyMoves(const Rule& rule) {
   const Style& style = rule.style;
-  return !rule.parameter && style.params.empty() && style.kinds.empty() &&
+  return !rule.parameter && style.params.empty() && style.vectors.empty() && style.kinds.empty() &&
          (!style.inputs.empty() || !style.outputs.empty());
 }
 
@@ -147,6 +150,9 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
   }
   std::vector<std::vector<bool>> seen;
   if (!FindAlternatives(tree, patterns, to_check, seen)) return {PatternSet::OutOfMemory()};
+  // A lenient plan of which nothing matches is for another model.
+  bool lenient_fits = false;
+  for (size_t i = 0; i < patterns.size(); ++i) lenient_fits |= matched.plan->rules[i].lenient && matched_anything[i];
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Rule& rule = matched.plan->rules[i];
     const bool matched_any = matched_anything[i];
@@ -161,6 +167,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
     }
     if (!matched_any) {
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "'" + rule.pattern + "' matches no module", rule.source);
+      if (rule.lenient && lenient_fits) d.severity = Severity::kWarning;
       d.declared =
           patterns[i].regex == rule.pattern ? "" : "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
       d.required = "at least one module, or optional = true";
