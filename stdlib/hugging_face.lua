@@ -18,6 +18,13 @@ function hf.at(key, style)
   return at(numbered(key), style)
 end
 
+-- Whether the model's input and output embeddings are one tensor. transformers cuts such an embedding by its rows, whatever
+-- its plan says.
+---@param by_default boolean  what the configuration class says where config.json does not
+function hf.tied(by_default)
+  return config:get("text_config", config):get("tie_word_embeddings", config:get("tie_word_embeddings", by_default))
+end
+
 -- An output feature of a matrix is its last dim but one, of a vector its only one; experts come before both.
 local features <const> = { ["*"] = shard(-2) }
 local vector <const> = { ["*"] = shard(0) }

@@ -100,6 +100,14 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   check_app->add_flag("--strict", check.strict, "warnings count as errors");
   check_app->add_flag("--json", check.json, "findings as JSON");
 
+  ImportVerb import;
+  CLI::App* import_app = app.add_subcommand("import", "a Hugging Face tp_plan or ep_plan as a plan file, on stdout");
+  import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")->required();
+  import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
+  import_app->add_flag("--idiomatic", import.idiomatic, "in the words of this language rather than Hugging Face's meaning");
+  import_app->add_flag("--expert-parallel", import.experts, "the ep_plan in place of the tp_plan");
+  import_app->add_option("--base", import.base, "where the base model stands in the model (default \"model.\")");
+
   EvalVerb eval;
   CLI::App* eval_app = app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
   AddModel(*eval_app, eval.model, plan_options);
@@ -155,6 +163,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   };
   if (explain_app->parsed()) take(explain);
   if (check_app->parsed()) take(check);
+  if (import_app->parsed()) take(import);
   if (eval_app->parsed()) take(eval);
   if (verify_app->parsed()) take(verify);
   if (compare_app->parsed()) take(compare);

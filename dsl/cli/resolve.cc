@@ -1,5 +1,6 @@
 #include "dsl/cli/resolve.h"
 
+#include "dsl/cli/hugging_face.h"
 #include "dsl/eval/load_plan.h"
 #include "engine/compile/compile.h"
 #include "engine/match/match.h"
@@ -33,7 +34,8 @@ Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder&
     if (!selected) return diagnostics;
     name = std::move(*selected);
   }
-  std::optional<Plan> plan = LoadPlanFile(name, inputs).Collect(diagnostics);
+  std::optional<Plan> plan =
+      (IsHuggingFaceName(name) ? LoadHuggingFacePlan(name, inputs) : LoadPlanFile(name, inputs)).Collect(diagnostics);
   if (!plan) return diagnostics;
   std::optional<MatchedPlan> matched =
       MatchRules(std::make_shared<const Plan>(std::move(*plan)), std::move(tree)).Collect(diagnostics);

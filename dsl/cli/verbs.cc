@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "dsl/cli/hugging_face.h"
 #include "dsl/cli/resolve.h"
 #include "engine/explain/explain.h"
 
@@ -58,6 +59,14 @@ int RunCheck(const CheckVerb& verb) {
   }
   if (!bad) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
   return bad ? kExitFailed : kExitGood;
+}
+
+int RunImport(const ImportVerb& verb) {
+  const Result<std::string> text = ImportHuggingFacePlan(verb);
+  std::cerr << ToText(text.diagnostics());
+  if (!text.ok()) return kExitUsage;
+  std::cout << text.value();
+  return kExitGood;
 }
 
 }  // namespace moonshard

@@ -16,5 +16,6 @@ int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
 int RunCheck(const CheckVerb& verb);
+int RunImport(const ImportVerb& verb);
 
 }  // namespace moonshard
