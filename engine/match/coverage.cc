@@ -150,9 +150,6 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
   }
   std::vector<std::vector<bool>> seen;
   if (!FindAlternatives(tree, patterns, to_check, seen)) return {PatternSet::OutOfMemory()};
-  // A lenient plan of which nothing matches is for another model.
-  bool lenient_fits = false;
-  for (size_t i = 0; i < patterns.size(); ++i) lenient_fits |= matched.plan->rules[i].lenient && matched_anything[i];
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Rule& rule = matched.plan->rules[i];
     const bool matched_any = matched_anything[i];
@@ -167,9 +164,10 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
     }
     if (!matched_any) {
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "'" + rule.pattern + "' matches no module", rule.source);
-      if (rule.lenient && lenient_fits) d.severity = Severity::kWarning;
-      d.declared =
-          patterns[i].regex == rule.pattern ? "" : "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
+      if (rule.lenient) d.severity = Severity::kWarning;
+      if (rule.syntax == PatternSyntax::kGlob && patterns[i].regex != rule.pattern) {
+        d.declared = "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
+      }
       d.required = "at least one module, or optional = true";
       d.help = HelpFor(tree, rule);
       out.push_back(std::move(d));

@@ -71,7 +71,7 @@ struct Rule {
   // `at(pattern, layout)`: the rule names parameters by their full path, and this is their placement.
   std::optional<Placement> parameter;
   bool optional = false;  // may match nothing
-  bool lenient = false;   // of a lenient plan: matching nothing is a warning, unless nothing of that plan matches
+  bool lenient = false;   // of a lenient plan: matching nothing is a warning
   int level = 0;          // 0: the plan itself; 1: the plan it extends; ... A lower level wins.
   SourceSpan source;
 };
