@@ -42,6 +42,11 @@ struct ImportVerb {
   bool experts = false;      // the ep_plan
 };
 
+struct ExportVerb {
+  ModelOptions model;
+  std::string form;  // "hf" or "torch"
+};
+
 // How the verbs that need tensors run.
 struct RunOptions {
   std::string dtype = "auto";  // of the parameters: auto (as the config or else the file says) or a torch name
@@ -75,7 +80,7 @@ struct CompareVerb {
 
 struct DoctorVerb {};
 
-using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
+using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

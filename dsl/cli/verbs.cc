@@ -5,6 +5,7 @@
 
 #include "dsl/cli/hugging_face.h"
 #include "dsl/cli/resolve.h"
+#include "dsl/hugging_face/export.h"
 #include "engine/explain/explain.h"
 
 namespace moonshard {
@@ -67,6 +68,16 @@ int RunImport(const ImportVerb& verb) {
   if (!text.ok()) return kExitUsage;
   std::cout << text.value();
   return kExitGood;
+}
+
+int RunExport(const ExportVerb& verb) {
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
+  std::cerr << ToText(plan.diagnostics());
+  if (!plan.ok()) return kExitUsage;
+  const ExportedPlan exported = verb.form == "hf" ? ExportHuggingFace(plan.value()) : ExportTorch(plan.value());
+  std::cerr << ToText(exported.findings);
+  std::cout << exported.text;
+  return HasErrors(exported.findings) ? kExitFailed : kExitGood;
 }
 
 }  // namespace moonshard

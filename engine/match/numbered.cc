@@ -18,6 +18,14 @@ bool IsNumber(const std::string& component) {
 
 }  // namespace
 
+std::string NumberedKeyOf(std::string_view name) {
+  std::vector<std::string> components = Split(name, '.');
+  for (size_t i = 1; i < components.size(); ++i) {
+    if (components[i - 1] != "*" && IsNumber(components[i])) components[i] = "*";
+  }
+  return Join(components, ".");
+}
+
 std::string WhyNeverFound(std::string_view key) {
   const std::vector<std::string> components = Split(key, '.');
   for (size_t i = 0; i < components.size(); ++i) {

@@ -20,6 +20,9 @@ namespace moonshard {
 // The expression for a key; one that matches no path where no name can be found under it.
 Pattern TranslateNumbered(std::string_view key);
 
+// The key under which a name is looked up: "layers.17.mlp" -> "layers.*.mlp".
+std::string NumberedKeyOf(std::string_view name);
+
 // Why no name can be found under a key: "" where one can.
 std::string WhyNeverFound(std::string_view key);
 
