@@ -16,6 +16,7 @@ read_globals = {
   model = { other_fields = true },
   next = {  },
   norm_on = {  },
+  numbered = {  },
   on = {  },
   optional = {  },
   options = {  },

@@ -5,8 +5,9 @@
 --   hf.at("layers.*.self_attn.q_proj", hf.colwise)
 --
 -- A key that names a parameter cuts that parameter and moves nothing; one that names a module cuts the parameters that the
--- module owns, and moves its inputs and outputs. Two things differ on purpose: the gradient of a replicated parameter is
--- summed once a backward, so accumulation stays right; and siblings that take the same input share one all-reduce.
+-- module owns, and moves its inputs and outputs. Three things differ on purpose: the gradient of a replicated parameter
+-- is summed once a backward, so accumulation stays right; siblings that take the same input share one all-reduce; and a
+-- packed bias is packed.
 
 ---@class hugging_face
 local hf = {}
@@ -72,12 +73,13 @@ hf.rowwise_split_input = rowwise("rowwise_split_input", replicate)
 hf.rowwise_rep = rowwise("rowwise_rep", replicate)
 hf.embedding_rowwise = rowwise("embedding_rowwise", replicate)
 
--- Gate and up in one weight: each is cut by itself, so that the pieces on a rank belong together.
+-- Gate and up in one weight: each is cut by itself, so that the pieces on a rank belong together. A bias too: transformers
+-- cuts it as if it were one, and adds the wrong half.
 hf.packed_colwise = style {
   name = "packed_colwise",
   bare = true,
   params = { ["*"] = packed(-2, 2) },
-  vectors = vector,
+  vectors = { ["*"] = packed(-1, 2) },
   inputs = { { replicate, shared } },
   outputs = { { packed(-1, 2), packed(-1, 2) } },
 }
