@@ -68,7 +68,12 @@ Name Moves(const Role& role) {
   return NoStyleFor("input", role.From(role.inputs, 0), role.To(role.inputs, 0));
 }
 
-Name OfBare(const Role::Bare& bare) {
+// Whole experts on each rank: one style says it of all parameters of a module, whatever their dims.
+bool CutsExperts(const Role& role) {
+  return std::ranges::any_of(role.bare, [](const Role::Bare& bare) { return bare.dims > 2 && Shards(bare.layout, 0); });
+}
+
+Name OfBare(const Role& role, const Role::Bare& bare) {
   const Layout& layout = bare.layout;
   const int last = static_cast<int>(bare.dims) - 1;
   if (!layout.is_shard()) {
@@ -80,9 +85,10 @@ Name OfBare(const Role::Bare& bare) {
     if (layout.dim == last - 1) return {"packed_colwise", ""};
     return layout.dim == last ? Name{"packed_rowwise", ""} : Name{"", "no style cuts " + layout.ToText()};
   }
+  if (layout.dim == 0 && CutsExperts(role)) return {"grouped_gemm", ""};
   if (layout.dim == std::max(last - 1, 0)) return {"colwise", ""};
   if (layout.dim == last) return {"rowwise", ""};
-  return layout.dim == 0 ? Name{"grouped_gemm", ""} : Name{"", "no style cuts " + layout.ToText()};
+  return {"", "no style cuts " + layout.ToText()};
 }
 
 class Exporter {
@@ -110,6 +116,12 @@ class Exporter {
     const Role role = RoleOf(plan_, m);
     const bool has_parameters = !plan_.tree->parameters(module).empty();
     Name name;
+    // What the layouts do not say whole is Hugging Face's by its name.
+    if (!plan_.StepsOf(m).missing.empty()) {
+      for (const Role::Bare& bare : role.bare) Enter(m, module.path + "." + bare.name, OfBare(role, bare));
+      Enter(m, module.path, {plan_.StepsOf(m).style, ""});
+      return;
+    }
     switch (role.kind) {
       case Role::Kind::kNothing: break;
       case Role::Kind::kColwise: name = Colwise(role, false); break;
@@ -126,13 +138,12 @@ class Exporter {
       case Role::Kind::kMoves: name = Moves(role); break;
       case Role::Kind::kBare:
         for (const Role::Bare& bare : role.bare) {
-          Enter(m, (module.path.empty() ? "" : module.path + ".") + bare.name, OfBare(bare));
+          Enter(m, (module.path.empty() ? "" : module.path + ".") + bare.name, OfBare(role, bare));
         }
         name = Moves(role);
         break;
       case Role::Kind::kOther: name.why = role.why; break;
     }
-    if (!plan_.StepsOf(m).missing.empty() && name.why.empty()) name = {plan_.StepsOf(m).style, ""};
     if (has_parameters || !name.style.empty() || !name.why.empty()) Enter(m, module.path, name);
   }
 

@@ -126,8 +126,10 @@ ExportedPlan ExportTorch(const CompiledPlan& plan) {
   std::map<std::string, std::map<std::string, std::string>> by_key;
   for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
     const Module& module = plan.tree->modules()[m];
-    const Expression expression = ExpressionOf(RoleOf(plan, m));
+    const Role role = RoleOf(plan, m);
+    const Expression expression = ExpressionOf(role);
     if (!expression.why.empty()) findings.LeaveOut(m, expression.why);
+    if (role.kind == Role::Kind::kSequence) findings.Warn(m, "PyTorch leaves the gradient of its parameters a term of a sum");
     by_key[NumberedKeyOf(module.path)][module.path] = expression.text;
   }
   std::string body;

@@ -65,7 +65,6 @@ class Reader {
     re2::StringPiece rest(text.data(), text.size());
     HuggingFaceEntry entry;
     entry.name = std::filesystem::path(out_.file).filename().string();
-    entry.is_config = true;
     std::string class_name;
     std::string name;
     while (RE2::FindAndConsume(&rest, kAssignment, &class_name, &name)) {
@@ -149,6 +148,7 @@ class Reader {
   }
 
   void Add(HuggingFaceEntry entry) {
+    entry.is_config |= std::ranges::any_of(entry.tables, &HuggingFaceTable::of_base);
     if (!entry.tables.empty()) out_.entries.push_back(std::move(entry));
   }
 
@@ -176,8 +176,9 @@ const HuggingFaceEntry* ConfigOf(const HuggingFaceFile& file, const HuggingFaceE
   return count == 1 ? only : nullptr;
 }
 
-// Entries that a key may mean, the first ones first.
-const HuggingFaceEntry* FindEntry(const HuggingFaceFile& file, const std::string& key, bool experts) {
+// The entry that a key means; nullptr where there is none, or where it may mean any of those that go to `several`.
+const HuggingFaceEntry* FindEntry(const HuggingFaceFile& file, const std::string& key, bool experts,
+                                  std::vector<std::string>& several) {
   const auto has = [&](const HuggingFaceEntry& entry) {
     return entry.Find(experts) != nullptr || (!entry.is_config && ConfigOf(file, entry, experts) != nullptr);
   };
@@ -187,15 +188,19 @@ const HuggingFaceEntry* FindEntry(const HuggingFaceFile& file, const std::string
   const auto of_type = [&](const HuggingFaceEntry& entry) {
     return has(entry) && (entry.model_type == key || FolderOf(entry.name) == key);
   };
-  for (const HuggingFaceEntry& entry : file.entries) {
-    if (of_type(entry) && entry.name.ends_with("ForCausalLM")) return &entry;
+  for (const char* whole : {"ForCausalLM", "ForConditionalGeneration"}) {
+    for (const HuggingFaceEntry& entry : file.entries) {
+      if (of_type(entry) && entry.name.ends_with(whole)) return &entry;
+    }
   }
-  const auto count = std::ranges::count_if(file.entries, of_type);
-  const auto first = std::ranges::find_if(file.entries, of_type);
-  const auto exact = std::ranges::find_if(
-      file.entries, [&](const HuggingFaceEntry& entry) { return has(entry) && entry.is_config && entry.model_type == key; });
-  if (exact != file.entries.end()) return &*exact;
-  return count == 1 ? &*first : nullptr;
+  const HuggingFaceEntry* found = nullptr;
+  for (const HuggingFaceEntry& entry : file.entries) {
+    if (!of_type(entry)) continue;
+    if (entry.is_config && entry.model_type == key) return &entry;
+    found = &entry;
+    several.push_back(entry.name);
+  }
+  return several.size() == 1 ? found : nullptr;
 }
 
 }  // namespace
@@ -223,21 +228,22 @@ Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std
   choice.experts = key == "ep" || key.ends_with(kExperts);
   if (choice.experts) key.resize(key == "ep" ? 0 : key.size() - std::string_view(kExperts).size());
   const HuggingFaceEntry* entry = nullptr;
+  std::vector<std::string> several;
   if (!key.empty()) {
-    entry = FindEntry(file, key, choice.experts);
+    entry = FindEntry(file, key, choice.experts, several);
   } else if (file.entries.size() == 1 && file.entries.front().Find(choice.experts) != nullptr) {
     entry = &file.entries.front();
   } else {
     if (const JsonValue* architectures = config.Find("architectures");
         architectures != nullptr && architectures->is_array()) {
       for (const JsonValue& name : architectures->AsArray()) {
-        if (entry == nullptr && name.is_string()) entry = FindEntry(file, name.AsString(), choice.experts);
+        if (entry == nullptr && name.is_string()) entry = FindEntry(file, name.AsString(), choice.experts, several);
       }
     }
     const JsonValue* type = config.Find("model_type");
     if (entry == nullptr && type != nullptr && type->is_string()) {
       key = type->AsString();
-      entry = FindEntry(file, key, choice.experts);
+      entry = FindEntry(file, key, choice.experts, several);
     }
   }
   if (entry == nullptr) {
@@ -254,7 +260,10 @@ Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std
                                                     "' in the file",
                                   where);
     const std::string nearest = NearestName(key, names);
-    if (!nearest.empty()) {
+    if (!several.empty()) {
+      d.message = "'" + key + "' may mean several plans of the file";
+      d.help = "one of: " + Join(several, ", ");
+    } else if (!nearest.empty()) {
       d.help = "did you mean '" + nearest + "'?";
     } else if (names.size() <= 12) {
       d.help = "one of: " + Join(names, ", ");

@@ -19,13 +19,17 @@ class Reader {
     if (!CheckAxes() || !CheckReplicas()) return role_;
     const Parameter* weight = Find("weight");
     const Layout weight_layout = LayoutOf("weight");
+    const bool rows = std::ranges::all_of(signature_, [&](const Parameter& p) {
+      return p.is_buffer || (Shards(LayoutOf(p.name), 0) && LayoutOf(p.name).parts.empty());
+    });
+    if (steps_.lookup == Lookup::kMasked && rows) return Of(Role::Kind::kVocabRowwise);
     const bool others = std::ranges::any_of(signature_, [&](const Parameter& p) {
       return p.name != "weight" && p.name != "bias" && LayoutOf(p.name) != Layout::Replicate();
     });
     if (others || (weight == nullptr && LayoutOf("bias") != Layout::Replicate())) return Bare();
     if (weight == nullptr || !weight_layout.is_shard()) return Whole();
     const bool bias_cut = LayoutOf("bias").is_shard();
-    if (steps_.lookup == Lookup::kMasked) return Of(Role::Kind::kVocabRowwise);
+    if (steps_.lookup == Lookup::kMasked) return Other("only some parameters of the lookup are cut by rows");
     const auto size = weight->shape[static_cast<size_t>(weight_layout.dim)];
     if (!weight_layout.parts.empty()) {
       if (weight_layout.dim == 0 && InHalves(weight_layout, size)) return Of(Role::Kind::kPackedColwise);

@@ -92,6 +92,10 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   CheckNamesExist(params, style, landing, diagnostics);
   const bool shards = std::ranges::any_of(
       params, [](const auto& entry) { return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard); });
+  // Its moves would speak of pieces that nobody makes.
+  if (shards && steps.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
+    steps.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
+  }
   for (size_t i = 0; i < landing.signature->size(); ++i) {
     const Parameter& parameter = (*landing.signature)[i];
     Placement& placement = steps.params[i];

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "dsl/eval/load_plan.h"
+#include "dsl/hugging_face/export.h"
 #include "dsl/hugging_face/lua_text.h"
 #include "dsl/hugging_face/plan_file.h"
 #include "engine/base/text.h"
@@ -187,6 +188,44 @@ TEST_CASE("every plan that transformers ships matches and places what transforme
   CHECK(proven["tp"] == kTpPlans);
   CHECK(proven["ep"] == kEpPlans);
   CHECK(sharded > 10000);  // the fixture is not empty
+}
+
+// What a rule of the plan is called when it comes back: on an embedding, two names mean the same.
+bool SameStyle(const std::string& exported, const std::string& given) {
+  return exported == given || (exported == "embedding_rowwise" && given == "rowwise_split_input");
+}
+
+// Whether a rule does anything: the sum of gradients of a module without parameters is none.
+bool HasEffect(const MatchedPlan& matched, int32_t rule) {
+  const Style& style = matched.plan->rules[static_cast<size_t>(rule)].style;
+  if (!style.inputs.empty() || !style.outputs.empty() || !style.missing.empty()) return true;
+  const std::vector<Module>& modules = matched.tree->modules();
+  for (size_t m = 0; m < modules.size(); ++m) {
+    if (matched.rule_of[m] == rule && !matched.tree->parameters(modules[m]).empty()) return true;
+  }
+  return std::ranges::any_of(matched.parameter_rules, [&](const auto& of) { return of.rule == rule; });
+}
+
+TEST_CASE("every shipped plan comes back from its export") {
+  for (const Section& section : ReadSections()) {
+    for (const auto& [form, plan] : section.plans) {
+      MatchedPlan matched;
+      const ExportedPlan exported = ExportHuggingFace(Resolve(section, form, &matched));
+      INFO(section.name << " " << form << "\n" << ToText(exported.findings));
+      CHECK_FALSE(HasErrors(exported.findings));
+      const JsonValue table = ParseJson(exported.text, "exported.json").ValueOrThrow();
+      for (const auto& [key, style] : table.AsObject()) {
+        INFO(key);
+        REQUIRE(plan.contains(key));
+        CHECK(SameStyle(style.AsString(), plan.at(key)));
+      }
+      for (size_t rule = 0; rule < matched.plan->rules.size(); ++rule) {
+        if (matched.matches[rule] == 0 || !HasEffect(matched, static_cast<int32_t>(rule))) continue;
+        INFO(matched.plan->rules[rule].pattern);
+        CHECK(table.Find(matched.plan->rules[rule].pattern) != nullptr);
+      }
+    }
+  }
 }
 
 TEST_CASE("the fixture has every style of a shipped plan, and every kind of placement") {
