@@ -17,6 +17,7 @@ read_globals = {
   model = { other_fields = true },
   next = {  },
   norm_on = {  },
+  numbered = {  },
   on = {  },
   optional = {  },
   options = {  },

@@ -9,6 +9,7 @@ namespace moonshard {
 namespace {
 
 constexpr int64_t kMostDims = 16;
+constexpr int64_t kMostParts = 1024;  // equal ones
 
 std::optional<int> DimAt(lua_State* L, int index) {
   const std::optional<int64_t> dim = IntegerAt(L, index);
@@ -54,6 +55,10 @@ int Packed(lua_State* L) {
   if (AnyPoison(L) || (IsTable(L, 2) && HoldsPoison(L, 2))) return PushPoison(L);
   const std::optional<int> dim = DimAt(L, 1);
   if (!dim) return BadArgument(L, "packed", "the tensor dim must be a small integer", 1);
+  if (const std::optional<int64_t> count = IntegerAt(L, 2); count && lua_isnoneornil(L, 3)) {
+    if (*count < 1 || *count > kMostParts) return BadArgument(L, "packed", "the number of parts must be small", 2);
+    return PushLayout(L, Layout::PackedEqually(*dim, static_cast<int>(*count)));
+  }
   const std::optional<std::vector<int64_t>> sizes = SizesAt(L, 2, "the sizes");
   if (!sizes) return PushPoison(L);
   std::vector<Layout::Part> parts;

@@ -26,7 +26,7 @@ const ModuleTree* TreeOf(lua_State* L) {
 
 // The expression for the pattern in argument 2; null, reported, where it is none.
 std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* word) {
-  const RegexValue* regex = Userdata<RegexValue>::To(L, 2);
+  const PatternValue* regex = Userdata<PatternValue>::To(L, 2);
   const std::optional<std::string> text = regex != nullptr ? regex->text : StringAt(L, 2);
   if (!text) {
     BadArgument(L, word, "the pattern must be a text or re\"...\"", 2);
@@ -34,7 +34,7 @@ std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* word) {
   }
   ScriptState& state = ScriptState::From(L);
   state.Charge(text->size() * 100);
-  const PatternSyntax syntax = regex != nullptr ? PatternSyntax::kRegex : PatternSyntax::kGlob;
+  const PatternSyntax syntax = regex != nullptr ? regex->syntax : PatternSyntax::kGlob;
   const Result<Pattern> pattern = TranslatePattern(*text, syntax, state.UserSpan(*text));
   if (!pattern.ok()) {
     for (const Diagnostic& d : pattern.diagnostics()) state.Report(d);

@@ -8,11 +8,12 @@ namespace {
 
 constexpr auto kNames = std::to_array<NameInfo>({
     // The plan and its rules.
-    {"plan", "plan { api = 1, [name = text,] entry... } -> plan",
+    {"plan", "plan { api = 1, [name = text,] [lenient = true,] entry... } -> plan",
      "what a plan file returns; entries are rules, lists of them, extends, default and divides; false is passed over"},
     {"at", "at(pattern, style | layout [, { optional = true }]) -> rule",
      "a rule: a style for the modules at a pattern, or a layout for the parameters at it"},
     {"re", "re\"expression\" -> pattern", "a raw RE2 expression where a pattern can stand"},
+    {"numbered", "numbered\"key\" -> pattern", "a key of a Hugging Face plan: * is one number, everything else itself"},
     {"optional", "optional(rule | list) -> rule | list", "rules that may match nothing"},
     {"default", "default(style) -> default", "the style of modules with parameters that no rule claims"},
     {"divides", "divides(size, number [, what]) -> assertion",
@@ -28,14 +29,16 @@ constexpr auto kNames = std::to_array<NameInfo>({
     {"partial", "layout", "terms of a sum"},
     {"shard", "shard(dim [, { heads = n }]) -> layout",
      "pieces along a tensor dim, negative from the last; with heads, cut between heads"},
-    {"packed", "packed(dim, { size... } [, { heads = { n... } }]) -> layout",
-     "pieces of a fused dim: each part is cut by itself, with heads between its heads"},
+    {"packed", "packed(dim, { size... } | n [, { heads = { n... } }]) -> layout",
+     "pieces of a fused dim, of parts of these sizes or of n equal ones: each is cut by itself, with heads between its "
+     "heads"},
     {"on", "on(\"axis\", layout) | on { axis = layout, ... } -> layout",
      "a layout on another mesh axis than tp, or on several"},
     // Styles.
     {"style",
-     "style { [name, heads, params = { name = layout }, kinds = { Kind = params }, inputs = { { from, to } }, "
-     "outputs = { { from, to } }, after = { name }, lookup = \"masked\"] } -> style",
+     "style { [name, heads, params = { name = layout }, vectors = params, kinds = { Kind = params | style }, "
+     "inputs = { { from, to } }, outputs = { { from, to } }, after = { name }, lookup = \"masked\", bare = true, "
+     "missing = text] } -> style",
      "what a rule does to a module: its parameters, and the moves before and after its forward"},
     {"takes", "takes(\"word\", given, { key = \"type\" }) -> table",
      "checks the table that a style of your own was called with; types: layout, or what type() says"},

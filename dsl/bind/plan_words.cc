@@ -20,12 +20,14 @@ class PlanReader {
   Plan Read() {
     const std::string& chunk = Evaluation::From(lua_).running().back().chunk;
     plan_.name = std::filesystem::path(chunk).stem().string();
-    const std::string keys[] = {"api", "name"};
+    const std::string keys[] = {"api", "lenient", "name"};
     CheckKeys(lua_, 1, "plan", keys, true);
     ReadSettings();
     ReadList(1, 0);
+    for (Rule& rule : plan_.rules) rule.lenient = plan_.lenient;
     // Base plans come last, in the order of their extends.
     for (const Plan& base : bases_) {
+      plan_.lenient |= base.lenient;
       for (Rule rule : base.rules) {
         ++rule.level;
         plan_.rules.push_back(std::move(rule));
@@ -59,6 +61,12 @@ class PlanReader {
       } else {
         BadArgument(lua_, "plan", "'name' must be a text", -1);
       }
+    }
+    lua_getfield(lua_, 1, "lenient");
+    if (lua_isboolean(lua_, -1)) {
+      plan_.lenient = lua_toboolean(lua_, -1) != 0;
+    } else if (!lua_isnil(lua_, -1) && !IsPoison(lua_, -1)) {
+      BadArgument(lua_, "plan", "'lenient' must be true or false", -1);
     }
     lua_settop(lua_, 1);
   }

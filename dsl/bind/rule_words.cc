@@ -1,4 +1,4 @@
-// at, re, optional, default, divides, fits.
+// at, re, numbered, optional, default, divides, fits.
 #include <algorithm>
 
 #include "dsl/bind/arguments.h"
@@ -15,9 +15,9 @@ constexpr size_t kMostDivisors = 16;     // named in a message
 constexpr int64_t kMostLegal = 1 << 15;  // axis sizes looked at for one
 
 bool ReadPattern(lua_State* L, int index, Rule& rule) {
-  if (const RegexValue* regex = Userdata<RegexValue>::To(L, index)) {
-    rule.pattern = regex->text;
-    rule.syntax = PatternSyntax::kRegex;
+  if (const PatternValue* pattern = Userdata<PatternValue>::To(L, index)) {
+    rule.pattern = pattern->text;
+    rule.syntax = pattern->syntax;
     return true;
   }
   const std::optional<std::string> text = StringAt(L, index);
@@ -54,13 +54,17 @@ int At(lua_State* L) {
   return PushRule(L, std::move(rule));
 }
 
-int Re(lua_State* L) {
+int PushPattern(lua_State* L, const std::string& word, PatternSyntax syntax) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<std::string> text = StringAt(L, 1);
-  if (!text || text->empty()) return BadArgument(L, "re", "it takes a text, re\"...\"", 1);
-  Userdata<RegexValue>::Push(L, {*text}, text->size());
+  if (!text || text->empty()) return BadArgument(L, word, "it takes a text, " + word + "\"...\"", 1);
+  Userdata<PatternValue>::Push(L, {*text, syntax}, text->size());
   return 1;
 }
+
+int Re(lua_State* L) { return PushPattern(L, "re", PatternSyntax::kRegex); }
+
+int Numbered(lua_State* L) { return PushPattern(L, "numbered", PatternSyntax::kNumbered); }
 
 // The rule, or the list of rules, with every rule allowed to match nothing.
 int Optional(lua_State* L) {
@@ -168,9 +172,13 @@ int Fits(lua_State* L) {
 }  // namespace
 
 void AddRuleWords(lua_State* L) {
-  const std::vector<NamedFunction> words = {
-      {"at", &Guarded<&At>},           {"re", &Guarded<&Re>},           {"optional", &Guarded<&Optional>},
-      {"default", &Guarded<&Default>}, {"divides", &Guarded<&Divides>}, {"fits", &Guarded<&Fits>}};
+  const std::vector<NamedFunction> words = {{"at", &Guarded<&At>},
+                                            {"re", &Guarded<&Re>},
+                                            {"numbered", &Guarded<&Numbered>},
+                                            {"optional", &Guarded<&Optional>},
+                                            {"default", &Guarded<&Default>},
+                                            {"divides", &Guarded<&Divides>},
+                                            {"fits", &Guarded<&Fits>}};
   for (const NamedFunction& word : words) {
     lua_pushcfunction(L, word.function);
     SetName(L, word.name);

@@ -1,4 +1,6 @@
 // style, takes.
+#include <algorithm>
+
 #include "dsl/bind/arguments.h"
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
@@ -15,17 +17,22 @@ class StyleReader {
   explicit StyleReader(lua_State* L) : lua_(L) {}
 
   bool Read() {
-    const std::string keys[] = {"after", "heads", "inputs", "kinds", "lookup", "name", "outputs", "params"};
+    const std::string keys[] = {"after",   "bare", "heads",   "inputs", "kinds",  "lookup",
+                                "missing", "name", "outputs", "params", "vectors"};
     good_ = CheckKeys(lua_, 1, "style", keys, false);
     style_.name = "custom";
     if (Field("name")) ReadName();
     if (Field("heads")) ReadHeads();
     if (Field("params")) ReadParams(-1, "params", style_.params);
+    if (Field("vectors")) ReadParams(-1, "vectors", style_.vectors);
     if (Field("kinds")) ReadKinds();
+    std::ranges::sort(style_.kind_styles, {}, &KindStyle::kind);  // the table's own order differs from run to run
     if (Field("inputs")) ReadMoves("inputs", style_.inputs);
     if (Field("outputs")) ReadMoves("outputs", style_.outputs);
     if (Field("after")) ReadAfter();
     if (Field("lookup")) ReadLookup();
+    if (Field("bare")) ReadBare();
+    if (Field("missing")) ReadMissing();
     return good_;
   }
   Style Take() { return std::move(style_); }
@@ -78,12 +85,14 @@ class StyleReader {
 
   void ReadKinds() {
     const int index = lua_absindex(lua_, -1);
-    if (!IsTable(lua_, index)) return Bad("'kinds' must map module kinds to parameters");
+    if (!IsTable(lua_, index)) return Bad("'kinds' must map module kinds to parameters or styles");
     for (lua_pushnil(lua_); lua_next(lua_, index) != 0; lua_pop(lua_, 1)) {
       if (!Present(-1)) continue;
       const std::optional<std::string> kind = StringAt(lua_, -2);
       if (!kind) {
-        Bad("'kinds' must map module kinds to parameters", -2);
+        Bad("'kinds' must map module kinds to parameters or styles", -2);
+      } else if (const Style* own = Userdata<Style>::To(lua_, -1)) {
+        style_.kind_styles.push_back({*kind, *own});
       } else {
         ReadParams(-1, "kinds." + *kind, style_.kinds[*kind]);
       }
@@ -133,6 +142,17 @@ class StyleReader {
       style_.after.push_back(*name);
       lua_pop(lua_, 1);
     }
+  }
+
+  void ReadBare() {
+    if (!lua_isboolean(lua_, -1)) return Bad("'bare' must be true or false");
+    style_.bare = true;
+  }
+
+  void ReadMissing() {
+    const std::optional<std::string> missing = StringAt(lua_, -1);
+    if (!missing) return Bad("'missing' must be a text");
+    style_.missing = *missing;
   }
 
   void ReadLookup() {

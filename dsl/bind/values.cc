@@ -6,7 +6,9 @@ namespace {
 std::string TextOf(const Placement& v) { return v.ToText(); }
 std::string TextOf(const Style& v) { return ToText(v); }
 std::string TextOf(const Rule& v) { return "at(\"" + v.pattern + "\")"; }
-std::string TextOf(const RegexValue& v) { return "re\"" + v.text + "\""; }
+std::string TextOf(const PatternValue& v) {
+  return (v.syntax == PatternSyntax::kRegex ? "re\"" : "numbered\"") + v.text + "\"";
+}
 std::string TextOf(const AssertionValue& v) { return v.text; }
 std::string TextOf(const DefaultValue& v) { return "default(" + v.style.name + ")"; }
 std::string TextOf(const Plan& v) { return "plan " + v.name; }
@@ -70,7 +72,9 @@ size_t HeldBy(const Placement& placement) {
 
 size_t HeldBy(const Style& style) {
   size_t held = style.name.size() + HeldBy(style.params) + HeldBy(style.inputs) + HeldBy(style.outputs);
+  held += HeldBy(style.vectors) + style.missing.size();
   for (const auto& [kind, params] : style.kinds) held += 128 + kind.size() + HeldBy(params);
+  for (const KindStyle& own : style.kind_styles) held += sizeof(KindStyle) + own.kind.size() + HeldBy(own.style);
   for (const std::string& name : style.after) held += sizeof(std::string) + name.size();
   return held;
 }
@@ -83,7 +87,7 @@ void RegisterValues(lua_State* L) {
   RegisterValue<Placement>(L, "layout");
   RegisterValue<Style>(L, "style");
   RegisterValue<Rule>(L, "rule");
-  RegisterValue<RegexValue>(L, "pattern");
+  RegisterValue<PatternValue>(L, "pattern");
   RegisterValue<AssertionValue>(L, "assertion");
   RegisterValue<DefaultValue>(L, "default");
   RegisterValue<Plan>(L, "plan");

@@ -9,9 +9,10 @@
 
 namespace moonshard {
 
-// re"...": a raw RE2 expression where a glob could stand.
-struct RegexValue {
+// re"..." or numbered"...": a pattern of another syntax where a glob could stand.
+struct PatternValue {
   std::string text;
+  PatternSyntax syntax = PatternSyntax::kRegex;
 };
 // divides(...): checked where it was called; plan{} takes it as an entry.
 struct AssertionValue {

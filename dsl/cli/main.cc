@@ -75,6 +75,8 @@ int Main(const std::vector<std::string>& arguments) {
   if (!command.verb) return command.exit_code;
   if (const auto* explain = std::get_if<ExplainVerb>(&*command.verb)) return RunExplain(*explain);
   if (const auto* check = std::get_if<CheckVerb>(&*command.verb)) return RunCheck(*check);
+  if (const auto* import = std::get_if<ImportVerb>(&*command.verb)) return RunImport(*import);
+  if (const auto* to = std::get_if<ExportVerb>(&*command.verb)) return RunExport(*to);
   if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval, arguments);
   if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify, arguments);
   return RunWithTensors(arguments, 0);

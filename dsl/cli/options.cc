@@ -123,6 +123,21 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
   AddRun(*verify_app, verify.run);
 
+  ImportVerb import;
+  CLI::App* import_app = app.add_subcommand("import", "a Hugging Face tp_plan or ep_plan as a plan file, on stdout");
+  import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")->required();
+  import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
+  import_app->add_flag("--idiomatic", import.idiomatic, "in the words of this language rather than Hugging Face's meaning");
+  import_app->add_flag("--expert-parallel", import.experts, "the ep_plan in place of the tp_plan");
+  import_app->add_option("--base", import.base, "where the base model stands in the model (default \"model.\")");
+
+  ExportVerb export_verb;
+  CLI::App* export_app = app.add_subcommand("export", "the resolved plan in the form of another system, on stdout");
+  AddModel(*export_app, export_verb.model, plan_options);
+  export_app->add_option("--form", export_verb.form, "hf: a Hugging Face tp_plan; torch: Python for parallelize_module")
+      ->required()
+      ->check(CLI::IsMember({"hf", "torch"}));
+
   CompareVerb compare;
   CLI::App* compare_app = app.add_subcommand(
       "compare", "largest difference of each tensor of two safetensors files, relative to its largest value");
@@ -155,6 +170,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   };
   if (explain_app->parsed()) take(explain);
   if (check_app->parsed()) take(check);
+  if (import_app->parsed()) take(import);
+  if (export_app->parsed()) take(export_verb);
   if (eval_app->parsed()) take(eval);
   if (verify_app->parsed()) take(verify);
   if (compare_app->parsed()) take(compare);

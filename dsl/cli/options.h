@@ -16,7 +16,7 @@ namespace moonshard {
 // A model folder and how to parallelize it: the part that most verbs share.
 struct ModelOptions {
   std::string model;                           // folder in Hugging Face form
-  std::string plan;                            // a file or the name of a shipped plan; "": chosen by architecture
+  std::string plan;  // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by architecture
   std::string mesh;                            // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
 };
@@ -32,6 +32,19 @@ struct CheckVerb {
   ModelOptions model;
   bool strict = false;  // warnings count as errors
   bool json = false;
+};
+
+struct ImportVerb {
+  std::string file;
+  std::string key;           // which plan of the file; "": the only one
+  std::string base = "model.";  // where the base model stands
+  bool idiomatic = false;
+  bool experts = false;      // the ep_plan
+};
+
+struct ExportVerb {
+  ModelOptions model;
+  std::string form;  // "hf" or "torch"
 };
 
 // How the verbs that need tensors run.
@@ -67,7 +80,7 @@ struct CompareVerb {
 
 struct DoctorVerb {};
 
-using Verb = std::variant<ExplainVerb, CheckVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
+using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

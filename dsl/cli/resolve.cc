@@ -1,6 +1,6 @@
 #include "dsl/cli/resolve.h"
 
-#include "dsl/eval/choose_plan.h"
+#include "dsl/choose/choose_plan.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/mostly_whole.h"
 #include "engine/match/match.h"

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iostream>
 
+#include "dsl/cli/hugging_face.h"
 #include "dsl/cli/resolve.h"
+#include "dsl/hugging_face/export.h"
 #include "engine/explain/explain.h"
 
 namespace moonshard {
@@ -69,6 +71,24 @@ int RunCheck(const CheckVerb& verb) {
   if (plan.ok()) SayChoice(*plan.value().plan);
   if (!bad) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
   return bad ? kExitFailed : kExitGood;
+}
+
+int RunImport(const ImportVerb& verb) {
+  const Result<std::string> text = ImportHuggingFacePlan(verb);
+  std::cerr << ToText(text.diagnostics());
+  if (!text.ok()) return kExitUsage;
+  std::cout << text.value();
+  return kExitGood;
+}
+
+int RunExport(const ExportVerb& verb) {
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
+  std::cerr << ToText(plan.diagnostics());
+  if (!plan.ok()) return kExitUsage;
+  const ExportedPlan exported = verb.form == "hf" ? ExportHuggingFace(plan.value()) : ExportTorch(plan.value());
+  std::cerr << ToText(exported.findings);
+  std::cout << exported.text;
+  return HasErrors(exported.findings) ? kExitFailed : kExitGood;
 }
 
 }  // namespace moonshard

@@ -16,5 +16,8 @@ int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
 int RunCheck(const CheckVerb& verb);
+int RunImport(const ImportVerb& verb);
+// kExitFailed where something cannot be said in the other form, and is left out of it.
+int RunExport(const ExportVerb& verb);
 
 }  // namespace moonshard

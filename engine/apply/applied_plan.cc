@@ -54,6 +54,7 @@ class Preflight {
       const Module& module = plan_.tree->modules()[m];
       const ModuleSteps& steps = plan_.StepsOf(m);
       for (size_t p = 0; p < steps.params.size(); ++p) CheckAxes(steps.params[p], module, m, p);
+      CheckMissing(steps, module);
       if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
         out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
         return out_;
@@ -63,6 +64,14 @@ class Preflight {
   }
 
  private:
+  // What a style has that cannot be run yet would be left out of the step in silence.
+  void CheckMissing(const ModuleSteps& steps, const Module& module) {
+    if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
+    const SourceSpan where = steps.is_fallback ? plan_.plan->fallback_source
+                                               : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
+    out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path, where));
+  }
+
   void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {
     for (MeshAxis axis : kMeshAxes) {
       if (axis == MeshAxis::kTp || plan_.mesh.size(axis) == 1 || placement[axis] == Layout::Replicate()) continue;

@@ -41,7 +41,8 @@ class AppliedPlan {
   // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever throws,
   // the model is whole as before. `live` is the tree that `plan` was compiled against. Parameters go to the mesh's
   // device; those made under DeferInit get storage for this rank's piece and no values: load or initialise them next.
-  // Collective over the mesh. Throws PlanError: kNotSupported (sharding on an axis other than tp, a plan applied twice),
+  // Collective over the mesh. Throws PlanError: kNotSupported (sharding on an axis other than tp, a style of which
+  // something is missing, a plan applied twice),
   // kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in some rows that it cannot do),
   // kRanksDisagree, kRankLost.
   static std::shared_ptr<AppliedPlan> Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,

@@ -39,6 +39,7 @@ class Compiler {
     }
     ApplyParameterRules();
     CheckUnclaimed();
+    CheckMissing();
     CheckTies();
     CheckAxes();
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
@@ -114,9 +115,11 @@ class Compiler {
       if (rule.parameter) {
         steps.params[param] = *rule.parameter;
       } else {
-        const auto named = rule.style.params.find(signature[param].name);
-        const bool boundary = !rule.style.inputs.empty() || !rule.style.outputs.empty();
-        if (named == rule.style.params.end() || boundary) {
+        const Style& style = rule.style.For(module.kind);
+        const Parameter& parameter = signature[param];
+        const Placement* said = style.PlacementOf(module.kind, parameter.name, parameter.shape.size());
+        const bool boundary = !style.inputs.empty() || !style.outputs.empty();
+        if (!style.bare && (said == nullptr || boundary)) {
           Diagnostic d =
               MakeDiagnostic(Finding::kStyleDoesNotFit,
                              "style '" + rule.style.name + "' cannot be given to a bare parameter", rule.source);
@@ -127,7 +130,7 @@ class Compiler {
           diagnostics_.push_back(std::move(d));
           continue;
         }
-        steps.params[param] = named->second;
+        steps.params[param] = said != nullptr ? *said : Placement();
       }
       if (steps.rule < 0) steps.rule = number;
       if (steps.style.empty()) steps.style = rule.parameter ? "parameter" : rule.style.name;
@@ -172,7 +175,7 @@ class Compiler {
                          steps.is_fallback ? out_.plan->fallback_source : SourceSpan{});
       d.path = module.path;
       if (unclaimed.beside_sharded) {
-        d.severity = Severity::kError;
+        d.severity = out_.plan->lenient ? Severity::kWarning : Severity::kError;
         d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
         d.required = "a rule of its own: its parent also holds sharded parameters";
         d.help =
@@ -181,6 +184,21 @@ class Compiler {
       } else {
         d.required = "a rule, or default(replicated())";
       }
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  // What cannot be run yet is said once a rule, and again by whoever is asked to run it.
+  void CheckMissing() {
+    std::set<int32_t> said;
+    for (size_t m = 0; m < out_.steps_of.size(); ++m) {
+      const ModuleSteps& steps = out_.StepsOf(m);
+      if (steps.missing.empty() || !said.insert(steps.rule).second) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                    "style '" + steps.style + "' can be planned but not run: " + steps.missing,
+                                    SourceOf(steps.is_fallback ? kFallback : steps.rule));
+      d.severity = Severity::kWarning;
+      d.path = out_.tree->modules()[m].path;
       diagnostics_.push_back(std::move(d));
     }
   }

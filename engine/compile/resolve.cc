@@ -44,6 +44,7 @@ void CheckNamesExist(const std::map<std::string, Placement>& params, const Style
     diagnostics.push_back(std::move(d));
   };
   for (const auto& [name, placement] : params) check(name);
+  for (const auto& [name, placement] : style.vectors) check(name);
   for (const std::string& name : style.after) check(name);
 }
 
@@ -60,6 +61,16 @@ void FillOutputHeads(int64_t heads, std::optional<Move>& move) {
   for (Placement* placement : {&move->from, &move->to}) {
     for (Layout& layout : placement->by_axis) {
       if (layout.is_shard() && layout.dim == -1 && layout.heads == 0 && layout.parts.empty()) layout.heads = heads;
+    }
+  }
+}
+
+// Equal parts of the features get their sizes.
+void FillEqualParts(int64_t features, std::optional<Move>& move) {
+  if (!move || features < 0) return;
+  for (Placement* placement : {&move->from, &move->to}) {
+    for (Layout& layout : placement->by_axis) {
+      if (layout.dim == -1) layout = layout.Sized(features);
     }
   }
 }
@@ -101,19 +112,21 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   const auto kind = style.kinds.find(landing.module->kind);
   const std::map<std::string, Placement>& params = kind == style.kinds.end() ? style.params : kind->second;
   CheckNamesExist(params, style, landing, diagnostics);
-  const auto every_other = params.find(kEveryOther);
   const bool shards = std::ranges::any_of(
       params, [](const auto& entry) { return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard); });
+  // Its moves would speak of pieces that nobody makes.
+  if (shards && steps.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
+    steps.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
+  }
   for (size_t i = 0; i < landing.signature->size(); ++i) {
     const Parameter& parameter = (*landing.signature)[i];
     Placement& placement = steps.params[i];
-    const auto named = params.find(parameter.name);
+    const bool named = params.contains(parameter.name) || style.vectors.contains(parameter.name);
+    const Placement* said = style.PlacementOf(landing.module->kind, parameter.name, parameter.shape.size());
     if (std::ranges::find(style.after, parameter.name) != style.after.end()) {
-      placement = named == params.end() ? LatePlacement(style) : named->second;
-    } else if (named != params.end()) {
-      placement = named->second;
-    } else if (every_other != params.end()) {
-      placement = every_other->second;
+      placement = named && said != nullptr ? *said : LatePlacement(style);
+    } else if (said != nullptr && (named || !parameter.is_buffer)) {
+      placement = *said;
     } else if (shards && !parameter.is_buffer) {
       Diagnostic d = At(landing, Finding::kUnclaimedParameter,
                         "style '" + style.name + "' does not say what happens to parameter '" + parameter.name + "'");
@@ -140,6 +153,15 @@ void ResolveMove(const Style& style, const Landing& landing, const char* what, s
     const Layout& to = move->to[axis];
     if (from == to) continue;
     ++moving;
+    if (from.has_equal_parts() || to.has_equal_parts()) {
+      Diagnostic d = At(landing, Finding::kPackedDoesNotFit,
+                        "the sizes of the parts in " + std::string(what) + " " + std::to_string(position) +
+                            " of style '" + style.name + "' do not follow from '" + landing.module->path + "'");
+      d.declared = from.ToText() + " -> " + to.ToText();
+      d.required = "packed(dim, { size, ... })";
+      diagnostics.push_back(std::move(d));
+      continue;
+    }
     if (RowOf(from, to)) continue;
     Diagnostic d = At(landing, Finding::kNoSuchMove,
                       "no move leads from " + from.ToText() + " to " + to.ToText() + " (" + what + " " +
@@ -223,6 +245,7 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     }
     if (layout.dim < 0) layout.dim += rank;
     int64_t& size = sizes[static_cast<size_t>(layout.dim)];
+    layout = layout.Sized(size);
     const Result<DimPieces> pieces = DimPieces::Make(layout, size, mesh.size(axis));
     if (pieces.ok()) {
       // A second axis cuts what the first one left. Only equal pieces can be cut again in the same way everywhere.
@@ -251,19 +274,23 @@ void FillFeatures(const Module& module, const ModuleTree::Signature& signature, 
   }
 }
 
-void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
                   Diagnostics& diagnostics) {
+  const Style& style = given.For(landing.module->kind);
   const size_t before = diagnostics.size();
   steps.style = style.name;
   steps.inputs = style.inputs;
   steps.outputs = style.outputs;
   steps.lookup = style.lookup;
+  steps.missing = style.missing;
   ResolveParams(style, landing, mesh, steps, diagnostics);
   for (size_t i = 0; i < steps.inputs.size(); ++i) {
+    FillEqualParts(i == 0 ? steps.in_features : -1, steps.inputs[i]);
     ResolveMove(style, landing, "input", i, steps.inputs[i], diagnostics);
   }
   for (size_t i = 0; i < steps.outputs.size(); ++i) {
     FillOutputHeads(style.heads, steps.outputs[i]);
+    FillEqualParts(i == 0 ? steps.out_features : -1, steps.outputs[i]);
     ResolveMove(style, landing, "output", i, steps.outputs[i], diagnostics);
   }
   if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/base/text.h"
+#include "engine/match/numbered.h"
 #include "engine/match/pattern_set.h"
 
 namespace moonshard {
@@ -111,6 +112,8 @@ std::optional<Nearest> NearestPath(const ModuleTree& tree, const std::string& pa
 }
 
 std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
+  if (const std::string why = rule.syntax == PatternSyntax::kNumbered ? WhyNeverFound(rule.pattern) : ""; !why.empty())
+    return why;
   if (rule.syntax == PatternSyntax::kRegex)
     return "an expression must match the whole path, from the first letter to the last";
   const std::optional<Nearest> nearest = NearestPath(tree, rule.pattern);
@@ -131,7 +134,7 @@ std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
 // A rule that only moves tensors may be about a module without parameters, which a tree from headers does not know.
 bool OnlyMoves(const Rule& rule) {
   const Style& style = rule.style;
-  return !rule.parameter && style.params.empty() && style.kinds.empty() &&
+  return !rule.parameter && style.params.empty() && style.vectors.empty() && style.kinds.empty() &&
          (!style.inputs.empty() || !style.outputs.empty());
 }
 
@@ -161,8 +164,10 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
     }
     if (!matched_any) {
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "'" + rule.pattern + "' matches no module", rule.source);
-      d.declared =
-          patterns[i].regex == rule.pattern ? "" : "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
+      if (rule.lenient) d.severity = Severity::kWarning;
+      if (rule.syntax == PatternSyntax::kGlob && patterns[i].regex != rule.pattern) {
+        d.declared = "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
+      }
       d.required = "at least one module, or optional = true";
       d.help = HelpFor(tree, rule);
       out.push_back(std::move(d));

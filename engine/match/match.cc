@@ -136,11 +136,13 @@ class Matcher {
     matched_anything_[static_cast<size_t>(winner)] = true;
   }
 
-  // Rules for parameters, and rules that matched no module, against full parameter paths. Modules of one path class
+  // Rules for parameters, rules whose style may be given to one, and rules that matched no module, against full
+  // parameter paths. Modules of one path class
   // and signature have the same parameter paths up to numbers, but such rules are few: every path is asked.
   bool MatchParameters() {
     const std::vector<Rule>& rules = matched_.plan->rules;
-    const RuleSet set_rules = Rules([&](size_t i) { return rules[i].parameter || !matched_anything_[i]; });
+    const RuleSet set_rules =
+        Rules([&](size_t i) { return rules[i].parameter || rules[i].style.bare || !matched_anything_[i]; });
     if (set_rules.rules.empty()) return true;
     std::optional<PatternSet> set = PatternSet::Compile(set_rules.regexes).Collect(diagnostics_);
     if (!set) return false;

@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "engine/match/numbered.h"
+
 namespace moonshard {
 namespace {
 
@@ -259,7 +261,9 @@ void CheckComponents(std::string_view text) {
 
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source) {
   Pattern pattern;
-  if (syntax == PatternSyntax::kRegex) {
+  if (syntax == PatternSyntax::kNumbered) {
+    pattern = TranslateNumbered(text);
+  } else if (syntax == PatternSyntax::kRegex) {
     pattern.regex = std::string(text);
     pattern.depends_on_numbers = true;
   } else {

@@ -5,6 +5,7 @@
 //   ?  [0-3]     one character of a component; [!ab] any but these
 //   {q,k,v}_proj alternatives, which may hold dots and other pattern words
 //   {0..15}      the numbers 0 to 15
+//   numbered"layers.*.mlp"  * is one number, everything else itself (PatternSyntax::kNumbered, numbered.h)
 //   re"..."      a raw RE2 expression (PatternSyntax::kRegex), anchored at both ends by us
 //
 // Stage: match. Tested against a naive matcher in tests/engine/match.

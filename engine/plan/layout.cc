@@ -1,5 +1,7 @@
 #include "engine/plan/layout.h"
 
+#include <algorithm>
+
 namespace moonshard {
 namespace {
 
@@ -9,6 +11,7 @@ std::string ShardText(const Layout& layout, bool with_heads) {
     const bool heads = with_heads && layout.heads > 0;
     return "shard(" + dim + (heads ? ",heads=" + std::to_string(layout.heads) : "") + ")";
   }
+  if (layout.has_equal_parts()) return "packed(" + dim + "," + std::to_string(layout.parts.size()) + ")";
   std::string out = "packed(" + dim + ",[";
   for (const Layout::Part& part : layout.parts) {
     if (&part != layout.parts.data()) out += ",";
@@ -29,6 +32,23 @@ std::string Text(const Layout& layout, bool with_heads) {
 }
 
 }  // namespace
+
+bool Layout::has_equal_parts() const {
+  return !parts.empty() && std::ranges::all_of(parts, [](const Part& part) { return part.size == 0; });
+}
+
+Layout Layout::Sized(int64_t size) const {
+  Layout sized = *this;
+  if (!has_equal_parts()) return sized;
+  const auto count = static_cast<int64_t>(parts.size());
+  const int64_t most = (size + count - 1) / count;
+  int64_t left = size;
+  for (Part& part : sized.parts) {
+    part.size = std::min(most, left);
+    left -= part.size;
+  }
+  return sized;
+}
 
 std::string Layout::ToString() const { return Text(*this, false); }
 std::string Layout::ToText() const { return Text(*this, true); }

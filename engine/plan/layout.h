@@ -9,6 +9,7 @@
 // A shard may say what its dim is made of: `heads` (cut only between heads; fewer heads than ranks means each head on
 // axis/heads consecutive ranks) and `parts` (a fused dim, each part cut by itself). Which indices a rank holds follows
 // from the layout alone: pieces.h.
+// Parts whose sizes are not said are equal ones (torch.chunk); Sized() says them once the dim is known.
 //
 // Placement: one layout per mesh axis. What a plan writes without naming an axis is about tp.
 #pragma once
@@ -26,7 +27,8 @@ namespace moonshard {
 enum class LayoutKind : uint8_t { kReplicate, kShared, kShard, kPartial };
 
 struct Layout {
-  // One part of a fused dim: `size` elements made of `heads` heads (0: cut anywhere, torch.chunk).
+  // One part of a fused dim: `size` elements made of `heads` heads (0: cut anywhere, torch.chunk). Where all parts have
+  // size 0 they are equal parts of whatever size the dim has.
   struct Part {
     int64_t size = 0;
     int64_t heads = 0;
@@ -44,13 +46,20 @@ struct Layout {
   static Layout Shard(int dim, int64_t heads = 0) { return {LayoutKind::kShard, dim, heads, {}}; }
   static Layout Packed(int dim, std::vector<Part> parts) { return {LayoutKind::kShard, dim, 0, std::move(parts)}; }
 
+  // A fused dim of so many equal parts.
+  static Layout PackedEqually(int dim, int count) { return Packed(dim, std::vector<Part>(static_cast<size_t>(count))); }
+
   bool is_shard() const { return kind == LayoutKind::kShard; }
+  // Whether it has parts whose sizes follow from the dim.
+  bool has_equal_parts() const;
+  // The same for a dim of `size` elements: equal parts get their sizes, the last ones smaller where they must be.
+  Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 
   // "replicate", "shared", "partial", "shard(0)", "packed(0,[64,32,32])": the word alone, as JSON prints it.
   std::string ToString() const;
-  // As ToString, with the heads: "shard(0,heads=8)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])". Two layouts are
-  // equal if and only if these are.
+  // As ToString, with the heads: "shard(0,heads=8)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])"; "packed(0,2)" for
+  // two equal parts. Two layouts are equal if and only if these are.
   std::string ToText() const;
 };
 

@@ -23,26 +23,57 @@ std::string ParamsText(const std::map<std::string, Placement>& params) {
   return out + "}";
 }
 
+// The placement under a parameter's name, or under "*".
+const Placement* Named(const std::map<std::string, Placement>& params, const std::string& parameter) {
+  auto found = params.find(parameter);
+  if (found == params.end()) found = params.find("*");
+  return found == params.end() ? nullptr : &found->second;
+}
+
 }  // namespace
+
+bool Style::operator==(const Style& other) const = default;
+
+const Style& Style::For(const std::string& kind) const {
+  for (const KindStyle& own : kind_styles) {
+    if (own.kind == kind) return own.style;
+  }
+  return *this;
+}
+
+const Placement* Style::PlacementOf(const std::string& module_kind, const std::string& parameter, size_t dims) const {
+  if (dims == 1) {
+    if (const Placement* placement = Named(vectors, parameter)) return placement;
+  }
+  const auto kind = kinds.find(module_kind);
+  return Named(kind == kinds.end() ? params : kind->second, parameter);
+}
 
 std::string ToText(const Style& style) {
   std::string out = style.name;
   if (!style.params.empty()) out += " params=" + ParamsText(style.params);
+  if (!style.vectors.empty()) out += " vectors=" + ParamsText(style.vectors);
   for (const auto& [kind, params] : style.kinds) out += " params(" + kind + ")=" + ParamsText(params);
   if (!style.inputs.empty()) out += " inputs=" + MovesText(style.inputs);
   if (!style.outputs.empty()) out += " outputs=" + MovesText(style.outputs);
   if (!style.after.empty()) out += " after=[" + Join(style.after, ", ") + "]";
   if (style.lookup == Lookup::kMasked) out += " lookup=masked";
   if (style.heads > 0) out += " heads=" + std::to_string(style.heads);
+  for (const KindStyle& own : style.kind_styles) out += " " + own.kind + "={" + ToText(own.style) + "}";
+  if (style.bare) out += " bare";
+  if (!style.missing.empty()) out += " missing=\"" + style.missing + "\"";
   return out;
 }
 
 std::string Plan::ToText() const {
   std::string out = "plan " + name + " api=" + std::to_string(api) + "\n";
   for (const Rule& rule : rules) {
-    out += rule.source.ToString() + ": at(" + (rule.syntax == PatternSyntax::kRegex ? "re" : "") + "\"" + rule.pattern +
-           "\") " + (rule.parameter ? rule.parameter->ToText() : moonshard::ToText(rule.style));
+    const bool glob = rule.syntax == PatternSyntax::kGlob;
+    const char* word = glob ? "" : rule.syntax == PatternSyntax::kRegex ? "re" : "numbered";
+    out += rule.source.ToString() + ": at(" + word + "\"" + rule.pattern + "\") " +
+           (rule.parameter ? rule.parameter->ToText() : moonshard::ToText(rule.style));
     if (rule.optional) out += " optional";
+    if (rule.lenient) out += " lenient";
     if (rule.level > 0) out += " level=" + std::to_string(rule.level);
     out += "\n";
   }

@@ -26,11 +26,14 @@ enum class Lookup : uint8_t {
   kMasked,  // ids whose row another rank owns count as zero rows
 };
 
+struct KindStyle;
+
 // What a rule does to a module it claims. C++ knows these keys only; every named style is a Lua function that fills
 // them.
 struct Style {
   std::string name;
-  std::map<std::string, Placement> params;                        // by parameter (or buffer) name
+  std::map<std::string, Placement> params;   // by parameter (or buffer) name; "*": every parameter that is not named
+  std::map<std::string, Placement> vectors;  // as params, and in place of them, for parameters of one dim
   std::map<std::string, std::map<std::string, Placement>> kinds;  // by module kind, in place of params
   std::vector<std::optional<Move>> inputs;                        // by argument position; none: left alone
   std::vector<std::optional<Move>> outputs;                       // by position in a tuple; one tensor is 0
@@ -38,10 +41,28 @@ struct Style {
   Lookup lookup = Lookup::kPlain;
   int64_t heads =
       0;  // shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own
-  bool operator==(const Style&) const = default;
+  std::vector<KindStyle> kind_styles;  // by module kind, in place of all of this
+  bool bare = false;    // may be given to a parameter by its path: its params count then, and its moves do not
+  std::string missing;  // what of it the engine cannot run yet: compile warns, a model that it is applied to is refused
+  bool operator==(const Style& other) const;
+
+  // The style for modules of a kind: one of kind_styles, or this.
+  const Style& For(const std::string& kind) const;
+  // What it says of a parameter, by its name and number of dims; nullptr where it says nothing. For() was asked before.
+  const Placement* PlacementOf(const std::string& module_kind, const std::string& parameter, size_t dims) const;
 };
 
-enum class PatternSyntax : uint8_t { kGlob, kRegex };
+struct KindStyle {
+  std::string kind;
+  Style style;
+  bool operator==(const KindStyle&) const = default;
+};
+
+enum class PatternSyntax : uint8_t {
+  kGlob,
+  kRegex,
+  kNumbered,  // `*` is one number, everything else itself: a key of a Hugging Face plan
+};
 
 struct Rule {
   std::string pattern;
@@ -50,6 +71,7 @@ struct Rule {
   // `at(pattern, layout)`: the rule names parameters by their full path, and this is their placement.
   std::optional<Placement> parameter;
   bool optional = false;  // may match nothing
+  bool lenient = false;   // of a lenient plan: matching nothing is a warning
   int level = 0;          // 0: the plan itself; 1: the plan it extends; ... A lower level wins.
   SourceSpan source;
 };
@@ -58,6 +80,9 @@ struct Plan {
   std::string name;    // "llama"
   std::string chosen;  // why it is this one, where it was not named: "plans/index.lua has it for LlamaForCausalLM"
   int api = 1;
+  // Rules that match nothing, and unclaimed parameters beside sharded ones, are warnings: for plans of another system
+  // that passes over both in silence.
+  bool lenient = false;
   std::vector<Rule> rules;        // in source order; those of an extended plan come last
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims
   SourceSpan fallback_source;

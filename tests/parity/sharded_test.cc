@@ -6,7 +6,7 @@
 #include <iostream>
 #include <set>
 
-#include "dsl/eval/choose_plan.h"
+#include "dsl/choose/choose_plan.h"
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/load.h"
 #include "engine/apply/parallelize.h"

@@ -254,6 +254,18 @@ TEST_CASE("a tie by assignment, which leaves the registered parameter behind, is
   });
 }
 
+TEST_CASE("a style that cannot be run yet is refused, not half run") {
+  RunRanks("tp=2", [&](DeviceMesh& mesh) {
+    Block block = MakeBlock();
+    Plan plan = BlockPlan(false);
+    plan.rules[0].style.missing = "the exchange of tokens";
+    const std::string text = WhatIsThrown([&] { Parallelize(block, plan, mesh); });
+    Expect(text.find("cannot be run yet: the exchange of tokens") != std::string::npos, text);
+    Expect(text.find("block.lua:1") != std::string::npos, text);
+    Expect(block->up->weight.size(0) == 10, "whole after the refusal");
+  });
+}
+
 TEST_CASE("an ordinary LibTorch layer under a rule is refused with the cure") {
   struct PlainImpl : torch::nn::Module {
     PlainImpl() { fc = register_module("fc", torch::nn::Linear(4, 4)); }

@@ -19,6 +19,7 @@ TEST_CASE("the words of a layout") {
       {Layout::Shard(-1), "shard(-1)", "shard(-1)"},
       {Layout::Shard(0, 8), "shard(0)", "shard(0,heads=8)"},
       {Layout::Packed(0, {{64}, {32}, {32}}), "packed(0,[64,32,32])", "packed(0,[64,32,32])"},
+      {Layout::PackedEqually(-2, 2), "packed(-2,2)", "packed(-2,2)"},
       {Layout::Packed(1, {{64, 8}, {32, 4}, {5}}), "packed(1,[64,32,5])", "packed(1,[64:heads=8,32:heads=4,5])"},
   };
   for (const Case& a : cases) {
@@ -28,6 +29,17 @@ TEST_CASE("the words of a layout") {
   }
   CHECK(Layout::Shard(0).is_shard());
   CHECK_FALSE(Layout::Shared().is_shard());
+}
+
+TEST_CASE("equal parts get their sizes from the dim, as torch.chunk cuts it") {
+  const Layout halves = Layout::PackedEqually(0, 2);
+  CHECK(halves.has_equal_parts());
+  CHECK(halves.Sized(24) == Layout::Packed(0, {{12}, {12}}));
+  CHECK(halves.Sized(7) == Layout::Packed(0, {{4}, {3}}));
+  CHECK(Layout::PackedEqually(0, 4).Sized(5) == Layout::Packed(0, {{2}, {2}, {1}, {0}}));
+  CHECK_FALSE(halves.Sized(24).has_equal_parts());
+  CHECK(Layout::Packed(0, {{16}, {8}}).Sized(99) == Layout::Packed(0, {{16}, {8}}));
+  CHECK(Layout::Shard(0).Sized(24) == Layout::Shard(0));
 }
 
 TEST_CASE("a placement is about tp unless it says otherwise") {

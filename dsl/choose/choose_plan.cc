@@ -1,4 +1,4 @@
-#include "dsl/eval/choose_plan.h"
+#include "dsl/choose/choose_plan.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include "dsl/bind/arguments.h"
 #include "dsl/bind/evaluation.h"
-#include "dsl/eval/checkpoint_plan.h"
+#include "dsl/choose/hugging_face_plan.h"
 #include "dsl/eval/file_words.h"
 #include "dsl/eval/files.h"
 #include "dsl/eval/load_plan.h"
@@ -120,6 +120,7 @@ Result<Plan> DefaultPlan(const PlanInputs& inputs, const std::map<std::string, s
 }  // namespace
 
 Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs) {
+  if (IsHuggingFaceName(wanted)) return LoadHuggingFacePlan(wanted, inputs);
   if (!wanted.empty()) return LoadPlanFile(wanted, inputs);
   Diagnostics diagnostics;
   const std::map<std::string, std::string> index = ReadIndex();

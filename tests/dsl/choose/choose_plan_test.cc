@@ -1,4 +1,4 @@
-#include "dsl/eval/choose_plan.h"
+#include "dsl/choose/choose_plan.h"
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -76,15 +76,26 @@ TEST_CASE("an unknown class with the usual names gets the default plan, and it i
         "    help: explain shows what it does; verify whether the numbers are the same; --plan names another plan\n");
 }
 
-TEST_CASE("a checkpoint's own plan that cannot be read is said, and the next step taken") {
+TEST_CASE("a checkpoint's own plan goes before the default one, and it is said") {
   const ModuleTree tree = Decoder();
   PlanInputs inputs = InputsFor(tree, "NewForCausalLM");
-  inputs.config.AsObject()["base_model_tp_plan"] = JsonValue::Object{{"layers.*.self_attn.q_proj", "colwise"}};
+  inputs.config.AsObject()["base_model_tp_plan"] =
+      JsonValue::Object{{"layers.*.mlp.gate_proj", "colwise"}, {"layers.*.mlp.down_proj", "rowwise"}};
   const Result<Plan> plan = ChoosePlan("", inputs);
   REQUIRE(plan.ok());
-  CHECK(plan.value().name == "default");
-  CHECK_THAT(ToText(plan.diagnostics()), Contains("the checkpoint's own Hugging Face plan is not used") &&
-                                             Contains("base_model_tp_plan in config.json, 1 rules"));
+  CHECK(plan.value().chosen == "the checkpoint's own");
+  CHECK_THAT(plan.value().ToText(), Contains("model.layers.*.mlp.gate_proj") && Contains("config.json:1"));
+  CHECK_THAT(ToText(plan.diagnostics()),
+             Contains("no plan for the architecture 'NewForCausalLM': the checkpoint's own is used"));
+}
+
+TEST_CASE("a checkpoint's own plan with a style that nobody knows is an error, not a reason for another plan") {
+  const ModuleTree tree = Decoder();
+  PlanInputs inputs = InputsFor(tree, "NewForCausalLM");
+  inputs.config.AsObject()["base_model_tp_plan"] = JsonValue::Object{{"layers.*.mlp.gate_proj", "colwize"}};
+  const Result<Plan> plan = ChoosePlan("", inputs);
+  CHECK(!plan.ok());
+  CHECK_THAT(ToText(plan.diagnostics()), Contains("config.json:1") && Contains("did you mean 'colwise'"));
 }
 
 TEST_CASE("a model that nothing fits is an error with what can be done") {

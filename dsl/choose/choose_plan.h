@@ -1,8 +1,8 @@
 // ChoosePlan: which plan is for a model, in this order:
 //
-//   1. the one that was named: a file, or a shipped plan
+//   1. the one that was named: a file, a shipped plan, or a Hugging Face plan (hf:FILE)
 //   2. the one that plans/index.lua has for the architecture, by its qualified and then by its bare name
-//   3. the checkpoint's own: a Hugging Face plan in its config.json (checkpoint_plan.h)
+//   3. the checkpoint's own: a Hugging Face plan in its config.json (hugging_face_plan.h)
 //   4. plans/default.lua, where the model's modules have the usual names
 //
 // From 3 on it is said what was taken and why the steps before had nothing (kPlanFallback). A plan of step 2 that refuses
@@ -18,8 +18,8 @@
 
 namespace moonshard {
 
-// The evaluated plan; Plan::chosen says which step it is from, unless it was named. `wanted` is the name or file, empty
-// for none.
+// The evaluated plan; Plan::chosen says which step it is from, unless it was named. `wanted` is a name, a file or
+// hf:FILE, empty for none.
 // Errors: as LoadPlanFile; kPlanNotFound, with what can be done about it, where nothing fits the model.
 Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs);
 

@@ -1,5 +1,4 @@
-#include "dsl/eval/load_plan.h"
-#include "dsl/eval/choose_plan.h"
+#include "dsl/choose/choose_plan.h"
 
 #include <catch2/catch.hpp>
 #include <string>

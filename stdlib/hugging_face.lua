@@ -1,0 +1,160 @@
+-- hugging_face.lua: the styles that transformers 5.18 registers for `tp_plan` and `ep_plan`, by its names and with its
+-- meaning, and `at` with its way of comparing names. `moonshard import` writes plans in these words.
+--
+--   local hf <const> = require "hugging_face"
+--   hf.at("layers.*.self_attn.q_proj", hf.colwise)
+--
+-- A key that names a parameter cuts that parameter and moves nothing; one that names a module cuts the parameters that the
+-- module owns, and moves its inputs and outputs. Three things differ on purpose: the gradient of a replicated parameter
+-- is summed once a backward, so accumulation stays right; siblings that take the same input share one all-reduce; and a
+-- packed bias is packed.
+
+---@class hugging_face
+local hf = {}
+
+-- A rule of a Hugging Face plan: in the key `*` is one number and everything else itself.
+---@param key string    "layers.*.mlp.experts.gate_up_proj"
+---@param style style   one of this file's
+function hf.at(key, style)
+  return at(numbered(key), style)
+end
+
+-- Whether the model's input and output embeddings are one tensor. transformers cuts such an embedding by its rows, whatever
+-- its plan says.
+---@param by_default boolean  what the configuration class says where config.json does not
+function hf.tied(by_default)
+  return config:get("text_config", config):get("tie_word_embeddings", config:get("tie_word_embeddings", by_default))
+end
+
+-- An output feature of a matrix is its last dim but one, of a vector its only one; experts come before both.
+local features <const> = { ["*"] = shard(-2) }
+local vector <const> = { ["*"] = shard(0) }
+local of_embedding <const> = { ["*"] = shard(1) }
+
+local function colwise(name, output)
+  return style {
+    name = name,
+    bare = true,
+    params = features,
+    vectors = vector,
+    kinds = { Embedding = of_embedding },
+    inputs = { { replicate, shared } },
+    outputs = { { shard(-1), output } },
+  }
+end
+
+hf.colwise = colwise("colwise", shard(-1))
+hf.colwise_gather_output = colwise("colwise_gather_output", replicate)
+hf.colwise_rep = colwise("colwise_rep", replicate)
+
+local function rowwise(name, input)
+  return style {
+    name = name,
+    bare = true,
+    params = { ["*"] = shard(-1), bias = replicate },
+    after = { "bias" },
+    inputs = { { input, shard(-1) } },
+    outputs = { { partial, replicate } },
+    kinds = {
+      Embedding = style {
+        name = name,
+        bare = true,
+        params = { ["*"] = shard(0) },
+        lookup = "masked",
+        inputs = { { input, replicate } },
+        outputs = { { partial, replicate } },
+      },
+    },
+  }
+end
+
+hf.rowwise = rowwise("rowwise", shard(-1))
+hf.rowwise_split_input = rowwise("rowwise_split_input", replicate)
+hf.rowwise_rep = rowwise("rowwise_rep", replicate)
+hf.embedding_rowwise = rowwise("embedding_rowwise", replicate)
+
+-- Gate and up in one weight: each is cut by itself, so that the pieces on a rank belong together. A bias too: transformers
+-- cuts it as if it were one, and adds the wrong half.
+hf.packed_colwise = style {
+  name = "packed_colwise",
+  bare = true,
+  params = { ["*"] = packed(-2, 2) },
+  vectors = { ["*"] = packed(-1, 2) },
+  inputs = { { replicate, shared } },
+  outputs = { { packed(-1, 2), packed(-1, 2) } },
+}
+
+-- About parameters alone.
+hf.packed_rowwise = style {
+  name = "packed_rowwise",
+  bare = true,
+  params = { ["*"] = packed(-1, 2) },
+  vectors = { ["*"] = replicate },
+}
+
+hf.sequence_parallel = style {
+  name = "sequence_parallel",
+  bare = true,
+  params = { ["*"] = shared },
+  inputs = { { shard(1), shard(1) } },
+  outputs = { { shard(1), shard(1) } },
+}
+
+-- A weight that works on the local heads: its gradient on a rank covers those alone.
+hf.replicated_with_grad_allreduce = style {
+  name = "replicated_with_grad_allreduce",
+  params = { ["*"] = shared },
+}
+
+hf.all_reduce = style {
+  name = "all_reduce",
+  bare = true,
+  outputs = { { partial, replicate } },
+}
+
+-- Experts whose weights are cut: (hidden states, ids of the chosen experts, their weights) -> a term of the sum.
+hf.moe_tp_experts = style {
+  name = "moe_tp_experts",
+  bare = true,
+  inputs = { { replicate, shared }, false, { replicate, shared } },
+  outputs = { { partial, replicate } },
+}
+
+-- Whole experts on each rank, by their first dim.
+hf.grouped_gemm = style {
+  name = "grouped_gemm",
+  bare = true,
+  params = { ["*"] = shard(0) },
+}
+
+hf.ep_router = style {
+  name = "ep_router",
+  bare = true,
+  outputs = { false, { replicate, shared } },
+  missing = "the scores and ids of experts that other ranks own are not masked and renumbered",
+}
+
+-- An expert that answers its input, among experts whose outputs are summed: every rank must add its share of it.
+hf.moe_identity_expert = style {
+  name = "moe_identity_expert",
+  bare = true,
+  missing = "its input is not divided by the number of ranks, so the sum over them would count it on each",
+}
+
+-- [latent, rope] features of a latent attention: the latent ones go into a colwise projection, which sums their gradient;
+-- the rope ones go to every rank's heads, and theirs must be summed too.
+hf.mla_kv_a_proj = style {
+  name = "mla_kv_a_proj",
+  bare = true,
+  missing = "the gradient of its last qk_rope_head_dim output features is not summed over the ranks",
+}
+
+-- The router and the experts of the DeepGEMM kernel, which does all communication itself and has no backward.
+hf.megamoe_router = style { name = "megamoe_router", bare = true }
+hf.megamoe_experts = style {
+  name = "megamoe_experts",
+  bare = true,
+  missing = "the kernel that exchanges tokens between the ranks' experts is not here",
+}
+
+return hf

@@ -1,0 +1,14 @@
+-- phi3/Phi3ForCausalLM, after release.json.
+local hf <const> = require "hugging_face"
+local base <const> = options { base = "model." }.base  -- where the base model stands
+
+return plan {
+  api = 1,
+  lenient = true,  -- a release's plan has rules for every size of a model
+  hf.tied(false) and at(base .. "embed_tokens", vocab_rowwise {}),
+  at(base .. "layers.*.mlp.down_proj", rowwise { input = replicate }),
+  at(base .. "layers.*.mlp.gate_up_proj", colwise { output = replicate }),
+  at(base .. "layers.*.self_attn.o_proj", rowwise { input = replicate }),
+  at(base .. "layers.*.self_attn.qkv_proj", colwise { output = replicate }),
+  at("lm_head", colwise { output = replicate }),
+}

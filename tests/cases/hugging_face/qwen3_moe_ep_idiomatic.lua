@@ -1,0 +1,11 @@
+-- qwen3_moe/Qwen3MoeForCausalLM, expert parallel, after release.json.
+local hf <const> = require "hugging_face"
+local base <const> = options { base = "model." }.base  -- where the base model stands
+
+return plan {
+  api = 1,
+  lenient = true,  -- a release's plan has rules for every size of a model
+  at(base .. "layers.*.mlp.experts", hf.moe_tp_experts),
+  at(base .. "layers.*.mlp.experts.{down,gate_up}_proj", shard(0)),
+  at(base .. "layers.*.mlp.gate", hf.ep_router),
+}
