@@ -1,7 +1,10 @@
 -- mixtral.lua: Mixtral. Llama's attention; every layer's mlp is experts.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
-local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
+local opt <const> = options {
+  sequence_parallel = false, loss_parallel = false, stable = false, expert_parallel = false,
+}
+local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads
 local listed <const> = model:has("model.layers.0.block_sparse_moe.gate")
 
@@ -12,5 +15,6 @@ return plan {
   transformer.attention("model.layers.*.self_attn", stream,
                         { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads) }),
   experts.block(listed and "model.layers.*.block_sparse_moe" or "model.layers.*.mlp", stream,
-                { size = config.intermediate_size, up = listed and "{w1,w3}", down = listed and "w2" }),
+                { size = config.intermediate_size, up = listed and "{w1,w3}", down = listed and "w2",
+                  count = config.num_local_experts, whole = opt.expert_parallel }),
 }

@@ -12,6 +12,9 @@ local experts = {}
 ---@field fused?  boolean  where the experts are one module with stacked parameters: gate_up_proj [experts, 2 * size,
 ---                        hidden] holds gate and up; false: up_proj [experts, size, hidden] alone
 ---@field shared? string   path within the block of an mlp that every token takes: "shared_experts"
+---@field count?  integer  number of experts
+---@field whole?  boolean  expert parallelism: every expert lies whole on one rank, the first ones on the first rank;
+---                        needs `count`, and experts that are modules
 
 -- A router, or a router's expert, where each rank adds a term to its gradient.
 local function summed() return style { name = "summed", params = { weight = shared, bias = shared } } end
@@ -39,15 +42,54 @@ local function stacked(path, stream, o)
   }
 end
 
+-- Projections of an expert that lies on one rank. There its features are whole, and the others have none: what they make
+-- of a token is zero, a term of the sum like any other.
+local function owned(owner)
+  local rows <const>, columns <const>, features <const> =
+    shard(0, { owner = owner }), shard(1, { owner = owner }), shard(-1, { owner = owner })
+  return style {
+    name = "owned_up",
+    params = { weight = rows, bias = rows },
+    inputs = { { shared, shared } },
+    outputs = { { features, features } },
+  }, style {
+    name = "owned_down",
+    params = { weight = columns },
+    inputs = { { features, features } },
+    outputs = { { partial, partial } },
+  }
+end
+
+-- Rules for whole experts, as many on each rank as on the others or one more.
+local function spread(path, o)
+  local rules <const> = {}
+  for rank = 0, mesh.tp - 1 do
+    local first <const>, last <const> = o.count * rank // mesh.tp, o.count * (rank + 1) // mesh.tp - 1
+    local up <const>, down <const> = owned(rank)
+    local each <const> = path .. ".experts.{" .. first .. ".." .. last .. "}."
+    if first <= last then
+      table.insert(rules, at(each .. (o.up or "{gate,up}_proj"), up))
+      table.insert(rules, at(each .. (o.down or "down_proj"), down))
+    end
+  end
+  return rules
+end
+
 -- One module an expert, each called with some of the tokens. The block's input is used by sharded compute, the router's
 -- use of it too; a loss on the router's logits that every rank adds would count once a rank.
 local function listed(path, stream, o)
-  local each <const> = path .. (o.shared and ".{experts.*," .. o.shared .. "}." or ".experts.*.")
+  local up <const>, down <const> = colwise { input = shared }, rowwise { output = partial }
   return {
     at(path, block({ stream.residual, shared }, { partial, stream.residual })),
     at(path .. "." .. (o.gate or "gate"), summed()),
-    at(each .. (o.up or "{gate,up}_proj"), colwise { input = shared }),
-    at(each .. (o.down or "down_proj"), rowwise { output = partial }),
+    o.whole and spread(path, o) or {
+      at(path .. ".experts.*." .. (o.up or "{gate,up}_proj"), up),
+      at(path .. ".experts.*." .. (o.down or "down_proj"), down),
+    },
+    o.shared and {
+      at(path .. "." .. o.shared .. "." .. (o.up or "{gate,up}_proj"), up),
+      at(path .. "." .. o.shared .. "." .. (o.down or "down_proj"), down),
+    },
   }
 end
 
@@ -66,9 +108,11 @@ end
 ---@return rule[]
 function experts.block(path, stream, o)
   o = takes("experts", o, { size = "integer", gate = "string", up = "string", down = "string", fused = "boolean",
-                            shared = "string" })
+                            shared = "string",
+                            count = "integer", whole = "boolean" })
   if stream.stable then return whole(path, stream) end
   if model:has(path .. ".experts.*." .. (o.down or "down_proj")) then return listed(path, stream, o) end
+  if o.whole then error("expert_parallel needs experts that are modules; those of " .. path .. " are one tensor") end
   return stacked(path, stream, o)
 end
 

@@ -22,10 +22,17 @@ int Shard(lua_State* L) {
   const std::optional<int> dim = DimAt(L, 1);
   if (!dim) return BadArgument(L, "shard", "the tensor dim must be a small integer", 1);
   if (lua_isnoneornil(L, 2)) return PushLayout(L, Layout::Shard(*dim));
-  if (!IsTable(L, 2)) return BadArgument(L, "shard", "the second argument must be { heads = n }", 2);
-  const std::string keys[] = {"heads"};
+  if (!IsTable(L, 2)) return BadArgument(L, "shard", "the second argument must be { heads = n } or { owner = r }", 2);
+  const std::string keys[] = {"heads", "owner"};
   if (!CheckKeys(L, 2, "shard", keys, false) || HoldsPoison(L, 2)) return PushPoison(L);
+  lua_getfield(L, 2, "owner");
   lua_getfield(L, 2, "heads");
+  if (!lua_isnil(L, -2)) {
+    const std::optional<int64_t> owner = IntegerAt(L, -2);
+    if (!owner || *owner < 0) return BadArgument(L, "shard", "'owner' must be a rank of the axis, from 0", -2);
+    if (!lua_isnil(L, -1)) return BadArgument(L, "shard", "'heads' and 'owner' exclude each other", -1);
+    return PushLayout(L, Layout::Owned(*dim, *owner));
+  }
   const std::optional<int64_t> heads = IntegerAt(L, -1);
   if (!heads || *heads < 1) return BadArgument(L, "shard", "'heads' must be a positive integer", -1);
   return PushLayout(L, Layout::Shard(*dim, *heads));

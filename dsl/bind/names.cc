@@ -27,7 +27,7 @@ constexpr auto kNames = std::to_array<NameInfo>({
     {"replicate", "layout", "the same on every rank and used the same everywhere"},
     {"shared", "layout", "the same on every rank, used by sharded compute: its gradient is summed over the axis"},
     {"partial", "layout", "terms of a sum"},
-    {"shard", "shard(dim [, { heads = n }]) -> layout",
+    {"shard", "shard(dim [, { heads = n } or { owner = r }]) -> layout",
      "pieces along a tensor dim, negative from the last; with heads, cut between heads"},
     {"packed", "packed(dim, { size... } | n [, { heads = { n... } }]) -> layout",
      "pieces of a fused dim, of parts of these sizes or of n equal ones: each is cut by itself, with heads between its "

@@ -75,6 +75,10 @@ class Reader {
   bool CheckReplicas() {
     for (const Placement& placement : steps_.params) {
       const Layout& layout = placement[MeshAxis::kTp];
+      if (layout.owner >= 0) {
+        Other("rank " + std::to_string(layout.owner) + " holds all of it");
+        return false;
+      }
       if (layout.heads == 0 || layout.heads >= plan_.mesh.size(MeshAxis::kTp)) continue;
       Other(std::to_string(layout.heads) + " heads on " + std::to_string(plan_.mesh.size(MeshAxis::kTp)) +
             " ranks, each on several");

@@ -45,6 +45,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kBadMesh, "MS0308", kError, "a mesh that cannot be built"},
     FindingInfo{F::kStyleDoesNotFit, "MS0309", kError, "a style that does not fit the module"},
     FindingInfo{F::kUnreachablePartial, "MS0310", kError, "a sum that would count a replica twice"},
+    FindingInfo{F::kNoSuchOwner, "MS0311", kError, "an owner that is no rank of the axis"},
     FindingInfo{F::kFileNotFound, "MS0401", kError, "a file that is not there"},
     FindingInfo{F::kFileUnreadable, "MS0402", kError, "a file that cannot be read"},
     FindingInfo{F::kBadSafetensors, "MS0403", kError, "a safetensors file that is not valid"},

@@ -46,6 +46,7 @@ enum class Finding {
   kBadMesh,
   kStyleDoesNotFit,
   kUnreachablePartial,
+  kNoSuchOwner,
   // MS04xx: model folders and checkpoints
   kFileNotFound,
   kFileUnreadable,

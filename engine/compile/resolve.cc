@@ -51,7 +51,7 @@ void CheckNamesExist(const std::map<std::string, Placement>& params, const Style
 // Gives every shard without heads or parts of its own the style's heads.
 void FillHeads(int64_t heads, Placement& placement) {
   for (Layout& layout : placement.by_axis) {
-    if (layout.is_shard() && layout.heads == 0 && layout.parts.empty()) layout.heads = heads;
+    if (layout.is_plain_shard()) layout.heads = heads;
   }
 }
 
@@ -60,7 +60,7 @@ void FillOutputHeads(int64_t heads, std::optional<Move>& move) {
   if (!move) return;
   for (Placement* placement : {&move->from, &move->to}) {
     for (Layout& layout : placement->by_axis) {
-      if (layout.is_shard() && layout.dim == -1 && layout.heads == 0 && layout.parts.empty()) layout.heads = heads;
+      if (layout.is_plain_shard() && layout.dim == -1) layout.heads = heads;
     }
   }
 }

@@ -57,6 +57,9 @@ JsonValue ModuleToJson(const CompiledPlan& plan, size_t index, int64_t rank) {
     };
     JsonValue heads = HeadsOf(steps.params[i]);
     if (!heads.is_null()) entry["heads"] = std::move(heads);
+    for (const Layout& layout : steps.params[i].by_axis) {
+      if (layout.owner >= 0) entry["owner"] = layout.owner;
+    }
     if (parameter.is_buffer) entry["buffer"] = true;
     params[parameter.name] = std::move(entry);
   }

@@ -245,7 +245,7 @@ class MoveBackward final : public autograd::Node {
 }  // namespace
 
 MapPtr MoveSpec::Map(const Layout& layout, int64_t size) const {
-  if (layout.parts.empty() && layout.heads == 0) return PieceMap::Make(layout, size, group->size()).ValueOrThrow();
+  if (layout.is_plain_shard()) return PieceMap::Make(layout, size, group->size()).ValueOrThrow();
   const std::lock_guard lock(mutex_);
   MapPtr& kept = kept_[&layout == &to ? 1 : 0];
   if (!kept || kept->size() != size) kept = PieceMap::Make(layout, size, group->size()).ValueOrThrow();

@@ -14,7 +14,7 @@ Result<std::shared_ptr<const PieceMap>> PieceMap::Make(const Layout& layout, int
   auto map = std::make_shared<PieceMap>();
   map->size_ = size;
   map->ranks_ = ranks;
-  if (layout.parts.empty() && layout.heads == 0) {
+  if (layout.is_plain_shard()) {
     map->block_ = (size + ranks - 1) / ranks;
     return std::shared_ptr<const PieceMap>(std::move(map));
   }

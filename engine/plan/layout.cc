@@ -8,8 +8,10 @@ namespace {
 std::string ShardText(const Layout& layout, bool with_heads) {
   const std::string dim = std::to_string(layout.dim);
   if (layout.parts.empty()) {
-    const bool heads = with_heads && layout.heads > 0;
-    return "shard(" + dim + (heads ? ",heads=" + std::to_string(layout.heads) : "") + ")";
+    std::string made_of;
+    if (with_heads && layout.heads > 0) made_of = ",heads=" + std::to_string(layout.heads);
+    if (with_heads && layout.owner >= 0) made_of = ",owner=" + std::to_string(layout.owner);
+    return "shard(" + dim + made_of + ")";
   }
   if (layout.has_equal_parts()) return "packed(" + dim + "," + std::to_string(layout.parts.size()) + ")";
   std::string out = "packed(" + dim + ",[";

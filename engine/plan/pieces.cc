@@ -8,8 +8,13 @@ namespace moonshard {
 namespace {
 
 // One part of the dim as [part_begin, part_begin + size), cut for one rank.
-DimPieces::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64_t ranks, int64_t rank) {
+DimPieces::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64_t ranks, int64_t rank,
+                             int64_t owner) {
   DimPieces::LocalPart local;
+  if (owner >= 0) {
+    local.global = {part_begin, rank == owner ? part.size : 0};
+    return local;
+  }
   int64_t begin = 0;
   int64_t end = 0;
   if (part.heads > 0 && part.heads < ranks) {
@@ -75,6 +80,14 @@ Result<DimPieces> DimPieces::Make(const Layout& layout, int64_t size, int64_t ra
     return d;
   }
 
+  if (layout.owner >= ranks) {
+    Diagnostic d = MakeDiagnostic(Finding::kNoSuchOwner, "no rank " + std::to_string(layout.owner) + " among " +
+                                                             std::to_string(ranks) + " on the axis");
+    d.declared = layout.ToText();
+    d.required = "an owner from 0 to " + std::to_string(ranks - 1);
+    return d;
+  }
+
   DimPieces out;
   out.size_ = size;
   out.intervals_.resize(static_cast<size_t>(ranks));
@@ -84,7 +97,7 @@ Result<DimPieces> DimPieces::Make(const Layout& layout, int64_t size, int64_t ra
     int64_t part_begin = 0;
     int64_t local_begin = 0;
     for (const Layout::Part& part : parts) {
-      LocalPart local = CutPart(part_begin, part, ranks, rank);
+      LocalPart local = CutPart(part_begin, part, ranks, rank, layout.owner);
       local.local_begin = local_begin;
       local_begin += local.global.length;
       part_begin += part.size;
@@ -99,7 +112,7 @@ Result<DimPieces> DimPieces::Make(const Layout& layout, int64_t size, int64_t ra
       out.parts_[static_cast<size_t>(rank)].push_back(local);
     }
   }
-  out.plain_ = parts.size() == 1 && out.replicas_ == 1;
+  out.plain_ = parts.size() == 1 && out.replicas_ == 1 && layout.owner < 0;
   return out;
 }
 

@@ -4,6 +4,7 @@
 //   shard(d)            torch.chunk: ceil(size / n) each, the last ones shorter or empty
 //   shard(d, heads=h)   h % n == 0: h/n heads each;  n % h == 0: head r*h/n, the same on n/h consecutive ranks
 //   packed(d, parts)    each part as above; a rank's piece is its pieces of the parts, one after the other
+//   shard(d, owner=r)   all of it on rank r, an empty piece on the others
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class DimPieces {
  public:
   // The pieces of a dim of `size` elements over `ranks` ranks. `layout` is a shard.
   // Errors: kHeadsDoNotFit (neither divides the other: the legal numbers of ranks are named; or size is no multiple of
-  // heads), kPackedDoesNotFit (a part below 0, or parts that do not add up to size).
+  // heads), kPackedDoesNotFit (a part below 0, or parts that do not add up to size), kNoSuchOwner.
   static Result<DimPieces> Make(const Layout& layout, int64_t size, int64_t ranks);
 
   int64_t size() const { return size_; }

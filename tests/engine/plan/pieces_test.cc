@@ -67,6 +67,21 @@ std::string ErrorOf(const Layout& layout, int64_t size, int64_t ranks) {
 
 }  // namespace
 
+TEST_CASE("an owner holds all of the dim") {
+  const DimPieces pieces = DimPieces::Make(Layout::Owned(0, 2), 6, 4).ValueOrThrow();
+  for (int64_t rank = 0; rank < 4; ++rank) CHECK(pieces.of(rank) == (rank == 2 ? Intervals{{0, 6}} : Intervals{}));
+  CHECK_FALSE(pieces.is_plain());
+  CHECK(pieces.max_length() == 6);
+  CheckParts(pieces);
+  const Result<DimPieces> none = DimPieces::Make(Layout::Owned(0, 4), 6, 4);
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.diagnostics()[0].finding == Finding::kNoSuchOwner);
+  CHECK(none.diagnostics()[0].required == "an owner from 0 to 3");
+  CHECK(Layout::Owned(0, 2) != Layout::Shard(0));
+  CHECK(Layout::Owned(0, 2).ToText() == "shard(0,owner=2)");
+  CHECK(Layout::Owned(0, 2).ToString() == "shard(0)");
+}
+
 TEST_CASE("a plain shard is torch.chunk") {
   for (int64_t size = 0; size <= 40; ++size) {
     for (int64_t ranks = 1; ranks <= 12; ++ranks) {
