@@ -264,7 +264,7 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
 void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleSteps& steps) {
   const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
   if (weight == signature.end()) return;
-  if (module.kind == "Linear" && weight->shape.size() == 2) {
+  if ((module.kind == "Linear" || module.kind == "NormHead") && weight->shape.size() == 2) {
     steps.in_features = weight->shape[1];
     steps.out_features = weight->shape[0];
   } else if (module.kind == "Embedding" && weight->shape.size() == 2) {
