@@ -1,20 +1,19 @@
 -- llama.lua: Llama and the architectures that share its decoder layer.
-local opt <const> = options { sequence_parallel = false, loss_parallel = false }
-local residual <const> = opt.sequence_parallel and shard(1) or replicate
+-- `fused`: where query, key and value (qkv_proj) and gate and up (gate_up_proj) are one projection each, how their rows
+-- lie: "contiguous" part by part, "interleaved" key head by key head and feature by feature.
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, fused = "no" }
+local stream <const> = transformer.stream(opt)
+local fused <const> = opt.fused ~= "no" and opt.fused
 local n_heads <const> = config.num_attention_heads
 local n_kv_heads <const> = config:get("num_key_value_heads", n_heads)
+local head_dim <const> = fused and config:get("head_dim", config.hidden_size // n_heads)
 
 return plan {
   api = 1,
-  divides(mesh.tp, n_heads),
-  at("model.embed_tokens",                      vocab_rowwise { output = residual }),
-  at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
-  at("model.layers.*.self_attn.q_proj",         colwise { input = residual, heads = n_heads }),
-  at("model.layers.*.self_attn.{k,v}_proj",     colwise { input = residual, heads = n_kv_heads }),
-  at("model.layers.*.self_attn.o_proj",         rowwise { output = residual }),
-  at("model.layers.*.mlp.{gate,up}_proj",       colwise { input = residual }),
-  at("model.layers.*.mlp.down_proj",            rowwise { output = residual }),
-  at("model.norm",                              norm_on(residual)),
-  -- Tied to embed_tokens where config.tie_word_embeddings says so: both cut the weight along dim 0.
-  at("lm_head",                                 colwise { input = residual, output = opt.loss_parallel and shard(-1) or replicate }),
+  transformer.ends(stream),
+  at("model.layers.*.{input,post_attention}_layernorm", norm_on(stream.residual)),
+  transformer.attention("model.layers.*.self_attn", stream,
+                        { heads = n_heads, kv_heads = n_kv_heads, fused = fused, head_dim = head_dim }),
+  transformer.mlp("model.layers.*.mlp", stream, { fused = fused, size = fused and config.intermediate_size }),
 }

@@ -1,0 +1,20 @@
+-- baichuan.lua: Baichuan and Baichuan 2. W_pack holds query, key and value, one after the other, as many heads each.
+-- `whole_attention`: W_pack and o_proj stay whole, and every rank computes all heads.
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false }
+local stream <const> = transformer.stream(opt)
+local n_heads <const> = config.num_attention_heads
+
+return plan {
+  api = 1,
+  transformer.ends(stream),
+  at("model.layers.*.{input,post_attention}_layernorm", norm_on(stream.residual)),
+  transformer.attention("model.layers.*.self_attn", stream, {
+    heads = n_heads,
+    head_dim = config.hidden_size // n_heads,
+    qkv = "W_pack",
+    fused = "contiguous",
+    whole = opt.whole_attention,
+  }),
+  transformer.mlp("model.layers.*.mlp", stream),
+}

@@ -1,0 +1,50 @@
+-- nemotron_nas.lua: DeciLM and Nemotron-NAS: Llama's modules, but no two layers need be alike. A block may be absent
+-- (no_op) or one linear layer, and each attention has key heads of its own number.
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false }
+local stream <const> = transformer.stream(opt)
+local n_heads <const> = config.num_attention_heads
+
+-- What layer i (from 0) has: key heads (0: one linear layer; nil: nothing), and the mlp ("mlp", "linear", nil).
+local function layer(i)
+  local kv_heads <const> = config:get("num_key_value_heads_per_layer", false)  -- the first DeciLM
+  if kv_heads then return kv_heads[i + 1], "mlp" end
+  local block <const> = config.block_configs[i + 1]
+  assert(block, "config.block_configs has no entry for layer " .. i .. " of " .. config.num_hidden_layers)
+  local attention <const>, ffn <const> = block.attention, block.ffn
+  local linear <const> = attention:get("replace_with_linear", false)
+  local group <const> = attention:get("n_heads_in_group", false)
+  local none <const> = attention:get("no_op", false)
+  assert(linear or group or none, "layer " .. i .. ": attention has neither n_heads_in_group, replace_with_linear nor no_op")
+  return not none and (linear and 0 or n_heads // group) or nil,
+         not ffn:get("no_op", false) and (ffn:get("replace_with_linear", false) and "linear" or "mlp") or nil
+end
+
+-- Layers that are alike share their rules: "model.layers.{0,2,5}".
+local function group_by(key_of)
+  local groups <const> = {}
+  for i = 0, config.num_hidden_layers - 1 do
+    local key <const> = key_of(i)
+    if key then groups[key] = (groups[key] and groups[key] .. "," or "") .. i end
+  end
+  for key, layers in pairs(groups) do groups[key] = "model.layers.{" .. layers .. "}" end
+  return groups
+end
+
+local rules <const> = {}
+for kv_heads, layers in pairs(group_by(function(i) return (layer(i)) end)) do
+  table.insert(rules, {
+    at(layers .. ".input_layernorm", norm_on(stream.residual)),
+    kv_heads == 0 and at(layers .. ".self_attn.linear_attn", norm_on(stream.residual)),
+    kv_heads > 0 and transformer.attention(layers .. ".self_attn", stream, { heads = n_heads, kv_heads = kv_heads }),
+  })
+end
+for kind, layers in pairs(group_by(function(i) return select(2, layer(i)) end)) do
+  table.insert(rules, {
+    at(layers .. ".post_attention_layernorm", norm_on(stream.residual)),
+    kind == "linear" and at(layers .. ".mlp.linear_mlp", norm_on(stream.residual)),
+    kind == "mlp" and transformer.mlp(layers .. ".mlp", stream),
+  })
+end
+
+return plan { api = 1, transformer.ends(stream), rules }

@@ -1,0 +1,17 @@
+-- phi.lua: Phi-1 to Phi-2. One norm a layer feeds attention and mlp side by side; biases everywhere.
+local transformer <const> = require "transformer"
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
+local n_heads <const> = config.num_attention_heads
+
+return plan {
+  api = 1,
+  transformer.ends(stream, { norm = "final_layernorm" }),
+  at("model.layers.*.input_layernorm", norm_on(stream.residual)),
+  transformer.attention("model.layers.*.self_attn", stream, {
+    heads = n_heads,
+    kv_heads = config:get("num_key_value_heads", n_heads),
+    out = "dense",
+    norms = config:get("qk_layernorm", false) and "{q,k}_layernorm",
+  }),
+  transformer.mlp("model.layers.*.mlp", stream, { up = "fc1", down = "fc2" }),
+}

@@ -1,0 +1,23 @@
+-- phi3.lua: Phi-3 and Phi-4. Query, key and value are one projection, gate and up another; each part is cut by itself.
+-- `whole_attention`: every rank computes all heads, from projections whose weights are cut (two sums a layer more).
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false }
+local stream <const> = transformer.stream(opt)
+local n_heads <const> = config.num_attention_heads
+
+return plan {
+  api = 1,
+  transformer.ends(stream),
+  at("model.layers.*.{input,post_attention}_layernorm", norm_on(stream.residual)),
+  opt.whole_attention and {
+    at("model.layers.*.self_attn.qkv_proj", rowwise { input = stream.residual }),
+    at("model.layers.*.self_attn.o_proj", colwise { input = replicate, output = stream.residual }),
+  },
+  not opt.whole_attention and transformer.attention("model.layers.*.self_attn", stream, {
+    heads = n_heads,
+    kv_heads = config:get("num_key_value_heads", n_heads),
+    head_dim = config:get("head_dim", config.hidden_size // n_heads),
+    fused = "contiguous",
+  }),
+  transformer.mlp("model.layers.*.mlp", stream, { fused = "contiguous", size = config.intermediate_size }),
+}

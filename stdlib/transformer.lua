@@ -1,0 +1,149 @@
+-- transformer.lua: the blocks that decoder plans are made of. Each function takes arguments and answers a list of rules;
+-- `stream` says once how the residual stream lies on the ranks, and every block is told.
+
+---@class transformer
+local transformer = {}
+
+-- The value, which is one of the names; false and nil pass.
+local function one_of(what, value, names)
+  for _, name in ipairs(names) do
+    if not value or value == name then return value end
+  end
+  error(what .. " = '" .. tostring(value) .. "': it is one of '" .. table.concat(names, "', '") .. "'")
+end
+
+---@class stream
+---@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism
+---@field logits   layout   of what the head gives: replicate, or shard(-1) for a loss over pieces of the vocabulary
+---@field stable   boolean  no sum runs over ranks in the forward: each rank's dot products are whole
+
+-- The options sequence_parallel, loss_parallel and stable of a decoder plan as layouts. A plan that lacks one says
+-- false.
+---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean }
+---@return stream
+function transformer.stream(opt)
+  return {
+    residual = opt.sequence_parallel and shard(1) or replicate,
+    logits = opt.loss_parallel and shard(-1) or replicate,
+    stable = opt.stable,
+  }
+end
+
+-- The projection that ends a block: from pieces of the features back to the residual stream. rowwise sums terms over
+-- the ranks, in an order that depends on how many there are; where the stream is stable the features are gathered and
+-- every rank makes whole dot products for its own outputs.
+---@param stream stream
+---@param features? layout  what it gets: shard(-1)
+---@return style
+function transformer.block_end(stream, features)
+  features = features or shard(-1)
+  if stream.stable then return colwise { input = features, output = stream.residual } end
+  return rowwise { input = features, output = stream.residual }
+end
+
+-- A norm (or any per-head scale) on heads that are sharded: its parameters are whole, and each rank's gradient of them
+-- is a term of the sum.
+---@return style
+function transformer.head_norm()
+  return style { name = "head_norm", params = { weight = shared, bias = shared } }
+end
+
+-- A fused projection whose outputs are parts, one after the other, each made of heads: every part is cut by itself.
+---@param o { input: layout, sizes: integer[], heads?: integer[] }
+---@return style
+function transformer.fused_colwise(o)
+  o = takes("fused_colwise", o, { input = "layout", sizes = "table", heads = "table" })
+  local rows <const> = packed(0, o.sizes, o.heads and { heads = o.heads })
+  local features <const> = packed(-1, o.sizes, o.heads and { heads = o.heads })
+  return style {
+    name = "fused_colwise",
+    params = { weight = rows, bias = rows },
+    inputs = { { o.input or replicate, shared } },
+    outputs = { { features, features } },
+  }
+end
+
+---@class attention_options
+---@field heads     integer  query heads
+---@field kv_heads? integer  key and value heads; where they are not said, as many as query heads
+---@field out?      string   name of the output projection: "o_proj"
+---@field norms?    string   pattern of the norms on query and key heads: "{q,k}_norm"
+---@field fused?    string   query, key and value are one projection: "contiguous", all of q, then k, then v; or
+---                          "interleaved", for each key head its query heads, itself, its value head
+---@field qkv?      string   its name: "qkv_proj"
+---@field head_dim? integer  features of a head; only a contiguous projection needs it
+---@field whole?    boolean  every rank computes all heads, with whole weights
+
+-- Attention with its heads over the ranks: projections cut between heads, the output projection back to the stream.
+---@param path string  pattern of the attention modules
+---@param stream stream
+---@param o attention_options
+---@return rule[]
+function transformer.attention(path, stream, o)
+  o = takes("attention", o, { heads = "integer", kv_heads = "integer", out = "string", norms = "string",
+                              fused = "string", qkv = "string", head_dim = "integer", whole = "boolean" })
+  local residual <const> = stream.residual
+  local heads <const>, kv_heads <const> = o.heads, o.kv_heads or o.heads
+  local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
+  local qkv <const> = path .. "." .. (o.qkv or "qkv_proj")
+  local out <const> = path .. "." .. (o.out or "o_proj")
+  if o.whole then
+    return {
+      at(fused and qkv or path .. ".{q,k,v}_proj", replicated { input = residual }),
+      o.norms and at(path .. "." .. o.norms, replicated()),
+      at(out, replicated { output = residual }),
+    }
+  end
+  local sizes <const> = fused == "contiguous" and { heads * o.head_dim, kv_heads * o.head_dim, kv_heads * o.head_dim }
+  return {
+    divides(mesh.tp, heads),
+    not fused and at(path .. ".q_proj", colwise { input = residual, heads = heads }),
+    not fused and at(path .. ".{k,v}_proj", colwise { input = residual, heads = kv_heads }),
+    sizes and at(qkv, transformer.fused_colwise { input = residual, sizes = sizes, heads = { heads, kv_heads, kv_heads } }),
+    fused == "interleaved" and at(qkv, colwise { input = residual, heads = kv_heads }),
+    o.norms and at(path .. "." .. o.norms, transformer.head_norm()),
+    at(out, transformer.block_end(stream)),
+  }
+end
+
+---@class mlp_options
+---@field up?      string   pattern of the projections to the wide features: "{gate,up}_proj"
+---@field down?    string   name of the one back: "down_proj"
+---@field fused?   string   gate and up are one projection: "contiguous", or "interleaved" feature by feature
+---@field gate_up? string   its name: "gate_up_proj"
+---@field size?    integer  the wide features; only a fused projection needs it
+
+-- The feed-forward block with its wide features over the ranks.
+---@param path string  pattern of the modules
+---@param stream stream
+---@param o? mlp_options
+---@return rule[]
+function transformer.mlp(path, stream, o)
+  o = takes("mlp", o, { up = "string", down = "string", fused = "string", gate_up = "string", size = "integer" })
+  local residual <const> = stream.residual
+  local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
+  local gate_up <const> = path .. "." .. (o.gate_up or "gate_up_proj")
+  return {
+    not fused and at(path .. "." .. (o.up or "{gate,up}_proj"), colwise { input = residual }),
+    fused == "contiguous" and at(gate_up, transformer.fused_colwise { input = residual, sizes = { o.size, o.size } }),
+    fused == "interleaved" and at(gate_up, colwise { input = residual, heads = o.size }),
+    at(path .. "." .. (o.down or "down_proj"), transformer.block_end(stream)),
+  }
+end
+
+-- The embedding, the last norm and the head.
+---@param stream stream
+---@param o? { prefix?: string, embed?: string, norm?: string, head?: string }  "model", "embed_tokens", "norm", "lm_head"
+---@return rule[]
+function transformer.ends(stream, o)
+  o = takes("ends", o, { prefix = "string", embed = "string", norm = "string", head = "string" })
+  local prefix <const> = o.prefix or "model"
+  return {
+    at(prefix .. "." .. (o.embed or "embed_tokens"), vocab_rowwise { output = stream.residual }),
+    at(prefix .. "." .. (o.norm or "norm"), norm_on(stream.residual)),
+    -- Where it is tied to the embedding, both cut the weight along dim 0.
+    at(o.head or "lm_head", colwise { input = stream.residual, output = stream.logits }),
+  }
+end
+
+return transformer
