@@ -1,11 +1,19 @@
--- gemma3.lua: Gemma 3, text alone. Four norms a layer, and norms on the query and key heads. The embedding's scale
--- multiplies every term of its sum.
+-- gemma3.lua: Gemma 3, text alone or with images. Four norms a layer, and norms on the query and key heads. The
+-- embedding's scale multiplies every term of its sum. The vision tower stays whole.
 local transformer <const> = require "transformer"
-local residual <const> = options { sequence_parallel = false }.sequence_parallel and shard(1) or replicate
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
+local text <const> = transformer.text_model()
+local layer <const> = text.prefix .. ".layers.*."
 
 return plan {
   api = 1,
-  extends "llama",
-  at("model.layers.*.{pre,post}_feedforward_layernorm", norm_on(residual)),
-  at("model.layers.*.self_attn.{q,k}_norm", transformer.head_norm()),
+  transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
+  at(layer .. "{input,post_attention,pre_feedforward,post_feedforward}_layernorm", norm_on(stream.residual)),
+  transformer.attention(layer .. "self_attn", stream, {
+    heads = text.config.num_attention_heads,
+    kv_heads = text.config.num_key_value_heads,
+    norms = "{q,k}_norm",
+  }),
+  transformer.mlp(layer .. "mlp", stream),
+  text.merged and default(replicated()),
 }

@@ -20,26 +20,18 @@ local function layer(i)
          not ffn:get("no_op", false) and (ffn:get("replace_with_linear", false) and "linear" or "mlp") or nil
 end
 
--- Layers that are alike share their rules: "model.layers.{0,2,5}".
-local function group_by(key_of)
-  local groups <const> = {}
-  for i = 0, config.num_hidden_layers - 1 do
-    local key <const> = key_of(i)
-    if key then groups[key] = (groups[key] and groups[key] .. "," or "") .. i end
-  end
-  for key, layers in pairs(groups) do groups[key] = "model.layers.{" .. layers .. "}" end
-  return groups
-end
+-- Layers that are alike share their rules.
+local function alike(key_of) return transformer.alike("model.layers", config.num_hidden_layers, key_of) end
 
 local rules <const> = {}
-for kv_heads, layers in pairs(group_by(function(i) return (layer(i)) end)) do
+for kv_heads, layers in pairs(alike(function(i) return (layer(i)) end)) do
   table.insert(rules, {
     at(layers .. ".input_layernorm", norm_on(stream.residual)),
     kv_heads == 0 and at(layers .. ".self_attn.linear_attn", norm_on(stream.residual)),
     kv_heads > 0 and transformer.attention(layers .. ".self_attn", stream, { heads = n_heads, kv_heads = kv_heads }),
   })
 end
-for kind, layers in pairs(group_by(function(i) return select(2, layer(i)) end)) do
+for kind, layers in pairs(alike(function(i) return select(2, layer(i)) end)) do
   table.insert(rules, {
     at(layers .. ".post_attention_layernorm", norm_on(stream.residual)),
     kind == "linear" and at(layers .. ".mlp.linear_mlp", norm_on(stream.residual)),

@@ -131,19 +131,76 @@ function transformer.mlp(path, stream, o)
   }
 end
 
+---@class ends_options
+---@field prefix? string   path of the model within the one with the head: "model"
+---@field embed?  string   name of the embedding: "embed_tokens"
+---@field norm?   string   name of the last norm: "norm"
+---@field head?   string   path of the head: "lm_head", or "score" where config.architectures says that it classifies
+---@field merged? boolean  other inputs (images) are merged into the embeddings, so the stream begins at the first layer
+
 -- The embedding, the last norm and the head.
 ---@param stream stream
----@param o? { prefix?: string, embed?: string, norm?: string, head?: string }  "model", "embed_tokens", "norm", "lm_head"
+---@param o? ends_options
 ---@return rule[]
 function transformer.ends(stream, o)
-  o = takes("ends", o, { prefix = "string", embed = "string", norm = "string", head = "string" })
+  o = takes("ends", o, { prefix = "string", embed = "string", norm = "string", head = "string", merged = "boolean" })
+  local residual <const> = stream.residual
   local prefix <const> = o.prefix or "model"
+  local head <const> = o.head or transformer.head()
+  local classifies <const> = head == "score"
+  assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to lie in pieces")
   return {
-    at(prefix .. "." .. (o.embed or "embed_tokens"), vocab_rowwise { output = stream.residual }),
-    at(prefix .. "." .. (o.norm or "norm"), norm_on(stream.residual)),
+    at(prefix .. "." .. (o.embed or "embed_tokens"), vocab_rowwise { output = o.merged and replicate or residual }),
+    o.merged and residual ~= replicate and at(prefix .. ".layers.0", prepare_input { { replicate, residual } }),
+    at(prefix .. "." .. (o.norm or "norm"), norm_on(residual)),
     -- Where it is tied to the embedding, both cut the weight along dim 0.
-    at(o.head or "lm_head", colwise { input = stream.residual, output = stream.logits }),
+    at(head, colwise { input = residual, output = stream.logits }),
   }
+end
+
+-- The path of the head: "score" for the classes of Hugging Face that classify, else "lm_head".
+---@return string
+function transformer.head()
+  local names <const> = config:get("architectures", false)
+  local class <const> = names and names[1] or ""
+  return string.find(class, "ForSequenceClassification$") and "score" or "lm_head"
+end
+
+---@class text_model
+---@field config table    the part of config.json about the decoder
+---@field prefix string   where its layers are
+---@field head   string   path of the head
+---@field merged boolean  whether it is a part of a model with other inputs
+
+-- The decoder of a model that may be text alone (config.json is its config, "model" its path) or one with images: then
+-- its config is text_config, and its path "model.language_model", or "language_model.model" in files of older versions.
+---@return text_model
+function transformer.text_model()
+  local text <const> = config:get("text_config", false)
+  if not text then return { config = config, prefix = "model", head = transformer.head(), merged = false } end
+  local older <const> = model:has("language_model.model.embed_tokens")
+  return {
+    config = text,
+    prefix = older and "language_model.model" or "model.language_model",
+    head = model:has("language_model.lm_head") and "language_model.lm_head" or transformer.head(),
+    merged = true,
+  }
+end
+
+-- Patterns of layers that are alike: "model.layers.{0,2,5}" by what key_of says of layer i, from 0; nil and false are
+-- left out.
+---@param prefix string  "model.layers"
+---@param count integer
+---@param key_of fun(i: integer): any
+---@return table<any, string>
+function transformer.alike(prefix, count, key_of)
+  local patterns <const> = {}
+  for i = 0, count - 1 do
+    local key <const> = key_of(i)
+    if key then patterns[key] = (patterns[key] and patterns[key] .. "," or "") .. i end
+  end
+  for key, layers in pairs(patterns) do patterns[key] = prefix .. ".{" .. layers .. "}" end
+  return patterns
 end
 
 return transformer

@@ -83,6 +83,26 @@ int Find(lua_State* L) {
   return 1;
 }
 
+// Names of the parameters and buffers of the module at a path; none where there is no such module.
+int Parameters(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const ModuleTree* tree = TreeOf(L);
+  if (tree == nullptr) return PushPoison(L);
+  const std::optional<std::string> path = StringAt(L, 2);
+  if (!path) return BadArgument(L, "parameters", "it takes the path of a module", 2);
+  const int64_t found = tree->Find(*path);
+  lua_newtable(L);
+  if (found < 0) return 1;
+  std::vector<std::string> names;
+  for (const Parameter& p : tree->parameters(tree->modules()[static_cast<size_t>(found)])) names.push_back(p.name);
+  std::ranges::sort(names);
+  for (size_t i = 0; i < names.size(); ++i) {
+    lua_pushlstring(L, names[i].data(), names[i].size());
+    lua_rawseti(L, -2, static_cast<lua_Integer>(i + 1));
+  }
+  return 1;
+}
+
 int Shape(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const ModuleTree* tree = TreeOf(L);
@@ -117,7 +137,10 @@ void AddModelWords(lua_State* L) {
   Userdata<ModelValue>::Push(L, {});
   lua_getmetatable(L, -1);
   lua_newtable(L);  // [model, meta, methods]
-  AddFunctions(L, {{"has", &Guarded<&Has>}, {"find", &Guarded<&Find>}, {"shape", &Guarded<&Shape>}});
+  AddFunctions(L, {{"has", &Guarded<&Has>},
+                   {"find", &Guarded<&Find>},
+                   {"parameters", &Guarded<&Parameters>},
+                   {"shape", &Guarded<&Shape>}});
   MakeReadOnly(L, ReadOnlyKind::kLibrary, "model");
   lua_setfield(L, -2, "__index");
   lua_pop(L, 1);

@@ -57,6 +57,8 @@ constexpr auto kNames = std::to_array<NameInfo>({
     {"model", "model", "questions about the module tree"},
     {"model:has", "model:has(pattern) -> boolean", "whether a module, or a parameter by its path, is there"},
     {"model:find", "model:find(pattern) -> list", "paths of the modules at a pattern, sorted"},
+    {"model:parameters", "model:parameters(path) -> list",
+     "names of the parameters of the module at a path, sorted; empty where it has none or is not there"},
     {"model:shape", "model:shape(path) -> list", "the whole shape of a parameter"},
     // Lua's own, as far as they are safe and the same on every rank.
     {"assert", "assert(value [, message])", "as in Lua"},

@@ -1,7 +1,8 @@
 #include "dsl/cli/resolve.h"
 
-#include "dsl/eval/load_plan.h"
+#include "dsl/eval/choose_plan.h"
 #include "engine/compile/compile.h"
+#include "engine/compile/mostly_whole.h"
 #include "engine/match/match.h"
 #include "engine/safetensors/tree.h"
 
@@ -27,19 +28,14 @@ Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder&
   inputs.mesh = folder.mesh;
   inputs.model = tree.get();
   for (const auto& [name, value] : options.options) inputs.options[name] = value;
-  std::string name = options.plan;
-  if (name.empty()) {
-    std::optional<std::string> selected = SelectPlan(folder.config.json()).Collect(diagnostics);
-    if (!selected) return diagnostics;
-    name = std::move(*selected);
-  }
-  std::optional<Plan> plan = LoadPlanFile(name, inputs).Collect(diagnostics);
+  std::optional<Plan> plan = ChoosePlan(options.plan, inputs).Collect(diagnostics);
   if (!plan) return diagnostics;
   std::optional<MatchedPlan> matched =
       MatchRules(std::make_shared<const Plan>(std::move(*plan)), std::move(tree)).Collect(diagnostics);
   if (!matched) return diagnostics;
   std::optional<CompiledPlan> compiled = CompilePlan(*matched, folder.mesh).Collect(diagnostics);
   if (!compiled) return diagnostics;
+  if (std::optional<Diagnostic> whole = FindMostlyWhole(*compiled)) diagnostics.push_back(std::move(*whole));
   compiled->findings = diagnostics;
   return Result<CompiledPlan>(std::move(*compiled), std::move(diagnostics));
 }

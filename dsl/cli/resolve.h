@@ -22,7 +22,7 @@ struct ModelFolder {
 // Errors of all three at once.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
 
-// Evaluates the plan (or the one that the index has for the architecture), matches it against `tree` and compiles it.
+// Evaluates the plan (or chooses one: dsl/eval/choose_plan.h), matches it against `tree` and compiles it.
 // The first stage that fails says all of its errors; findings of the stages before come with them.
 Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder& folder,
                                  std::shared_ptr<const ModuleTree> tree);

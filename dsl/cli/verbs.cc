@@ -8,6 +8,13 @@
 
 namespace moonshard {
 
+namespace {
+
+// "plan llama (plans/index.lua has it for LlamaForCausalLM)"
+std::string Named(const Plan& plan) { return "plan " + plan.name + (plan.chosen.empty() ? "" : " (" + plan.chosen + ")"); }
+
+}  // namespace
+
 int ExitCodeOf(const Diagnostics& errors) {
   const auto at_fault = [](const Diagnostic& d) {
     return d.severity == Severity::kError && d.finding < Finding::kNotHookable && d.finding != Finding::kWriteFailed;
@@ -33,6 +40,7 @@ int RunExplain(const ExplainVerb& verb) {
   }
   std::cerr << ToText(diagnostics);
   if (!plan || HasErrors(diagnostics)) return kExitUsage;
+  if (!plan->plan->chosen.empty()) std::cerr << Named(*plan->plan) << "\n";
   if (verb.json) {
     std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";
   } else {
@@ -56,7 +64,7 @@ int RunCheck(const CheckVerb& verb) {
   } else {
     std::cout << ToText(findings);
   }
-  if (!bad) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
+  if (!bad) std::cerr << Named(*plan.value().plan) << ": no errors\n";
   return bad ? kExitFailed : kExitGood;
 }
 

@@ -171,6 +171,12 @@ Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, c
   return d;
 }
 
+void OpenLanguage(lua_State* L) {
+  OpenEnvironment(L);
+  AddWords(L);
+  AddFileWords(L);
+}
+
 void AddFileWords(lua_State* L) {
   lua_newtable(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &kModulesKey);

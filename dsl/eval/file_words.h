@@ -8,6 +8,9 @@
 
 namespace moonshard {
 
+// Opens the plan language in a fresh state: the sandbox, every word, and those below.
+void OpenLanguage(lua_State* L);
+
 // Adds require, extends and the words of stdlib/styles.lua to the environment.
 void AddFileWords(lua_State* L);
 

@@ -6,17 +6,10 @@
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
 #include "dsl/eval/file_words.h"
-#include "dsl/sandbox/environment.h"
 #include "engine/base/text.h"
 
 namespace moonshard {
 namespace {
-
-void OpenLanguage(lua_State* L) {
-  OpenEnvironment(L);
-  AddWords(L);
-  AddFileWords(L);
-}
 
 void ReportNotAPlan(lua_State* L, const std::string& name) {
   SourceSpan where;
@@ -71,41 +64,6 @@ Result<Plan> LoadPlanFile(const std::string& plan, const PlanInputs& inputs) {
       is_file ? ReadSource(plan, inputs.limits.source_bytes) : FindPlan(plan, inputs, "", {});
   if (!file.ok()) return file.diagnostics();
   return Evaluate(file.value(), inputs);
-}
-
-Result<std::string> SelectPlan(const JsonValue& config) {
-  const JsonValue* architectures = config.Find("architectures");
-  std::vector<std::string> wanted;
-  if (architectures != nullptr && architectures->is_array()) {
-    for (const JsonValue& architecture : architectures->AsArray()) {
-      if (architecture.is_string()) wanted.push_back(architecture.AsString());
-    }
-  }
-  const std::optional<SourceFile> index = FindEmbedded("plans/index.lua");
-  Check(index.has_value(), "plans/index.lua is not built in");
-  Evaluation evaluation({});
-  std::string selected;
-  std::vector<std::string> known;
-  const bool done = evaluation.state().Run([&](lua_State* L) {
-    OpenLanguage(L);
-    RunSource(L, *index);
-    Check(IsTable(L, -1), "plans/index.lua does not return a table");
-    PushSortedKeys(L, -1);  // [index, keys]
-    for (lua_Integer i = 1; lua_rawgeti(L, -1, i) == LUA_TSTRING; ++i, lua_pop(L, 1)) {
-      known.emplace_back(lua_tostring(L, -1));
-    }
-    lua_settop(L, 1);
-    for (const std::string& architecture : wanted) {
-      if (selected.empty() && lua_getfield(L, 1, architecture.c_str()) == LUA_TSTRING) selected = lua_tostring(L, -1);
-    }
-  });
-  Check(done, "plans/index.lua does not evaluate: " + ToText(evaluation.state().TakeDiagnostics()));
-  if (!selected.empty()) return selected;
-  Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound,
-                                wanted.empty() ? "config.json names no architecture"
-                                               : "no plan for the architecture '" + Join(wanted, ", ") + "'");
-  d.help = "there are plans for " + Join(known, ", ") + "; a plan file of your own can be named instead";
-  return d;
 }
 
 std::vector<std::string> BuiltInPlans() { return EmbeddedPlanNames(); }

@@ -28,10 +28,6 @@ Result<Plan> EvaluatePlan(std::string_view text, const std::string& name, const 
 // Errors: kPlanNotFound with the names there are, kFileNotFound, kFileUnreadable, and as EvaluatePlan.
 Result<Plan> LoadPlanFile(const std::string& plan, const PlanInputs& inputs);
 
-// The name of the built-in plan for a model, by the architectures in its config.json (plans/index.lua).
-// Errors: kPlanNotFound, with the architectures that have one.
-Result<std::string> SelectPlan(const JsonValue& config);
-
 // Names of the built-in plans, sorted.
 std::vector<std::string> BuiltInPlans();
 

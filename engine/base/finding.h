@@ -26,6 +26,7 @@ enum class Finding {
   kDoesNotDivide,
   kApiVersion,
   kReadOnly,
+  kPlanFallback,
   // MS02xx: rules against the module tree
   kBadPattern,
   kUnmatchedRule,
@@ -33,6 +34,7 @@ enum class Finding {
   kRuleConflict,
   kUnclaimedParameter,
   kPatternMemory,
+  kMostlyWhole,
   // MS03xx: layouts against shapes
   kNoSuchMove,
   kNoSuchParameter,

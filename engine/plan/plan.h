@@ -55,7 +55,8 @@ struct Rule {
 };
 
 struct Plan {
-  std::string name;  // "llama"
+  std::string name;    // "llama"
+  std::string chosen;  // why it is this one, where it was not named: "plans/index.lua has it for LlamaForCausalLM"
   int api = 1;
   std::vector<Rule> rules;        // in source order; those of an extended plan come last
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims

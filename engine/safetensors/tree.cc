@@ -15,7 +15,7 @@ constexpr std::string_view kWeight = "weight";
 constexpr std::array<std::string_view, 6> kTokenEmbeddings = {"embed_tokens", "wte",       "word_embeddings",
                                                               "embed_in",     "embedding", "tok_embeddings"};
 // Decoder model types whose configuration class in transformers 5.18 has tie_word_embeddings = True.
-constexpr std::array<std::string_view, 17> kTiedByDefault = {
+constexpr std::array<std::string_view, 19> kTiedByDefault = {
     "bloom",       "cohere",  "cohere2", "falcon", "gemma",      "gemma2", "gemma3",  "gemma3_text", "gpt2",
     "gpt_bigcode", "gpt_neo", "lfm2",    "mpt",    "openai-gpt", "opt",    "smollm3", "starcoder2"};
 constexpr std::array<std::string_view, 7> kBuffers = {"inv_freq",    "original_inv_freq", "running_mean",
@@ -72,8 +72,10 @@ std::string GuessKind(std::string_view path, const ModuleTree::Signature& parame
 }
 
 bool TiesHead(const ModelConfig& config, bool head_stored) {
+  // A classifier has a head of its own kind, whatever the field says of the language model.
+  if (!head_stored && config.architecture().ends_with("Classification")) return false;
   if (const std::optional<bool> tie = config.tie_word_embeddings()) return *tie;
-  return !head_stored && config.architecture().ends_with("ForCausalLM") &&
+  return !head_stored && (config.architecture().ends_with("ForCausalLM") || config.architecture().ends_with("ForConditionalGeneration")) &&
          std::ranges::find(kTiedByDefault, config.model_type()) != kTiedByDefault.end();
 }
 

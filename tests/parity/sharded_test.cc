@@ -5,6 +5,7 @@
 
 #include <iostream>
 
+#include "dsl/eval/choose_plan.h"
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/load.h"
 #include "engine/apply/parallelize.h"

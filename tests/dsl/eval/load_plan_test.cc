@@ -1,3 +1,4 @@
+#include "dsl/eval/choose_plan.h"
 #include "dsl/eval/load_plan.h"
 
 #include <catch2/catch.hpp>

@@ -1,0 +1,62 @@
+#include "engine/compile/mostly_whole.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr size_t kMostNamed = 3;
+
+bool IsSharded(const Placement& placement, const MeshShape& mesh) {
+  return std::ranges::any_of(kMeshAxes,
+                             [&](MeshAxis axis) { return placement[axis].is_shard() && mesh.size(axis) > 1; });
+}
+
+std::string Percent(int64_t part, int64_t whole) {
+  return std::to_string(static_cast<int64_t>(100.0 * static_cast<double>(part) / static_cast<double>(whole))) + "%";
+}
+
+}  // namespace
+
+std::optional<Diagnostic> FindMostlyWhole(const CompiledPlan& plan) {
+  const ModuleTree& tree = *plan.tree;
+  std::set<ParamRef> again;  // tied to one that was counted
+  for (const std::vector<ParamRef>& tie : tree.ties()) again.insert(tie.begin() + 1, tie.end());
+  int64_t all = 0;
+  int64_t sharded = 0;
+  std::map<std::string, int64_t> whole;  // elements by path, numbers as *
+  for (uint32_t m = 0; m < tree.modules().size(); ++m) {
+    const ModuleTree::Signature& signature = tree.parameters(tree.modules()[m]);
+    for (uint32_t p = 0; p < signature.size(); ++p) {
+      if (signature[p].is_buffer || again.contains({m, p})) continue;
+      const int64_t elements = signature[p].elements();
+      all += elements;
+      if (IsSharded(plan.StepsOf(m).params[p], plan.mesh)) {
+        sharded += elements;
+      } else {
+        whole[PathClassOf(tree.PathOf({m, p}))] += elements;
+      }
+    }
+  }
+  if (sharded == 0 || 2 * sharded >= all) return std::nullopt;
+  std::vector<std::pair<int64_t, std::string>> largest;
+  for (const auto& [path, elements] : whole) largest.emplace_back(-elements, path);
+  std::ranges::sort(largest);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(largest.size(), kMostNamed); ++i) {
+    names.push_back(largest[i].second + " (" + Percent(-largest[i].first, all) + ")");
+  }
+  Diagnostic d = MakeDiagnostic(Finding::kMostlyWhole, "the plan shards " + Percent(sharded, all) +
+                                                           " of the model; the rest is whole on every rank");
+  d.declared = "whole: " + Join(names, ", ");
+  d.help = "if that is meant, fine; else a plan for this model's modules: --plan FILE";
+  return d;
+}
+
+}  // namespace moonshard

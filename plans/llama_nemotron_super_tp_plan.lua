@@ -1,0 +1,4 @@
+-- llama_nemotron_super_tp_plan.lua: the plan of this name for Llama-Nemotron Super: of Nemotron-NAS where the checkpoint
+-- is one, else Llama's.
+local nas <const> = config:get("model_type", "") == "nemotron-nas"
+return plan { api = 1, extends(nas and "nemotron_nas" or "llama") }

@@ -1,0 +1,18 @@
+-- mistral3.lua: Mistral Small 3.1 and later: a Mistral or Ministral decoder that also reads images. The vision tower and
+-- the projector stay whole.
+local transformer <const> = require "transformer"
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
+local text <const> = transformer.text_model()
+local layer <const> = text.prefix .. ".layers.*."
+
+return plan {
+  api = 1,
+  transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
+  at(layer .. "{input,post_attention}_layernorm", norm_on(stream.residual)),
+  transformer.attention(layer .. "self_attn", stream, {
+    heads = text.config.num_attention_heads,
+    kv_heads = text.config:get("num_key_value_heads", text.config.num_attention_heads),
+  }),
+  transformer.mlp(layer .. "mlp", stream),
+  default(replicated()),
+}

@@ -1,0 +1,49 @@
+-- qwen3_5.lua: Qwen3.5, text alone or with images. Most layers have a gated delta net in place of attention.
+-- `linear_heads`: false: its projections are cut, but gathered, so that every rank computes all its heads; true: its
+-- heads lie over the ranks too, with nothing gathered (the model's forward must work on the heads it is given).
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, linear_heads = false }
+local stream <const> = transformer.stream(opt)
+local residual <const> = stream.residual
+local text <const> = transformer.text_model()
+local layer <const> = text.prefix .. ".layers.*."
+
+local function gathered(path)
+  return {
+    at(path, replicated()),
+    at(path .. ".{in_proj_qkv,in_proj_z,in_proj_b,in_proj_a}", colwise { input = residual, output = replicate }),
+    at(path .. ".{conv1d,norm}", replicated()),
+    at(path .. ".out_proj", colwise { input = replicate, output = residual }),
+  }
+end
+
+local function in_heads(path)
+  local c <const> = text.config
+  local n_keys <const>, n_values <const> = c.linear_num_key_heads, c.linear_num_value_heads
+  local keys <const>, values <const> = n_keys * c.linear_key_head_dim, n_values * c.linear_value_head_dim
+  local parts <const>, heads <const> = { keys, keys, values }, { n_keys, n_keys, n_values }
+  return {
+    divides(mesh.tp, n_keys),
+    at(path, style { name = "delta_net", params = { dt_bias = shard(0), A_log = shard(0) } }),
+    at(path .. ".in_proj_qkv", transformer.fused_colwise { input = residual, sizes = parts, heads = heads }),
+    at(path .. ".{in_proj_z,in_proj_b,in_proj_a}", colwise { input = residual, heads = n_values }),
+    at(path .. ".conv1d", style { name = "channels", params = { weight = packed(0, parts, { heads = heads }) } }),
+    at(path .. ".norm", transformer.head_norm()),
+    at(path .. ".out_proj", transformer.block_end(stream)),
+  }
+end
+
+return plan {
+  api = 1,
+  transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
+  at(layer .. "{input,post_attention}_layernorm", norm_on(residual)),
+  -- Query heads come with their gates, head by head.
+  transformer.attention(layer .. "self_attn", stream, {
+    heads = text.config.num_attention_heads,
+    kv_heads = text.config.num_key_value_heads,
+    norms = "{q,k}_norm",
+  }),
+  (opt.linear_heads and in_heads or gathered)(layer .. "linear_attn"),
+  transformer.mlp(layer .. "mlp", stream),
+  text.merged and default(replicated()),
+}

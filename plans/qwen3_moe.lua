@@ -1,0 +1,16 @@
+-- qwen3_moe.lua: Qwen3 with experts. Qwen3's attention; a layer's mlp is experts, or one mlp.
+local transformer <const> = require "transformer"
+local experts <const> = require "experts"
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
+local n_heads <const> = config.num_attention_heads
+local sparse <const> = experts.layers("model.layers", "mlp.gate")
+
+return plan {
+  api = 1,
+  transformer.ends(stream),
+  at("model.layers.*.{input,post_attention}_layernorm", norm_on(stream.residual)),
+  transformer.attention("model.layers.*.self_attn", stream,
+                        { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads), norms = "{q,k}_norm" }),
+  model:has("model.layers.*.mlp.down_proj") and transformer.mlp("model.layers.*.mlp", stream),
+  sparse and experts.block(sparse .. ".mlp", stream, { size = config.moe_intermediate_size }),
+}
