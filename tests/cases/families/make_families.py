@@ -46,7 +46,7 @@ CLASSES = {
     "gemma3_classification": (hf.Gemma3TextForSequenceClassification, hf.Gemma3TextConfig(**HEADS, num_labels=4)),
     "gemma3_vlm": (hf.Gemma3ForConditionalGeneration, hf.Gemma3Config(
         text_config=HEADS, vision_config=VISION | dict(image_size=28, patch_size=14))),
-    "gemma4": gemma4(attention_k_eq_v=True, per_layer_config={"01": {"head_dim": 16, "num_key_value_heads": 2}}),
+    "gemma4": gemma4(attention_k_eq_v=True, per_layer_config={"01": {"head_dim": 16}}),
     "gemma4_e": gemma4(num_hidden_layers=4, hidden_size_per_layer_input=16, vocab_size_per_layer_input=72,
                        num_kv_shared_layers=2, layer_types=KINDS["layer_types"] * 2),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**SIZES)),
@@ -294,7 +294,7 @@ def main():
     for name, (config, tensors) in made.items():
         write(folder, name, config, tensors, PLANS[name])
         if name in RENAMED:
-            plan = {}
+            plan = {"lm_head": PLANS[name]["lm_head"]}  # a tied head has its module's name
             for pattern, kind in PLANS[name].items():
                 plan |= {p.rsplit(".", 1)[0]: kind for p in in_file(name, {pattern + ".weight": [1, 1]})}
             write(folder, f"{name}_file", config, in_file(name, tensors), plan)

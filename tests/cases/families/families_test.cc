@@ -1,0 +1,154 @@
+// Every family at tp 2 and 4, with and without sequence parallelism: what the reference shards is sharded here too, the
+// same dim to the same local shape, and what differs stands in the table of plans/README.md, with why.
+#include <re2/re2.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <set>
+
+#include "dsl/eval/load_plan.h"
+#include "engine/base/text.h"
+#include "engine/match/pattern.h"
+#include "tests/cases/families/family.h"
+
+namespace moonshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<Family> Families() { return ReadFamilies((fs::temp_directory_path() / "moonshard_families").string()); }
+
+std::string WithoutFile(const std::string& name) {
+  return name.ends_with("_file") ? name.substr(0, name.size() - 5) : name;
+}
+
+bool Matches(const std::string& pattern, const std::string& path) {
+  return re2::RE2::FullMatch(path, TranslatePattern(pattern, PatternSyntax::kGlob).ValueOrThrow().regex);
+}
+
+// The parameters that lie otherwise than in the reference, as rows of the table would say it: "lm_head.weight | whole |
+// shard(0)".
+std::vector<std::string> Differences(const Family& family, const CompiledPlan& plan, int64_t tp,
+                                     std::vector<Difference>& table) {
+  std::vector<std::string> unlisted;
+  const std::map<std::string, Held> held = HeldBy(plan);
+  for (const auto& [path, shard] : family.reference) CHECK(held.contains(path));
+  for (const auto& [path, ours] : held) {
+    const auto theirs = family.reference.find(path);
+    std::string reference = "whole";
+    if (theirs != family.reference.end()) {
+      reference = "shard(" + std::to_string(theirs->second.dim) + ")";
+      const bool same_dim = ours.layout.ends_with("(" + std::to_string(theirs->second.dim) + ")");
+      if (same_dim && ours.local_shape == theirs->second.local_shape.at(tp)) continue;
+    } else if (ours.layout == "whole") {
+      continue;
+    }
+    int rows = 0;
+    for (Difference& row : table) {
+      const bool listed = std::ranges::find(row.families, WithoutFile(family.name)) != row.families.end() &&
+                          row.reference == reference && row.here == ours.layout && Matches(row.pattern, path);
+      rows += listed ? 1 : 0;
+      row.matches += listed ? 1 : 0;
+    }
+    if (rows != 1) unlisted.push_back(path + " | " + reference + " | " + ours.layout);
+  }
+  return unlisted;
+}
+
+// "yes", or why not, by plan.
+std::map<std::string, std::string> SequenceParallelism() {
+  std::map<std::string, std::string> out;
+  for (const std::vector<std::string>& row : ReadTable("## The plans")) out[row.at(0)] = row.at(2);
+  return out;
+}
+
+TEST_CASE("what the reference shards is sharded, and what differs is written down") {
+  std::vector<Difference> table = ReadDifferences();
+  const std::map<std::string, std::string> sequence = SequenceParallelism();
+  for (const Family& family : Families()) {
+    for (const int64_t tp : {2, 4}) {
+      for (const std::string parallel : {"false", "true"}) {
+        INFO(family.name << " at tp=" << tp << ", sequence_parallel=" << parallel);
+        const Result<CompiledPlan> plan = Resolve(family, tp, {{"sequence_parallel", parallel}});
+        const std::string text = ToText(plan.diagnostics());
+        INFO(text);
+        if (parallel == "true" && text.find("error[MS0108]: sequence_parallel: ") != std::string::npos) {
+          const Result<CompiledPlan> without = Resolve(family, tp, {});
+          REQUIRE(without.ok());
+          CHECK(sequence.at(without.value().plan->name).find("refused") != std::string::npos);
+          continue;
+        }
+        REQUIRE(plan.ok());
+        if (parallel == "true") CHECK(sequence.at(plan.value().plan->name).starts_with("yes"));
+        const std::vector<std::string> unlisted = Differences(family, plan.value(), tp, table);
+        INFO("not in the table:\n" << Join(unlisted, "\n"));
+        CHECK(unlisted.empty());
+      }
+    }
+  }
+  for (const Difference& row : table) {
+    INFO("row " << row.pattern << " | " << row.reference << " | " << row.here);
+    CHECK(row.matches > 0);
+  }
+}
+
+TEST_CASE("whole_attention does what the reference does") {
+  const std::set<std::string> with_option = {"phi3", "baichuan", "nemotron_h", "nemotron_h_file"};
+  for (const Family& family : Families()) {
+    if (!with_option.contains(family.name)) continue;
+    for (const std::string parallel : {"false", "true"}) {
+      INFO(family.name << " sequence_parallel=" << parallel);
+      const Result<CompiledPlan> plan =
+          Resolve(family, 2, {{"whole_attention", "true"}, {"sequence_parallel", parallel}});
+      REQUIRE(plan.ok());
+      std::vector<Difference> none;
+      for (const std::string& difference : Differences(family, plan.value(), 2, none)) {
+        INFO(difference);
+        CHECK(difference.find("self_attn") == std::string::npos);
+        CHECK(difference.find("mixer.q_proj") == std::string::npos);
+      }
+    }
+  }
+}
+
+// In a stable plan no output is a sum over ranks, but for embeddings, of whose terms all but one are zero.
+TEST_CASE("stable plans of decoders sum nothing over the ranks") {
+  for (const Family& family : Families()) {
+    if (family.name == "wan") continue;  // no decoder
+    for (const std::string parallel : {"false", "true"}) {
+      INFO(family.name << " sequence_parallel=" << parallel);
+      const Result<CompiledPlan> plan = Resolve(family, 2, {{"stable", "true"}, {"sequence_parallel", parallel}});
+      if (!plan.ok() && parallel == "true") continue;
+      INFO(ToText(plan.diagnostics()));
+      REQUIRE(plan.ok());
+      for (const ModuleSteps& steps : plan.value().steps) {
+        for (const std::optional<Move>& move : steps.outputs) {
+          if (!move || move->from[MeshAxis::kTp].kind != LayoutKind::kPartial) continue;
+          CHECK(steps.lookup == Lookup::kMasked);
+        }
+      }
+    }
+  }
+}
+
+// With 3 ranks no family's 8 heads fit; the message says which sizes do.
+TEST_CASE("head counts that do not fit are refused with the sizes that do") {
+  for (const Family& family : Families()) {
+    if (family.name == "wan") continue;
+    INFO(family.name);
+    const Result<CompiledPlan> plan = Resolve(family, 3, {});
+    INFO(ToText(plan.diagnostics()));
+    REQUIRE(!plan.ok());
+    CHECK(ToText(plan.diagnostics()).find("required: one of 1, 2, 4") != std::string::npos);
+  }
+}
+
+TEST_CASE("every shipped plan has a row, and every row a plan") {
+  std::set<std::string> rows;
+  for (const std::vector<std::string>& row : ReadTable("## The plans")) rows.insert(row.at(0));
+  const std::vector<std::string> plans = BuiltInPlans();
+  CHECK(rows == std::set<std::string>(plans.begin(), plans.end()));
+}
+
+}  // namespace
+}  // namespace moonshard
