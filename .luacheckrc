@@ -10,6 +10,7 @@ read_globals = {
   divides = {  },
   error = {  },
   extends = {  },
+  fits = {  },
   ipairs = {  },
   math = { fields = { "abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "tointeger", "type" } },
   mesh = { other_fields = true },

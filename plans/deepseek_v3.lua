@@ -13,7 +13,7 @@ local latent_norm <const> = style { name = "latent_norm", params = { weight = sh
 
 return plan {
   api = 1,
-  divides(mesh.tp, n_heads),
+  transformer.heads_fit(attention, n_heads),
   transformer.ends(stream),
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
   config:get("q_lora_rank", false) and {

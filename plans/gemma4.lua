@@ -27,7 +27,7 @@ for key, alike in pairs(transformer.alike(layers, text.config.num_hidden_layers,
   local path <const> = alike .. ".self_attn"
   local heads <const>, kv_heads <const>, names <const> = string.match(key, "(%d+) (%d+) (.+)")
   table.insert(attention, {
-    divides(mesh.tp, tonumber(heads)),
+    transformer.heads_fit(path, tonumber(heads), kv_heads ~= "0" and tonumber(kv_heads)),
     at(path .. ".q_proj", colwise { input = stream.residual, heads = tonumber(heads) }),
     at(path .. ".q_norm", transformer.head_norm()),
     kv_heads ~= "0" and {

@@ -1,9 +1,10 @@
 -- index.lua: which plan is for which architecture, by the class names of Hugging Face (config.json, "architectures").
--- A name with the model type before it ("nemotron-nas.DeciLMForCausalLM") is looked up before the bare one.
+-- A name with the model type before it is looked up before the bare one.
 return {
+  ["nemotron-nas.DeciLMForCausalLM"] = "nemotron_nas",
   BaiChuanForCausalLM = "baichuan",
   BaichuanForCausalLM = "baichuan",
-  DeciLMForCausalLM = "nemotron_nas",
+  DeciLMForCausalLM = "decilm",
   DeepseekV3ForCausalLM = "deepseek_v3",
   DeepseekV3ForSequenceClassification = "deepseek_v3",
   FalconH1ForCausalLM = "falcon_h1",

@@ -1,5 +1,5 @@
--- nemotron_nas.lua: DeciLM and Nemotron-NAS: Llama's modules, but no two layers need be alike. A block may be absent
--- (no_op) or one linear layer, and each attention has key heads of its own number.
+-- nemotron_nas.lua: Nemotron-NAS (Llama-Nemotron Super and Ultra): Llama's modules, but no two layers need be alike. A
+-- block may be absent (no_op) or one linear layer, and each attention has key heads of its own number.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false }
 local stream <const> = transformer.stream(opt)
@@ -7,17 +7,19 @@ local n_heads <const> = config.num_attention_heads
 
 -- What layer i (from 0) has: key heads (0: one linear layer; nil: nothing), and the mlp ("mlp", "linear", nil).
 local function layer(i)
-  local kv_heads <const> = config:get("num_key_value_heads_per_layer", false)  -- the first DeciLM
-  if kv_heads then return kv_heads[i + 1], "mlp" end
   local block <const> = config.block_configs[i + 1]
   assert(block, "config.block_configs has no entry for layer " .. i .. " of " .. config.num_hidden_layers)
   local attention <const>, ffn <const> = block.attention, block.ffn
-  local linear <const> = attention:get("replace_with_linear", false)
-  local group <const> = attention:get("n_heads_in_group", false)
-  local none <const> = attention:get("no_op", false)
-  assert(linear or group or none, "layer " .. i .. ": attention has neither n_heads_in_group, replace_with_linear nor no_op")
-  return not none and (linear and 0 or n_heads // group) or nil,
-         not ffn:get("no_op", false) and (ffn:get("replace_with_linear", false) and "linear" or "mlp") or nil
+  local kv_heads, mlp
+  if attention:get("replace_with_linear", false) then
+    kv_heads = 0
+  elseif attention:get("n_heads_in_group", false) then
+    kv_heads = n_heads // attention.n_heads_in_group
+  else
+    assert(attention:get("no_op", false), "layer " .. i .. ": attention is neither heads in groups, nor linear, nor no_op")
+  end
+  if not ffn:get("no_op", false) then mlp = ffn:get("replace_with_linear", false) and "linear" or "mlp" end
+  return kv_heads, mlp
 end
 
 -- Layers that are alike share their rules.

@@ -48,6 +48,18 @@ function transformer.head_norm()
   return style { name = "head_norm", params = { weight = shared, bias = shared } }
 end
 
+-- Checks that the mesh can cut these heads: queries between ranks, keys also with each on several ranks.
+---@param path string  pattern of the attention modules, for the message
+---@param heads integer
+---@param kv_heads? integer  none where they are as many, or the layer has none
+---@return table  for plan{}
+function transformer.heads_fit(path, heads, kv_heads)
+  return {
+    divides(mesh.tp, heads, "query heads of " .. path),
+    kv_heads and fits(mesh.tp, kv_heads, "key heads of " .. path),
+  }
+end
+
 -- A fused projection whose outputs are parts, one after the other, each made of heads: every part is cut by itself.
 ---@param o { input: layout, sizes: integer[], heads?: integer[] }
 ---@return style
@@ -96,7 +108,7 @@ function transformer.attention(path, stream, o)
   end
   local sizes <const> = fused == "contiguous" and { heads * o.head_dim, kv_heads * o.head_dim, kv_heads * o.head_dim }
   return {
-    divides(mesh.tp, heads),
+    transformer.heads_fit(path, heads, kv_heads),
     not fused and at(path .. ".q_proj", colwise { input = residual, heads = heads }),
     not fused and at(path .. ".{k,v}_proj", colwise { input = residual, heads = kv_heads }),
     sizes and at(qkv, transformer.fused_colwise { input = residual, sizes = sizes, heads = { heads, kv_heads, kv_heads } }),

@@ -1,14 +1,18 @@
-// at, re, optional, default, divides.
+// at, re, optional, default, divides, fits.
+#include <algorithm>
+
 #include "dsl/bind/arguments.h"
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
 #include "dsl/sandbox/environment.h"
 #include "engine/base/text.h"
+#include "engine/plan/pieces.h"
 
 namespace moonshard {
 namespace {
 
-constexpr size_t kMostDivisors = 16;  // named in a message
+constexpr size_t kMostDivisors = 16;     // named in a message
+constexpr int64_t kMostLegal = 1 << 15;  // axis sizes looked at for one
 
 bool ReadPattern(lua_State* L, int index, Rule& rule) {
   if (const RegexValue* regex = Userdata<RegexValue>::To(L, index)) {
@@ -100,34 +104,73 @@ std::string DivisorsOf(int64_t number) {
   return Join(divisors, ", ");
 }
 
-int Divides(lua_State* L) {
-  if (AnyPoison(L)) return PushPoison(L);
+struct Sizes {
+  int64_t size;
+  int64_t number;
+  std::string what;  // what the number counts; may be empty
+};
+
+// The arguments of divides and fits; nothing, reported, where one of them is another thing.
+std::optional<Sizes> SizesAt(lua_State* L, const char* word) {
   const std::optional<int64_t> size = IntegerAt(L, 1);
   const std::optional<int64_t> number = IntegerAt(L, 2);
-  if (!size || *size < 1) return BadArgument(L, "divides", "the size must be a positive integer", 1);
-  if (!number || *number < 1) return BadArgument(L, "divides", "the number must be a positive integer", 2);
-  const std::string call = "divides(" + std::to_string(*size) + ", " + std::to_string(*number) + ")";
-  if (*number % *size != 0) {
+  const std::optional<std::string> what = lua_isnoneornil(L, 3) ? "" : StringAt(L, 3);
+  if (!size || *size < 1)
+    BadArgument(L, word, "the size must be a positive integer", 1);
+  else if (!number || *number < 1)
+    BadArgument(L, word, "the number must be a positive integer", 2);
+  else if (!what)
+    BadArgument(L, word, "what the number counts must be a text", 3);
+  else
+    return Sizes{*size, *number, *what};
+  return std::nullopt;
+}
+
+int Assertion(lua_State* L, const char* word, const Sizes& given, bool good, const std::string& fault,
+              const std::string& required) {
+  const std::string call =
+      std::string(word) + "(" + std::to_string(given.size) + ", " + std::to_string(given.number) + ")";
+  if (!good) {
     ScriptState& state = ScriptState::From(L);
-    Diagnostic d =
-        MakeDiagnostic(Finding::kDoesNotDivide, std::to_string(*size) + " does not divide " + std::to_string(*number),
-                       state.UserSpan("divides"));
+    const std::string what = given.what.empty() ? "" : given.what + ": ";
+    Diagnostic d = MakeDiagnostic(Finding::kDoesNotDivide, what + fault, state.UserSpan(word));
     d.declared = call;
-    d.required = "one of " + DivisorsOf(*number);
+    d.required = "one of " + required;
     state.Report(std::move(d));
   }
   Userdata<AssertionValue>::Push(L, {call}, call.size());
   return 1;
 }
 
+int Divides(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<Sizes> given = SizesAt(L, "divides");
+  if (!given) return 1;
+  const auto [size, number, what] = *given;
+  return Assertion(L, "divides", *given, number % size == 0,
+                   std::to_string(size) + " does not divide " + std::to_string(number), DivisorsOf(number));
+}
+
+// Heads on an axis: cut between them, or each on several ranks.
+int Fits(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<Sizes> given = SizesAt(L, "fits");
+  if (!given) return 1;
+  const auto [size, number, what] = *given;
+  std::vector<std::string> legal;
+  for (int64_t fitting : LegalAxisSizes(number, 2 * std::max(size, std::min(number, kMostLegal)))) {
+    if (legal.size() < kMostDivisors) legal.push_back(std::to_string(fitting));
+  }
+  return Assertion(L, "fits", *given, number % size == 0 || size % number == 0,
+                   std::to_string(number) + " does not fit on " + std::to_string(size), Join(legal, ", "));
+}
+
 }  // namespace
 
 void AddRuleWords(lua_State* L) {
-  const std::vector<NamedFunction> words = {{"at", &Guarded<&At>},
-                                            {"re", &Guarded<&Re>},
-                                            {"optional", &Guarded<&Optional>},
-                                            {"default", &Guarded<&Default>},
-                                            {"divides", &Guarded<&Divides>}};
+  const std::vector<NamedFunction> words = {
+      {"at", &Guarded<&At>},           {"re", &Guarded<&Re>},           {"optional", &Guarded<&Optional>},
+      {"default", &Guarded<&Default>}, {"divides", &Guarded<&Divides>}, {"fits", &Guarded<&Fits>}};
   for (const NamedFunction& word : words) {
     lua_pushcfunction(L, word.function);
     SetName(L, word.name);

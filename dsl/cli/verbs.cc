@@ -10,8 +10,10 @@ namespace moonshard {
 
 namespace {
 
-// "plan llama (plans/index.lua has it for LlamaForCausalLM)"
-std::string Named(const Plan& plan) { return "plan " + plan.name + (plan.chosen.empty() ? "" : " (" + plan.chosen + ")"); }
+// Which plan it is, and why, where it was not named.
+void SayChoice(const Plan& plan) {
+  if (!plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
+}
 
 }  // namespace
 
@@ -40,7 +42,7 @@ int RunExplain(const ExplainVerb& verb) {
   }
   std::cerr << ToText(diagnostics);
   if (!plan || HasErrors(diagnostics)) return kExitUsage;
-  if (!plan->plan->chosen.empty()) std::cerr << Named(*plan->plan) << "\n";
+  SayChoice(*plan->plan);
   if (verb.json) {
     std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";
   } else {
@@ -64,7 +66,8 @@ int RunCheck(const CheckVerb& verb) {
   } else {
     std::cout << ToText(findings);
   }
-  if (!bad) std::cerr << Named(*plan.value().plan) << ": no errors\n";
+  if (plan.ok()) SayChoice(*plan.value().plan);
+  if (!bad) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
   return bad ? kExitFailed : kExitGood;
 }
 

@@ -79,22 +79,39 @@ std::string WhyNot(const JsonValue& config) {
                          : "no plan for the architecture '" + Join(classes, ", ") + "'";
 }
 
-Result<Plan> DefaultPlan(const PlanInputs& inputs) {
+// "did you mean 'LlamaForCausalLM'? ", or nothing. Only the names before "For..." are compared: what is behind is long
+// and common.
+std::string NearestClass(const JsonValue& config, const std::map<std::string, std::string>& index) {
+  for (const std::string& name : ClassesOf(config)) {
+    const size_t end = std::min(name.find("For"), name.size());
+    const std::string task = name.substr(end);
+    std::vector<std::string> families;
+    for (const auto& [known, plan] : index) {
+      if (known.ends_with(task)) families.push_back(known.substr(0, known.size() - task.size()));
+    }
+    const std::string nearest = NearestName(name.substr(0, end), families);
+    if (!nearest.empty()) return "did you mean '" + nearest + task + "'? ";
+  }
+  return "";
+}
+
+Result<Plan> DefaultPlan(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
   Diagnostics diagnostics;
   std::optional<Plan> plan = LoadPlanFile(kDefaultPlan, inputs).Collect(diagnostics);
   if (!plan) return diagnostics;
   if (plan->rules.empty()) {
     Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound,
                                   WhyNot(inputs.config) + ", and its modules do not have the names of a usual decoder");
-    d.help =
-        "a plan file of your own: --plan FILE; a shipped plan that fits it: --plan NAME, one of " +
-        Join(BuiltInPlans(), ", ") + "; or --mesh tp=1";
+    d.help = NearestClass(inputs.config, index) +
+             "a plan file of your own: --plan FILE; a shipped plan that fits it: --plan NAME, one of " +
+             Join(BuiltInPlans(), ", ") + "; or --mesh tp=1";
     diagnostics.push_back(std::move(d));
     return diagnostics;
   }
   Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": the default plan is used");
   d.declared = "plans/default.lua shards what it knows by name and leaves the rest whole";
-  d.help = "explain shows what it does; verify whether the numbers are the same; --plan names another plan";
+  d.help = NearestClass(inputs.config, index) +
+           "explain shows what it does; verify whether the numbers are the same; --plan names another plan";
   diagnostics.push_back(std::move(d));
   plan->chosen = "by the names of the modules";
   return Result<Plan>(std::move(*plan), std::move(diagnostics));
@@ -105,7 +122,8 @@ Result<Plan> DefaultPlan(const PlanInputs& inputs) {
 Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs) {
   if (!wanted.empty()) return LoadPlanFile(wanted, inputs);
   Diagnostics diagnostics;
-  if (const std::optional<Entry> entry = FindInIndex(inputs.config, ReadIndex())) {
+  const std::map<std::string, std::string> index = ReadIndex();
+  if (const std::optional<Entry> entry = FindInIndex(inputs.config, index)) {
     std::optional<Plan> plan = LoadPlanFile(entry->plan, inputs).Collect(diagnostics);
     if (!plan) return diagnostics;
     plan->chosen = std::string(kIndexFile) + " has it for " + entry->key;
@@ -119,7 +137,7 @@ Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs) {
     (*own)->chosen = "the checkpoint's own";
     return Result<Plan>(*std::move(*own), std::move(diagnostics));
   }
-  std::optional<Plan> plan = DefaultPlan(inputs).Collect(diagnostics);
+  std::optional<Plan> plan = DefaultPlan(inputs, index).Collect(diagnostics);
   if (!plan) return diagnostics;
   return Result<Plan>(std::move(*plan), std::move(diagnostics));
 }

@@ -75,7 +75,9 @@ bool TiesHead(const ModelConfig& config, bool head_stored) {
   // A classifier has a head of its own kind, whatever the field says of the language model.
   if (!head_stored && config.architecture().ends_with("Classification")) return false;
   if (const std::optional<bool> tie = config.tie_word_embeddings()) return *tie;
-  return !head_stored && (config.architecture().ends_with("ForCausalLM") || config.architecture().ends_with("ForConditionalGeneration")) &&
+  return !head_stored &&
+         (config.architecture().ends_with("ForCausalLM") ||
+          config.architecture().ends_with("ForConditionalGeneration")) &&
          std::ranges::find(kTiedByDefault, config.model_type()) != kTiedByDefault.end();
 }
 

@@ -10,6 +10,7 @@
 #include "engine/base/text.h"
 #include "engine/match/pattern.h"
 #include "tests/cases/families/family.h"
+#include "tests/support/golden.h"
 
 namespace moonshard {
 namespace {
@@ -140,6 +141,18 @@ TEST_CASE("head counts that do not fit are refused with the sizes that do") {
     INFO(ToText(plan.diagnostics()));
     REQUIRE(!plan.ok());
     CHECK(ToText(plan.diagnostics()).find("required: one of 1, 2, 4") != std::string::npos);
+  }
+}
+
+TEST_CASE("the plans as text") {
+  for (const Family& family : Families()) {
+    if (family.name.ends_with("_file")) continue;
+    for (const std::string parallel : {"false", "true"}) {
+      const Result<CompiledPlan> plan = Resolve(family, 2, {{"sequence_parallel", parallel}});
+      if (!plan.ok()) continue;
+      const std::string suffix = parallel == "true" ? ".sequence_parallel.txt" : ".txt";
+      CheckGolden(MOONSHARD_SOURCE_DIR "/tests/cases/plans/" + family.name + suffix, plan.value().plan->ToText());
+    }
   }
 }
 

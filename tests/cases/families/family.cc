@@ -32,7 +32,8 @@ void WriteHeaders(const std::string& path, const std::string& dtype, const JsonV
     int64_t end = 2;
     for (const int64_t size : Shape(shape)) end *= size;
     end += begin;
-    header[name] = JsonValue::Object{{"dtype", dtype}, {"shape", shape}, {"data_offsets", JsonValue::Array{begin, end}}};
+    header[name] =
+        JsonValue::Object{{"dtype", dtype}, {"shape", shape}, {"data_offsets", JsonValue::Array{begin, end}}};
     begin = end;
   }
   const std::string text = WriteJson(header, 0);
@@ -60,7 +61,8 @@ std::vector<Family> ReadFamilies(const std::string& work) {
     fs::create_directories(family.folder);
     const JsonValue json = ReadJsonFile(entry.path().string()).ValueOrThrow();
     std::ofstream(family.folder + "/config.json") << WriteJson(*json.Find("config"), 2);
-    WriteHeaders(family.folder + "/model.safetensors", json.Find("dtype")->AsString(), json.Find("tensors")->AsObject());
+    WriteHeaders(family.folder + "/model.safetensors", json.Find("dtype")->AsString(),
+                 json.Find("tensors")->AsObject());
     for (const auto& [path, entry_of] : json.Find("reference")->AsObject()) {
       ReferenceShard shard;
       shard.dim = entry_of.Find("dim")->AsInt();

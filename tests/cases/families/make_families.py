@@ -119,6 +119,12 @@ def baichuan():
     return config, ends_of() | layers_of("model", attention, lambda layer: mlp_of(f"{layer}.mlp"))
 
 
+def decilm():
+    config = {"architectures": ["DeciLMForCausalLM"], "model_type": "deci", "num_key_value_heads_per_layer": [4, 8]}
+    tensors = ends_of() | layers_of("model", lambda layer: mlp_of(f"{layer}.mlp"))
+    return config, tensors | attention_of("model.layers.0.self_attn") | attention_of("model.layers.1.self_attn", 8)
+
+
 def nemotron_nas():
     """Layers: all; no attention; linear attention and linear mlp; fewer key heads and no mlp."""
 
@@ -198,7 +204,7 @@ def wan():
     return {"_class_name": "WanTransformer3DModel", "num_attention_heads": 8, "attention_head_dim": 8}, tensors
 
 
-HAND_MADE = [baichuan, muse_glimmer, nemotron_h, nemotron_labs_diffusion, nemotron_nas, wan]
+HAND_MADE = [baichuan, decilm, muse_glimmer, nemotron_h, nemotron_labs_diffusion, nemotron_nas, wan]
 
 # Names in checkpoint files where they differ from the modules': (expression, replacement), the first that fits.
 LANGUAGE_MODEL = [(r"^model\.language_model\.", "language_model.model."), (r"^lm_head", "language_model.lm_head"),

@@ -58,6 +58,7 @@ WAN = {
 
 PLANS = {
     "baichuan": mlp("model.layers.*.mlp"),
+    "decilm": LLAMA,
     "deepseek_v3": LLAMA,
     "falcon_h1": ends() | attention("model.layers.*.self_attn") | mlp("model.layers.*.feed_forward"),
     "gemma3": LLAMA,

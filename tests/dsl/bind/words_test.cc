@@ -56,6 +56,32 @@ TEST_CASE("rules") {
   CHECK(Entry("divides(mesh.tp, 8), divides(mesh.pp, 7)") == "");
 }
 
+TEST_CASE("sizes that do not fit are named with those that do") {
+  CHECK(Entry("fits(2, 8), fits(8, 2), fits(3, 3), fits(1, 7)") == "");
+  CHECK_THAT(Entry("fits(4, 6, 'key heads')"), Catch::Contains("error[MS0113]: key heads: 6 does not fit on 4") &&
+                                                   Catch::Contains("declared: fits(4, 6)") &&
+                                                   Catch::Contains("required: one of 1, 2, 3, 6, 12"));
+  CHECK_THAT(Entry("divides(4, 6, 'query heads')"),
+             Catch::Contains("query heads: 4 does not divide 6") && Catch::Contains("required: one of 1, 2, 3, 6\n"));
+  CHECK_THAT(Entry("fits(0, 6)"), Catch::Contains("fits: the size must be a positive integer"));
+  CHECK_THAT(Entry("fits(2, 6, 7)"), Catch::Contains("fits: what the number counts must be a text"));
+}
+
+TEST_CASE("questions about the model") {
+  ModuleTree tree = SmallLlama();
+  tree.Add("model.layers.0.mlp", "", {{"scale", {1}, DType::kF32, false}, {"bias", {1}, DType::kF32, false}});
+  PlanInputs inputs = LlamaInputs(2);
+  inputs.model = &tree;
+  for (const std::string condition :
+       {"model:has('lm_head') and model:has('lm_head.weight') and not model:has('lm_haed')",
+        "#model:find('model.layers.*.mlp.{gate,up}_proj') == 4", "model:shape('lm_head.weight')[1] == 331",
+        "table.concat(model:parameters('model.layers.0.mlp'), ' ') == 'bias scale'",
+        "#model:parameters('model.layers.1.mlp') == 0"}) {
+    INFO(condition);
+    CHECK(Entry("not (" + condition + ") and divides(2, 1)", inputs) == "");
+  }
+}
+
 TEST_CASE("styles") {
   CHECK(Entry("at(\"a\", style { name = \"mine\", heads = 4, params = { weight = shard(0) },"
               " kinds = { Embedding = { weight = shard(1) } }, inputs = { false, { replicate, shared } },"

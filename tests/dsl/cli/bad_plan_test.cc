@@ -100,10 +100,11 @@ TEST_CASE("words on the command line that the plan cannot use") {
   ExpectRefused(model, {"--mesh", "tp=2", "--option", "seqence_parallel=true"},
                 {"error[MS0104]: ", "'seqence_parallel'", "did you mean 'sequence_parallel'?"});
   ExpectRefused(model, {"--mesh", "tp=2", "--option", "sequence_parallel=ture"},
-                {"plans/llama.lua:2: error[MS0107]: ", "'ture'", "true or false"});
+                {"plans/llama.lua:5: error[MS0107]: ", "'ture'", "true or false"});
   ExpectRefused(model, {"--mesh", "tq=2"}, {"error[MS0106]: ", "'tq'", "did you mean 'tp'?"});
   ExpectRefused(model, {"--mesh", "tp=0"}, {"error[MS0308]: ", "tp=0"});
-  ExpectRefused(model, {"--mesh", "tp=3"}, {"plans/llama.lua:9: error[MS0113]: 3 does not divide 8", "1, 2, 4, 8"});
+  ExpectRefused(model, {"--mesh", "tp=3"},
+                {"plans/llama.lua:16: error[MS0113]: ", "3 does not divide 8", "1, 2, 4, 8"});
   ExpectRefused(model, {"--plan", "lama"}, {"error[MS0112]: no plan 'lama'", "did you mean 'llama'?"});
   ExpectRefused(model, {"--plan", "/nowhere/mine.lua"}, {"/nowhere/mine.lua: error[MS0401]: "});
 }

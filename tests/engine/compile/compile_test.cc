@@ -5,6 +5,7 @@
 #include "engine/compile/cost.h"
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
+#include "engine/compile/mostly_whole.h"
 #include "engine/plan/moves.h"
 #include "tests/support/compiled_mlp.h"
 
@@ -84,6 +85,30 @@ TEST_CASE("the hash covers meaning, not place or local sizes") {
   CHECK(plan.Hash() == CompileMlp("tp=2").Hash());
   CHECK(plan.Hash() == CompileMlp("tp=2", 12).Hash());
   CHECK(plan.Hash() != CompileMlp("tp=4").Hash());
+}
+
+TEST_CASE("a plan that shards less than half is a finding, one that shards half is none") {
+  const auto finding = [](const std::string& rows, const std::string& mesh) {
+    const auto tree = std::make_shared<const ModuleTree>(
+        TreeFromText("cut Linear weight:float32[10, 4]\nwhole Linear weight:float32[" + rows +
+                     ", 4]\ncut2 Linear weight:float32[10, 4]\ntied: cut.weight cut2.weight\n"));
+    auto plan = std::make_shared<Plan>();
+    for (const std::string name : {"cut", "cut2"}) {
+      Rule rule;
+      rule.pattern = name;
+      rule.style.params["weight"] = Placement(Layout::Shard(0));
+      plan->rules.push_back(rule);
+    }
+    const CompiledPlan compiled = CompilePlan(MatchRules(plan, tree).ValueOrThrow(), Mesh(mesh)).ValueOrThrow();
+    const std::optional<Diagnostic> found = FindMostlyWhole(compiled);
+    return found ? ToText(Diagnostics{*found}) : "";
+  };
+  CHECK(finding("10", "tp=2").empty());
+  CHECK(finding("12", "tp=1").empty());
+  CHECK(finding("11", "tp=2") ==
+        "warning[MS0208]: the plan shards 47% of the model; the rest is whole on every rank\n"
+        "    declared: whole: whole.weight (52%)\n"
+        "    help: if that is meant, fine; else a plan for this model's modules: --plan FILE\n");
 }
 
 TEST_CASE("every row of the algebra, and no other") {

@@ -86,6 +86,10 @@ TEST_CASE("ties") {
   CHECK(TreeText(kSmall, R"({"architectures": ["GemmaModel"], "model_type": "gemma"})") == body);
   CHECK(TreeText(kSmall, R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})") == body);
   CHECK(TreeText(with_head, R"({"architectures": ["GemmaForCausalLM"], "model_type": "gemma"})") == head + body);
+  CHECK(TreeText(kSmall, R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"})") ==
+        head + body + tie);
+  // A classifier has no language model's head.
+  CHECK(TreeText(kSmall, R"({"architectures": ["XForSequenceClassification"], "tie_word_embeddings": true})") == body);
   CHECK(TreeText({{"wte.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") ==
         "lm_head Linear weight:bfloat16[8, 4]\nwte Embedding weight:bfloat16[8, 4]\ntied: wte.weight lm_head.weight\n");
   CHECK(TreeText({{"x.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") == "x Linear weight:bfloat16[8, 4]\n");
