@@ -8,6 +8,7 @@
 
 #include "dsl/eval/load_plan.h"
 #include "engine/base/text.h"
+#include "engine/compile/cost.h"
 #include "engine/match/pattern.h"
 #include "tests/cases/families/family.h"
 #include "tests/support/golden.h"
@@ -129,6 +130,42 @@ TEST_CASE("stable plans of decoders sum nothing over the ranks") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("dense families communicate twice a layer each way, and Phi-3 gathers nothing") {
+  const std::set<std::string> dense = {
+      "baichuan",   "gemma3",     "glm",     "glm4", "llama", "llama_fused", "llama_interleaved",
+      "llama_tied", "ministral3", "mistral", "phi",  "phi3",  "qwen2",       "qwen3"};
+  const std::set<std::string> head_norms = {"gemma3", "phi", "qwen3"};
+  constexpr int64_t kLayers = 2;
+  size_t found = 0;
+  for (const Family& family : Families()) {
+    if (!dense.contains(family.name)) continue;
+    ++found;
+    INFO(family.name);
+    const std::map<std::string, std::string> loss_parallel = {{"loss_parallel", "true"}};
+    const CompiledPlan plan = Resolve(family, 2, loss_parallel).ValueOrThrow();
+    const CollectiveCounts counts = TotalsOf(plan, 0).collectives;
+    const auto count = [&](Direction direction, CollectiveKind kind) { return counts.of(direction, kind).count; };
+    // Each layer's two and the embedding's forward; the head's and the sum of all norms on heads backward.
+    CHECK(count(Direction::kForward, CollectiveKind::kAllReduce) == 2 * kLayers + 1);
+    CHECK(count(Direction::kBackward, CollectiveKind::kAllReduce) ==
+          2 * kLayers + 1 + (head_norms.contains(family.name) ? 1 : 0));
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllGather, CollectiveKind::kAllToAll, CollectiveKind::kReduceScatter}) {
+      CHECK(count(Direction::kForward, kind) + count(Direction::kBackward, kind) == 0);
+    }
+  }
+  CHECK(found == dense.size());
+}
+
+TEST_CASE("a classifier's logits do not lie in pieces") {
+  for (const Family& family : Families()) {
+    if (!family.name.ends_with("classification")) continue;
+    const Result<CompiledPlan> plan = Resolve(family, 2, {{"loss_parallel", "true"}});
+    CHECK_FALSE(plan.ok());
+    CHECK_THAT(ToText(plan.diagnostics()), Catch::Contains("loss_parallel: the head of a classifier"));
   }
 }
 

@@ -63,6 +63,7 @@ std::vector<Family> ReadFamilies(const std::string& work) {
     std::ofstream(family.folder + "/config.json") << WriteJson(*json.Find("config"), 2);
     WriteHeaders(family.folder + "/model.safetensors", json.Find("dtype")->AsString(),
                  json.Find("tensors")->AsObject());
+    for (const auto& [option, value] : json.Find("options")->AsObject()) family.options[option] = value.AsString();
     for (const auto& [path, entry_of] : json.Find("reference")->AsObject()) {
       ReferenceShard shard;
       shard.dim = entry_of.Find("dim")->AsInt();
@@ -79,7 +80,8 @@ Result<CompiledPlan> Resolve(const Family& family, int64_t tp, const std::map<st
   ModelOptions model;
   model.model = family.folder;
   model.mesh = "tp=" + std::to_string(tp);
-  model.options = options;
+  model.options = family.options;
+  for (const auto& [name, value] : options) model.options[name] = value;
   return ResolveFromHeaders(model);
 }
 

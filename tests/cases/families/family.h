@@ -22,13 +22,14 @@ struct ReferenceShard {
 struct Family {
   std::string name;                                 // "gemma3_vlm_file"
   std::string folder;                               // a model folder, headers only
+  std::map<std::string, std::string> options;       // of the plan, which the family needs
   std::map<std::string, ReferenceShard> reference;  // by parameter path
 };
 
 // Every family, sorted by name, each with a folder of its own below `work`.
 std::vector<Family> ReadFamilies(const std::string& work);
 
-// The plan that moonshard chooses, resolved from the headers.
+// The plan that moonshard chooses, resolved from the headers with the family's options and these.
 Result<CompiledPlan> Resolve(const Family& family, int64_t tp, const std::map<std::string, std::string>& options);
 
 // What a rank holds of one parameter: "whole", "shard(0)", "packed(0)"; and rank 0's shape.

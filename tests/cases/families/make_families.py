@@ -2,7 +2,7 @@
 """Makes a small member of every family: NAME.json with its config.json, the shapes of its parameters, and for each one
 that the reference shards (reference.py) the tensor dim and the local shape of rank 0 of 2 and of 4.
 
-    {"config": {...}, "dtype": "BF16", "tensors": {"model.norm.weight": [64], ...},
+    {"options": {"fused": "contiguous"}, "config": {...}, "dtype": "BF16", "tensors": {"model.norm.weight": [64], ...},
      "reference": {"lm_head.weight": {"dim": 0, "2": [32, 64], "4": [16, 64]}, ...}}
 
 Trees are those of transformers' classes on the meta device. What transformers has no class for is made by hand after
@@ -49,6 +49,8 @@ CLASSES = {
     "gemma4": gemma4(attention_k_eq_v=True, per_layer_config={"01": {"head_dim": 16}}),
     "gemma4_e": gemma4(num_hidden_layers=4, hidden_size_per_layer_input=16, vocab_size_per_layer_input=72,
                        num_kv_shared_layers=2, layer_types=KINDS["layer_types"] * 2),
+    "glm": (hf.GlmForCausalLM, hf.GlmConfig(**HEADS)),
+    "glm4": (hf.Glm4ForCausalLM, hf.Glm4Config(**HEADS)),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**SIZES)),
     "llama_classification": (hf.LlamaForSequenceClassification, hf.LlamaConfig(**SIZES, num_labels=2)),
     "llama_tied": (hf.LlamaForCausalLM, hf.LlamaConfig(
@@ -109,6 +111,21 @@ def layers_of(prefix, *parts):
 
 def llama_layer(layer):
     return attention_of(f"{layer}.self_attn") | mlp_of(f"{layer}.mlp")
+
+
+def llama_fused():
+    """Query, key and value, and gate and up, as one projection each: names and shapes of NeMo's Llama."""
+
+    def fused(layer):
+        return (linear(f"{layer}.self_attn.qkv_proj", 128, 64) | linear(f"{layer}.self_attn.o_proj", 64, 64)
+                | linear(f"{layer}.mlp.gate_up_proj", 192, 64) | linear(f"{layer}.mlp.down_proj", 64, 96))  # fmt: skip
+
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False}
+    return config, ends_of() | layers_of("model", fused)
+
+
+def llama_interleaved():
+    return llama_fused()
 
 
 def baichuan():
@@ -204,7 +221,10 @@ def wan():
     return {"_class_name": "WanTransformer3DModel", "num_attention_heads": 8, "attention_head_dim": 8}, tensors
 
 
-HAND_MADE = [baichuan, decilm, muse_glimmer, nemotron_h, nemotron_labs_diffusion, nemotron_nas, wan]
+HAND_MADE = [baichuan, decilm, llama_fused, llama_interleaved, muse_glimmer, nemotron_h, nemotron_labs_diffusion, nemotron_nas, wan]
+
+# Options of the plan that the family is resolved with.
+OPTIONS = {"llama_fused": {"fused": "contiguous"}, "llama_interleaved": {"fused": "interleaved"}}
 
 # Names in checkpoint files where they differ from the modules': (expression, replacement), the first that fits.
 LANGUAGE_MODEL = [(r"^model\.language_model\.", "language_model.model."), (r"^lm_head", "language_model.lm_head"),
@@ -276,7 +296,7 @@ def sharded(plan, tensors):
 
 
 def write(folder, name, config, tensors, plan):
-    data = {"config": config, "dtype": "BF16", "tensors": tensors, "reference": sharded(plan, with_tied_head(config, tensors))}
+    data = {"options": OPTIONS.get(name, {}), "config": config, "dtype": "BF16", "tensors": tensors, "reference": sharded(plan, with_tied_head(config, tensors))}
     text = "{\n" + ",\n".join(
         f' "{key}": ' + (json.dumps(value, sort_keys=True) if key == "dtype" else
                          "{\n" + ",\n".join(f'  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}' for k, v in sorted(value.items())) + "\n }")

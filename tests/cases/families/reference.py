@@ -27,7 +27,8 @@ def decoder(prefix="model", head="lm_head"):
 
 TEXT = "model.language_model"
 # Also what the reference falls back to, in "default": the tree decides how much of it matches.
-LLAMA = decoder()
+FUSED = {"model.layers.*.self_attn.qkv_proj": COLUMN, "model.layers.*.mlp.gate_up_proj": COLUMN}
+LLAMA = decoder() | FUSED
 PHI = (
     ends()
     | attention("model.layers.*.self_attn", out="dense")
@@ -67,8 +68,12 @@ PLANS = {
     "gemma4": decoder(TEXT),
     # The head is tied: its plan leaves it out and takes the embedding's pieces.
     "gemma4_e": decoder(TEXT) | {f"{TEXT}.embed_tokens_per_layer": VOCABULARY},
+    "glm": LLAMA,
+    "glm4": LLAMA,
     "llama": LLAMA,
     "llama_classification": decoder(head="score"),
+    "llama_fused": LLAMA,
+    "llama_interleaved": LLAMA,
     "llama_tied": LLAMA,
     "ministral3": LLAMA,
     "mistral": LLAMA,
