@@ -10,8 +10,8 @@ return plan {
   transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
   at(layer .. "{input,post_attention,pre_feedforward,post_feedforward}_layernorm", norm_on(stream.residual)),
   transformer.attention(layer .. "self_attn", stream, {
-    heads = text.config.num_attention_heads,
-    kv_heads = text.config.num_key_value_heads,
+    heads = text.config:get("num_attention_heads", 8),  -- files of 2025 leave out what transformers has as the default
+    kv_heads = text.config:get("num_key_value_heads", 4),
     norms = "{q,k}_norm",
   }),
   transformer.mlp(layer .. "mlp", stream),

@@ -10,13 +10,14 @@ local function layer(i)
   local block <const> = config.block_configs[i + 1]
   assert(block, "config.block_configs has no entry for layer " .. i .. " of " .. config.num_hidden_layers)
   local attention <const>, ffn <const> = block.attention, block.ffn
+  local group <const> = attention:get("n_heads_in_group", false)
   local kv_heads, mlp
   if attention:get("replace_with_linear", false) then
     kv_heads = 0
-  elseif attention:get("n_heads_in_group", false) then
-    kv_heads = n_heads // attention.n_heads_in_group
-  else
-    assert(attention:get("no_op", false), "layer " .. i .. ": attention is neither heads in groups, nor linear, nor no_op")
+  elseif not attention:get("no_op", false) then
+    assert(group, "layer " .. i .. ": attention is neither heads in groups, nor linear, nor no_op")
+    assert(n_heads % group == 0, "layer " .. i .. ": " .. n_heads .. " heads are no groups of " .. group)
+    kv_heads = n_heads // group
   end
   if not ffn:get("no_op", false) then mlp = ffn:get("replace_with_linear", false) and "linear" or "mlp" end
   return kv_heads, mlp

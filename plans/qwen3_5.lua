@@ -23,7 +23,7 @@ local function in_heads(path)
   local keys <const>, values <const> = n_keys * c.linear_key_head_dim, n_values * c.linear_value_head_dim
   local parts <const>, heads <const> = { keys, keys, values }, { n_keys, n_keys, n_values }
   return {
-    divides(mesh.tp, n_keys),
+    divides(mesh.tp, n_keys, "key heads of " .. path),
     at(path, style { name = "delta_net", params = { dt_bias = shard(0), A_log = shard(0) } }),
     at(path .. ".in_proj_qkv", transformer.fused_colwise { input = residual, sizes = parts, heads = heads }),
     at(path .. ".{in_proj_z,in_proj_b,in_proj_a}", colwise { input = residual, heads = n_values }),

@@ -181,6 +181,39 @@ TEST_CASE("head counts that do not fit are refused with the sizes that do") {
   }
 }
 
+// Configs that a plan cannot be made for, and what is said.
+TEST_CASE("blocks of Nemotron-NAS and layers of DeciLM are checked one by one") {
+  const auto said = [](const std::string& plan, const std::string& config) {
+    PlanInputs inputs;
+    inputs.config = ParseJson(config, "config.json").ValueOrThrow();
+    inputs.mesh = MeshShape::Parse("tp=4").ValueOrThrow();
+    return ToText(LoadPlanFile(plan, inputs).diagnostics());
+  };
+  const auto blocks = [](const std::string& attention, const std::string& layers) {
+    return R"({"num_attention_heads": 12, "num_hidden_layers": )" + layers +
+           R"(, "block_configs": [{"attention": {"n_heads_in_group": 3}, "ffn": {}}, {"attention": )" + attention +
+           R"(, "ffn": {"no_op": true}}]})";
+  };
+  CHECK(said("nemotron_nas", blocks(R"({"no_op": true})", "2")).empty());
+  CHECK(said("nemotron_nas", blocks(R"({"n_heads_in_group": 6})", "2")).empty());
+  CHECK_THAT(said("nemotron_nas", blocks(R"({"n_heads_in_group": 4})", "2")),
+             Catch::Contains("key heads of model.layers.{1}.self_attn: 3 does not fit on 4") &&
+                 Catch::Contains("required: one of 1, 3, 6"));
+  CHECK_THAT(said("nemotron_nas", blocks(R"({"n_heads_in_group": 5})", "2")),
+             Catch::Contains("layer 1: 12 heads are no groups of 5"));
+  CHECK_THAT(said("nemotron_nas", blocks("{}", "2")),
+             Catch::Contains("layer 1: attention is neither heads in groups, nor linear, nor no_op"));
+  CHECK_THAT(said("nemotron_nas", blocks("{}", "3")), Catch::Contains("layer 1: attention is neither"));
+  CHECK_THAT(said("nemotron_nas", blocks(R"({"no_op": true})", "3")),
+             Catch::Contains("config.block_configs has no entry for layer 2 of 3"));
+  CHECK_THAT(
+      said("decilm", R"({"num_attention_heads": 8, "num_hidden_layers": 3, "num_key_value_heads_per_layer": [4, 2]})"),
+      Catch::Contains("config.num_key_value_heads_per_layer has 2 entries for 3 layers"));
+  CHECK_THAT(
+      said("decilm", R"({"num_attention_heads": 8, "num_hidden_layers": 2, "num_key_value_heads_per_layer": [4, 3]})"),
+      Catch::Contains("key heads of model.layers.{1}.self_attn: 3 does not fit on 4"));
+}
+
 TEST_CASE("the plans as text") {
   for (const Family& family : Families()) {
     if (family.name.ends_with("_file")) continue;

@@ -263,6 +263,15 @@ def in_file(name, tensors):
     return out
 
 
+def in_older_config(name, config):
+    """Gemma 3's first files leave out what the class has as its default."""
+    if name != "gemma3_vlm":
+        return config
+    left_out = ("num_attention_heads", "num_key_value_heads", "tie_word_embeddings")
+    text = {k: v for k, v in config["text_config"].items() if k not in left_out}
+    return {k: v for k, v in config.items() if k not in left_out} | {"text_config": text}
+
+
 def matches(pattern, path):
     parts, names = pattern.split("."), path.split(".")
     return len(parts) == len(names) and all(map(fnmatch.fnmatchcase, names, parts))
@@ -276,7 +285,8 @@ def piece(shape, dim, ranks):
 def with_tied_head(config, tensors):
     """The head too, where it is the embedding and so no parameter of its own."""
     heads = [path for path in tensors if path.endswith(("lm_head.weight", "score.weight"))]
-    if heads or not config.get("tie_word_embeddings"):
+    tied = config.get("tie_word_embeddings", config.get("model_type") == "gemma3")
+    if heads or not tied:
         return tensors
     return tensors | {"lm_head.weight": next(s for path, s in tensors.items() if path.endswith("embed_tokens.weight"))}
 
@@ -323,7 +333,7 @@ def main():
             plan = {"lm_head": PLANS[name]["lm_head"]}  # a tied head has its module's name
             for pattern, kind in PLANS[name].items():
                 plan |= {p.rsplit(".", 1)[0]: kind for p in in_file(name, {pattern + ".weight": [1, 1]})}
-            write(folder, f"{name}_file", config, in_file(name, tensors), plan)
+            write(folder, f"{name}_file", in_older_config(name, config), in_file(name, tensors), plan)
 
 
 if __name__ == "__main__":
