@@ -7,21 +7,24 @@ local stream <const> = transformer.stream(opt)
 local text <const> = transformer.text_model()
 local layer <const> = text.prefix .. ".layers.*"
 local heads <const> = text.config:get("num_attention_heads", false)
-local unknown <const> = {}  -- modules within the layers that stay whole
 
--- Whether everything in the modules at `path` that has parameters has one of these names. What has not is remembered.
+-- The modules at `path`, or within them, that have parameters.
+local function owners(path)
+  local out <const> = {}
+  for _, found in ipairs(model:find(path .. ".**")) do
+    if #model:parameters(found) > 0 then table.insert(out, found) end
+  end
+  return out
+end
+
+-- Whether these are all that have parameters there.
 local function only(path, names)
   local known <const> = {}
   for _, name in ipairs(names) do known[name] = true end
-  local all = true
-  for _, found in ipairs(model:find(path .. ".**")) do
-    local name <const> = string.match(found, "[^.]+$")
-    if #model:parameters(found) > 0 and not known[name] then
-      table.insert(unknown, found)
-      all = false
-    end
+  for _, found in ipairs(owners(path)) do
+    if not known[string.match(found, "[^.]+$")] then return false end
   end
-  return all
+  return true
 end
 
 -- Whether the projections have these many features for each head in every layer.
@@ -34,7 +37,7 @@ end
 
 local function attention()
   local path <const> = layer .. ".self_attn"
-  if not heads or not model:has(path .. ".q_proj") then return only(path, {}) and nil end
+  if not heads or not model:has(path .. ".q_proj") then return nil end
   local d <const> = text.config:get("head_dim", text.config.hidden_size // heads)
   local kv_heads <const> = text.config:get("num_key_value_heads", heads)
   local known <const> = only(path, { "q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm" })
@@ -50,7 +53,8 @@ end
 
 local function mlp()
   local path <const> = layer .. ".mlp"
-  local fused <const> = opt.fused ~= "no" and model:has(path .. ".gate_up_proj")
+  local fused <const> = opt.fused ~= "no"
+  assert(not fused or model:has(path .. ".gate_up_proj"), "fused: the model has no " .. path .. ".gate_up_proj")
   local first <const> = model:find(path .. ".gate_up_proj")[1]
   local names <const> = fused and { "gate_up_proj", "down_proj" } or { "gate_proj", "up_proj", "down_proj" }
   if not model:has(path .. ".down_proj") or not only(path, names) then return nil end
@@ -61,31 +65,33 @@ local function mlp()
   })
 end
 
--- The rule where there is such a module, with parameters: without them nothing of it needs to be said.
-local function where(path, style) return #model:parameters(path) > 0 and at(path, style) end
+local blocks <const> = { self_attn = attention(), mlp = mlp() }
+if not next(blocks) then return plan { api = 1 } end  -- this is no decoder with the usual names
 
-local blocks <const> = { attention(), mlp() }
-local ends <const> = {
-  where(text.prefix .. ".embed_tokens", vocab_rowwise { output = text.merged and replicate or stream.residual }),
-  where(text.prefix .. ".norm", norm_on(stream.residual)),
-  where(text.prefix .. ".final_layernorm", norm_on(stream.residual)),
-  where(text.head, colwise { input = stream.residual, output = text.head == "score" and replicate or stream.logits }),
+assert(not (opt.loss_parallel and text.head == "score"), "loss_parallel: the head of a classifier has too few outputs to lie in pieces")
+local norm <const> = norm_on(stream.residual)
+local styles <const> = {
+  embed_tokens = vocab_rowwise { output = text.merged and replicate or stream.residual },
+  norm = norm, final_layernorm = norm, input_layernorm = norm, post_attention_layernorm = norm,
+  pre_feedforward_layernorm = norm, post_feedforward_layernorm = norm,
 }
-local known <const> = {
-  self_attn = true, mlp = true, input_layernorm = "norm", post_attention_layernorm = "norm",
-  pre_feedforward_layernorm = "norm", post_feedforward_layernorm = "norm",
-}
-for _, path in ipairs(model:find(layer .. ".**")) do
-  local name <const> = string.match(string.sub(path, #text.prefix + 9), "^%d+%.([^.]+)") or ""
-  if known[name] == "norm" then
-    table.insert(ends, where(path, norm_on(stream.residual)))
-  elseif not known[name] and #model:parameters(path) > 0 then
-    table.insert(unknown, path)
+local rules <const>, said <const>, unknown = { blocks.self_attn or false, blocks.mlp or false }, {}, nil
+for _, path in ipairs(owners(text.prefix)) do
+  local inside <const> = string.sub(path, #text.prefix + 2)
+  local name <const> = string.match(inside, "^layers%.%d+%.([^.]+)") or inside
+  if not blocks[name] then
+    local pattern <const> = text.prefix .. "." .. string.gsub(inside, "^layers%.%d+%.", "layers.*.", 1)
+    -- A module beside the embedding, which is cut, has to be said.
+    local style <const> = styles[name] or not string.find(inside, ".", 1, true) and replicated()
+    unknown = unknown or not styles[name] and path
+    table.insert(rules, style and not said[pattern] and at(pattern, style))
+    said[pattern] = true
   end
 end
-if opt.sequence_parallel then
-  assert(#unknown == 0 and not text.merged, "sequence_parallel: the default plan does not know how " ..
-         (unknown[1] or "a model with other inputs") .. " uses the sequence; leave it off, or write a plan")
+if model:has(text.prefix .. ".embed_tokens") and model:has(text.head) then
+  table.insert(rules, at(text.head, colwise { input = stream.residual, output = stream.logits }))
 end
+assert(not opt.sequence_parallel or not (unknown or text.merged), "sequence_parallel: the default plan does not know how " ..
+       (unknown or "a model with other inputs") .. " uses the sequence; leave it off, or write a plan")
 
-return plan { api = 1, blocks, ends, default(replicated()) }
+return plan { api = 1, rules, default(replicated()) }

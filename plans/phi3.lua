@@ -10,7 +10,8 @@ return plan {
   transformer.ends(stream),
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(stream.residual)),
   opt.whole_attention and {
-    at("model.layers.*.self_attn.qkv_proj", rowwise { input = stream.residual }),
+    at("model.layers.*.self_attn.qkv_proj",
+       stream.stable and colwise { input = stream.residual, output = replicate } or rowwise { input = stream.residual }),
     at("model.layers.*.self_attn.o_proj", colwise { input = replicate, output = stream.residual }),
   },
   not opt.whole_attention and transformer.attention("model.layers.*.self_attn", stream, {

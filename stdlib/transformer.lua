@@ -112,7 +112,10 @@ function transformer.attention(path, stream, o)
     not fused and at(path .. ".q_proj", colwise { input = residual, heads = heads }),
     not fused and at(path .. ".{k,v}_proj", colwise { input = residual, heads = kv_heads }),
     sizes and at(qkv, transformer.fused_colwise { input = residual, sizes = sizes, heads = { heads, kv_heads, kv_heads } }),
-    fused == "interleaved" and at(qkv, colwise { input = residual, heads = kv_heads }),
+    fused == "interleaved" and {
+      divides(mesh.tp, kv_heads, "groups of heads of " .. path),  -- a group's queries cannot be on two ranks
+      at(qkv, colwise { input = residual, heads = kv_heads }),
+    },
     o.norms and at(path .. "." .. o.norms, transformer.head_norm()),
     at(out, transformer.block_end(stream)),
   }

@@ -49,6 +49,7 @@ CLASSES = {
     "gemma4": gemma4(attention_k_eq_v=True, per_layer_config={"01": {"head_dim": 16}}),
     "gemma4_e": gemma4(num_hidden_layers=4, hidden_size_per_layer_input=16, vocab_size_per_layer_input=72,
                        num_kv_shared_layers=2, layer_types=KINDS["layer_types"] * 2),
+    "gemma4_text": (hf.Gemma4ForCausalLM, hf.Gemma4TextConfig(**GEMMA4)),
     "glm": (hf.GlmForCausalLM, hf.GlmConfig(**HEADS)),
     "glm4": (hf.Glm4ForCausalLM, hf.Glm4Config(**HEADS)),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**SIZES)),

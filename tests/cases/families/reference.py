@@ -68,6 +68,7 @@ PLANS = {
     "gemma4": decoder(TEXT),
     # The head is tied: its plan leaves it out and takes the embedding's pieces.
     "gemma4_e": decoder(TEXT) | {f"{TEXT}.embed_tokens_per_layer": VOCABULARY},
+    "gemma4_text": LLAMA,
     "glm": LLAMA,
     "glm4": LLAMA,
     "llama": LLAMA,
