@@ -100,8 +100,9 @@ Result<Plan> DefaultPlan(const PlanInputs& inputs, const std::map<std::string, s
   std::optional<Plan> plan = LoadPlanFile(kDefaultPlan, inputs).Collect(diagnostics);
   if (!plan) return diagnostics;
   if (plan->rules.empty()) {
-    Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound,
-                                  WhyNot(inputs.config) + ", and its modules do not have the names of a usual decoder");
+    Diagnostic d = MakeDiagnostic(
+        Finding::kPlanNotFound,
+        WhyNot(inputs.config) + ", and neither its attention nor its mlp has the modules of a usual decoder's");
     d.help = NearestClass(inputs.config, index) +
              "a plan file of your own: --plan FILE; a shipped plan that fits it: --plan NAME, one of " +
              Join(BuiltInPlans(), ", ") + "; or --mesh tp=1";

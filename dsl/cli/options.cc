@@ -19,7 +19,8 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("MODEL", model.model,
                  "model folder: config.json and safetensors (headers are enough where no weight is used)")
       ->required();
-  app.add_option("--plan", model.plan, "plan file, or the name of a shipped plan; chosen by architecture without it");
+  app.add_option("--plan", model.plan,
+                 "plan file, the name of a shipped plan, or hf:FILE[#KEY]; chosen by architecture without it");
   app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
@@ -125,9 +126,11 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
 
   ImportVerb import;
   CLI::App* import_app = app.add_subcommand("import", "a Hugging Face tp_plan or ep_plan as a plan file, on stdout");
-  import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")->required();
+  import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")
+      ->required();
   import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
-  import_app->add_flag("--idiomatic", import.idiomatic, "in the words of this language rather than Hugging Face's meaning");
+  import_app->add_flag("--idiomatic", import.idiomatic,
+                       "in the words of this language rather than Hugging Face's meaning");
   import_app->add_flag("--expert-parallel", import.experts, "the ep_plan in place of the tp_plan");
   import_app->add_option("--base", import.base, "where the base model stands in the model (default \"model.\")");
 

@@ -15,9 +15,9 @@ namespace moonshard {
 
 // A model folder and how to parallelize it: the part that most verbs share.
 struct ModelOptions {
-  std::string model;                           // folder in Hugging Face form
-  std::string plan;  // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by architecture
-  std::string mesh;                            // "tp=2,dp=4"; "": one rank
+  std::string model;  // folder in Hugging Face form
+  std::string plan;   // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by architecture
+  std::string mesh;   // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
 };
 
@@ -36,10 +36,10 @@ struct CheckVerb {
 
 struct ImportVerb {
   std::string file;
-  std::string key;           // which plan of the file; "": the only one
+  std::string key;              // which plan of the file; "": the only one
   std::string base = "model.";  // where the base model stands
   bool idiomatic = false;
-  bool experts = false;      // the ep_plan
+  bool experts = false;  // the ep_plan
 };
 
 struct ExportVerb {
@@ -80,7 +80,8 @@ struct CompareVerb {
 
 struct DoctorVerb {};
 
-using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
+using Verb =
+    std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

@@ -13,7 +13,7 @@
 // state. Each included header is the manual of its part.
 #pragma once
 
-#include "dsl/eval/choose_plan.h"
+#include "dsl/choose/choose_plan.h"
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/clip_grad_norm.h"
 #include "engine/apply/load.h"

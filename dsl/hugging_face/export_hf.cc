@@ -41,7 +41,8 @@ Name Rowwise(const Role& role, bool embedding) {
   const Layout to = role.To(role.outputs, 0);
   if (!Is(from, LayoutKind::kPartial) || !Is(to, LayoutKind::kReplicate)) return NoStyleFor("output", from, to);
   if (embedding) {
-    return Is(in, LayoutKind::kReplicate) ? Name{"embedding_rowwise", ""} : NoStyleFor("input", in, role.To(role.inputs, 0));
+    return Is(in, LayoutKind::kReplicate) ? Name{"embedding_rowwise", ""}
+                                          : NoStyleFor("input", in, role.To(role.inputs, 0));
   }
   if (Is(in, LayoutKind::kReplicate)) return {"rowwise_split_input", ""};
   return Shards(in, -1) ? Name{"rowwise", ""} : NoStyleFor("input", in, role.To(role.inputs, 0));
@@ -59,7 +60,8 @@ Name Moves(const Role& role) {
     return sums ? Name{"all_reduce", ""} : NoStyleFor("output", role.From(role.outputs, 0), role.To(role.outputs, 0));
   }
   const auto shares = [&](size_t position) {
-    return Is(role.From(role.inputs, position), LayoutKind::kReplicate) && Is(role.To(role.inputs, position), LayoutKind::kShared);
+    return Is(role.From(role.inputs, position), LayoutKind::kReplicate) &&
+           Is(role.To(role.inputs, position), LayoutKind::kShared);
   };
   const bool middle = role.inputs.size() > 1 && role.inputs[1] && role.inputs[1]->from != role.inputs[1]->to;
   if (sums && shares(0) && (role.inputs.size() == 1 || (role.inputs.size() == 3 && !middle && shares(2)))) {
@@ -129,11 +131,14 @@ class Exporter {
       case Role::Kind::kRowwise: name = Rowwise(role, false); break;
       case Role::Kind::kVocabRowwise: name = Rowwise(role, true); break;
       case Role::Kind::kSequence:
-        name = Shards(role.From(role.inputs, 0), 1) ? Name{"sequence_parallel", ""} : Name{"", "pieces of another dim than 1"};
+        name = Shards(role.From(role.inputs, 0), 1) ? Name{"sequence_parallel", ""}
+                                                    : Name{"", "pieces of another dim than 1"};
         break;
       case Role::Kind::kSummedGradient:
         name = {"replicated_with_grad_allreduce", ""};
-        findings_.Warn(m, "transformers sums the accumulated gradient in every backward: with several micro-batches it is wrong there");
+        findings_.Warn(m,
+                       "transformers sums the accumulated gradient in every backward: with several micro-batches it is "
+                       "wrong there");
         break;
       case Role::Kind::kMoves: name = Moves(role); break;
       case Role::Kind::kBare:

@@ -65,7 +65,8 @@ bool Used(const std::vector<std::optional<Move>>& moves) {
 
 Expression Moves(const Role& role) {
   const auto only_shared = [](const std::optional<Move>& move) {
-    return move && move->to[MeshAxis::kTp].kind == LayoutKind::kShared && move->from[MeshAxis::kTp].kind == LayoutKind::kReplicate;
+    return move && move->to[MeshAxis::kTp].kind == LayoutKind::kShared &&
+           move->from[MeshAxis::kTp].kind == LayoutKind::kReplicate;
   };
   if (std::ranges::any_of(role.inputs, only_shared)) {
     return {"", "a plain tensor whose gradient is summed has no placement there"};
@@ -129,7 +130,8 @@ ExportedPlan ExportTorch(const CompiledPlan& plan) {
     const Role role = RoleOf(plan, m);
     const Expression expression = ExpressionOf(role);
     if (!expression.why.empty()) findings.LeaveOut(m, expression.why);
-    if (role.kind == Role::Kind::kSequence) findings.Warn(m, "PyTorch leaves the gradient of its parameters a term of a sum");
+    if (role.kind == Role::Kind::kSequence)
+      findings.Warn(m, "PyTorch leaves the gradient of its parameters a term of a sum");
     by_key[NumberedKeyOf(module.path)][module.path] = expression.text;
   }
   std::string body;

@@ -9,9 +9,9 @@ void ExportFindings::Say(size_t module, const std::string& why, Severity severit
   const SourceSpan source = steps.is_fallback ? plan_.plan->fallback_source
                             : steps.rule < 0  ? SourceSpan{}
                                               : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                severity == Severity::kError ? "'" + path + "' cannot be exported: " + why : "'" + path + "': " + why,
-                                source);
+  Diagnostic d = MakeDiagnostic(
+      Finding::kNotSupported,
+      severity == Severity::kError ? "'" + path + "' cannot be exported: " + why : "'" + path + "': " + why, source);
   d.severity = severity;
   d.path = path;
   d.declared = steps.style;

@@ -34,8 +34,11 @@ const std::map<std::string, std::string>& ModuleStyles() {
 // What a style makes of a bare weight of experts, [expert, out, in].
 const std::map<std::string, std::string>& WeightLayouts() {
   static const std::map<std::string, std::string> layouts = {
-      {"colwise", "shard(-2)"},        {"rowwise", "shard(-1)"},         {"packed_colwise", "packed(-2, 2)"},
-      {"packed_rowwise", "packed(-1, 2)"}, {"grouped_gemm", "shard(0)"},
+      {"colwise", "shard(-2)"},
+      {"rowwise", "shard(-1)"},
+      {"packed_colwise", "packed(-2, 2)"},
+      {"packed_rowwise", "packed(-1, 2)"},
+      {"grouped_gemm", "shard(0)"},
   };
   return layouts;
 }
@@ -84,7 +87,8 @@ class Writer {
       Add("local n_heads <const> = text.num_attention_heads");
       if (uses_kv_heads_) Add("local n_kv_heads <const> = text:get(\"num_key_value_heads\", n_heads)");
     }
-    if (has_base) Add("local base <const> = options { base = " + LuaQuoted(base) + " }.base  -- where the base model stands");
+    if (has_base)
+      Add("local base <const> = options { base = " + LuaQuoted(base) + " }.base  -- where the base model stands");
     Add("");
     Add("return plan {");
     Add("  api = 1,");
@@ -111,8 +115,8 @@ class Writer {
   // The style's text; for a bare parameter a layout.
   std::string StyleOf(const HuggingFaceTable& table, const HuggingFaceRule& rule, Line& line) {
     const std::string parent = line.parent.substr(0, line.parent.empty() ? 0 : line.parent.size() - 1);
-    const bool of_experts = parent.ends_with("experts") || std::ranges::find(table.rules, parent, &HuggingFaceRule::key) !=
-                                                               table.rules.end();
+    const bool of_experts = parent.ends_with("experts") ||
+                            std::ranges::find(table.rules, parent, &HuggingFaceRule::key) != table.rules.end();
     const auto layout = WeightLayouts().find(rule.style);
     if (of_experts && !parent.ends_with("shared_experts") && layout != WeightLayouts().end()) return layout->second;
     if (rule.style == "replicated_with_grad_allreduce") {
@@ -132,7 +136,8 @@ class Writer {
   }
 
   static std::string Text(const Line& line, const std::string& last) {
-    return std::string("at(") + (line.of_base ? "base .. " : "") + LuaQuoted(line.parent + last) + ", " + line.style + "),";
+    return std::string("at(") + (line.of_base ? "base .. " : "") + LuaQuoted(line.parent + last) + ", " + line.style +
+           "),";
   }
 
   // "{gate,up}_proj" for gate_proj and up_proj: what all end in, from a '_' or '.' on, stands outside.

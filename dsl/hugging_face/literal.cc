@@ -94,7 +94,8 @@ class Parser {
     for (SkipSpace(); Peek() != '}'; SkipSpace()) {
       Literal::Entry entry;
       entry.where = Here();
-      if (Peek() != '"' && Peek() != '\'') Fail(AtEnd() ? "the dict is not closed" : "expected a key, a text in quotes");
+      if (Peek() != '"' && Peek() != '\'')
+        Fail(AtEnd() ? "the dict is not closed" : "expected a key, a text in quotes");
       const size_t begin = position_;
       entry.key = ParseTexts();
       entry.where.column = ColumnOf(begin);

@@ -14,7 +14,9 @@ bool IsName(std::string_view text) {
   return !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) == 0 && std::ranges::all_of(text, part);
 }
 
-std::string StyleText(const std::string& style) { return IsName(style) ? "hf." + style : "hf[" + LuaQuoted(style) + "]"; }
+std::string StyleText(const std::string& style) {
+  return IsName(style) ? "hf." + style : "hf[" + LuaQuoted(style) + "]";
+}
 
 class Writer {
  public:
@@ -34,7 +36,8 @@ class Writer {
   // transformers cuts a tied embedding whether or not the plan names it.
   void TiedEmbedding(const HuggingFaceTable& table, bool ties_by_default) {
     if (table.experts || std::ranges::find(table.rules, kEmbedding, &HuggingFaceRule::key) != table.rules.end()) return;
-    Line("  " + Tied(ties_by_default) + " and hf.at(base .. " + LuaQuoted(kEmbedding) + ", " + StyleText(kTiedStyle) + "),");
+    Line("  " + Tied(ties_by_default) + " and hf.at(base .. " + LuaQuoted(kEmbedding) + ", " + StyleText(kTiedStyle) +
+         "),");
   }
 
   LuaPlanText Take() { return std::move(out_); }

@@ -18,9 +18,10 @@ struct TableName {
   bool of_base;
   bool experts;
 };
-constexpr std::array kTables = {TableName{"base_model_tp_plan", true, false}, TableName{"base_model_ep_plan", true, true},
-                                TableName{"_tp_plan", false, false},         TableName{"_ep_plan", false, true},
-                                TableName{"tp_plan", false, false},          TableName{"ep_plan", false, true}};
+constexpr std::array kTables = {
+    TableName{"base_model_tp_plan", true, false}, TableName{"base_model_ep_plan", true, true},
+    TableName{"_tp_plan", false, false},          TableName{"_ep_plan", false, true},
+    TableName{"tp_plan", false, false},           TableName{"ep_plan", false, true}};
 constexpr const char* kDeltas = "__instance_level_deltas__";
 constexpr const char* kExperts = "/ep";
 
@@ -111,7 +112,8 @@ class Reader {
     entry.name = name;
     const Literal* kind = dict.Find("kind");
     entry.is_config = kind == nullptr || kind->text != "model";
-    if (const Literal* type = dict.Find("model_type"); type != nullptr && type->is_text()) entry.model_type = type->text;
+    if (const Literal* type = dict.Find("model_type"); type != nullptr && type->is_text())
+      entry.model_type = type->text;
     if (const Literal* ties = dict.Find("tie_word_embeddings")) entry.ties_by_default = ties->text == "true";
     for (const Literal::Entry& part : dict.entries) {
       if (const TableName* table = TableCalled(part.key)) ReadTable(entry, *table, part.value);
@@ -122,8 +124,8 @@ class Reader {
   void ReadTable(HuggingFaceEntry& entry, const TableName& name, const Literal& dict) {
     if (dict.kind == Literal::Kind::kNone) return;  // None: no plan
     if (!dict.is_dict()) {
-      problems_.push_back(BadPlan(std::string(name.name) + " is " + dict.KindName(), dict.where,
-                                  "a dict of keys and names of styles"));
+      problems_.push_back(
+          BadPlan(std::string(name.name) + " is " + dict.KindName(), dict.where, "a dict of keys and names of styles"));
       return;
     }
     HuggingFaceTable table{name.name, name.of_base, name.experts, {}};
@@ -253,12 +255,12 @@ Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std
     }
     SourceSpan where;
     where.file = file.file;
-    Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound,
-                                  key.empty() ? "the file holds " + std::to_string(names.size()) + " plans" +
-                                                    (choice.experts ? " for experts" : "") + ": say which"
-                                              : "no " + std::string(choice.experts ? "ep_plan" : "tp_plan") + " '" + key +
-                                                    "' in the file",
-                                  where);
+    Diagnostic d = MakeDiagnostic(
+        Finding::kPlanNotFound,
+        key.empty() ? "the file holds " + std::to_string(names.size()) + " plans" +
+                          (choice.experts ? " for experts" : "") + ": say which"
+                    : "no " + std::string(choice.experts ? "ep_plan" : "tp_plan") + " '" + key + "' in the file",
+        where);
     const std::string nearest = NearestName(key, names);
     if (!several.empty()) {
       d.message = "'" + key + "' may mean several plans of the file";

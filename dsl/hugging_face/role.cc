@@ -88,9 +88,8 @@ class Reader {
   }
 
   Role Whole() {
-    const bool summed = std::ranges::any_of(signature_, [&](const Parameter& p) {
-      return LayoutOf(p.name).kind == LayoutKind::kShared;
-    });
+    const bool summed = std::ranges::any_of(
+        signature_, [&](const Parameter& p) { return LayoutOf(p.name).kind == LayoutKind::kShared; });
     const auto idle = [](const std::vector<std::optional<Move>>& moves) {
       return std::ranges::all_of(moves, [](const std::optional<Move>& move) {
         return !move || (move->from == move->to && !move->from[MeshAxis::kTp].is_shard());
@@ -100,7 +99,8 @@ class Reader {
     if (!summed) return Of(still ? Role::Kind::kNothing : Role::Kind::kMoves);
     if (still) return Of(Role::Kind::kSummedGradient);
     const Layout in = role_.From(role_.inputs, 0);
-    const bool same = role_.To(role_.inputs, 0) == in && role_.From(role_.outputs, 0) == in && role_.To(role_.outputs, 0) == in;
+    const bool same =
+        role_.To(role_.inputs, 0) == in && role_.From(role_.outputs, 0) == in && role_.To(role_.outputs, 0) == in;
     if (same && in.is_shard()) return Of(Role::Kind::kSequence);
     return Other("whole parameters with summed gradients between moves");
   }

@@ -25,8 +25,8 @@ struct Role {
     kOther,
   };
   Kind kind = Kind::kNothing;
-  std::string why;                            // of kOther
-  std::vector<std::optional<Move>> inputs;    // moves that do something or say what is there, by position
+  std::string why;                          // of kOther
+  std::vector<std::optional<Move>> inputs;  // moves that do something or say what is there, by position
   std::vector<std::optional<Move>> outputs;
   struct Bare {
     std::string name;

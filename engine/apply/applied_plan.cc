@@ -67,8 +67,8 @@ class Preflight {
   // What a style has that cannot be run yet would be left out of the step in silence.
   void CheckMissing(const ModuleSteps& steps, const Module& module) {
     if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
-    const SourceSpan where = steps.is_fallback ? plan_.plan->fallback_source
-                                               : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
+    const SourceSpan where =
+        steps.is_fallback ? plan_.plan->fallback_source : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
     out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path, where));
   }
 

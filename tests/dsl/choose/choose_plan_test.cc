@@ -103,10 +103,11 @@ TEST_CASE("a model that nothing fits is an error with what can be done") {
   tree.Add("transformer.h.0.attn.c_attn", "", {{"weight", {64, 192}, DType::kF32, false}});
   const Result<Plan> plan = ChoosePlan("", InputsFor(tree, "GPT2LMHeadModel"));
   CHECK(!plan.ok());
-  CHECK_THAT(ToText(plan.diagnostics()),
-             Contains("error[MS0112]: no plan for the architecture 'GPT2LMHeadModel', and its modules do not have the "
-                      "names of a usual decoder") &&
-                 Contains("--plan FILE") && Contains("--plan NAME, one of baichuan, ") && Contains("--mesh tp=1"));
+  CHECK_THAT(
+      ToText(plan.diagnostics()),
+      Contains("error[MS0112]: no plan for the architecture 'GPT2LMHeadModel', and neither its attention nor its "
+               "mlp has the modules of a usual decoder's") &&
+          Contains("--plan FILE") && Contains("--plan NAME, one of baichuan, ") && Contains("--mesh tp=1"));
 }
 
 // What the default plan does not know by name, or by size, keeps the block around it whole.
@@ -123,6 +124,10 @@ TEST_CASE("the default plan cuts only blocks that it knows wholly") {
   sinks.Add("model.layers.0.self_attn", "", {{"sinks", {8}, DType::kF32, false}});
   CHECK_THAT(rules(sinks), !Contains("self_attn") && Contains("mlp.down_proj"));
 
+  ModuleTree beside = Decoder();  // whole, and it has to be said beside the embedding
+  beside.Add("model.embedding_norm", "", {{"weight", {64}, DType::kF32, false}});
+  CHECK_THAT(rules(beside), Contains("at(\"model.embedding_norm\") replicated") && Contains("mlp.down_proj"));
+
   ModuleTree wide_norm = Decoder();  // over all heads: a rank would need the others' features
   wide_norm.Add("model.layers.0.self_attn.q_norm", "", {{"weight", {64}, DType::kF32, false}});
   wide_norm.Add("model.layers.0.self_attn.k_norm", "", {{"weight", {32}, DType::kF32, false}});
@@ -132,12 +137,14 @@ TEST_CASE("the default plan cuts only blocks that it knows wholly") {
   fused.Add("model.layers.0.mlp.gate_up_proj", "", {{"weight", {256, 64}, DType::kF32, false}});
   CHECK_THAT(rules(fused), Contains("self_attn") && !Contains("mlp."));
 
+  CHECK_THAT(rules(fused, {{"fused", "contiguous"}}), Contains("self_attn") && !Contains("mlp."));  // gate_proj as well
+
   ModuleTree router = Decoder();
   router.Add("model.layers.0.mlp.gate", "", {{"weight", {4, 64}, DType::kF32, false}});
   CHECK_THAT(rules(router), !Contains("mlp.down_proj"));
   CHECK_THAT(
       rules(router, {{"sequence_parallel", true}}),
-      Contains("sequence_parallel: the default plan does not know how model.layers.0.mlp.gate uses the sequence"));
+      Contains("sequence_parallel: the default plan does not know how model.layers.0.mlp.down_proj uses the sequence"));
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ std::string Compiled(const std::string& text, const ModuleTree& tree) {
       MatchRules(std::make_shared<const Plan>(plan.value()), std::make_shared<const ModuleTree>(tree));
   if (!matched.ok()) return ToText(matched.diagnostics());
   const Result<CompiledPlan> compiled = CompilePlan(matched.value(), Inputs(&tree).mesh);
-  return (ToText(matched.diagnostics()) + ToText(compiled.diagnostics())) + (compiled.ok() ? compiled.value().ToText() : "");
+  return (ToText(matched.diagnostics()) + ToText(compiled.diagnostics())) +
+         (compiled.ok() ? compiled.value().ToText() : "");
 }
 
 TEST_CASE("imported plans, and what they do") {
@@ -89,8 +90,9 @@ TEST_CASE("where the base model stands") {
              "model.vision.layers.{0..1}.self_attn.q_proj Linear weight:float32[8, 8]")
             .value() == "model.language_model.");
   CHECK(base("h.0.c_attn Linear weight:float32[8, 8]").value().empty());
-  const Result<std::string> two = base("a.layers.0.self_attn.q_proj Linear weight:float32[8, 8]\n"
-                                       "b.layers.0.self_attn.q_proj Linear weight:float32[8, 8]");
+  const Result<std::string> two = base(
+      "a.layers.0.self_attn.q_proj Linear weight:float32[8, 8]\n"
+      "b.layers.0.self_attn.q_proj Linear weight:float32[8, 8]");
   REQUIRE_FALSE(two.ok());
   CHECK(ToText(two.diagnostics()).find("--option base=a., or base=b.") != std::string::npos);
 }

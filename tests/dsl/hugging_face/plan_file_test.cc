@@ -14,8 +14,8 @@ std::string TextOf(const Result<HuggingFaceFile>& file) {
   if (!file.ok()) return ToText(file.diagnostics());
   std::string out;
   for (const HuggingFaceEntry& entry : file.value().entries) {
-    out += entry.name + (entry.is_config ? " config " : " model ") + (entry.model_type.empty() ? "-" : entry.model_type) +
-           (entry.ties_by_default ? " tied" : "");
+    out += entry.name + (entry.is_config ? " config " : " model ") +
+           (entry.model_type.empty() ? "-" : entry.model_type) + (entry.ties_by_default ? " tied" : "");
     for (const HuggingFaceTable& table : entry.tables) {
       out += " " + table.name + (table.of_base ? "(base)" : "") + (table.experts ? "(ep)" : "");
       for (const HuggingFaceRule& rule : table.rules) {
@@ -34,7 +34,8 @@ TEST_CASE("the forms of a plan") {
        "f model - tp_plan a.*.b=colwise:1 c=rowwise:2\n"},
       {"a bare dict, Python", "{\n  'a.*.b': 'colwise',  # a comment\n  'c.' 'd': \"rowwise\",\n}\n",
        "f model - tp_plan a.*.b=colwise:2 c.d=rowwise:3\n"},
-      {"config.json", R"({"model_type": "x", "tie_word_embeddings": true, "n": 3, "base_model_tp_plan": {"a": "colwise"},
+      {"config.json",
+       R"({"model_type": "x", "tie_word_embeddings": true, "n": 3, "base_model_tp_plan": {"a": "colwise"},
  "text_config": {"model_type": "x_text", "base_model_tp_plan": null, "base_model_ep_plan": {"b": "grouped_gemm"}},
  "vision_config": {"model_type": "x_vision", "list": [1, 2.5, -3e4, [true, null]]}})",
        "f config x tied base_model_tp_plan(base) a=colwise:1\n"

@@ -39,9 +39,9 @@ struct Effect {
 struct Section {
   std::string name;
   bool tied = false;
-  std::map<std::string, std::map<std::string, std::string>> plans;    // form -> key -> style
-  std::string tree;                                                   // as TreeFromText reads it
-  std::map<std::string, std::map<std::string, Effect>> effects;       // form -> path -> effect
+  std::map<std::string, std::map<std::string, std::string>> plans;  // form -> key -> style
+  std::string tree;                                                 // as TreeFromText reads it
+  std::map<std::string, std::map<std::string, Effect>> effects;     // form -> path -> effect
 };
 
 Effect ParseEffect(const std::string& text) {
@@ -52,8 +52,8 @@ Effect ParseEffect(const std::string& text) {
     const size_t equals = word.find('=');
     const size_t at = word.find('@');
     const std::string key = at == std::string::npos ? effect.call : word.substr(at + 1);
-    effect.parameters[word.substr(0, equals)] = {word.substr(equals + 1, at == std::string::npos ? at : at - equals - 1),
-                                                 key};
+    effect.parameters[word.substr(0, equals)] = {
+        word.substr(equals + 1, at == std::string::npos ? at : at - equals - 1), key};
   }
   return effect;
 }
@@ -143,7 +143,8 @@ std::vector<std::string> Differences(const Section& section, const std::string& 
   const ModuleTree& tree = *compiled.tree;
   std::vector<std::string> out;
   const auto expect = [&](const std::string& what, const std::string& ours, const std::string& theirs) {
-    if (ours != theirs) out.push_back(section.name + " " + form + " " + what + ": " + ours + ", transformers: " + theirs);
+    if (ours != theirs)
+      out.push_back(section.name + " " + form + " " + what + ": " + ours + ", transformers: " + theirs);
   };
   for (uint32_t m = 0; m < tree.modules().size(); ++m) {
     const Module& module = tree.modules()[m];
@@ -241,10 +242,10 @@ TEST_CASE("the fixture has every style of a shipped plan, and every kind of plac
       }
     }
   }
-  CHECK(styles == std::set<std::string>{"all_reduce", "colwise", "colwise_gather_output", "embedding_rowwise", "ep_router",
-                                        "grouped_gemm", "mla_kv_a_proj", "moe_identity_expert", "moe_tp_experts",
-                                        "packed_colwise", "packed_rowwise", "replicated_with_grad_allreduce", "rowwise",
-                                        "rowwise_split_input"});
+  CHECK(styles == std::set<std::string>{"all_reduce", "colwise", "colwise_gather_output", "embedding_rowwise",
+                                        "ep_router", "grouped_gemm", "mla_kv_a_proj", "moe_identity_expert",
+                                        "moe_tp_experts", "packed_colwise", "packed_rowwise",
+                                        "replicated_with_grad_allreduce", "rowwise", "rowwise_split_input"});
   CHECK(placements == std::set<std::string>{"N", "P1", "P2", "R", "S0", "S1", "S2"});
 }
 
