@@ -31,6 +31,7 @@ read_globals = {
   replicate = {  },
   replicated = {  },
   require = {  },
+  rotary_on = {  },
   rowwise = {  },
   select = {  },
   sequence_parallel = {  },

@@ -1,6 +1,9 @@
 #include "engine/apply/input_signature.h"
 
+#include <array>
+#include <cstdio>
 #include <string>
+#include <string_view>
 
 #include <c10/core/ScalarType.h>
 
@@ -29,6 +32,12 @@ std::string TextOf(const std::vector<int64_t>& numbers) {
   return Join(tensors, ", ");
 }
 
+std::string Hex(uint64_t number) {
+  std::array<char, 17> text = {};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(number));
+  return text.data();
+}
+
 }  // namespace
 
 bool InputSignature::MayBePiece(const TensorSlot& slot, int64_t dim) const {
@@ -36,6 +45,19 @@ bool InputSignature::MayBePiece(const TensorSlot& slot, int64_t dim) const {
   if (slot.position >= arriving_pieces_.size() || !arriving_pieces_[slot.position]) return false;
   const int arriving = *arriving_pieces_[slot.position];
   return dim == (arriving < 0 ? arriving + slot.tensor->dim() : arriving);
+}
+
+std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arguments) const {
+  std::optional<uint64_t> hash;
+  for (const TensorSlot& slot : arguments) {
+    const at::Tensor& tensor = *slot.tensor;
+    if (!tensor.defined() || !tensor.is_cpu() || !c10::isIntegralType(tensor.scalar_type(), true)) continue;
+    if (slot.position < arriving_pieces_.size() && arriving_pieces_[slot.position]) continue;
+    const at::Tensor whole = tensor.contiguous();
+    const std::string_view bytes(static_cast<const char*>(whole.const_data_ptr()), whole.nbytes());
+    hash = hash.value_or(0) * 31 + StableHash(bytes);
+  }
+  return hash;
 }
 
 template <class Visit>
@@ -61,13 +83,19 @@ bool InputSignature::IsLike(std::span<const TensorSlot> arguments) const {
 }
 
 const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments) {
-  if (IsLike(arguments)) return label_;
-  last_.clear();
-  VisitNumbers(arguments, [&](int64_t n) {
-    last_.push_back(n);
-    return true;
-  });
-  label_ = CollectiveLabel(TextOf(last_));
+  const std::optional<uint64_t> values = ValuesOf(arguments);
+  const bool like_last = IsLike(arguments);
+  if (like_last && values.value_or(0) == values_) return label_;
+  if (!like_last) {
+    last_.clear();
+    VisitNumbers(arguments, [&](int64_t n) {
+      last_.push_back(n);
+      return true;
+    });
+    shapes_ = TextOf(last_);
+  }
+  values_ = values.value_or(0);
+  label_ = CollectiveLabel(values ? shapes_ + " with the integers " + Hex(values_) : shapes_);
   return label_;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/apply/state.h"
 #include "engine/compile/local_shape.h"
 #include "engine/nn/defer_init.h"
+#include "engine/nn/embedding.h"
 #include "engine/nn/hook.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/norm.h"
@@ -31,6 +32,14 @@ struct BlockImpl : torch::nn::Module {
   nn::Linear down = nullptr;
 };
 MOONSHARD_MODULE(Block);
+
+// ids [B, T] -> [B, T, 4].
+struct GatherImpl : torch::nn::Module {
+  GatherImpl() { table = register_module("table", nn::Embedding(torch::nn::EmbeddingOptions(9, 4))); }
+  at::Tensor forward(const at::Tensor& ids) { return table(ids); }
+  nn::Embedding table = nullptr;
+};
+MOONSHARD_MODULE(Gather);
 
 Block MakeBlock() {
   Block block;
@@ -124,6 +133,33 @@ TEST_CASE("a sharded block is the block, bit for bit") {
   const int backwards = GENERATE(1, 3);
   CAPTURE(mesh, sequence_parallel, backwards);
   CompareWithUnsharded(mesh, sequence_parallel, backwards);
+}
+
+TEST_CASE("ranks that are given other integers are told") {
+  RunRanks("tp=2", [&](DeviceMesh& mesh) {
+    Plan plan;
+    Rule table;
+    table.pattern = "table";
+    table.style.name = "replicated";
+    table.style.inputs = {Move{Layout::Replicate(), Layout::Replicate()}};
+    table.source = {"gather.lua", 1, 0, 0, ""};
+    plan.rules.push_back(table);
+    auto model = Parallelize(Gather(), plan, mesh);
+    const at::Tensor ids = torch::arange(6).reshape({2, 3});
+    model.forward(ids);
+    model.forward(ids + 1);
+    std::string text;
+    try {
+      model.forward(mesh.rank() == 0 ? ids : ids.flip(1));
+    } catch (const PlanError& error) {
+      Expect(error.diagnostics()[0].finding == Finding::kCollectiveMismatch, error.what());
+      text = error.what();
+    }
+    Expect(text.find("different inputs") != std::string::npos &&
+               text.find("Long [2, 3] with the integers") != std::string::npos,
+           "every rank says it: " + text);
+    model.forward(ids);  // the ranks are still in step
+  });
 }
 
 TEST_CASE("parameters keep their identity and hold pieces") {
