@@ -58,7 +58,7 @@ Result<std::optional<Plan>> PlanOfCheckpoint(const PlanInputs& inputs) {
   };
   const JsonValue* text_config = inputs.config.Find("text_config");
   if (!has_plan(inputs.config) && (text_config == nullptr || !has_plan(*text_config))) return std::optional<Plan>();
-  const Result<HuggingFaceFile> file = ReadHuggingFacePlans(WriteJson(inputs.config), kConfigFile);
+  const Result<HuggingFaceFile> file = ReadHuggingFacePlans(WriteJson(inputs.config, 1), kConfigFile);
   if (!file.ok()) return file.diagnostics();
   const Result<HuggingFaceChoice> choice = ChooseHuggingFacePlan(file.value(), "", inputs.config);
   if (!choice.ok()) return choice.diagnostics();
