@@ -8,8 +8,7 @@ namespace moonshard {
 namespace {
 
 // One part of the dim as [part_begin, part_begin + size), cut for one rank.
-DimPieces::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64_t ranks, int64_t rank,
-                             int64_t owner) {
+DimPieces::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64_t ranks, int64_t rank, int64_t owner) {
   DimPieces::LocalPart local;
   if (owner >= 0) {
     local.global = {part_begin, rank == owner ? part.size : 0};

@@ -19,7 +19,8 @@ DecoderSpec ReadPhi3(ConfigReader& fields, const std::string& /*name*/) {
   spec.config = ReadDecoder(fields, defaults);
   const RopeConfig::Type rope = spec.config.kinds[0].rope.type;
   if (rope != RopeConfig::Type::kDefault && rope != RopeConfig::Type::kLongrope) {
-    fields.Refuse("rope_scaling", "Phi-3 has no rope of this type", "default or longrope");
+    const char* where = fields.Find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
+    fields.Refuse(where, "Phi-3 has no rope of this type", "default or longrope");
   }
   spec.config.kinds[0].window = fields.Int("sliding_window", 1);
   RequireOneLayerType(fields, spec.config);
