@@ -85,7 +85,7 @@ Expression Moves(const Role& role) {
   if (out) good = add("output_layouts", "desired_output_layouts", role.outputs) && good;
   if (!good) return {"", "pieces of several parts cannot be a placement"};
   const std::string name = in && out ? "PrepareModuleInputOutput" : in ? "PrepareModuleInput" : "PrepareModuleOutput";
-  if (in) arguments.push_back(out ? "use_local_input=True" : "use_local_output=True");
+  if (in) arguments.emplace_back(out ? "use_local_input=True" : "use_local_output=True");
   return {name + "(" + Join(arguments, ", ") + ")", ""};
 }
 
