@@ -13,6 +13,9 @@ using Words = std::vector<std::string>;
 const std::string kParity = MOONSHARD_SOURCE_DIR "/tests/parity/";
 constexpr double kSeconds = 20;  // far more than any needs, far less than forever
 
+// Which limit a plan meets first, of steps or of time, depends on the machine: the text up to there.
+std::string UpToLimit(const std::string& text) { return text.substr(0, text.find("MS0109]")); }
+
 void ExpectRefused(const std::string& model, const Words& more, const Words& said) {
   Words check = {"check", model};
   check.insert(check.end(), more.begin(), more.end());
@@ -28,7 +31,7 @@ void ExpectRefused(const std::string& model, const Words& more, const Words& sai
   const Outcome refused = RunProgram(MOONSHARD_PROGRAM, explain, {}, kSeconds);
   CHECK(refused.code == 2);
   CHECK(refused.out.empty());
-  CHECK(refused.err == found.out);
+  CHECK(UpToLimit(refused.err) == UpToLimit(found.out));
 
   Words eval = check;
   eval[0] = "eval";
@@ -37,7 +40,7 @@ void ExpectRefused(const std::string& model, const Words& more, const Words& sai
   const Outcome unstarted = RunProgram(MOONSHARD_PROGRAM, eval, {}, kSeconds);
   CHECK(unstarted.code == 2);
   CHECK(unstarted.out.empty());
-  CHECK(unstarted.err == found.out);
+  CHECK(UpToLimit(unstarted.err) == UpToLimit(found.out));
 }
 
 TEST_CASE("plans that cannot be") {
@@ -74,7 +77,7 @@ TEST_CASE("plans that cannot be") {
        "return plan { api = 1, extends 'llama',\n  at('lm_head', rowwise { input = replicate }) }",
        {"tied.lua:2: error[MS0306]: ", "'model.embed_tokens.weight' and 'lm_head.weight'", "shard(0) and shard(1)"},
        "llama_tied_llama3"},
-      {"endless", "while true do end", {"endless.lua:1: error[MS0109]: ", "endless loop"}},
+      {"endless", "while true do end", {"endless.lua:1: error[MS0109]: the plan "}},
       {"large",
        "local t = {}\nfor i = 1, 1 << 30 do t[i] = i end",
        {"large.lua:2: error[MS0109]: ", "64 MiB of memory"}},
