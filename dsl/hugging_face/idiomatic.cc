@@ -155,7 +155,7 @@ class Writer {
     return "{" + Join(parts, ",") + "}" + suffix;
   }
 
-  void Add(std::string text, SourceSpan where = {}) {
+  void Add(const std::string& text, SourceSpan where = {}) {
     out_.text += text + "\n";
     out_.lines.push_back(std::move(where));
   }

@@ -20,7 +20,7 @@ std::string StyleText(const std::string& style) {
 
 class Writer {
  public:
-  void Line(std::string text, SourceSpan where = {}) {
+  void Line(const std::string& text, SourceSpan where = {}) {
     out_.text += text + "\n";
     out_.lines.push_back(std::move(where));
   }

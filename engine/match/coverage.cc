@@ -112,8 +112,10 @@ std::optional<Nearest> NearestPath(const ModuleTree& tree, const std::string& pa
 }
 
 std::string HelpFor(const ModuleTree& tree, const Rule& rule) {
-  if (const std::string why = rule.syntax == PatternSyntax::kNumbered ? WhyNeverFound(rule.pattern) : ""; !why.empty())
-    return why;
+  if (rule.syntax == PatternSyntax::kNumbered) {
+    std::string why = WhyNeverFound(rule.pattern);
+    if (!why.empty()) return why;
+  }
   if (rule.syntax == PatternSyntax::kRegex)
     return "an expression must match the whole path, from the first letter to the last";
   const std::optional<Nearest> nearest = NearestPath(tree, rule.pattern);

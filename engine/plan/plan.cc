@@ -1,5 +1,7 @@
 #include "engine/plan/plan.h"
 
+#include <tuple>
+
 #include "engine/base/text.h"
 
 namespace moonshard {
@@ -32,7 +34,16 @@ const Placement* Named(const std::map<std::string, Placement>& params, const std
 
 }  // namespace
 
-bool Style::operator==(const Style& other) const = default;
+// Written out because clang 16 ends with a fault on a defaulted comparison of a class that holds itself in a vector. The
+// list of names must have every member, or it does not compile.
+bool Style::operator==(const Style& other) const {
+  const auto members = [](const Style& style) {
+    const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, heads, kind_styles, bare, missing] =
+        style;
+    return std::tie(name, params, vectors, kinds, inputs, outputs, after, lookup, heads, kind_styles, bare, missing);
+  };
+  return members(*this) == members(other);
+}
 
 const Style& Style::For(const std::string& kind) const {
   for (const KindStyle& own : kind_styles) {

@@ -39,8 +39,8 @@ struct Style {
   std::vector<std::optional<Move>> outputs;                       // by position in a tuple; one tensor is 0
   std::vector<std::string> after;  // parameters kept out of the forward and added once after the first output's move
   Lookup lookup = Lookup::kPlain;
-  int64_t heads =
-      0;  // shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own
+  // Shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own.
+  int64_t heads = 0;
   std::vector<KindStyle> kind_styles;  // by module kind, in place of all of this
   bool bare = false;    // may be given to a parameter by its path: its params count then, and its moves do not
   std::string missing;  // what of it the engine cannot run yet: compile warns, a model that it is applied to is refused
