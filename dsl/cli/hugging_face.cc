@@ -8,6 +8,7 @@
 #include "dsl/hugging_face/plan_file.h"
 
 namespace moonshard {
+
 Result<std::string> ImportHuggingFacePlan(const ImportVerb& verb) {
   const Result<HuggingFaceFile> file = ReadHuggingFaceFile(verb.file);
   if (!file.ok()) return file.diagnostics();

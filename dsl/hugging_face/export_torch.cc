@@ -6,6 +6,7 @@
 #include "dsl/hugging_face/findings.h"
 #include "dsl/hugging_face/lua_text.h"
 #include "dsl/hugging_face/role.h"
+#include "engine/base/quoted.h"
 #include "engine/base/text.h"
 #include "engine/match/numbered.h"
 
@@ -138,10 +139,10 @@ ExportedPlan ExportTorch(const CompiledPlan& plan) {
   for (const auto& [key, paths] : by_key) {
     const std::string& first = paths.begin()->second;
     const bool same = std::ranges::all_of(paths, [&](const auto& path) { return path.second == first; });
-    if (same && !first.empty()) body += "    " + LuaQuoted(key) + ": " + first + ",\n";
+    if (same && !first.empty()) body += "    " + Quoted(key) + ": " + first + ",\n";
     if (same) continue;
     for (const auto& [path, text] : paths) {
-      if (!text.empty()) body += "    " + LuaQuoted(path) + ": " + text + ",\n";
+      if (!text.empty()) body += "    " + Quoted(path) + ": " + text + ",\n";
     }
   }
   std::string text = "# " + plan.plan->name + ": parallelize_module(model, mesh[\"tp\"], plan)\n";

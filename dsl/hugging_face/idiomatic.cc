@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "engine/base/quoted.h"
 #include "engine/base/text.h"
 
 namespace moonshard {
@@ -88,7 +89,7 @@ class Writer {
       if (uses_kv_heads_) Add("local n_kv_heads <const> = text:get(\"num_key_value_heads\", n_heads)");
     }
     if (has_base)
-      Add("local base <const> = options { base = " + LuaQuoted(base) + " }.base  -- where the base model stands");
+      Add("local base <const> = options { base = " + Quoted(base) + " }.base  -- where the base model stands");
     Add("");
     Add("return plan {");
     Add("  api = 1,");
@@ -136,7 +137,7 @@ class Writer {
   }
 
   static std::string Text(const Line& line, const std::string& last) {
-    return std::string("at(") + (line.of_base ? "base .. " : "") + LuaQuoted(line.parent + last) + ", " + line.style +
+    return std::string("at(") + (line.of_base ? "base .. " : "") + Quoted(line.parent + last) + ", " + line.style +
            "),";
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "engine/base/quoted.h"
+
 namespace moonshard {
 namespace {
 
@@ -14,9 +16,7 @@ bool IsName(std::string_view text) {
   return !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) == 0 && std::ranges::all_of(text, part);
 }
 
-std::string StyleText(const std::string& style) {
-  return IsName(style) ? "hf." + style : "hf[" + LuaQuoted(style) + "]";
-}
+std::string StyleText(const std::string& style) { return IsName(style) ? "hf." + style : "hf[" + Quoted(style) + "]"; }
 
 class Writer {
  public:
@@ -30,13 +30,13 @@ class Writer {
     if (of_base && rule.key == kEmbedding && rule.style != kTiedStyle) {
       style = Tied(ties_by_default) + " and " + StyleText(kTiedStyle) + " or " + style;
     }
-    Line(std::string("  hf.at(") + (of_base ? "base .. " : "") + LuaQuoted(rule.key) + ", " + style + "),", rule.where);
+    Line(std::string("  hf.at(") + (of_base ? "base .. " : "") + Quoted(rule.key) + ", " + style + "),", rule.where);
   }
 
   // transformers cuts a tied embedding whether or not the plan names it.
   void TiedEmbedding(const HuggingFaceTable& table, bool ties_by_default) {
     if (table.experts || std::ranges::find(table.rules, kEmbedding, &HuggingFaceRule::key) != table.rules.end()) return;
-    Line("  " + Tied(ties_by_default) + " and hf.at(base .. " + LuaQuoted(kEmbedding) + ", " + StyleText(kTiedStyle) +
+    Line("  " + Tied(ties_by_default) + " and hf.at(base .. " + Quoted(kEmbedding) + ", " + StyleText(kTiedStyle) +
          "),");
   }
 
@@ -50,19 +50,6 @@ class Writer {
 
 }  // namespace
 
-std::string LuaQuoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n') {
-      out += "\\n";
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& base, const std::string& from) {
   Writer writer;
   const HuggingFaceTable* of_config = choice.config_table();
@@ -74,7 +61,7 @@ LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& bas
   writer.Line("local hf <const> = require \"hugging_face\"");
   if (has_base) {
     writer.Line("-- Where the base model stands in the model.");
-    writer.Line("local base <const> = options { base = " + LuaQuoted(base) + " }.base");
+    writer.Line("local base <const> = options { base = " + Quoted(base) + " }.base");
   }
   writer.Line("");
   writer.Line("return plan {");

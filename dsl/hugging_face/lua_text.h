@@ -26,7 +26,4 @@ void PointToOrigin(const LuaPlanText& text, const std::string& chunk, SourceSpan
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Diagnostics& diagnostics);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Plan& plan);
 
-// A Lua text in quotes.
-std::string LuaQuoted(std::string_view text);
-
 }  // namespace moonshard

@@ -4,6 +4,7 @@
 
 #include "dsl/sandbox/environment.h"
 #include "dsl/state/poison.h"
+#include "engine/base/quoted.h"
 
 namespace moonshard {
 namespace {
@@ -33,19 +34,6 @@ std::string Print(const std::string& spec, Value value) {
   char buffer[512];  // %99.99f of the largest double has 309 digits before the point
   const int size = std::snprintf(buffer, sizeof buffer, spec.c_str(), value);
   return {buffer, std::min(static_cast<size_t>(size), sizeof buffer - 1)};
-}
-
-std::string Quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n') {
-      out += "\\n";
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
 }
 
 std::string TextOf(lua_State* L, int index) {

@@ -191,11 +191,12 @@ class Applier {
       if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.group = s_.groups.at(MeshAxis::kTp);
         boundary.gradient_sum = s_.gradient_sum;
-        boundary.cut_dims = cut_dims;
+        std::vector<std::optional<int>> arriving_pieces;
         for (const std::optional<Move>& move : steps.inputs) {
           const bool pieces = move && move->from[MeshAxis::kTp].is_shard();
-          boundary.arriving_pieces.push_back(pieces ? std::optional(move->from[MeshAxis::kTp].dim) : std::nullopt);
+          arriving_pieces.push_back(pieces ? std::optional(move->from[MeshAxis::kTp].dim) : std::nullopt);
         }
+        boundary.signature = InputSignature(cut_dims, std::move(arriving_pieces));
       }
       // Line numbers, but no folder: the file may lie elsewhere on another rank.
       const std::string line = " (line " + std::to_string(SourceOf(steps).line) + ")";

@@ -17,16 +17,14 @@ class PlannedCall final : public Boundary::Call {
 }  // namespace
 
 PlannedBoundary::PlannedBoundary(BoundarySteps steps)
-    : steps_(std::move(steps)),
-      signature_(steps_.cut_dims, steps_.arriving_pieces),
-      label_("the inputs of '" + steps_.path + "'") {}
+    : steps_(std::move(steps)), label_("the inputs of '" + steps_.path + "'") {}
 
 std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlot> arguments) {
   auto call = std::make_unique<PlannedCall>();
   CallFrame* enclosing = CallFrame::Current();
   call->outermost = enclosing == nullptr;
   if (call->outermost && steps_.group) {
-    steps_.group->StartCheckInputs(signature_.Of(arguments), label_);
+    steps_.group->StartCheckInputs(steps_.signature.Of(arguments), label_);
     steps_.gradient_sum->Rearm();
   }
   // An outermost call needs a frame for its own moves too: what they cut is noted there.

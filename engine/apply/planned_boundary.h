@@ -29,12 +29,9 @@ struct BoundarySteps {
   // For outermost calls, none on one rank: compares the inputs between ranks, and watches over shared gradients.
   std::shared_ptr<AxisGroup> group;
   std::shared_ptr<GradientSum> gradient_sum;
-  // Tensor dims that the plan cuts at run time (the sequence): there a floating-point input may be a piece, and pieces
-  // need not be equally long.
-  std::set<int64_t> cut_dims;
-  std::vector<std::optional<int>> arriving_pieces;  // by argument position: the dim in which it arrives in pieces
-  std::string path;                                 // of the module, for errors
-  std::shared_ptr<OutputObserver> observer;         // shared by all boundaries of a plan; empty where nobody looks
+  InputSignature signature = {{}, {}};       // of those inputs
+  std::string path;                          // of the module, for errors
+  std::shared_ptr<OutputObserver> observer;  // shared by all boundaries of a plan; empty where nobody looks
 };
 
 class PlannedBoundary final : public Boundary {
@@ -45,7 +42,6 @@ class PlannedBoundary final : public Boundary {
 
  private:
   BoundarySteps steps_;
-  InputSignature signature_;
   CollectiveLabel label_;
 };
 

@@ -61,6 +61,27 @@ function(moonshard_library name)
   set_property(GLOBAL APPEND PROPERTY MOONSHARD_LIBRARIES ${target})
 endfunction()
 
+# moonshard_executable(TARGET SOURCES ... DEPENDS ... [PACKAGES ...] [TORCH])
+#
+# What programs, tests and benches have in common: the folders' libraries, and the precompiled header of those that see
+# LibTorch.
+function(moonshard_executable target)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
+  add_executable(${target} ${ARG_SOURCES})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE moonshard_warnings ${ARG_PACKAGES})
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    target_link_libraries(${target} PRIVATE moonshard_${dependency})
+  endforeach()
+  if(ARG_TORCH)
+    # Programs compile with -fPIE unless told; the precompiled header is made with -fPIC.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+    target_precompile_headers(${target} REUSE_FROM moonshard_torch_pch)
+    target_link_libraries(${target} PRIVATE moonshard_torch)
+  endif()
+endfunction()
+
 # moonshard_program(NAME SOURCES ... DEPENDS ... [PACKAGES ...] [TORCH])
 #
 # A program of the folder it is called in, under the same rules as a library. It appears in the build folder's root, is
@@ -69,19 +90,7 @@ function(moonshard_program name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   moonshard_check_includes(${folder} "${ARG_DEPENDS}")
-  add_executable(${name} ${ARG_SOURCES})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE moonshard_warnings ${ARG_PACKAGES})
-  foreach(dependency IN LISTS ARG_DEPENDS)
-    target_link_libraries(${name} PRIVATE moonshard_${dependency})
-  endforeach()
-  if(ARG_TORCH)
-    # Programs compile with -fPIE unless told; the precompiled header is made with -fPIC.
-    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${name} PRIVATE -fPIC)
-    target_precompile_headers(${name} REUSE_FROM moonshard_torch_pch)
-    target_link_libraries(${name} PRIVATE moonshard_torch)
-  endif()
+  moonshard_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
   if(CMAKE_BINARY_DIR STREQUAL "${PROJECT_SOURCE_DIR}/build/release")

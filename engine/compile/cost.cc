@@ -8,22 +8,11 @@
 
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
+#include "engine/compile/sharded.h"
 #include "engine/plan/moves.h"
 
 namespace moonshard {
 namespace {
-
-bool IsSharded(const Placement& placement, const MeshShape& mesh) {
-  return std::ranges::any_of(kMeshAxes,
-                             [&](MeshAxis axis) { return mesh.size(axis) > 1 && placement[axis].is_shard(); });
-}
-
-// Parameters that are not the first of their tie: stored and counted with the first.
-std::set<ParamRef> Repeats(const ModuleTree& tree) {
-  std::set<ParamRef> out;
-  for (const auto& tie : tree.ties()) out.insert(tie.begin() + 1, tie.end());
-  return out;
-}
 
 bool CutsSequence(const std::optional<Move>& move) {
   if (!move) return false;

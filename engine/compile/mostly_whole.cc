@@ -7,16 +7,12 @@
 #include <vector>
 
 #include "engine/base/text.h"
+#include "engine/compile/sharded.h"
 
 namespace moonshard {
 namespace {
 
 constexpr size_t kMostNamed = 3;
-
-bool IsSharded(const Placement& placement, const MeshShape& mesh) {
-  return std::ranges::any_of(kMeshAxes,
-                             [&](MeshAxis axis) { return placement[axis].is_shard() && mesh.size(axis) > 1; });
-}
 
 std::string Percent(int64_t part, int64_t whole) {
   return std::to_string(static_cast<int64_t>(100.0 * static_cast<double>(part) / static_cast<double>(whole))) + "%";
@@ -26,15 +22,14 @@ std::string Percent(int64_t part, int64_t whole) {
 
 std::optional<Diagnostic> FindMostlyWhole(const CompiledPlan& plan) {
   const ModuleTree& tree = *plan.tree;
-  std::set<ParamRef> again;  // tied to one that was counted
-  for (const std::vector<ParamRef>& tie : tree.ties()) again.insert(tie.begin() + 1, tie.end());
+  const std::set<ParamRef> repeats = Repeats(tree);
   int64_t all = 0;
   int64_t sharded = 0;
   std::map<std::string, int64_t> whole;  // elements by path, numbers as *
   for (uint32_t m = 0; m < tree.modules().size(); ++m) {
     const ModuleTree::Signature& signature = tree.parameters(tree.modules()[m]);
     for (uint32_t p = 0; p < signature.size(); ++p) {
-      if (signature[p].is_buffer || again.contains({m, p})) continue;
+      if (signature[p].is_buffer || repeats.contains({m, p})) continue;
       const int64_t elements = signature[p].elements();
       all += elements;
       if (IsSharded(plan.StepsOf(m).params[p], plan.mesh)) {
