@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "engine/nn/hook.h"
 #include "engine/nn/linear.h"

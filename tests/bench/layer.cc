@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "dsl/eval/load_plan.h"

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/load.h"

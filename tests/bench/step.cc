@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "dsl/eval/load_plan.h"
 #include "engine/apply/parallelize.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "engine/safetensors/checkpoint.h"
 #include "engine/safetensors/reader.h"

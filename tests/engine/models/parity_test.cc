@@ -3,7 +3,8 @@
 #include <iostream>
 #include <set>
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <catch2/catch.hpp>
 
 #include "engine/models/attention.h"

@@ -1,7 +1,8 @@
 // Rotary frequencies of every type against what transformers makes of the same config.
 #include "engine/models/rotary.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <catch2/catch.hpp>
 
 #include "engine/base/json.h"

@@ -1,7 +1,13 @@
 // DeferInit and Materialize: shapes without storage, then pieces under the same tensors.
 #include "engine/nn/defer_init.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/options/embedding.h>
+#include <torch/nn/options/linear.h>
+#include <torch/nn/options/normalization.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <catch2/catch.hpp>
 
 #include "engine/base/check.h"

@@ -2,7 +2,11 @@
 // what cannot be intercepted stays as it was.
 #include "engine/nn/hook.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 #include <catch2/catch.hpp>
 
 #include "engine/base/diagnostic.h"

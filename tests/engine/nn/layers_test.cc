@@ -1,5 +1,10 @@
 // The drop-in layers: the same as torch::nn unsharded, and right on pieces.
-#include <torch/torch.h>
+#include <torch/nn/functional/normalization.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <catch2/catch.hpp>
 
 #include "engine/nn/defer_init.h"
