@@ -2,7 +2,10 @@
 -- projections out of them are cut between heads. The first layers have an mlp, the others experts.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
-local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
+local opt <const> = options {
+  sequence_parallel = false, loss_parallel = false, stable = false, expert_parallel = false,
+}
+local stream <const> = transformer.stream(opt)
 local residual <const> = stream.residual
 local n_heads <const> = config.num_attention_heads
 local sparse <const> = experts.layers("model.layers", "mlp.gate")
@@ -28,5 +31,10 @@ return plan {
   at(attention .. ".kv_b_proj", colwise { input = shared, heads = n_heads }),
   at(attention .. ".o_proj", transformer.block_end(stream)),
   model:has("model.layers.*.mlp.down_proj") and transformer.mlp("model.layers.*.mlp", stream),
-  sparse and experts.block(sparse .. ".mlp", stream, { size = config.moe_intermediate_size, shared = "shared_experts" }),
+  sparse and experts.block(sparse .. ".mlp", stream, {
+    size = config.moe_intermediate_size,
+    shared = "shared_experts",
+    count = config:get("n_routed_experts", 0),
+    whole = opt.expert_parallel,
+  }),
 }

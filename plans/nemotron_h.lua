@@ -2,7 +2,9 @@
 -- `whole_attention`: every rank computes all heads, with whole weights.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
-local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false }
+local opt <const> = options {
+  sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false, expert_parallel = false,
+}
 local stream <const> = transformer.stream(opt)
 local prefix <const> = model:has("backbone.norm_f") and "backbone" or "model"
 
@@ -27,5 +29,11 @@ return plan {
     whole = opt.whole_attention,
   }),
   mlp and transformer.mlp(mlp, stream, { up = "up_proj" }),
-  moe and experts.block(moe, stream, { fused = false, up = "up_proj", shared = "shared_experts" }),
+  moe and experts.block(moe, stream, {
+    fused = false,
+    up = "up_proj",
+    shared = "shared_experts",
+    count = config:get("n_routed_experts", 0),
+    whole = opt.expert_parallel,
+  }),
 }

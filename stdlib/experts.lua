@@ -14,7 +14,7 @@ local experts = {}
 ---@field shared? string   path within the block of an mlp that every token takes: "shared_experts"
 ---@field count?  integer  number of experts
 ---@field whole?  boolean  expert parallelism: every expert lies whole on one rank, the first ones on the first rank;
----                        needs `count`, and experts that are modules
+---                        needs `count` where experts are modules
 
 -- A router, or a router's expert, where each rank adds a term to its gradient.
 local function summed() return style { name = "summed", params = { weight = shared, bias = shared } } end
@@ -22,18 +22,25 @@ local function summed() return style { name = "summed", params = { weight = shar
 -- Moves of the block's input and output; it owns no parameter.
 local function block(input, output) return style { name = "experts_block", inputs = { input }, outputs = { output } } end
 
--- The experts as one module, called with the tokens, the ids of their experts and the weights of those. The router works
--- the same on every rank, so a loss on its logits is right too.
+-- What lies where of stacked experts: pieces of each, or some of them whole.
+local function stacked_params(o)
+  if o.whole then return { ["*"] = shard(0) } end
+  if o.fused == false then return { up_proj = shard(1), down_proj = shard(2) } end
+  return { gate_up_proj = packed(1, { o.size, o.size }), down_proj = shard(2) }
+end
+
+-- The experts as one module, called with the tokens, the ids of their experts and the weights of those; an id that is the
+-- number of its experts is another rank's. The router works the same on every rank, so a loss on its logits is right too.
 local function stacked(path, stream, o)
-  local wide <const> = o.fused == false and { up_proj = shard(1) } or { gate_up_proj = packed(1, { o.size, o.size }) }
   return {
     stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual })),
     at(path .. "." .. (o.gate or "gate"), replicated()),
     at(path .. ".experts", style {
       name = "experts",
-      params = { gate_up_proj = wide.gate_up_proj, up_proj = wide.up_proj, down_proj = shard(2) },
+      params = stacked_params(o),
       inputs = { { replicate, shared }, false, { replicate, shared } },
       outputs = { { partial, replicate } },
+      route = o.whole and { of = "inputs", ids = 2, weights = 3 },
     }),
     o.shared and {
       at(path .. "." .. o.shared .. "." .. (o.up or "{gate,up}_proj"), colwise {}),
@@ -112,7 +119,6 @@ function experts.block(path, stream, o)
                             count = "integer", whole = "boolean" })
   if stream.stable then return whole(path, stream) end
   if model:has(path .. ".experts.*." .. (o.down or "down_proj")) then return listed(path, stream, o) end
-  if o.whole then error("expert_parallel needs experts that are modules; those of " .. path .. " are one tensor") end
   return stacked(path, stream, o)
 end
 

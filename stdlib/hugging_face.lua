@@ -131,30 +131,37 @@ hf.ep_router = style {
   name = "ep_router",
   bare = true,
   outputs = { false, { replicate, shared } },
-  missing = "the scores and ids of experts that other ranks own are not masked and renumbered",
+  route = { of = "outputs", weights = 2, ids = 3 },
 }
 
--- An expert that answers its input, among experts whose outputs are summed: every rank must add its share of it.
+-- An expert that answers its input, among experts whose outputs are summed: every rank adds its share of it.
 hf.moe_identity_expert = style {
   name = "moe_identity_expert",
   bare = true,
-  missing = "its input is not divided by the number of ranks, so the sum over them would count it on each",
+  inputs = { { shared, partial } },
 }
 
 -- [latent, rope] features of a latent attention: the latent ones go into a colwise projection, which sums their gradient;
 -- the rope ones go to every rank's heads, and theirs must be summed too.
+local text <const> = config:get("text_config", config)
+local rope <const> = text:get("qk_rope_head_dim", nil)
 hf.mla_kv_a_proj = style {
   name = "mla_kv_a_proj",
   bare = true,
-  missing = "the gradient of its last qk_rope_head_dim output features is not summed over the ranks",
+  outputs = rope and { { replicate, shared_last(rope) } },
+  missing = not rope and "config.json has no qk_rope_head_dim" or nil,
 }
 
--- The router and the experts of the DeepGEMM kernel, which does all communication itself and has no backward.
+-- The router and the experts of the DeepGEMM kernel, which takes the ids of all experts and sends tokens to the ranks that
+-- own them. Without that kernel every rank has all tokens and adds what its own experts make of them: the same numbers,
+-- and a backward, which the kernel has not.
 hf.megamoe_router = style { name = "megamoe_router", bare = true }
 hf.megamoe_experts = style {
   name = "megamoe_experts",
   bare = true,
-  missing = "the kernel that exchanges tokens between the ranks' experts is not here",
+  inputs = { { replicate, shared }, false, { replicate, shared } },
+  outputs = { { partial, replicate } },
+  route = { of = "inputs", ids = 2, weights = 3 },
 }
 
 return hf

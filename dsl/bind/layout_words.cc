@@ -1,4 +1,4 @@
-// replicate, shared, partial, shard, packed, on.
+// replicate, shared, shared_last, partial, shard, packed, on.
 #include "dsl/bind/arguments.h"
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
@@ -36,6 +36,15 @@ int Shard(lua_State* L) {
   const std::optional<int64_t> heads = IntegerAt(L, -1);
   if (!heads || *heads < 1) return BadArgument(L, "shard", "'heads' must be a positive integer", -1);
   return PushLayout(L, Layout::Shard(*dim, *heads));
+}
+
+int SharedLast(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  const std::optional<int64_t> features = IntegerAt(L, 1);
+  if (!features || *features < 1) {
+    return BadArgument(L, "shared_last", "the number of features must be a positive integer", 1);
+  }
+  return PushLayout(L, Layout::SharedLast(*features));
 }
 
 // The positive integers of the list at `index`; nothing, reported, where it is another thing.
@@ -131,6 +140,8 @@ void AddLayoutWords(lua_State* L) {
   SetName(L, "replicate");
   PushLayout(L, Layout::Shared());
   SetName(L, "shared");
+  lua_pushcfunction(L, &Guarded<&SharedLast>);
+  SetName(L, "shared_last");
   PushLayout(L, Layout::Partial());
   SetName(L, "partial");
   lua_pushcfunction(L, &Guarded<&Shard>);

@@ -26,6 +26,7 @@ constexpr auto kNames = std::to_array<NameInfo>({
     // Layouts.
     {"replicate", "layout", "the same on every rank and used the same everywhere"},
     {"shared", "layout", "the same on every rank, used by sharded compute: its gradient is summed over the axis"},
+    {"shared_last", "shared_last(n) -> layout", "shared in the last n features, replicate in those before"},
     {"partial", "layout", "terms of a sum"},
     {"shard", "shard(dim [, { heads = n } or { owner = r }]) -> layout",
      "pieces along a tensor dim, negative from the last; with heads, cut between heads"},
@@ -37,8 +38,8 @@ constexpr auto kNames = std::to_array<NameInfo>({
     // Styles.
     {"style",
      "style { [name, heads, params = { name = layout }, vectors = params, kinds = { Kind = params | style }, "
-     "inputs = { { from, to } }, outputs = { { from, to } }, after = { name }, lookup = \"masked\", bare = true, "
-     "missing = text] } -> style",
+     "inputs = { { from, to } }, outputs = { { from, to } }, after = { name }, lookup = \"masked\", "
+     "route = { of = \"inputs\" | \"outputs\", ids = n, weights = n }, bare = true, missing = text] } -> style",
      "what a rule does to a module: its parameters, and the moves before and after its forward"},
     {"takes", "takes(\"word\", given, { key = \"type\" }) -> table",
      "checks the table that a style of your own was called with; types: layout, or what type() says"},

@@ -17,8 +17,8 @@ class StyleReader {
   explicit StyleReader(lua_State* L) : lua_(L) {}
 
   bool Read() {
-    const std::string keys[] = {"after",   "bare", "heads",   "inputs", "kinds",  "lookup",
-                                "missing", "name", "outputs", "params", "vectors"};
+    const std::string keys[] = {"after",   "bare", "heads",   "inputs", "kinds", "lookup",
+                                "missing", "name", "outputs", "params", "route", "vectors"};
     good_ = CheckKeys(lua_, 1, "style", keys, false);
     style_.name = "custom";
     if (Field("name")) ReadName();
@@ -31,6 +31,7 @@ class StyleReader {
     if (Field("outputs")) ReadMoves("outputs", style_.outputs);
     if (Field("after")) ReadAfter();
     if (Field("lookup")) ReadLookup();
+    if (Field("route")) ReadRoute();
     if (Field("bare")) ReadBare();
     if (Field("missing")) ReadMissing();
     return good_;
@@ -162,6 +163,28 @@ class StyleReader {
     } else if (lookup != "plain") {
       Bad("'lookup' must be \"masked\" or \"plain\"");
     }
+  }
+
+  void ReadRoute() {
+    const int index = lua_absindex(lua_, -1);
+    const char* const form = "'route' must be { of = \"inputs\" or \"outputs\", ids = position, weights = position }";
+    if (!IsTable(lua_, index)) return Bad(form);
+    const std::string keys[] = {"ids", "of", "weights"};
+    if (!CheckKeys(lua_, index, "route", keys, false) || HoldsPoison(lua_, index)) {
+      good_ = false;
+      return;
+    }
+    lua_getfield(lua_, index, "of");
+    lua_getfield(lua_, index, "ids");
+    lua_getfield(lua_, index, "weights");
+    const std::optional<std::string> of = StringAt(lua_, -3);
+    const std::optional<int64_t> ids = IntegerAt(lua_, -2);
+    const std::optional<int64_t> weights = IntegerAt(lua_, -1);
+    const auto position = [](const std::optional<int64_t>& i) { return i && *i >= 1 && *i <= kMostPositions; };
+    if ((of != "inputs" && of != "outputs") || !position(ids) || !position(weights) || ids == weights) {
+      return Bad(form, index);
+    }
+    style_.route = Route{of == "inputs", static_cast<int>(*ids) - 1, static_cast<int>(*weights) - 1};
   }
 
   lua_State* lua_;

@@ -208,9 +208,19 @@ class Applier {
         boundary.outputs.push_back(
             MakeMove(steps.outputs[i], steps.out_features, 1, boundary.path + " output " + std::to_string(i) + line));
       }
+      if (steps.route && s_.plan.mesh.size(MeshAxis::kTp) > 1) {
+        boundary.route = steps.route;
+        boundary.experts = ExpertsOf(steps.experts);
+      }
       for (const std::string& name : steps.after) boundary.late.push_back(TensorAt(m, name));
       boundaries_[m] = std::make_shared<PlannedBoundary>(std::move(boundary));
     }
+  }
+
+  LocalExperts ExpertsOf(int64_t experts) const {
+    const std::vector<Interval> own =
+        LocalIntervals({experts}, Placement(Layout::Shard(0)), s_.plan.mesh, s_.mesh.rank()).front();
+    return own.empty() ? LocalExperts{experts, 0} : LocalExperts{own.front().begin, own.front().length};
   }
 
   // Tensor dims, counted from the front, that a boundary has in pieces.

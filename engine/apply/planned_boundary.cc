@@ -38,7 +38,26 @@ std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlo
       *slot.tensor = move(std::move(*slot.tensor));
     }
   }
+  if (steps_.route && steps_.route->inputs) KeepLocalExperts(arguments);
   return call;
+}
+
+void PlannedBoundary::KeepLocalExperts(std::span<const TensorSlot> slots) const {
+  at::Tensor none;
+  at::Tensor* ids = &none;
+  at::Tensor* weights = &none;
+  for (const TensorSlot& slot : slots) {
+    if (slot.position == static_cast<size_t>(steps_.route->ids)) ids = slot.tensor;
+    if (slot.position == static_cast<size_t>(steps_.route->weights)) weights = slot.tensor;
+  }
+  if (!ids->defined() || !weights->defined()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "a call of '" + steps_.path + "' has not what its route names");
+    d.path = steps_.path;
+    d.declared = "route=" + ToText(*steps_.route);
+    d.required = "a tensor of ids and one of weights at these positions, counted from 0";
+    throw PlanError({std::move(d)});
+  }
+  steps_.experts.Keep(*ids, *weights, steps_.path);
 }
 
 void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
@@ -53,6 +72,7 @@ void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
     if (slot.position == 0 && *steps_.observer) (*steps_.observer)(steps_.path, *slot.tensor);
     if (static_cast<PlannedCall&>(call).outermost && steps_.gradient_sum) steps_.gradient_sum->Watch(*slot.tensor);
   }
+  if (steps_.route && !steps_.route->inputs) KeepLocalExperts(results);
   // A call without a collective must not leave the comparison of its inputs to the next.
   if (static_cast<PlannedCall&>(call).outermost && steps_.group) steps_.group->FinishCheck();
 }

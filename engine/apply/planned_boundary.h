@@ -13,8 +13,10 @@
 #include "engine/apply/input_signature.h"
 #include "engine/collective/axis_group.h"
 #include "engine/layout/gradient_sum.h"
+#include "engine/layout/local_experts.h"
 #include "engine/layout/move.h"
 #include "engine/nn/boundary.h"
+#include "engine/plan/plan.h"
 
 namespace moonshard {
 
@@ -24,6 +26,8 @@ using OutputObserver = std::function<void(const std::string& path, const at::Ten
 struct BoundarySteps {
   std::vector<std::optional<TensorMove>> inputs;   // by argument position
   std::vector<std::optional<TensorMove>> outputs;  // by place in the result
+  std::optional<Route> route;                      // after those moves
+  LocalExperts experts;                            // this rank's, for the route
   std::vector<at::Tensor> late;                    // added once to the first output after its move
   bool opens_frame = false;                        // planned modules are called inside: their moves are shared here
   // For outermost calls, none on one rank: compares the inputs between ranks, and watches over shared gradients.
@@ -41,6 +45,8 @@ class PlannedBoundary final : public Boundary {
   void Leave(Call& call, std::span<const TensorSlot> results) override;
 
  private:
+  void KeepLocalExperts(std::span<const TensorSlot> slots) const;
+
   BoundarySteps steps_;
   CollectiveLabel label_;
 };

@@ -46,6 +46,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kStyleDoesNotFit, "MS0309", kError, "a style that does not fit the module"},
     FindingInfo{F::kUnreachablePartial, "MS0310", kError, "a sum that would count a replica twice"},
     FindingInfo{F::kNoSuchOwner, "MS0311", kError, "an owner that is no rank of the axis"},
+    FindingInfo{F::kFusedAsOne, "MS0312", kError, "a fused weight that is cut as one matrix"},
     FindingInfo{F::kFileNotFound, "MS0401", kError, "a file that is not there"},
     FindingInfo{F::kFileUnreadable, "MS0402", kError, "a file that cannot be read"},
     FindingInfo{F::kBadSafetensors, "MS0403", kError, "a safetensors file that is not valid"},

@@ -47,6 +47,7 @@ enum class Finding {
   kStyleDoesNotFit,
   kUnreachablePartial,
   kNoSuchOwner,
+  kFusedAsOne,
   // MS04xx: model folders and checkpoints
   kFileNotFound,
   kFileUnreadable,

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "engine/base/text.h"
+#include "engine/compile/fused_as_one.h"
 #include "engine/compile/resolve.h"
 
 namespace moonshard {
@@ -40,6 +41,7 @@ class Compiler {
     ApplyParameterRules();
     CheckUnclaimed();
     CheckMissing();
+    CheckFusedAsOne(out_, diagnostics_);
     CheckTies();
     CheckAxes();
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);

@@ -30,7 +30,7 @@ void AddMoves(std::string& out, const char* label, const std::vector<std::option
 }  // namespace
 
 bool ModuleSteps::needs_calls() const {
-  return Moves(inputs) || Moves(outputs) || !after.empty() || lookup != Lookup::kPlain;
+  return Moves(inputs) || Moves(outputs) || !after.empty() || lookup != Lookup::kPlain || route.has_value();
 }
 
 std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signature) {
@@ -40,6 +40,7 @@ std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signat
   AddMoves(out, "outputs", steps.outputs);
   if (!steps.after.empty()) out += " after=[" + Join(steps.after, ", ") + "]";
   if (steps.lookup == Lookup::kMasked) out += " lookup=masked";
+  if (steps.route) out += " route=" + ToText(*steps.route) + " of " + std::to_string(steps.experts);
   return out;
 }
 

@@ -28,6 +28,8 @@ struct ModuleSteps {
   std::vector<std::optional<Move>> outputs;  // by place in the result
   std::vector<std::string> after;            // parameters added after the first output's move
   Lookup lookup = Lookup::kPlain;
+  std::optional<Route> route;
+  int64_t experts = 0;        // that the route's ids count, on all ranks
   std::string missing;        // what of the style the engine cannot run yet; "": nothing
   int64_t in_features = -1;   // size of the first argument's last dim, whole; -1 where the kind does not tell
   int64_t out_features = -1;  // size of the result's last dim, whole

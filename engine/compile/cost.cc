@@ -47,6 +47,7 @@ class Counter {
     if (!axis) return;
     const std::optional<MoveRow> row = RowOf(move->from[*axis], move->to[*axis]);
     Check(row.has_value(), "a compiled move without a row");
+    if (move->to[*axis].is_shared_last()) features = move->to[*axis].last;
     const int64_t bytes = features < 0 ? 0 : BytesOf(dtype, tokens_ * features);
     for (Direction direction : {Direction::kForward, Direction::kBackward}) {
       const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);

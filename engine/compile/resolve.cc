@@ -97,7 +97,16 @@ void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh
                Diagnostics& diagnostics) {
   if (steps.after.empty() || style.outputs.empty() || !style.outputs[0]) return;
   for (MeshAxis axis : kMeshAxes) {
-    if (mesh.size(axis) == 1 || style.outputs[0]->to[axis].kind != LayoutKind::kPartial) continue;
+    const Layout& leaves = style.outputs[0]->to[axis];
+    if (mesh.size(axis) > 1 && leaves.is_shared_last()) {
+      Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                        "'" + steps.after.front() + "' of '" + landing.module->path +
+                            "' is added to features of which only some are shared");
+      d.declared = leaves.ToText() + ", and after = { \"" + Join(steps.after, "\", \"") + "\" }";
+      d.required = "no 'after': it is for outputs that are sums";
+      diagnostics.push_back(std::move(d));
+    }
+    if (mesh.size(axis) == 1 || leaves.kind != LayoutKind::kPartial) continue;
     Diagnostic d = At(landing, Finding::kUnreachablePartial,
                       "'" + steps.after.front() + "' of '" + landing.module->path + "' would be added on each of " +
                           std::to_string(mesh.size(axis)) + " ranks");
@@ -144,7 +153,8 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   CheckLate(style, landing, mesh, steps, diagnostics);
 }
 
-void ResolveMove(const Style& style, const Landing& landing, const char* what, size_t position,
+// `features`: size of the tensor's last dim, -1 where that is not known.
+void ResolveMove(const Style& style, const Landing& landing, const char* what, size_t position, int64_t features,
                  std::optional<Move>& move, Diagnostics& diagnostics) {
   if (!move) return;
   int moving = 0;
@@ -161,6 +171,14 @@ void ResolveMove(const Style& style, const Landing& landing, const char* what, s
       d.required = "packed(dim, { size, ... })";
       diagnostics.push_back(std::move(d));
       continue;
+    }
+    if (features >= 0 && to.last > features) {
+      Diagnostic d = At(landing, Finding::kBadDim,
+                        std::string(what) + " " + std::to_string(position) + " of '" + landing.module->path +
+                            "' has only " + std::to_string(features) + " features");
+      d.declared = to.ToText();
+      d.required = "at most shared_last(" + std::to_string(features) + ")";
+      diagnostics.push_back(std::move(d));
     }
     if (RowOf(from, to)) continue;
     Diagnostic d = At(landing, Finding::kNoSuchMove,
@@ -217,6 +235,36 @@ void ResolveLookup(const Style& style, const Landing& landing, const ModuleSteps
   diagnostics.push_back(std::move(d));
 }
 
+// The experts are counted by the first dim of the module's own parameters: a router's rows, or stacked experts. Which of
+// them a rank owns is torch.chunk's piece, and must be that of stacked experts too.
+void ResolveRoute(const Style& style, const Landing& landing, ModuleSteps& steps, Diagnostics& diagnostics) {
+  if (!style.route) return;
+  size_t counted = 0;
+  for (size_t i = 0; i < landing.signature->size(); ++i) {
+    const Parameter& parameter = (*landing.signature)[i];
+    if (parameter.is_buffer || parameter.shape.size() < 2) continue;
+    const Layout& layout = steps.params[i][MeshAxis::kTp];
+    const bool fits = style.route->inputs ? true : !layout.is_shard();
+    const bool agrees = counted == 0 || parameter.shape[0] == steps.experts;
+    if (!fits || !agrees || (layout.is_shard() && layout.dim == 0 && !layout.is_plain_shard())) {
+      Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                        "route of style '" + style.name + "' does not fit '" + landing.module->path + "'");
+      d.declared = parameter.name + " of shape " + ShapeToString(parameter.shape) + ", " + layout.ToText();
+      d.required = !agrees ? "parameters whose first dim is " + std::to_string(steps.experts) + ", the experts"
+                   : !fits ? "a whole router, whose results every rank has"
+                           : "experts cut as shard(0), so that each rank owns some whole";
+      diagnostics.push_back(std::move(d));
+    }
+    steps.experts = parameter.shape[0];
+    ++counted;
+  }
+  if (counted == 0) {
+    steps.missing = "the number of experts does not follow from the parameters of '" + landing.module->path + "'";
+    return;
+  }
+  steps.route = style.route;
+}
+
 }  // namespace
 
 void ResolvePlacement(const Parameter& parameter, const Landing& landing, const MeshShape& mesh, Placement& placement,
@@ -228,6 +276,12 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     if (layout.kind == LayoutKind::kPartial) {
       Diagnostic d = At(landing, Finding::kNoSuchMove, "a parameter cannot be partial");
       d.declared = parameter.name + " = partial";
+      d.required = "replicate, shared or shard(d)";
+      diagnostics.push_back(std::move(d));
+    }
+    if (layout.is_shared_last()) {
+      Diagnostic d = At(landing, Finding::kNoSuchMove, "a parameter cannot be shared in part");
+      d.declared = parameter.name + " = " + layout.ToText();
       d.required = "replicate, shared or shard(d)";
       diagnostics.push_back(std::move(d));
     }
@@ -285,16 +339,19 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   steps.missing = style.missing;
   ResolveParams(style, landing, mesh, steps, diagnostics);
   for (size_t i = 0; i < steps.inputs.size(); ++i) {
-    FillEqualParts(i == 0 ? steps.in_features : -1, steps.inputs[i]);
-    ResolveMove(style, landing, "input", i, steps.inputs[i], diagnostics);
+    const int64_t features = i == 0 ? steps.in_features : -1;
+    FillEqualParts(features, steps.inputs[i]);
+    ResolveMove(style, landing, "input", i, features, steps.inputs[i], diagnostics);
   }
   for (size_t i = 0; i < steps.outputs.size(); ++i) {
     FillOutputHeads(style.heads, steps.outputs[i]);
-    FillEqualParts(i == 0 ? steps.out_features : -1, steps.outputs[i]);
-    ResolveMove(style, landing, "output", i, steps.outputs[i], diagnostics);
+    const int64_t features = i == 0 ? steps.out_features : -1;
+    FillEqualParts(features, steps.outputs[i]);
+    ResolveMove(style, landing, "output", i, features, steps.outputs[i], diagnostics);
   }
   if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);
   ResolveLookup(style, landing, steps, diagnostics);
+  ResolveRoute(style, landing, steps, diagnostics);
   if (steps.needs_calls() && !landing.module->hookable) {
     const std::string kind = landing.module->kind.empty() ? "its class" : "'" + landing.module->kind + "'";
     Diagnostic d = At(

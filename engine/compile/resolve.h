@@ -16,7 +16,7 @@ struct Landing {
   SourceSpan source;    // of the rule
 };
 
-// Fills params, moves, after, lookup and features of `steps`. What is wrong goes to `diagnostics`, with the rule's line
+// Fills params, moves, after, lookup, route and features of `steps`. What is wrong goes to `diagnostics`, with the rule's line
 // and the module's path; `steps` is then good for looking further, not for use.
 void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
                   Diagnostics& diagnostics);

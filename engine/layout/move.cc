@@ -43,7 +43,7 @@ namespace {
 
 constexpr const char* kRows =
     "replicate -> shared, replicate -> shard(d), shard(d) -> shared, shard(d) -> replicate, shard(a) -> shard(b), "
-    "partial -> replicate, partial -> shared, partial -> shard(d)";
+    "partial -> replicate, partial -> shared, partial -> shard(d), replicate -> shared_last(n), shared -> partial";
 
 Diagnostic NoSuchMove(const Layout& from, const Layout& to, const std::string& label) {
   Diagnostic d = MakeDiagnostic(Finding::kNoSuchMove, "no move leads from " + from.ToText() + " to " + to.ToText());
@@ -130,6 +130,19 @@ class Mover {
     return group_.AllReduce(std::move(tensor), use);
   }
 
+  // Sums the last features alone.
+  at::Tensor AllReduceLast(const at::Tensor& tensor, int64_t features) const {
+    if (tensor.dim() == 0 || tensor.size(-1) < features) {
+      Diagnostic d = MakeDiagnostic(Finding::kBadDim, "a tensor with fewer features than are shared");
+      d.path = move_.label.text();
+      d.declared = move_.to.ToText();
+      d.required = "at most the features of a tensor of shape " + ShapeToString(tensor.sizes());
+      throw PlanError({std::move(d)});
+    }
+    const int64_t before = tensor.size(-1) - features;
+    return at::cat({tensor.narrow(-1, 0, before), AllReduce(tensor.narrow(-1, before, features).contiguous())}, -1);
+  }
+
   at::Tensor Gather(const at::Tensor& piece, const PieceMap& map, int64_t dim, bool sum) const {
     const std::vector<int64_t> shape = WithSize(piece, dim, map.size());
     const CollectiveUse use = {direction_, &move_.label, shape, BytesOf(shape, piece), Misfit(piece, map, dim)};
@@ -187,6 +200,7 @@ at::Tensor Forward(const MoveSpec& move, at::Tensor x, Passage& passage) {
     case MoveRow::kPartialToReplicate:
     case MoveRow::kPartialToShared: return mover.AllReduce(std::move(x));
     case MoveRow::kPartialToShard: return mover.ReduceScatter(x, *passage.to, passage.to_dim, false);
+    case MoveRow::kSharedToPartial: return at::div(x, move.group->size());
     case MoveRow::kReplicateToShard:
       // A copy: a view would keep the whole alive and share its versions.
       return passage.to->Take(x, passage.to_dim, move.group->rank(), false).clone(at::MemoryFormat::Contiguous);
@@ -202,7 +216,10 @@ at::Tensor Backward(const MoveSpec& move, at::Tensor gradient, const Passage& pa
   switch (move.row) {
     case MoveRow::kIdentity:
     case MoveRow::kPartialToReplicate: return gradient;
+    case MoveRow::kSharedToPartial: return at::div(gradient, move.group->size());
     case MoveRow::kReplicateToShared:
+      return move.to.is_shared_last() ? mover.AllReduceLast(gradient, move.to.last)
+                                      : mover.AllReduce(std::move(gradient));
     case MoveRow::kPartialToShared: return mover.AllReduce(std::move(gradient));
     case MoveRow::kShardToShared: return mover.ReduceScatter(gradient, *passage.from, passage.from_dim, true);
     case MoveRow::kShardToReplicate: return passage.from->Take(gradient, passage.from_dim, move.group->rank(), true);

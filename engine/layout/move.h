@@ -11,7 +11,10 @@
 //   partial   -> shard(d)    reduce-scatter   all-gather
 //   replicate -> shard(d)    take own piece   all-gather
 //   shard(a)  -> shard(b)    all-to-all       all-to-all
+//   shared    -> partial     each its share   each its share
 //
+// Where only the last features are shared (shared_last), only their gradient is summed. A share is 1/n of the value: for
+// what is added to terms of a sum and would count once a rank.
 // Equal layouts, and any row on an axis of one rank, return the tensor itself. A shard may be of any form (plain and
 // uneven, heads, heads with replicas, packed); where pieces are replicated, piece_map.h says who holds the gradient.
 // Stage before: collective (AxisGroup). Stage after: apply, which runs moves at module boundaries.

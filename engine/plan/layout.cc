@@ -26,7 +26,7 @@ std::string ShardText(const Layout& layout, bool with_heads) {
 std::string Text(const Layout& layout, bool with_heads) {
   switch (layout.kind) {
     case LayoutKind::kReplicate: return "replicate";
-    case LayoutKind::kShared: return "shared";
+    case LayoutKind::kShared: return layout.last > 0 ? "shared_last(" + std::to_string(layout.last) + ")" : "shared";
     case LayoutKind::kPartial: return "partial";
     case LayoutKind::kShard: return ShardText(layout, with_heads);
   }

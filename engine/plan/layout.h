@@ -6,6 +6,8 @@
 //   shard(d)    value: pieces along dim d (torch.chunk)         gradient: pieces
 //   partial     value: terms of a sum                           gradient: the same everywhere
 //
+// `shared_last(n)` is shared in its last n features and replicate in those before (a projection that makes both).
+//
 // A shard may say what its dim is made of: `heads` (cut only between heads; fewer heads than ranks means each head on
 // axis/heads consecutive ranks) and `parts` (a fused dim, each part cut by itself); or that one rank, its `owner`, holds
 // all of the dim and the others an empty piece (an expert among experts). Which indices a rank holds follows from the
@@ -41,18 +43,23 @@ struct Layout {
   int64_t heads = 0;        // of a shard without parts: the dim is this many heads; 0: none
   std::vector<Part> parts;  // of a shard: the dim is these parts, one after the other; empty: one plain dim
   int64_t owner = -1;       // of a shard without heads and parts: the coordinate that holds all; -1: every rank a piece
+  int64_t last = 0;         // of shared: only so many features from the last one back are; 0: all
 
   static Layout Replicate() { return {}; }
-  static Layout Shared() { return {LayoutKind::kShared, 0, 0, {}, -1}; }
-  static Layout Partial() { return {LayoutKind::kPartial, 0, 0, {}, -1}; }
-  static Layout Shard(int dim, int64_t heads = 0) { return {LayoutKind::kShard, dim, heads, {}, -1}; }
-  static Layout Owned(int dim, int64_t owner) { return {LayoutKind::kShard, dim, 0, {}, owner}; }
-  static Layout Packed(int dim, std::vector<Part> parts) { return {LayoutKind::kShard, dim, 0, std::move(parts), -1}; }
+  static Layout Shared() { return {LayoutKind::kShared, 0, 0, {}, -1, 0}; }
+  static Layout SharedLast(int64_t features) { return {LayoutKind::kShared, 0, 0, {}, -1, features}; }
+  static Layout Partial() { return {LayoutKind::kPartial, 0, 0, {}, -1, 0}; }
+  static Layout Shard(int dim, int64_t heads = 0) { return {LayoutKind::kShard, dim, heads, {}, -1, 0}; }
+  static Layout Owned(int dim, int64_t owner) { return {LayoutKind::kShard, dim, 0, {}, owner, 0}; }
+  static Layout Packed(int dim, std::vector<Part> parts) {
+    return {LayoutKind::kShard, dim, 0, std::move(parts), -1, 0};
+  }
 
   // A fused dim of so many equal parts.
   static Layout PackedEqually(int dim, int count) { return Packed(dim, std::vector<Part>(static_cast<size_t>(count))); }
 
   bool is_shard() const { return kind == LayoutKind::kShard; }
+  bool is_shared_last() const { return kind == LayoutKind::kShared && last > 0; }
   // Whether it says nothing of what its dim is made of: torch.chunk's pieces.
   bool is_plain_shard() const { return is_shard() && heads == 0 && parts.empty() && owner < 0; }
   // Whether it has parts whose sizes follow from the dim.
@@ -61,7 +68,7 @@ struct Layout {
   Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 
-  // "replicate", "shared", "partial", "shard(0)", "packed(0,[64,32,32])": the word alone, as JSON prints it.
+  // "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the word alone, as JSON prints it.
   std::string ToString() const;
   // As ToString, with the rest: "shard(0,heads=8)", "shard(0,owner=3)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])"; "packed(0,2)" for
   // two equal parts. Two layouts are equal if and only if these are.

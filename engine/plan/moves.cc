@@ -21,6 +21,7 @@ Collectives CollectivesOf(MoveRow row) {
     case MoveRow::kPartialToReplicate: return {kAllReduce, kNone};
     case MoveRow::kPartialToShared: return {kAllReduce, kAllReduce};
     case MoveRow::kPartialToShard: return {kReduceScatter, kAllGather};
+    case MoveRow::kSharedToPartial: return {kNone, kNone};
   }
   return {};
 }
@@ -31,6 +32,8 @@ std::optional<MoveRow> RowOf(const Layout& from, const Layout& to) {
   using enum MoveRow;
   using K = LayoutKind;
   if (from == to) return kIdentity;
+  // Only what arrives whole can be shared in part.
+  if (to.is_shared_last() && from.kind != K::kReplicate) return std::nullopt;
   switch (from.kind) {
     case K::kReplicate:
       if (to.kind == K::kShared) return kReplicateToShared;
@@ -47,7 +50,9 @@ std::optional<MoveRow> RowOf(const Layout& from, const Layout& to) {
       if (to.kind == K::kShared) return kPartialToShared;
       if (to.kind == K::kShard) return kPartialToShard;
       break;
-    case K::kShared: break;
+    case K::kShared:
+      if (to.kind == K::kPartial && from.last == 0) return kSharedToPartial;
+      break;
   }
   return std::nullopt;
 }
@@ -59,10 +64,10 @@ std::optional<CollectiveKind> CollectiveOf(MoveRow row, Direction direction) {
 
 std::string TargetsOf(const Layout& from) {
   switch (from.kind) {
-    case LayoutKind::kReplicate: return "shared, shard(d)";
+    case LayoutKind::kReplicate: return "shared, shared_last(n), shard(d)";
     case LayoutKind::kShard: return "shared, replicate, a shard of another dim";
     case LayoutKind::kPartial: return "replicate, shared, shard(d)";
-    case LayoutKind::kShared: return "nothing else: it is what sharded compute uses";
+    case LayoutKind::kShared: return from.last == 0 ? "partial" : "nothing else: it is what sharded compute uses";
   }
   return "";
 }

@@ -21,6 +21,7 @@ enum class MoveRow : uint8_t {
   kPartialToReplicate,
   kPartialToShared,
   kPartialToShard,
+  kSharedToPartial,
 };
 
 // The row for from -> to; nothing for a pair without one.

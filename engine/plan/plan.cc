@@ -38,9 +38,10 @@ const Placement* Named(const std::map<std::string, Placement>& params, const std
 // list of names must have every member, or it does not compile.
 bool Style::operator==(const Style& other) const {
   const auto members = [](const Style& style) {
-    const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, heads, kind_styles, bare, missing] =
-        style;
-    return std::tie(name, params, vectors, kinds, inputs, outputs, after, lookup, heads, kind_styles, bare, missing);
+    const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, heads, kind_styles, bare,
+                 missing] = style;
+    return std::tie(name, params, vectors, kinds, inputs, outputs, after, lookup, route, heads, kind_styles, bare,
+                    missing);
   };
   return members(*this) == members(other);
 }
@@ -60,6 +61,11 @@ const Placement* Style::PlacementOf(const std::string& module_kind, const std::s
   return Named(kind == kinds.end() ? params : kind->second, parameter);
 }
 
+std::string ToText(const Route& route) {
+  return std::string(route.inputs ? "inputs" : "outputs") + "[ids=" + std::to_string(route.ids) +
+         ", weights=" + std::to_string(route.weights) + "]";
+}
+
 std::string ToText(const Style& style) {
   std::string out = style.name;
   if (!style.params.empty()) out += " params=" + ParamsText(style.params);
@@ -69,6 +75,7 @@ std::string ToText(const Style& style) {
   if (!style.outputs.empty()) out += " outputs=" + MovesText(style.outputs);
   if (!style.after.empty()) out += " after=[" + Join(style.after, ", ") + "]";
   if (style.lookup == Lookup::kMasked) out += " lookup=masked";
+  if (style.route) out += " route=" + ToText(*style.route);
   if (style.heads > 0) out += " heads=" + std::to_string(style.heads);
   for (const KindStyle& own : style.kind_styles) out += " " + own.kind + "={" + ToText(own.style) + "}";
   if (style.bare) out += " bare";

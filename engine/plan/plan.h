@@ -26,6 +26,16 @@ enum class Lookup : uint8_t {
   kMasked,  // ids whose row another rank owns count as zero rows
 };
 
+// Which arguments or results of a module are the ids of chosen experts and the weights of those, one of each shape.
+// Where each rank holds some of the experts, ids become those of the rank's own, from 0; the number of its own stands for
+// every other expert, whose weight becomes zero.
+struct Route {
+  bool inputs = false;  // among the arguments; else the results
+  int ids = 0;          // position
+  int weights = 0;
+  bool operator==(const Route&) const = default;
+};
+
 struct KindStyle;
 
 // What a rule does to a module it claims. C++ knows these keys only; every named style is a Lua function that fills
@@ -39,6 +49,7 @@ struct Style {
   std::vector<std::optional<Move>> outputs;                       // by position in a tuple; one tensor is 0
   std::vector<std::string> after;  // parameters kept out of the forward and added once after the first output's move
   Lookup lookup = Lookup::kPlain;
+  std::optional<Route> route;
   // Shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own.
   int64_t heads = 0;
   std::vector<KindStyle> kind_styles;  // by module kind, in place of all of this
@@ -91,6 +102,8 @@ struct Plan {
   std::string ToText() const;
 };
 
+// "outputs[ids=2, weights=1]", positions from 0.
+std::string ToText(const Route& route);
 // One line: name, parameters, inputs, outputs; equal texts mean equal styles.
 std::string ToText(const Style& style);
 

@@ -108,21 +108,24 @@ std::vector<Case> Cases() {
     });
   };
   const auto phi3 = usual({}, {.fused = "qkv_proj"}, [] { return FusedMlp(false); });
+  const std::string latent = R"(, "q_lora_rank": 6, "moe_intermediate_size": 12)";
+  const auto deepseek = [] {
+    return MakeModel({}, [](Terms terms) {
+      return std::vector<Layer>{Usual(LatentAttention(), "self_attn", Mlp()),
+                                Usual(LatentAttention(), "self_attn", ExpertsBlock(true, true, terms))};
+    });
+  };
+  const auto mixtral = [] {
+    return MakeModel({}, [](Terms terms) {
+      return std::vector<Layer>{Usual(Attention(), "self_attn", ExpertsBlock(true, false, terms)),
+                                Usual(Attention(), "self_attn", ExpertsBlock(true, false, terms))};
+    });
+  };
   return {
-      {"DeepSeek-V3", "deepseek_v3", R"(, "q_lora_rank": 6, "moe_intermediate_size": 12)",
-       [] {
-         return MakeModel({}, [](Terms terms) {
-           return std::vector<Layer>{Usual(LatentAttention(), "self_attn", Mlp()),
-                                     Usual(LatentAttention(), "self_attn", ExpertsBlock(true, true, terms))};
-         });
-       }},
-      {"Mixtral, stacked experts", "mixtral", "",
-       [] {
-         return MakeModel({}, [](Terms terms) {
-           return std::vector<Layer>{Usual(Attention(), "self_attn", ExpertsBlock(true, false, terms)),
-                                     Usual(Attention(), "self_attn", ExpertsBlock(true, false, terms))};
-         });
-       }},
+      {"DeepSeek-V3", "deepseek_v3", latent, deepseek},
+      {"DeepSeek-V3, whole experts", "deepseek_v3", latent, deepseek, {{"expert_parallel", true}}},
+      {"Mixtral, stacked experts", "mixtral", "", mixtral},
+      {"Mixtral, whole experts", "mixtral", "", mixtral, {{"expert_parallel", true}}},
       {"Qwen3.5", "qwen3_5", delta, qwen3_5},
       {"Qwen3.5, heads of the delta nets", "qwen3_5", delta, qwen3_5, {{"linear_heads", true}}, 2},
       {"Falcon-H1", "falcon_h1", "",
@@ -132,6 +135,7 @@ std::vector<Case> Cases() {
          });
        }},
       {"Nemotron-H", "nemotron_h", "", nemotron_h},
+      {"Nemotron-H, whole experts", "nemotron_h", "", nemotron_h, {{"expert_parallel", true}}},
       {"Nemotron-H, whole attention", "nemotron_h", "", nemotron_h, {{"whole_attention", true}}},
       {"Phi-3", "phi3", "", phi3},
       {"Phi-3, whole attention", "phi3", "", phi3, {{"whole_attention", true}}},

@@ -24,10 +24,12 @@ TEST_CASE("the examples of the language's page are plans") {
 
 TEST_CASE("the page names every style key and every style of stdlib") {
   const std::string page = ReadWholeFile(MOONSHARD_SOURCE_DIR "/dsl/README.md");
-  for (const char* word : {"name",    "params",    "vectors",    "kinds",         "inputs",
-                           "outputs", "after",     "heads",      "lookup",        "bare",
-                           "missing", "colwise",   "rowwise",    "vocab_rowwise", "sequence_parallel",
-                           "norm_on", "rotary_on", "replicated", "prepare_input", "prepare_output"}) {
+  for (const char* word : {"name",          "params",    "vectors",       "kinds",
+                           "inputs",        "outputs",   "after",         "heads",
+                           "lookup",        "bare",      "route",         "missing",
+                           "colwise",       "rowwise",   "vocab_rowwise", "sequence_parallel",
+                           "norm_on",       "rotary_on", "replicated",    "prepare_input",
+                           "prepare_output"}) {
     INFO(word);
     CHECK(page.find("`" + std::string(word) + "`") != std::string::npos);
   }

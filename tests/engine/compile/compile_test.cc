@@ -118,8 +118,13 @@ TEST_CASE("every row of the algebra, and no other") {
   for (const Layout& from : layouts) {
     for (const Layout& to : layouts) rows += from != to && RowOf(from, to) ? 1 : 0;
   }
-  // replicate: 1 + 2; each shard: 3; partial: 2 + 2; shared: none.
-  CHECK(rows == 3 + 6 + 4);
+  // replicate: 1 + 2; each shard: 3; partial: 2 + 2; shared: 1.
+  CHECK(rows == 3 + 6 + 4 + 1);
+  // Of features only what arrives whole is shared in part, and what is so moves nowhere.
+  for (const Layout& other : layouts) {
+    CHECK(RowOf(other, Layout::SharedLast(4)).has_value() == (other == Layout::Replicate()));
+    CHECK_FALSE(RowOf(Layout::SharedLast(4), other));
+  }
   CHECK_FALSE(RowOf(Layout::Shard(0, 4), Layout::Shard(0, 2)));
 }
 

@@ -263,6 +263,30 @@ TEST_CASE("moves between whole tensors") {
       ExpectEqual(x.grad(), weights, "gradient of partial to shared");
       ExpectCounts(*group, Direction::kForward, CollectiveKind::kAllReduce, 1, bytes, "partial to shared");
       ExpectCounts(*group, Direction::kBackward, CollectiveKind::kAllReduce, 1, bytes, "partial to shared");
+
+      // A weight that every rank has in the first features, and its own in the last two.
+      const auto in_part = [&](int64_t of) {
+        return at::cat({Weight(size, 0).narrow(-1, 0, kFeatures - 2), Weight(size, of).narrow(-1, kFeatures - 2, 2)},
+                       -1);
+      };
+      group->ClearCounts();
+      x = Leaf(rig.whole);
+      y = rig.Make(Layout::Replicate(), Layout::SharedLast(2))(x);
+      ExpectEqual(y, rig.whole, "replicate to shared_last");
+      Backward((y * in_part(rank)).sum());
+      at::Tensor want = in_part(0);
+      want.narrow(-1, kFeatures - 2, 2).copy_(weights.narrow(-1, kFeatures - 2, 2));
+      ExpectEqual(x.grad(), want, "gradient of replicate to shared_last");
+      ExpectCounts(*group, Direction::kForward, CollectiveKind::kAllReduce, 0, 0, "replicate to shared_last");
+      ExpectCounts(*group, Direction::kBackward, CollectiveKind::kAllReduce, 1, bytes / 3, "replicate to shared_last");
+
+      group->ClearCounts();
+      x = Leaf(rig.whole);
+      y = rig.Make(Layout::Shared(), Layout::Partial())(x);
+      ExpectEqual(y, rig.whole / n, "shared to partial");
+      Backward((y * Weight(size, 0)).sum());
+      ExpectEqual(x.grad(), Weight(size, 0) / n, "gradient of shared to partial");
+      Expect(group->counts() == CollectiveCounts{}, "shared to partial needs no collective");
     });
   }
 }

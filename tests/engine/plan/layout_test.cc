@@ -14,6 +14,7 @@ TEST_CASE("the words of a layout") {
   const Case cases[] = {
       {Layout::Replicate(), "replicate", "replicate"},
       {Layout::Shared(), "shared", "shared"},
+      {Layout::SharedLast(64), "shared_last(64)", "shared_last(64)"},
       {Layout::Partial(), "partial", "partial"},
       {Layout::Shard(0), "shard(0)", "shard(0)"},
       {Layout::Shard(-1), "shard(-1)", "shard(-1)"},
