@@ -5,6 +5,7 @@ assert(not opt.sequence_parallel, "sequence_parallel: Wan's blocks modulate whol
 
 return plan {
   api = 1,
+  fsdp { wrap = "blocks.*" },
   at("condition_embedder.{text,time}_embedder.linear_1", colwise {}),
   at("condition_embedder.{text,time}_embedder.linear_2", rowwise {}),
   at("condition_embedder.time_proj", colwise { output = replicate }),

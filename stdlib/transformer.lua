@@ -170,6 +170,8 @@ function transformer.ends(stream, o)
     at(prefix .. "." .. (o.norm or "norm"), norm_on(residual)),
     -- Where it is tied to the embedding, both cut the weight along dim 0.
     at(head, colwise { input = residual, output = stream.logits }),
+    -- What lies between the ends: on a mesh with dp, a layer's parameters are whole while it is used.
+    fsdp { wrap = prefix .. ".layers.*" },
   }
 end
 

@@ -57,6 +57,13 @@ constexpr auto kNames = std::to_array<NameInfo>({
     {"rotary_on", "rotary_on(layout) -> style", "a rotary embedding of hidden states with this layout"},
     {"prepare_input", "prepare_input { { from, to }, ... } -> style", "moves of the inputs, by position"},
     {"prepare_output", "prepare_output { { from, to }, ... } -> style", "moves of the outputs, by position"},
+    // Sections.
+    {"fsdp",
+     "fsdp { [wrap = pattern | { pattern... }, reshard = true | false | \"all_but_last\", gradients = \"mean\" | "
+     "\"sum\"] } -> section",
+     "parameters lie in pieces over dp_shard and are whole while the module that wrap names is used"},
+    {"ddp", "ddp { [gradients = \"mean\" | \"sum\"] } -> section",
+     "parameters are whole on the data-parallel ranks, and their gradients are averaged"},
     // What a plan can see.
     {"config", "config.field", "the model's config.json, read only; null is nil"},
     {"config:get", "config:get(key, default)", "a field, or the default where it is missing or null"},

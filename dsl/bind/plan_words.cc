@@ -36,6 +36,7 @@ class PlanReader {
         plan_.fallback = base.fallback;
         plan_.fallback_source = base.fallback_source;
       }
+      if (!plan_.data_parallel) plan_.data_parallel = base.data_parallel;
     }
     return std::move(plan_);
   }
@@ -89,6 +90,8 @@ class PlanReader {
       plan_.rules.push_back(*rule);
     } else if (const DefaultValue* fallback = Userdata<DefaultValue>::To(lua_, index)) {
       ReadDefault(*fallback);
+    } else if (const DataParallel* section = Userdata<DataParallel>::To(lua_, index)) {
+      ReadSection(*section);
     } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
       bases_.push_back(*base);
     } else if (Userdata<AssertionValue>::To(lua_, index) != nullptr) {
@@ -99,9 +102,20 @@ class PlanReader {
       BadArgument(lua_, "plan", "a style needs a pattern: at(\"...\", style)", index);
       lua_pop(lua_, 1);
     } else {
-      BadArgument(lua_, "plan", "an entry must be a rule, a list of rules, extends, default or divides", index);
+      BadArgument(lua_, "plan", "an entry must be a rule, a list of rules, a section, extends, default or divides",
+                  index);
       lua_pop(lua_, 1);
     }
+  }
+
+  void ReadSection(const DataParallel& section) {
+    if (plan_.data_parallel) {
+      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan has one fsdp or ddp", section.source);
+      d.related.push_back(plan_.data_parallel->source);
+      state_.Report(std::move(d));
+      return;
+    }
+    plan_.data_parallel = section;
   }
 
   void ReadDefault(const DefaultValue& fallback) {

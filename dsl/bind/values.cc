@@ -11,6 +11,7 @@ std::string TextOf(const PatternValue& v) {
 }
 std::string TextOf(const AssertionValue& v) { return v.text; }
 std::string TextOf(const DefaultValue& v) { return "default(" + v.style.name + ")"; }
+std::string TextOf(const DataParallel& v) { return ToText(v); }
 std::string TextOf(const Plan& v) { return "plan " + v.name; }
 std::string TextOf(const ConfigValue& v) { return v.path.empty() ? "config" : "config." + v.path; }
 std::string TextOf(const MeshValue&) { return "mesh"; }
@@ -90,6 +91,7 @@ void RegisterValues(lua_State* L) {
   RegisterValue<PatternValue>(L, "pattern");
   RegisterValue<AssertionValue>(L, "assertion");
   RegisterValue<DefaultValue>(L, "default");
+  RegisterValue<DataParallel>(L, "section");
   RegisterValue<Plan>(L, "plan");
   RegisterValue<ConfigValue>(L, "config");
   RegisterValue<MeshValue>(L, "mesh");

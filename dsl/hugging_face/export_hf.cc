@@ -48,8 +48,26 @@ Name Rowwise(const Role& role, bool embedding) {
   return Shards(in, -1) ? Name{"rowwise", ""} : NoStyleFor("input", in, role.To(role.inputs, 0));
 }
 
+// The style of a route: of a router's results, or of what experts are given.
+Name Routed(const Role& role) {
+  const Route& route = *role.route;
+  const bool router = !route.inputs && route.weights == 1 && route.ids == 2 && role.inputs.empty();
+  if (router && Is(role.To(role.outputs, 1), LayoutKind::kShared)) return {"ep_router", ""};
+  const bool experts = route.inputs && route.ids == 1 && route.weights == 2;
+  if (experts && Is(role.To(role.inputs, 0), LayoutKind::kShared) &&
+      Is(role.From(role.outputs, 0), LayoutKind::kPartial)) {
+    return {"megamoe_experts", ""};
+  }
+  return {"", "no style has this route: " + ToText(route)};
+}
+
 // Moves around parameters that are whole or have keys of their own.
 Name Moves(const Role& role) {
+  if (role.route) return Routed(role);
+  if (role.To(role.outputs, 0).is_shared_last()) return {"mla_kv_a_proj", ""};
+  if (Is(role.From(role.inputs, 0), LayoutKind::kShared) && Is(role.To(role.inputs, 0), LayoutKind::kPartial)) {
+    return {"moe_identity_expert", ""};
+  }
   const auto used = [](const std::vector<std::optional<Move>>& moves) {
     return std::ranges::any_of(moves, [](const auto& move) { return move && move->from != move->to; });
   };

@@ -16,8 +16,8 @@ namespace {
 // A layout as a Placement; "" where there is none.
 std::string PlacementText(const Layout& layout) {
   switch (layout.kind) {
-    case LayoutKind::kReplicate:
-    case LayoutKind::kShared: return "Replicate()";
+    case LayoutKind::kReplicate: return "Replicate()";
+    case LayoutKind::kShared: return layout.last > 0 ? "" : "Replicate()";
     case LayoutKind::kPartial: return "Partial()";
     case LayoutKind::kShard: return layout.parts.empty() ? "Shard(" + std::to_string(layout.dim) + ")" : "";
   }
@@ -72,6 +72,13 @@ Expression Moves(const Role& role) {
   if (std::ranges::any_of(role.inputs, only_shared)) {
     return {"", "a plain tensor whose gradient is summed has no placement there"};
   }
+  if (role.route) return {"", "no style tells a rank which chosen experts are its own"};
+  const auto share = [](const std::optional<Move>& move) {
+    return move && move->from[MeshAxis::kTp].kind == LayoutKind::kShared && move->from != move->to;
+  };
+  if (std::ranges::any_of(role.inputs, share) || std::ranges::any_of(role.outputs, share)) {
+    return {"", "no style makes a rank's share of a whole tensor"};
+  }
   std::vector<std::string> arguments;
   const bool in = Used(role.inputs);
   const bool out = Used(role.outputs);
@@ -84,7 +91,7 @@ Expression Moves(const Role& role) {
   bool good = true;
   if (in) good = add("input_layouts", "desired_input_layouts", role.inputs) && good;
   if (out) good = add("output_layouts", "desired_output_layouts", role.outputs) && good;
-  if (!good) return {"", "pieces of several parts cannot be a placement"};
+  if (!good) return {"", "what differs by part of the features cannot be a placement"};
   const std::string name = in && out ? "PrepareModuleInputOutput" : in ? "PrepareModuleInput" : "PrepareModuleOutput";
   if (in) arguments.emplace_back(out ? "use_local_input=True" : "use_local_output=True");
   return {name + "(" + Join(arguments, ", ") + ")", ""};

@@ -16,6 +16,7 @@ class Reader {
   Role Read() {
     role_.inputs = steps_.inputs;
     role_.outputs = steps_.outputs;
+    role_.route = steps_.route;
     if (!CheckAxes() || !CheckReplicas()) return role_;
     const Parameter* weight = Find("weight");
     const Layout weight_layout = LayoutOf("weight");
@@ -65,8 +66,15 @@ class Reader {
     const auto only_tp = [](const std::optional<Move>& move) {
       return !move || (move->from.only_tp() && move->to.only_tp());
     };
-    const bool good = std::ranges::all_of(steps_.params, &Placement::only_tp) &&
-                      std::ranges::all_of(steps_.inputs, only_tp) && std::ranges::all_of(steps_.outputs, only_tp);
+    // What fsdp and ddp make of parameters is said beside such plans, not in them.
+    const auto of_tp = [this](Placement placement) {
+      if (plan_.plan->data_parallel) {
+        placement[MeshAxis::kDpShard] = placement[MeshAxis::kDpReplicate] = Layout::Replicate();
+      }
+      return placement.only_tp();
+    };
+    const bool good = std::ranges::all_of(steps_.params, of_tp) && std::ranges::all_of(steps_.inputs, only_tp) &&
+                      std::ranges::all_of(steps_.outputs, only_tp);
     if (!good) Other("it is sharded on another axis than tp");
     return good;
   }
@@ -95,7 +103,7 @@ class Reader {
         return !move || (move->from == move->to && !move->from[MeshAxis::kTp].is_shard());
       });
     };
-    const bool still = idle(role_.inputs) && idle(role_.outputs);
+    const bool still = idle(role_.inputs) && idle(role_.outputs) && !role_.route;
     if (!summed) return Of(still ? Role::Kind::kNothing : Role::Kind::kMoves);
     if (still) return Of(Role::Kind::kSummedGradient);
     const Layout in = role_.From(role_.inputs, 0);

@@ -28,6 +28,7 @@ struct Role {
   std::string why;                          // of kOther
   std::vector<std::optional<Move>> inputs;  // moves that do something or say what is there, by position
   std::vector<std::optional<Move>> outputs;
+  std::optional<Route> route;
   struct Bare {
     std::string name;
     Layout layout;

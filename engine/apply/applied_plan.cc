@@ -11,10 +11,14 @@
 
 #include "engine/apply/pieces_of_tensor.h"
 #include "engine/apply/planned_boundary.h"
+#include "engine/apply/preflight.h"
+#include "engine/apply/units.h"
 #include "engine/collective/agree.h"
 #include "engine/compile/cost.h"
+#include "engine/compile/data_parallel.h"
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
+#include "engine/fsdp/unit_boundary.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/nn/defer_init.h"
 
@@ -31,65 +35,13 @@ struct AppliedPlan::State {
   std::map<MeshAxis, std::shared_ptr<AxisGroup>> groups;
   std::map<GradientGroup, std::shared_ptr<AxisGroup>> gradient_groups;
   std::vector<LiveParameter> parameters;
-  std::shared_ptr<GradientSum> gradient_sum = std::make_shared<GradientSum>();
+  std::shared_ptr<BackwardEnd> backward_end = std::make_shared<BackwardEnd>();
+  std::shared_ptr<GradientSum> gradient_sum = std::make_shared<GradientSum>(backward_end);
+  std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
 };
 
 namespace {
-
-Diagnostic NotSupported(const std::string& message, const std::string& path, const SourceSpan& where = {}) {
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message, where);
-  d.path = path;
-  return d;
-}
-
-// What is checked before the ranks talk to each other; the same on every rank.
-class Preflight {
- public:
-  Preflight(const LiveTree& live, const CompiledPlan& plan) : live_(live), plan_(plan) {}
-
-  Diagnostics Run() {
-    Check(live_.tree == plan_.tree, "the plan was compiled against another tree");
-    for (size_t m = 0; m < live_.modules.size(); ++m) {
-      const Module& module = plan_.tree->modules()[m];
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      for (size_t p = 0; p < steps.params.size(); ++p) CheckAxes(steps.params[p], module, m, p);
-      CheckMissing(steps, module);
-      if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
-        out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
-        return out_;
-      }
-    }
-    return out_;
-  }
-
- private:
-  // What a style has that cannot be run yet would be left out of the step in silence.
-  void CheckMissing(const ModuleSteps& steps, const Module& module) {
-    if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
-    const SourceSpan where =
-        steps.is_fallback ? plan_.plan->fallback_source : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
-    out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path, where));
-  }
-
-  void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {
-    for (MeshAxis axis : kMeshAxes) {
-      if (axis == MeshAxis::kTp || plan_.mesh.size(axis) == 1 || placement[axis] == Layout::Replicate()) continue;
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      const SourceSpan where =
-          steps.rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
-      const std::string name = plan_.tree->parameters(module)[p].name;
-      Diagnostic d = NotSupported("parameters are applied on axis tp only", module.path + "." + name, where);
-      d.declared = placement.ToText();
-      d.required = "replicate on axis " + std::string(ToString(axis));
-      out_.push_back(std::move(d));
-    }
-  }
-
-  const LiveTree& live_;
-  const CompiledPlan& plan_;
-  Diagnostics out_;
-};
 
 // Size of the dim that a layout of an input or output shards, where it is one of features; -1 where only the run tells.
 int64_t FeatureSize(const Layout& layout, int64_t features) {
@@ -109,10 +61,11 @@ class Applier {
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     AskModules();
     CutParameters();
+    MakeUnits();
+    SumGradients();
     for (size_t m = 0; m < boundaries_.size(); ++m) {
       if (boundaries_[m]) s_.live.hooks[m]->SetBoundary(boundaries_[m]);
     }
-    SumGradients();
   }
 
  private:
@@ -142,6 +95,9 @@ class Applier {
       for (uint32_t p = 0; p < s_.live.tensors[m].size(); ++p) {
         const Placement& placement = s_.plan.StepsOf(m).params[p];
         for (const GradientTerm& term : TermsOf(s_.plan.tree->At({m, p}).shape, placement)) sums.insert(term.group);
+        for (MeshAxis axis : kMeshAxes) {
+          if (placement[axis].is_shard() && s_.plan.mesh.size(axis) > 1) axes.insert(axis);
+        }
       }
     }
     for (MeshAxis axis : axes) s_.groups[axis] = AxisGroup::Make(s_.mesh, axis, options_.check, s_.counts);
@@ -281,7 +237,7 @@ class Applier {
   Interval RowsOf(size_t m, int64_t total) const {
     const ModuleTree::Signature& signature = s_.plan.tree->parameters(ModuleAt(m));
     const auto weight = std::ranges::find(signature, "weight", &Parameter::name) - signature.begin();
-    const Placement& placement = s_.plan.StepsOf(m).params[static_cast<size_t>(weight)];
+    const Placement placement = Gathered(s_.plan.StepsOf(m).params[static_cast<size_t>(weight)]);
     const std::vector<Interval> rows = LocalIntervals({total}, placement, s_.plan.mesh, s_.mesh.rank()).front();
     return rows.empty() ? Interval{total, 0} : rows.front();
   }
@@ -336,9 +292,23 @@ class Applier {
     return CutPiece(parameter.tensor, dims).to(s_.mesh.device());
   }
 
+  void MakeUnits() {
+    if (s_.plan.units.empty()) return;
+    s_.units = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard), s_.backward_end,
+                                    s_.gradient_sum);
+    for (size_t u = 0; u < s_.units.size(); ++u) {
+      const std::string& path = s_.plan.units[u].path;
+      std::shared_ptr<Boundary>& boundary = boundaries_[static_cast<size_t>(s_.plan.tree->Find(path))];
+      boundary = std::make_shared<UnitBoundary>(s_.units[u], boundary,
+                                                path.empty() ? s_.units : std::vector<std::shared_ptr<Unit>>{});
+    }
+  }
+
   void SumGradients() {
+    const bool whole = s_.plan.units.empty();
     for (const LiveParameter& parameter : s_.parameters) {
       if (parameter.is_buffer) continue;
+      const bool of_unit = !whole && !parameter.shape.empty();
       for (const GradientTerm& term : TermsOf(parameter.shape, parameter.placement)) {
         const std::shared_ptr<AxisGroup>& group = s_.gradient_groups.at(term.group);
         if (term.dim < 0) {
@@ -347,6 +317,7 @@ class Applier {
           s_.gradient_sum->Add(parameter.tensor, group, term.dim, term.begin, term.length);
         }
       }
+      if (!of_unit) s_.gradient_sum->Scale(parameter.tensor, MeanScale(s_.plan));
     }
   }
 
@@ -363,7 +334,7 @@ AppliedPlan::~AppliedPlan() = default;
 std::shared_ptr<AppliedPlan> AppliedPlan::Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
                                                 const ApplyOptions& options) {
   Check(plan.mesh == mesh.shape(), "the plan was compiled for another mesh");
-  Diagnostics wrong = Preflight(live, plan).Run();
+  Diagnostics wrong = CheckApplicable(live, plan);
   if (HasErrors(wrong)) throw PlanError(std::move(wrong));
   Agree(mesh, "the compiled plan", plan.CanonicalText());
   auto state = std::make_unique<State>(std::move(plan), mesh);
@@ -380,6 +351,12 @@ const CompiledPlan& AppliedPlan::plan() const { return state_->plan; }
 const DeviceMesh& AppliedPlan::mesh() const { return state_->mesh; }
 const std::vector<LiveParameter>& AppliedPlan::parameters() const { return state_->parameters; }
 AxisGroup& AppliedPlan::group(MeshAxis axis) const { return *state_->groups.at(axis); }
+bool AppliedPlan::has_group(MeshAxis axis) const { return state_->groups.contains(axis); }
+
+void AppliedPlan::SetGradientSync(bool sync) {
+  for (const std::shared_ptr<Unit>& unit : state_->units) unit->SetGradientSync(sync);
+  state_->gradient_sum->SetSums(sync);
+}
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 void AppliedPlan::ClearCounts() { *state_->counts = {}; }
 

@@ -41,7 +41,7 @@ class AppliedPlan {
   // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever throws,
   // the model is whole as before. `live` is the tree that `plan` was compiled against. Parameters go to the mesh's
   // device; those made under DeferInit get storage for this rank's piece and no values: load or initialise them next.
-  // Collective over the mesh. Throws PlanError: kNotSupported (sharding on an axis other than tp, a style of which
+  // Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis other than tp without fsdp or ddp, a style of which
   // something is missing, a plan applied twice),
   // kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in some rows that it cannot do),
   // kRanksDisagree, kRankLost.
@@ -58,6 +58,11 @@ class AppliedPlan {
 
   // The group of an axis above 1 that the plan uses; tp always.
   AxisGroup& group(MeshAxis axis) const;
+  bool has_group(MeshAxis axis) const;
+
+  // false: gradients of the next backwards wait, unsummed and unscaled, until a backward under true brings all of them
+  // to .grad with one communication. For micro-batches of one step; the same on every rank.
+  void SetGradientSync(bool sync);
 
   // What the collectives of this rank were since the last Clear: moves and gradient sums.
   CollectiveCounts counts() const;

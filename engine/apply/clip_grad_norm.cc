@@ -1,25 +1,29 @@
 #include "engine/apply/clip_grad_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
-#include <ATen/ops/scalar_tensor.h>
-#include <c10/core/GradMode.h>
+#include <ATen/ATen.h>
 
 #include "engine/compile/gradient_terms.h"
 
 namespace moonshard {
 namespace {
 
-// What this rank counts of its gradient: of ranks that hold the same piece, the first speaks for it. Undefined: nothing.
+// What this rank counts of a gradient: of ranks that hold the same piece, the first speaks for it. Undefined: nothing.
 at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model) {
   at::Tensor grad = parameter.tensor.grad();
   if (parameter.is_buffer || !grad.defined()) return {};
-  const int64_t coordinate = model.mesh().coordinate(MeshAxis::kTp);
-  if (!parameter.placement[MeshAxis::kTp].is_shard()) return coordinate == 0 ? grad : at::Tensor();
+  for (MeshAxis axis : kMeshAxes) {
+    // Along an axis without a group nothing is combined: every rank counts for itself.
+    if (!model.has_group(axis)) continue;
+    if (!parameter.placement[axis].is_shard() && model.mesh().coordinate(axis) != 0) return {};
+  }
   bool own = false;
   for (const GradientTerm& term :
        GradientTermsOf(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank())) {
-    if (coordinate % term.group.ranks == 0) continue;
+    if (!parameter.placement[term.group.axis].is_shard()) continue;
+    if (model.mesh().coordinate(term.group.axis) % term.group.ranks == 0) continue;
     if (term.dim < 0) return {};
     if (!own) grad = grad.clone();
     own = true;
@@ -28,32 +32,42 @@ at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model) {
   return grad;
 }
 
-}  // namespace
-
-double GradNorm(const AppliedPlan& model) {
-  const c10::NoGradGuard no_grad;
-  double sum = 0;
-  for (const LiveParameter& parameter : model.parameters()) {
-    const at::Tensor grad = Counted(parameter, model);
-    if (!grad.defined()) continue;
-    const double norm = grad.norm(2, c10::kDouble).item<double>();
-    sum += norm * norm;
-  }
-  if (model.plan().mesh.size(MeshAxis::kTp) > 1) {
-    static const CollectiveLabel label("gradient norm");
+// Over all ranks of the mesh that work together.
+double Combine(const AppliedPlan& model, double local, bool largest) {
+  static const CollectiveLabel label("gradient norm");
+  for (MeshAxis axis : kMeshAxes) {
+    if (model.plan().mesh.size(axis) == 1 || !model.has_group(axis)) continue;
+    AxisGroup& group = model.group(axis);
     CollectiveUse use;
     use.direction = Direction::kBackward;
     use.label = &label;
-    const at::Tensor local =
-        at::scalar_tensor(sum, at::TensorOptions().dtype(c10::kDouble).device(model.mesh().device()));
-    sum = model.group(MeshAxis::kTp).AllReduce(local, use).item<double>();
+    const at::Tensor mine = at::full({1}, local, at::TensorOptions().dtype(at::kDouble).device(model.mesh().device()));
+    const at::Tensor all = group.AllGather(mine, use);
+    local = (largest ? all.max() : all.sum()).item<double>();
   }
-  return std::sqrt(sum);
+  return local;
 }
 
-double ClipGradNorm(AppliedPlan& model, double max_norm) {
-  const c10::NoGradGuard no_grad;
-  const double norm = GradNorm(model);
+}  // namespace
+
+double GradNorm(const AppliedPlan& model, double p) {
+  const at::NoGradGuard no_grad;
+  const bool largest = std::isinf(p);
+  double local = 0;
+  for (const LiveParameter& parameter : model.parameters()) {
+    const at::Tensor grad = Counted(parameter, model);
+    if (!grad.defined() || grad.numel() == 0) continue;
+    const double norm = grad.norm(p, at::kDouble).item<double>();
+    // A NaN stays one: std::max would drop it.
+    local = largest ? (std::isnan(norm) || norm > local ? norm : local) : local + std::pow(norm, p);
+  }
+  const double all = Combine(model, local, largest);
+  return largest ? all : std::pow(all, 1 / p);
+}
+
+double ClipGradNorm(AppliedPlan& model, double max_norm, double p) {
+  const at::NoGradGuard no_grad;
+  const double norm = GradNorm(model, p);
   const double scale = max_norm / (norm + 1e-6);
   if (scale < 1 || !std::isfinite(norm)) {
     for (const LiveParameter& parameter : model.parameters()) {

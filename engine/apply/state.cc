@@ -26,40 +26,67 @@ std::map<std::string, at::Tensor> LocalState(const AppliedPlan& model) {
   return out;
 }
 
+namespace {
+
+// The axes along which a parameter lies in pieces, outermost first, with their groups.
+std::vector<MeshAxis> CutAxes(const AppliedPlan& model, const LiveParameter& parameter) {
+  std::vector<MeshAxis> axes;
+  for (MeshAxis axis : kMeshAxes) {
+    if (parameter.placement[axis].is_shard() && model.plan().mesh.size(axis) > 1) axes.push_back(axis);
+  }
+  return axes;
+}
+
+// The ranks that hold the pieces: every place along `axes`, the rest as `rank` has it; the last axis counts fastest.
+std::vector<int64_t> HoldersOf(const MeshShape& mesh, int64_t rank, const std::vector<MeshAxis>& axes) {
+  std::vector<int64_t> holders = {rank};
+  for (MeshAxis axis : axes) {
+    std::vector<int64_t> more;
+    for (int64_t holder : holders) {
+      for (int64_t place : mesh.GroupOf(holder, axis)) more.push_back(place);
+    }
+    holders = std::move(more);
+  }
+  return holders;
+}
+
+}  // namespace
+
 at::Tensor GatherWhole(const AppliedPlan& model, const LiveParameter& parameter, const at::Tensor& piece) {
   const c10::NoGradGuard no_grad;
-  const MeshShape& shape = model.plan().mesh;
-  const int64_t ranks = shape.size(MeshAxis::kTp);
-  const bool sharded = parameter.placement[MeshAxis::kTp].is_shard() && ranks > 1;
-  AxisGroup& group = model.group(MeshAxis::kTp);
+  const MeshShape& mesh = model.plan().mesh;
   const CollectiveLabel label("gathering " + parameter.path);
   // Whether there is anything to gather is for all ranks together to say.
-  if (ranks > 1) {
-    const std::vector<int64_t> defined = group.ExchangeNumbers(piece.defined() ? 1 : 0, label);
-    if (std::ranges::count(defined, 1) == 0) return {};
-  } else if (!piece.defined()) {
-    return {};
+  bool defined = piece.defined();
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) == 1 || !model.has_group(axis)) continue;
+    const std::vector<int64_t> everywhere = model.group(axis).ExchangeNumbers(defined ? 1 : 0, label);
+    defined = std::ranges::count(everywhere, 1) > 0;
   }
-  if (!sharded) return piece.defined() ? piece.detach().cpu().clone() : at::zeros(parameter.shape);
+  if (!defined) return {};
+  const std::vector<MeshAxis> axes = CutAxes(model, parameter);
+  if (axes.empty()) return piece.defined() ? piece.detach().cpu().clone() : at::zeros(parameter.shape);
 
-  const int64_t first = model.mesh().rank() - model.mesh().coordinate(MeshAxis::kTp);
+  const std::vector<int64_t> holders = HoldersOf(mesh, model.mesh().rank(), axes);
   int64_t most = 0;
-  for (int64_t r = 0; r < ranks; ++r) {
-    most = std::max(most, Elements(LocalShape(parameter.shape, parameter.placement, shape, first + r)));
+  for (int64_t holder : holders) {
+    most = std::max(most, Elements(LocalShape(parameter.shape, parameter.placement, mesh, holder)));
   }
-  const at::TensorOptions options = parameter.tensor.options().requires_grad(false);
-  at::Tensor padded = at::zeros({most}, options);
-  if (piece.defined()) padded.narrow(0, 0, piece.numel()).copy_(piece.detach().reshape({-1}));
-  CollectiveUse use;
-  use.label = &label;
-  use.shape = parameter.shape;
-  const at::Tensor gathered = group.AllGather(padded, use).cpu();
-  at::Tensor whole = at::empty(parameter.shape, options.device(c10::kCPU));
-  for (int64_t r = 0; r < ranks; ++r) {
-    const std::vector<std::vector<Interval>> dims =
-        LocalIntervals(parameter.shape, parameter.placement, shape, first + r);
-    const std::vector<int64_t> local = LocalShape(parameter.shape, parameter.placement, shape, first + r);
-    PutPiece(whole, gathered.narrow(0, r * most, Elements(local)).view(local), dims);
+  at::Tensor gathered = at::zeros({most}, parameter.tensor.options().requires_grad(false));
+  if (piece.defined()) gathered.narrow(0, 0, piece.numel()).copy_(piece.detach().reshape({-1}));
+  // The innermost axis first, so that the blocks end in the order of `holders`.
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+    CollectiveUse use;
+    use.label = &label;
+    use.shape = parameter.shape;
+    gathered = model.group(*axis).AllGather(gathered, use);
+  }
+  gathered = gathered.cpu();
+  at::Tensor whole = at::empty(parameter.shape, gathered.options());
+  for (size_t h = 0; h < holders.size(); ++h) {
+    const auto dims = LocalIntervals(parameter.shape, parameter.placement, mesh, holders[h]);
+    const std::vector<int64_t> local = LocalShape(parameter.shape, parameter.placement, mesh, holders[h]);
+    PutPiece(whole, gathered.narrow(0, static_cast<int64_t>(h) * most, Elements(local)).view(local), dims);
   }
   return whole;
 }

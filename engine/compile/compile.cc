@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "engine/base/text.h"
+#include "engine/compile/data_parallel.h"
 #include "engine/compile/fused_as_one.h"
 #include "engine/compile/resolve.h"
 
@@ -43,6 +44,7 @@ class Compiler {
     CheckMissing();
     CheckFusedAsOne(out_, diagnostics_);
     CheckTies();
+    if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
     CheckAxes();
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
     out_.findings = diagnostics_;

@@ -27,6 +27,12 @@ void AddMoves(std::string& out, const char* label, const std::vector<std::option
   out += "]";
 }
 
+std::string TextOf(const ShardedUnit& unit, const ModuleTree& tree) {
+  std::string out = "unit " + (unit.path.empty() ? "(root)" : unit.path) + (unit.reshard ? " reshard" : "");
+  for (ParamRef ref : unit.params) out += " " + tree.PathOf(ref);
+  return out + "\n";
+}
+
 }  // namespace
 
 bool ModuleSteps::needs_calls() const {
@@ -63,6 +69,8 @@ std::string CompiledPlan::CanonicalText() const {
     if (tree->signatures()[s.signature].empty() && !s.needs_calls()) continue;
     out += tree->modules()[m].path + " " + texts[steps_of[m]] + "\n";
   }
+  if (plan->data_parallel) out += moonshard::ToText(*plan->data_parallel) + "\n";
+  for (const ShardedUnit& unit : units) out += TextOf(unit, *tree);
   return out;
 }
 
@@ -83,6 +91,7 @@ std::string CompiledPlan::ToText() const {
     if (s.style.empty() && tree->parameters(module).empty()) continue;
     out += (module.path.empty() ? "(root)" : module.path) + " " + moonshard::ToText(s, tree->parameters(module)) + "\n";
   }
+  for (const ShardedUnit& unit : units) out += TextOf(unit, *tree);
   return out;
 }
 

@@ -39,12 +39,22 @@ struct ModuleSteps {
   bool operator==(const ModuleSteps&) const = default;
 };
 
+// Modules whose parameters are gathered and cut again together: one all-gather before it is used, one reduce-scatter of
+// their gradients.
+struct ShardedUnit {
+  std::string path;              // of the module; "": the root
+  std::vector<ParamRef> params;  // of it and of what it holds, but for those of units within; ties once; tree order
+  bool reshard = true;           // goes back to pieces after its forward
+  bool operator==(const ShardedUnit&) const = default;
+};
+
 struct CompiledPlan {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
   MeshShape mesh;
   std::vector<ModuleSteps> steps;     // distinct ones
   std::vector<uint32_t> steps_of;     // per module of the tree: index into steps
+  std::vector<ShardedUnit> units;     // of fsdp, where dp_shard has ranks to share with; in tree order
   std::vector<int64_t> rule_matches;  // per rule: modules or parameters it claims
   Diagnostics findings;               // warnings and notes of all stages so far
 

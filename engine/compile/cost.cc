@@ -6,6 +6,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "engine/compile/data_parallel.h"
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
 #include "engine/compile/sharded.h"
@@ -21,7 +22,8 @@ bool CutsSequence(const std::optional<Move>& move) {
 
 class Counter {
  public:
-  Counter(const CompiledPlan& plan, Tokens tokens) : plan_(plan), tokens_(tokens.batch * tokens.sequence) {}
+  Counter(const CompiledPlan& plan, int64_t rank, Tokens tokens)
+      : plan_(plan), rank_(rank), tokens_(tokens.batch * tokens.sequence) {}
 
   CollectiveCounts Count() {
     const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(plan_);
@@ -33,6 +35,7 @@ class Counter {
       for (const std::optional<Move>& move : steps.outputs) Add(move, steps.out_features, DTypeOf(m));
     }
     CountGradientSums();
+    CountUnits();
     return counts_;
   }
 
@@ -64,9 +67,9 @@ class Counter {
       for (uint32_t p = 0; p < steps.params.size(); ++p) {
         const Parameter& parameter = plan_.tree->At({m, p});
         if (parameter.is_buffer || repeats.contains({m, p})) continue;
-        for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, 0)) {
+        for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
           int64_t elements = 1;
-          std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, 0);
+          std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
           if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
           for (int64_t size : local) elements *= size;
           // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
@@ -77,7 +80,27 @@ class Counter {
     for (const auto& [key, sum] : bytes) counts_.Add(Direction::kBackward, CollectiveKind::kAllReduce, sum);
   }
 
+  // A unit is gathered once a dtype in forward, again in backward where it went back to pieces, and its gradients are cut.
+  void CountUnits() {
+    for (const ShardedUnit& unit : plan_.units) {
+      std::map<DType, int64_t> bytes;
+      for (ParamRef ref : unit.params) {
+        const Parameter& parameter = plan_.tree->At(ref);
+        const Placement placement = Gathered(plan_.StepsOf(ref.module).params[ref.param]);
+        int64_t elements = 1;
+        for (int64_t size : LocalShape(parameter.shape, placement, plan_.mesh, rank_)) elements *= size;
+        bytes[parameter.dtype] += BytesOf(parameter.dtype, elements);
+      }
+      for (const auto& [dtype, of_unit] : bytes) {
+        counts_.Add(Direction::kForward, CollectiveKind::kAllGather, of_unit);
+        if (unit.reshard) counts_.Add(Direction::kBackward, CollectiveKind::kAllGather, of_unit);
+        counts_.Add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit);
+      }
+    }
+  }
+
   const CompiledPlan& plan_;
+  int64_t rank_;
   int64_t tokens_;
   CollectiveCounts counts_;
 };
@@ -135,7 +158,7 @@ PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens
     }
   }
   if (!tokens) tokens = Tokens{1, cuts_sequence ? plan.mesh.size(MeshAxis::kTp) : 1};
-  totals.collectives = Counter(plan, *tokens).Count();
+  totals.collectives = Counter(plan, rank, *tokens).Count();
   return totals;
 }
 

@@ -1,5 +1,7 @@
 #include "engine/compile/gradient_terms.h"
 
+#include <ranges>
+
 #include "engine/plan/pieces.h"
 
 namespace moonshard {
@@ -27,17 +29,20 @@ std::vector<GradientTerm> TermsOfShard(const Layout& layout, int64_t size, MeshA
 
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank) {
-  for (MeshAxis axis : kMeshAxes) {
+  std::vector<GradientTerm> out;
+  for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
     const Layout& layout = placement[axis];
     const int64_t ranks = mesh.size(axis);
     if (ranks == 1) continue;
-    if (layout.kind == LayoutKind::kShared) return {{GradientGroup{axis, ranks}}};
-    if (!layout.is_shard()) continue;
-    std::vector<GradientTerm> terms =
-        TermsOfShard(layout, shape[static_cast<size_t>(layout.dim)], axis, ranks, mesh.Coordinate(rank, axis));
-    if (!terms.empty()) return terms;
+    if (layout.kind == LayoutKind::kShared) {
+      out.push_back({GradientGroup{axis, ranks}});
+    } else if (layout.is_shard() && (axis == MeshAxis::kTp || !layout.is_plain_shard())) {
+      const std::vector<GradientTerm> terms =
+          TermsOfShard(layout, shape[static_cast<size_t>(layout.dim)], axis, ranks, mesh.Coordinate(rank, axis));
+      out.insert(out.end(), terms.begin(), terms.end());
+    }
   }
-  return {};
+  return out;
 }
 
 }  // namespace moonshard

@@ -28,7 +28,7 @@ struct GradientTerm {
 
 // Of a parameter of this whole shape on `rank` of the mesh: for a `shared` one the axis, for heads that are fewer than
 // ranks the ranks that hold the same head. Empty where the gradient needs no sum. Every rank has as many terms of the same
-// groups and lengths. Of several axes only the first that needs a sum is looked at. The placement has been compiled.
+// groups and lengths. Several axes bring a term each, tp's first. The placement has been compiled.
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank);
 

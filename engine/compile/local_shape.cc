@@ -1,6 +1,7 @@
 #include "engine/compile/local_shape.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace moonshard {
 namespace {
@@ -32,7 +33,7 @@ std::vector<std::vector<Interval>> LocalIntervals(const std::vector<int64_t>& sh
                                                   const MeshShape& mesh, int64_t rank) {
   std::vector<std::vector<Interval>> out;
   for (int64_t size : shape) out.push_back({{0, size}});
-  for (MeshAxis axis : kMeshAxes) {
+  for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
     const Layout& layout = placement[axis];
     if (!layout.is_shard() || mesh.size(axis) == 1) continue;
     std::vector<Interval>& dim = out.at(static_cast<size_t>(layout.dim));

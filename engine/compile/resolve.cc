@@ -1,6 +1,7 @@
 #include "engine/compile/resolve.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "engine/base/text.h"
 #include "engine/plan/moves.h"
@@ -237,7 +238,8 @@ void ResolveLookup(const Style& style, const Landing& landing, const ModuleSteps
 
 // The experts are counted by the first dim of the module's own parameters: a router's rows, or stacked experts. Which of
 // them a rank owns is torch.chunk's piece, and must be that of stacked experts too.
-void ResolveRoute(const Style& style, const Landing& landing, ModuleSteps& steps, Diagnostics& diagnostics) {
+void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+                  Diagnostics& diagnostics) {
   if (!style.route) return;
   size_t counted = 0;
   for (size_t i = 0; i < landing.signature->size(); ++i) {
@@ -258,6 +260,15 @@ void ResolveRoute(const Style& style, const Landing& landing, ModuleSteps& steps
     steps.experts = parameter.shape[0];
     ++counted;
   }
+  const auto pieces = DimPieces::Make(Layout::Shard(0), steps.experts, mesh.size(MeshAxis::kTp));
+  if (counted > 0 && pieces.ok() && pieces.value().length(mesh.size(MeshAxis::kTp) - 1) == 0) {
+    Diagnostic d = At(
+        landing, Finding::kStyleDoesNotFit,
+        "route of style '" + style.name + "' leaves ranks of tp without an expert of '" + landing.module->path + "'");
+    d.declared = std::to_string(steps.experts) + " experts on " + std::to_string(mesh.size(MeshAxis::kTp)) + " ranks";
+    d.required = "an expert on each: as many on every rank, the last one with fewer";
+    diagnostics.push_back(std::move(d));
+  }
   if (counted == 0) {
     steps.missing = "the number of experts does not follow from the parameters of '" + landing.module->path + "'";
     return;
@@ -271,7 +282,7 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
                       Diagnostics& diagnostics) {
   const auto rank = static_cast<int>(parameter.shape.size());
   std::vector<int64_t> sizes = parameter.shape;
-  for (MeshAxis axis : kMeshAxes) {
+  for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
     Layout& layout = placement[axis];
     if (layout.kind == LayoutKind::kPartial) {
       Diagnostic d = At(landing, Finding::kNoSuchMove, "a parameter cannot be partial");
@@ -351,7 +362,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   }
   if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);
   ResolveLookup(style, landing, steps, diagnostics);
-  ResolveRoute(style, landing, steps, diagnostics);
+  ResolveRoute(style, landing, mesh, steps, diagnostics);
   if (steps.needs_calls() && !landing.module->hookable) {
     const std::string kind = landing.module->kind.empty() ? "its class" : "'" + landing.module->kind + "'";
     Diagnostic d = At(

@@ -125,10 +125,17 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
     if (plan.mesh.size(axis) > 1) mesh[ToString(axis)] = plan.mesh.size(axis);
   }
   if (mesh.empty()) mesh["tp"] = 1;
+  JsonValue::Array units;
+  for (const ShardedUnit& unit : plan.units) {
+    JsonValue::Array params;
+    for (ParamRef ref : unit.params) params.emplace_back(plan.tree->PathOf(ref));
+    units.emplace_back(
+        JsonValue::Object{{"module", unit.path}, {"reshard", unit.reshard}, {"params", std::move(params)}});
+  }
   const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
   JsonValue::Array findings;
   for (const Diagnostic& d : plan.findings) findings.push_back(ToJson(d));
-  return JsonValue::Object{
+  JsonValue::Object out = {
       {"format_version", kExplainFormatVersion},
       {"plan", plan.plan->name},
       {"plan_hash", plan.Hash()},
@@ -143,6 +150,8 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
                                    {"collectives", ToJson(totals.collectives)}}},
       {"findings", std::move(findings)},
   };
+  if (!units.empty()) out["units"] = std::move(units);
+  return out;
 }
 
 }  // namespace moonshard

@@ -81,6 +81,24 @@ void AddDirection(std::string& out, const CollectiveCounts& counts, Direction di
   out += "  " + std::string(ToString(direction)) + ": " + (kinds.empty() ? "none" : Join(kinds, ", ")) + "\n";
 }
 
+void AddUnits(std::string& out, const CompiledPlan& plan) {
+  if (plan.units.empty()) return;
+  out += "\nfsdp over " + std::to_string(plan.mesh.size(MeshAxis::kDpShard)) + " ranks, whole while used:\n";
+  for (const bool reshard : {false, true}) {
+    std::vector<std::string> paths;
+    for (const ShardedUnit& unit : plan.units) {
+      if (unit.reshard != reshard) continue;
+      if (unit.path.empty()) {
+        out += "    (root)  the rest, until its backward ends\n";
+      } else {
+        paths.push_back(unit.path);
+      }
+    }
+    if (paths.empty()) continue;
+    out += "    " + FoldPaths(paths) + (reshard ? "" : "  until its backward ends") + "\n";
+  }
+}
+
 }  // namespace
 
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options) {
@@ -103,6 +121,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
     for (ParamRef p : tie) out += " " + plan.tree->PathOf(p);
     out += "\n";
   }
+  AddUnits(out, plan);
   const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
   out += "\nparameters: " + std::to_string(totals.params) + " (" + std::to_string(totals.sharded_params) +
          " in sharded tensors, " + std::to_string(totals.replicated_params) + " in replicated ones)\n";

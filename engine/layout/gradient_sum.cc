@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -22,6 +21,9 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
     at::Tensor tensor;
     std::shared_ptr<autograd::Node> accumulator;  // held: without an owner autograd drops it and its hooks
     at::Tensor held_back;                         // this backward's gradient
+    at::Tensor kept;                              // those of earlier backwards that were not to be summed yet
+    double scale = 1;
+    bool handed = false;  // its gradient comes by Hand
   };
   // A part of a parameter's gradient that is summed over one group.
   struct Term {
@@ -33,16 +35,16 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
 
     at::Tensor Of(const at::Tensor& gradient) const { return dim < 0 ? gradient : gradient.narrow(dim, begin, length); }
   };
-  // Lives in the callback of one graph task: gone when that task ended, also by an exception, without running it.
-  struct Pending {};
-
   std::vector<Parameter> parameters;
   std::vector<Term> terms;
-  std::weak_ptr<Pending> pending;
+  std::shared_ptr<BackwardEnd> end;
+  bool sums = true;
   CollectiveLabel label{"the sum of the gradients of replicated parameters"};
 
+  // The index of a parameter, which is added where it is new.
+  size_t Find(const at::Tensor& parameter);
   void Arm(size_t index);
-  void Schedule();
+  void DropStale();
   at::Tensor HoldBack(size_t index, at::Tensor gradient);
   void Flush();
   void SumGroup(const std::vector<const Term*>& group_terms);
@@ -66,9 +68,16 @@ class HoldBackHook final : public autograd::FunctionPreHook {
 
 }  // namespace
 
+size_t GradientSum::State::Find(const at::Tensor& parameter) {
+  const auto found = std::ranges::find_if(parameters, [&](const Parameter& p) { return p.tensor.is_same(parameter); });
+  if (found != parameters.end()) return static_cast<size_t>(found - parameters.begin());
+  parameters.push_back({parameter, nullptr, {}, {}});
+  return parameters.size() - 1;
+}
+
 void GradientSum::State::Arm(size_t index) {
   Parameter& parameter = parameters[index];
-  if (!parameter.tensor.requires_grad()) return;
+  if (parameter.handed || !parameter.tensor.requires_grad()) return;
   std::shared_ptr<autograd::Node> accumulator = autograd::impl::grad_accumulator(parameter.tensor);
   if (accumulator == parameter.accumulator) return;
   accumulator->add_pre_hook(std::make_unique<HoldBackHook>([weak = weak_from_this(), index](at::Tensor gradient) {
@@ -78,23 +87,16 @@ void GradientSum::State::Arm(size_t index) {
   parameter.accumulator = std::move(accumulator);
 }
 
-// The outermost backward of this thread is the one that reaches a watched output or a parameter first; nested ones
-// (recomputation) find it pending and leave the sum to it.
-void GradientSum::State::Schedule() {
-  if (!pending.expired()) return;
-  for (Parameter& parameter : parameters) parameter.held_back = at::Tensor();  // of a backward that threw
-  auto token = std::make_shared<Pending>();
-  pending = token;
-  autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
-    if (const std::shared_ptr<State> state = weak.lock()) state->Flush();
-  });
+// What a backward that threw has left.
+void GradientSum::State::DropStale() {
+  for (Parameter& parameter : parameters) parameter.held_back = at::Tensor();
 }
 
 at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   if (gradient.layout() != at::kStrided) {
     throw PlanError({MakeDiagnostic(Finding::kNotSupported, "a sparse gradient of a parameter that ranks share")});
   }
-  Schedule();
+  end->Schedule();
   const at::NoGradGuard no_grad;
   at::Tensor& held = parameters[index].held_back;
   held = held.defined() ? held + gradient : gradient.detach();
@@ -140,8 +142,15 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
 }
 
 void GradientSum::State::Flush() {
-  pending.reset();
   const at::NoGradGuard no_grad;
+  for (Parameter& parameter : parameters) {
+    if (parameter.kept.defined()) {
+      parameter.held_back = parameter.held_back.defined() ? parameter.kept + parameter.held_back : parameter.kept;
+      parameter.kept = at::Tensor();
+    }
+    if (!sums) parameter.kept = std::exchange(parameter.held_back, at::Tensor());
+  }
+  if (!sums) return;
   // Terms of one group, dtype and device are summed together, in the order in which the first of each was added; a
   // parameter's second group comes after its first. That order is the same on every rank.
   std::vector<bool> done(terms.size(), false);
@@ -161,6 +170,7 @@ void GradientSum::State::Flush() {
   }
   for (Parameter& parameter : parameters) {
     if (!parameter.held_back.defined()) continue;
+    if (parameter.scale != 1) parameter.held_back.mul_(parameter.scale);
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     if (gradient.defined()) {
       gradient.add_(parameter.held_back);
@@ -171,7 +181,9 @@ void GradientSum::State::Flush() {
   }
 }
 
-GradientSum::GradientSum() : state_(std::make_shared<State>()) {}
+GradientSum::GradientSum(std::shared_ptr<BackwardEnd> end) : state_(std::make_shared<State>()) {
+  state_->end = std::move(end);
+}
 GradientSum::~GradientSum() = default;
 
 void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group) {
@@ -182,13 +194,40 @@ void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> gr
                       int64_t length) {
   Check(parameter.is_leaf(), "a gradient sum of a tensor that is no leaf");
   if (group->size() == 1) return;
-  auto& parameters = state_->parameters;
-  auto found = std::ranges::find_if(parameters, [&](const State::Parameter& p) { return p.tensor.is_same(parameter); });
-  if (found == parameters.end()) found = parameters.insert(found, {parameter, nullptr, {}});
-  const auto index = static_cast<size_t>(found - parameters.begin());
+  if (state_->terms.empty()) {
+    state_->end->Add(
+        [weak = std::weak_ptr<State>(state_)] {
+          if (auto state = weak.lock()) state->DropStale();
+        },
+        [weak = std::weak_ptr<State>(state_)] {
+          if (auto state = weak.lock()) state->Flush();
+        });
+  }
+  const size_t index = state_->Find(parameter);
   state_->terms.push_back({index, std::move(group), dim, begin, length});
   state_->Arm(index);
 }
+
+void GradientSum::Scale(const at::Tensor& parameter, double factor) {
+  if (!Sums(parameter)) return;
+  state_->parameters[state_->Find(parameter)].scale = factor;
+}
+
+void GradientSum::TakeByHand(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].handed = true; }
+
+bool GradientSum::Sums(const at::Tensor& parameter) const {
+  const auto& parameters = state_->parameters;
+  return std::ranges::any_of(
+      state_->terms, [&](const State::Term& term) { return parameters[term.parameter].tensor.is_same(parameter); });
+}
+
+void GradientSum::Hand(const at::Tensor& parameter, at::Tensor gradient) {
+  const size_t index = state_->Find(parameter);
+  Check(state_->parameters[index].handed, "a gradient handed over for a parameter that autograd brings");
+  state_->HoldBack(index, std::move(gradient));
+}
+
+void GradientSum::SetSums(bool sums) { state_->sums = sums; }
 
 bool GradientSum::empty() const { return state_->terms.empty(); }
 
@@ -196,11 +235,6 @@ void GradientSum::Rearm() {
   for (size_t i = 0; i < state_->parameters.size(); ++i) state_->Arm(i);
 }
 
-void GradientSum::Watch(const at::Tensor& output) {
-  if (empty() || !output.defined() || !output.requires_grad()) return;
-  output.register_hook([weak = std::weak_ptr<State>(state_)](const at::Tensor&) {
-    if (const std::shared_ptr<State> state = weak.lock()) state->Schedule();
-  });
-}
+void GradientSum::Watch(const at::Tensor& output) { state_->end->Watch(output); }
 
 }  // namespace moonshard

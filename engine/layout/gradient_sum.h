@@ -23,12 +23,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/collective/axis_group.h"
+#include "engine/layout/backward_end.h"
 
 namespace moonshard {
 
 class GradientSum {
  public:
-  GradientSum();
+  explicit GradientSum(std::shared_ptr<BackwardEnd> end = std::make_shared<BackwardEnd>());
   ~GradientSum();
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
@@ -38,6 +39,22 @@ class GradientSum {
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group);
   // Only elements [begin, begin + length) of `dim`: the part of a fused weight whose heads are replicated.
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin, int64_t length);
+
+  // The sum is multiplied by `factor` (1 over the ranks, for a mean) before it is added to .grad. After the parameter's
+  // Adds; nothing for one that is not summed.
+  void Scale(const at::Tensor& parameter, double factor);
+
+  // For a parameter whose gradient autograd does not bring to it (fsdp makes it): before the parameter's Adds.
+  void TakeByHand(const at::Tensor& parameter);
+  // Whether it has been added to a group of more than one rank: only then may its gradient be handed over.
+  bool Sums(const at::Tensor& parameter) const;
+  // Its gradient of this backward, or a part of it; within the backward, at the latest in an action of the BackwardEnd
+  // that was added before this sum's first Add.
+  void Hand(const at::Tensor& parameter, at::Tensor gradient);
+
+  // false: backwards add to a sum that waits, and .grad is left alone; the next backward under true brings all. The same
+  // on every rank.
+  void SetSums(bool sums);
 
   bool empty() const;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "engine/base/text.h"
 #include "engine/match/coverage.h"
@@ -32,6 +33,7 @@ class Matcher {
     matched_.rule_of.assign(matched_.tree->modules().size(), MatchedPlan::kNoRule);
     matched_anything_.assign(plan.rules.size(), false);
     if (!Translate() || !MatchModules() || !MatchParameters()) return std::move(diagnostics_);
+    MatchUnits();
     const Diagnostics coverage = CheckCoverage(matched_, patterns_, matched_anything_);
     diagnostics_.insert(diagnostics_.end(), coverage.begin(), coverage.end());
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
@@ -159,6 +161,43 @@ class Matcher {
       }
     }
     return true;
+  }
+
+  void MatchUnits() {
+    if (!matched_.plan->data_parallel) return;
+    const SourceSpan& source = matched_.plan->data_parallel->source;
+    const std::vector<std::string_view> paths = PathsAndParents();
+    for (const DataParallel::Wrap& wrap : matched_.plan->data_parallel->wrap) {
+      const auto pattern = TranslatePattern(wrap.pattern, wrap.syntax, source).Collect(diagnostics_);
+      if (!pattern) continue;
+      const RE2 regex(pattern->regex, RE2::Quiet);
+      const size_t before = matched_.units.size();
+      for (std::string_view path : paths) {
+        if (RE2::FullMatch(re2::StringPiece(path.data(), path.size()), regex)) matched_.units.emplace_back(path);
+      }
+      if (matched_.units.size() > before || matched_.plan->lenient) continue;
+      Diagnostic d =
+          MakeDiagnostic(Finding::kUnmatchedRule, "no module matches '" + wrap.pattern + "', which fsdp wraps", source);
+      std::vector<std::string> classes;
+      for (std::string_view path : paths) classes.push_back(PathClassOf(path));
+      std::ranges::sort(classes);
+      classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+      d.declared = wrap.pattern;
+      d.help = DidYouMean(wrap.pattern, classes);
+      diagnostics_.push_back(std::move(d));
+    }
+    std::ranges::sort(matched_.units);
+    matched_.units.erase(std::unique(matched_.units.begin(), matched_.units.end()), matched_.units.end());
+  }
+
+  // Of all modules and, on a tree from headers, of what holds them; each once, sorted.
+  std::vector<std::string_view> PathsAndParents() const {
+    std::set<std::string_view> paths;
+    for (const Module& module : matched_.tree->modules()) {
+      std::string_view path = module.path;
+      while (paths.insert(path).second && !matched_.tree->complete() && !path.empty()) path = ParentOf(path);
+    }
+    return {paths.begin(), paths.end()};
   }
 
   MatchedPlan matched_;

@@ -29,6 +29,9 @@ struct MatchedPlan {
     int32_t rule = 0;
   };
   std::vector<ParameterRule> parameter_rules;  // sorted by parameter
+  // Paths of the modules that the plan's fsdp wraps, sorted. On a tree from headers also of modules that own no parameter
+  // and are not in it.
+  std::vector<std::string> units;
 
   // The rule that claims one parameter by its path, or kNoRule.
   int32_t ParameterRuleOf(ParamRef parameter) const;
@@ -37,7 +40,7 @@ struct MatchedPlan {
 };
 
 // Errors, all at once: kBadPattern, kPatternMemory, kRuleConflict, kUnmatchedRule and kUnmatchedAlternative (unless the
-// rule is optional; with the nearest real path). On a tree from headers alone, a rule that only moves tensors may match
+// rule is optional; with the nearest real path); of an fsdp section's patterns too. On a tree from headers alone, a rule that only moves tensors may match
 // nothing, with a note: it can be about a module that owns no parameter.
 Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree);
 

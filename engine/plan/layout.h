@@ -75,7 +75,8 @@ struct Layout {
   std::string ToText() const;
 };
 
-// One layout per mesh axis.
+// One layout per mesh axis. Where two axes cut one tensor dim, the inner one cuts first: tp, which compute works on, and
+// then dp_shard what tp leaves to the rank, so that a gather over dp_shard gives tp's piece.
 struct Placement {
   std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
 

@@ -83,6 +83,17 @@ std::string ToText(const Style& style) {
   return out;
 }
 
+std::string ToText(const DataParallel& section) {
+  std::string out = section.name();
+  if (section.shards) {
+    std::vector<std::string> patterns;
+    for (const DataParallel::Wrap& wrap : section.wrap) patterns.push_back(wrap.pattern);
+    const char* const reshard[] = {"always", "never", "all_but_last"};
+    out += " wrap=[" + Join(patterns, ", ") + "] reshard=" + reshard[static_cast<size_t>(section.reshard)];
+  }
+  return out + " gradients=" + (section.mean ? "mean" : "sum");
+}
+
 std::string Plan::ToText() const {
   std::string out = "plan " + name + " api=" + std::to_string(api) + "\n";
   for (const Rule& rule : rules) {
@@ -95,6 +106,7 @@ std::string Plan::ToText() const {
     if (rule.level > 0) out += " level=" + std::to_string(rule.level);
     out += "\n";
   }
+  if (data_parallel) out += data_parallel->source.ToString() + ": " + moonshard::ToText(*data_parallel) + "\n";
   if (fallback) out += fallback_source.ToString() + ": default " + moonshard::ToText(*fallback) + "\n";
   return out;
 }

@@ -87,6 +87,28 @@ struct Rule {
   SourceSpan source;
 };
 
+// What `fsdp { ... }` or `ddp { ... }` says: how the ranks of the data-parallel axes, which work on different inputs,
+// share the parameters.
+struct DataParallel {
+  struct Wrap {
+    std::string pattern;
+    PatternSyntax syntax = PatternSyntax::kGlob;
+    bool operator==(const Wrap&) const = default;
+  };
+  // When a unit's parameters go back to pieces after its forward. Those of the root stay whole until its backward.
+  enum class Reshard : uint8_t { kAlways, kNever, kAllButLast };
+
+  // fsdp: every parameter lies in pieces over dp_shard, cut along tensor dim 0 of what tp leaves to the rank, and is whole
+  // while its unit is used. ddp: parameters are whole on every rank of the axis.
+  bool shards = true;
+  std::vector<Wrap> wrap;  // of modules that are units; parameters that no unit holds are the root's
+  Reshard reshard = Reshard::kAllButLast;
+  bool mean = true;  // over the ranks of the axes; else the sum
+  SourceSpan source;
+
+  const char* name() const { return shards ? "fsdp" : "ddp"; }
+};
+
 struct Plan {
   std::string name;    // "llama"
   std::string chosen;  // why it is this one, where it was not named: "plans/index.lua has it for LlamaForCausalLM"
@@ -97,6 +119,7 @@ struct Plan {
   std::vector<Rule> rules;        // in source order; those of an extended plan come last
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims
   SourceSpan fallback_source;
+  std::optional<DataParallel> data_parallel;
 
   // Rules one a line, with their lines: stable, for people and goldens.
   std::string ToText() const;
@@ -106,5 +129,7 @@ struct Plan {
 std::string ToText(const Route& route);
 // One line: name, parameters, inputs, outputs; equal texts mean equal styles.
 std::string ToText(const Style& style);
+// "fsdp wrap=[model.layers.*] reshard=all_but_last gradients=mean"
+std::string ToText(const DataParallel& section);
 
 }  // namespace moonshard

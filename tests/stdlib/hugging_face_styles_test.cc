@@ -14,7 +14,7 @@
 namespace moonshard::test {
 namespace {
 
-constexpr int64_t kExperts = 4;
+constexpr int64_t kExperts = 8;
 constexpr double kTolerance = 1e-12;
 
 // Features whose sum needs all ranks.
@@ -25,7 +25,7 @@ MOONSHARD_MODULE(Term);
 
 // A weight for two kinds of input features, one after the other.
 struct JoinedImpl : torch::nn::Module {
-  JoinedImpl() { weight = register_parameter("weight", at::ones({10, 12})); }
+  JoinedImpl() { weight = register_parameter("weight", at::ones({10, 24})); }
   at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight); }
   at::Tensor weight;
 };
@@ -108,8 +108,8 @@ OneModule MakeNorm() {
 }
 
 Tensors Ids() { return {(torch::arange(10) * 4).remainder(11).reshape({2, 5})}; }
-Tensors TwoKinds() { return {Integers({2, 5, 12}, 5)}; }
-Tensors Heads() { return {Integers({2, 5, 4, 6}, 5)}; }
+Tensors TwoKinds() { return {Integers({2, 5, 24}, 5)}; }
+Tensors Heads() { return {Integers({2, 5, 12, 6}, 5)}; }
 Tensors Tokens() { return {Integers({7, kHidden}, 5)}; }
 Tensors Chosen() {
   return {Integers({7, kHidden}, 5), (torch::arange(14) * 3).remainder(kExperts + 1).reshape({7, 2}),
@@ -144,7 +144,7 @@ std::vector<OneModuleCase> Cases() {
        Heads,
        {Layout::Shard(2)},
        {Layout::Shard(2)}},
-      {"all_reduce", Hf("all_reduce"), OfOne<Term>, Hidden, {features}, {whole}},
+      {"all_reduce", Hf("all_reduce"), OfOne<Term>, TwoKinds, {features}, {whole}},
       {"mla_kv_a_proj",
        Hf("mla_kv_a_proj"),
        OneLinear(6, 10),

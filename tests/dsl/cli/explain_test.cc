@@ -104,13 +104,13 @@ TEST_CASE("check: a good plan") {
 }
 
 TEST_CASE("check: a warning is on stdout, and an error only where --strict says so") {
-  const Outcome done = Run({"check", kModel, "--mesh", "dp=2"});
+  const Outcome done = Run({"check", kModel, "--mesh", "cp=2"});
   CHECK(done.code == 0);
-  CHECK_THAT(done.out, Contains("warning[MS0307]: nothing in the plan uses mesh axis 'dp_shard'"));
-  const Outcome strict = Run({"check", kModel, "--mesh", "dp=2", "--strict"});
+  CHECK_THAT(done.out, Contains("warning[MS0307]: nothing in the plan uses mesh axis 'cp'"));
+  const Outcome strict = Run({"check", kModel, "--mesh", "cp=2", "--strict"});
   CHECK(strict.code == 1);
   CHECK(strict.out == done.out);
-  const JsonValue json = ParseJson(Run({"check", kModel, "--mesh", "dp=2", "--json"}).out, "stdout").ValueOrThrow();
+  const JsonValue json = ParseJson(Run({"check", kModel, "--mesh", "cp=2", "--json"}).out, "stdout").ValueOrThrow();
   CHECK(json.Find("findings")->AsArray().size() == 1);
 }
 

@@ -199,7 +199,7 @@ bool SameStyle(const std::string& exported, const std::string& given) {
 // Whether a rule does anything: the sum of gradients of a module without parameters is none.
 bool HasEffect(const MatchedPlan& matched, int32_t rule) {
   const Style& style = matched.plan->rules[static_cast<size_t>(rule)].style;
-  if (!style.inputs.empty() || !style.outputs.empty() || !style.missing.empty()) return true;
+  if (!style.inputs.empty() || !style.outputs.empty() || style.route || !style.missing.empty()) return true;
   const std::vector<Module>& modules = matched.tree->modules();
   for (size_t m = 0; m < modules.size(); ++m) {
     if (matched.rule_of[m] == rule && !matched.tree->parameters(modules[m]).empty()) return true;

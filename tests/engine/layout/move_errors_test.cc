@@ -36,9 +36,10 @@ TEST_CASE("pairs without a row are errors that name the rows") {
   const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow());
   const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
   const std::vector<std::pair<Layout, Layout>> pairs = {
-      {Layout::Replicate(), Layout::Partial()}, {Layout::Shared(), Layout::Replicate()},
-      {Layout::Shared(), Layout::Shard(0)},     {Layout::Shared(), Layout::Partial()},
-      {Layout::Shard(0), Layout::Partial()},    {Layout::Shard(0, 4), Layout::Shard(0)},
+      {Layout::Replicate(), Layout::Partial()},  {Layout::Shared(), Layout::Replicate()},
+      {Layout::Shared(), Layout::Shard(0)},      {Layout::SharedLast(4), Layout::Partial()},
+      {Layout::Shard(1), Layout::SharedLast(4)}, {Layout::Partial(), Layout::SharedLast(4)},
+      {Layout::Shard(0), Layout::Partial()},     {Layout::Shard(0, 4), Layout::Shard(0)},
   };
   for (const auto& [from, to] : pairs) {
     const Result<TensorMove> move = TensorMove::Make(from, to, group, Labelled("layer.q_proj"));

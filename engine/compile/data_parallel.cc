@@ -1,0 +1,164 @@
+#include "engine/compile/data_parallel.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/compile/gradient_terms.h"
+#include "engine/compile/sharded.h"
+
+namespace moonshard {
+namespace {
+
+constexpr MeshAxis kDataAxes[] = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
+
+class Compiler {
+ public:
+  Compiler(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics)
+      : matched_(matched), plan_(plan), section_(*plan.plan->data_parallel), diagnostics_(diagnostics) {}
+
+  void Run() {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) Place(plan_.steps[i]);
+    if (section_.shards && plan_.mesh.size(MeshAxis::kDpShard) > 1) MakeUnits();
+  }
+
+ private:
+  void Place(ModuleSteps& steps) {
+    const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
+    for (size_t p = 0; p < steps.params.size(); ++p) {
+      if (signature[p].is_buffer) continue;
+      Placement& placement = steps.params[p];
+      CheckFree(steps, signature[p], placement);
+      const bool cuts = section_.shards && plan_.mesh.size(MeshAxis::kDpShard) > 1 && !signature[p].shape.empty();
+      if (cuts) CheckReplicas(steps, signature[p], placement);
+      for (MeshAxis axis : kDataAxes) {
+        if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shared();
+      }
+      if (cuts) placement[MeshAxis::kDpShard] = Layout::Shard(0);
+    }
+  }
+
+  Diagnostic Of(Finding finding, const std::string& message) const {
+    return MakeDiagnostic(finding, message, section_.source);
+  }
+
+  void CheckFree(const ModuleSteps& steps, const Parameter& parameter, const Placement& placement) {
+    for (MeshAxis axis : kDataAxes) {
+      if (placement[axis] == Layout::Replicate()) continue;
+      Diagnostic d =
+          Of(Finding::kNotSupported, std::string("a layout on ") + ToString(axis) + " beside " + section_.name());
+      d.declared = parameter.name + " " + placement.ToText() + ", by style '" + steps.style + "'";
+      d.required = std::string("layouts on tp, or no ") + section_.name();
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  // Which rows of such a weight are summed over which ranks does not follow from its pieces any more.
+  void CheckReplicas(const ModuleSteps& steps, const Parameter& parameter, const Placement& placement) {
+    const std::vector<GradientTerm> terms = GradientTermsOf(parameter.shape, placement, plan_.mesh, 0);
+    if (std::ranges::none_of(terms, [](const GradientTerm& term) { return term.dim >= 0; })) return;
+    Diagnostic d =
+        Of(Finding::kNotSupported, "fsdp of a fused weight that has fewer heads than ranks in one of its parts");
+    d.declared = parameter.name + " " + placement.ToText() + ", by style '" + steps.style + "'";
+    d.required = "as many heads as ranks on tp, or ddp {}";
+    diagnostics_.push_back(std::move(d));
+  }
+
+  void MakeUnits() {
+    const std::vector<Module>& modules = plan_.tree->modules();
+    std::set<std::string> wrapped(matched_.units.begin(), matched_.units.end());
+    wrapped.insert("");
+    std::map<std::string_view, size_t> unit_of_path;
+    for (const std::string& path : wrapped) {
+      unit_of_path[path] = plan_.units.size();
+      plan_.units.push_back({path, {}, true});
+      CheckHookable(path);
+    }
+    const std::set<ParamRef> repeats = Repeats(*plan_.tree);
+    for (uint32_t m = 0; m < modules.size(); ++m) {
+      const ModuleTree::Signature& signature = plan_.tree->parameters(modules[m]);
+      for (uint32_t p = 0; p < signature.size(); ++p) {
+        if (signature[p].is_buffer || signature[p].shape.empty() || repeats.contains({m, p})) continue;
+        plan_.units[UnitOf(unit_of_path, modules[m].path)].params.push_back({m, p});
+      }
+    }
+    CheckTies(unit_of_path);
+    std::erase_if(plan_.units, [](const ShardedUnit& unit) { return unit.params.empty(); });
+    std::ranges::sort(plan_.units, {}, [](const ShardedUnit& unit) { return unit.params.front(); });
+    SetReshard();
+  }
+
+  size_t UnitOf(const std::map<std::string_view, size_t>& unit_of_path, std::string_view path) const {
+    while (true) {
+      const auto found = unit_of_path.find(path);
+      if (found != unit_of_path.end()) return found->second;
+      Check(!path.empty(), "a tree without a root");
+      path = ParentOf(path);
+    }
+  }
+
+  void CheckHookable(const std::string& path) {
+    const int64_t index = plan_.tree->Find(path);
+    if (index < 0) return;  // a tree from headers
+    const Module& module = plan_.tree->modules()[static_cast<size_t>(index)];
+    if (module.hookable) return;
+    const std::string name = module.path.empty() ? "the model itself" : "'" + module.path + "'";
+    Diagnostic d =
+        Of(Finding::kNotHookable, "calls of " + name + " cannot be intercepted, so fsdp cannot gather its parameters");
+    d.path = module.path;
+    d.declared = (module.kind.empty() ? "its class" : "'" + module.kind + "'") + " is an ordinary LibTorch module";
+    d.required = "a module whose calls moonshard sees";
+    d.help = "declare its class with MOONSHARD_MODULE(Name) in place of TORCH_MODULE(Name)";
+    diagnostics_.push_back(std::move(d));
+  }
+
+  void CheckTies(const std::map<std::string_view, size_t>& unit_of_path) {
+    const std::vector<Module>& modules = plan_.tree->modules();
+    for (const std::vector<ParamRef>& tie : plan_.tree->ties()) {
+      const size_t first = UnitOf(unit_of_path, modules[tie.front().module].path);
+      for (ParamRef ref : tie) {
+        const size_t unit = UnitOf(unit_of_path, modules[ref.module].path);
+        if (unit == first) continue;
+        Diagnostic d = Of(Finding::kTieConflict, "'" + plan_.tree->PathOf(tie.front()) + "' and '" +
+                                                     plan_.tree->PathOf(ref) + "' are one tensor of two units of fsdp");
+        d.path = plan_.tree->PathOf(ref);
+        const auto name = [&](size_t u) {
+          const std::string& path = plan_.units[u].path;
+          return path.empty() ? std::string("the root") : "'" + path + "'";
+        };
+        d.declared = "units " + name(first) + " and " + name(unit);
+        d.required = "one unit that holds both";
+        diagnostics_.push_back(std::move(d));
+      }
+    }
+  }
+
+  // The root's parameters are needed again as soon as its forward ends; so are those of the last unit of a list.
+  void SetReshard() {
+    std::map<std::string, ShardedUnit*> last_of_list;
+    for (ShardedUnit& unit : plan_.units) {
+      unit.reshard = !unit.path.empty() && section_.reshard != DataParallel::Reshard::kNever;
+      if (!unit.path.empty()) last_of_list[std::string(ParentOf(unit.path))] = &unit;
+    }
+    if (section_.reshard != DataParallel::Reshard::kAllButLast) return;
+    for (const auto& [list, last] : last_of_list) last->reshard = false;
+  }
+
+  const MatchedPlan& matched_;
+  CompiledPlan& plan_;
+  const DataParallel& section_;
+  Diagnostics& diagnostics_;
+};
+
+}  // namespace
+
+void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {
+  if (plan.plan->data_parallel) Compiler(matched, plan, diagnostics).Run();
+}
+
+Placement Gathered(Placement placement) {
+  placement[MeshAxis::kDpShard] = Layout::Replicate();
+  return placement;
+}
+
+}  // namespace moonshard

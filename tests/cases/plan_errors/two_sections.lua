@@ -1,0 +1,4 @@
+return plan {
+  fsdp { wrap = "model.layers.*" },
+  ddp {},
+}
