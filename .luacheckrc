@@ -30,6 +30,7 @@ read_globals = {
   prepare_input = {  },
   prepare_output = {  },
   re = {  },
+  recompute = {  },
   replicate = {  },
   replicated = {  },
   require = {  },

@@ -22,7 +22,7 @@ void AddWords(lua_State* L) {
   AddLayoutWords(L);
   AddStyleWords(L);
   AddRuleWords(L);
-  AddDataParallelWords(L);
+  AddSectionWords(L);
   AddPlanWords(L);
   AddOptionWords(L);
   AddInputWords(L);

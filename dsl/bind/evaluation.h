@@ -50,7 +50,7 @@ void AddWords(lua_State* L);
 // One group of words each; AddWords calls them.
 void AddLayoutWords(lua_State* L);
 void AddStyleWords(lua_State* L);
-void AddDataParallelWords(lua_State* L);
+void AddSectionWords(lua_State* L);
 void AddRuleWords(lua_State* L);
 void AddPlanWords(lua_State* L);
 void AddOptionWords(lua_State* L);

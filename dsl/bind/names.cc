@@ -64,6 +64,8 @@ constexpr auto kNames = std::to_array<NameInfo>({
      "parameters lie in pieces over dp_shard and are whole while the module that wrap names is used"},
     {"ddp", "ddp { [gradients = \"mean\" | \"sum\"] } -> section",
      "parameters are whole on the data-parallel ranks, and their gradients are averaged"},
+    {"recompute", "recompute { pattern... } -> section",
+     "modules whose activations are not kept for the backward but made again in it"},
     // What a plan can see.
     {"config", "config.field", "the model's config.json, read only; null is nil"},
     {"config:get", "config:get(key, default)", "a field, or the default where it is missing or null"},

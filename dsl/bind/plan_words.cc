@@ -37,6 +37,7 @@ class PlanReader {
         plan_.fallback_source = base.fallback_source;
       }
       if (!plan_.data_parallel) plan_.data_parallel = base.data_parallel;
+      if (!plan_.recompute) plan_.recompute = base.recompute;
     }
     return std::move(plan_);
   }
@@ -92,6 +93,8 @@ class PlanReader {
       ReadDefault(*fallback);
     } else if (const DataParallel* section = Userdata<DataParallel>::To(lua_, index)) {
       ReadSection(*section);
+    } else if (const Recomputed* recompute = Userdata<Recomputed>::To(lua_, index)) {
+      ReadRecompute(*recompute);
     } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
       bases_.push_back(*base);
     } else if (Userdata<AssertionValue>::To(lua_, index) != nullptr) {
@@ -116,6 +119,15 @@ class PlanReader {
       return;
     }
     plan_.data_parallel = section;
+  }
+
+  // Several name more modules.
+  void ReadRecompute(const Recomputed& section) {
+    if (!plan_.recompute) {
+      plan_.recompute = section;
+      return;
+    }
+    plan_.recompute->modules.insert(plan_.recompute->modules.end(), section.modules.begin(), section.modules.end());
   }
 
   void ReadDefault(const DefaultValue& fallback) {

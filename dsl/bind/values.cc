@@ -12,6 +12,7 @@ std::string TextOf(const PatternValue& v) {
 std::string TextOf(const AssertionValue& v) { return v.text; }
 std::string TextOf(const DefaultValue& v) { return "default(" + v.style.name + ")"; }
 std::string TextOf(const DataParallel& v) { return ToText(v); }
+std::string TextOf(const Recomputed& v) { return ToText(v); }
 std::string TextOf(const Plan& v) { return "plan " + v.name; }
 std::string TextOf(const ConfigValue& v) { return v.path.empty() ? "config" : "config." + v.path; }
 std::string TextOf(const MeshValue&) { return "mesh"; }
@@ -92,6 +93,7 @@ void RegisterValues(lua_State* L) {
   RegisterValue<AssertionValue>(L, "assertion");
   RegisterValue<DefaultValue>(L, "default");
   RegisterValue<DataParallel>(L, "section");
+  RegisterValue<Recomputed>(L, "recompute section");
   RegisterValue<Plan>(L, "plan");
   RegisterValue<ConfigValue>(L, "config");
   RegisterValue<MeshValue>(L, "mesh");

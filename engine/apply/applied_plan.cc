@@ -21,6 +21,7 @@
 #include "engine/fsdp/unit_boundary.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/nn/defer_init.h"
+#include "engine/recompute/recompute.h"
 
 namespace moonshard {
 
@@ -61,6 +62,10 @@ class Applier {
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     AskModules();
     CutParameters();
+    for (const std::string& path : s_.plan.recomputed) {
+      std::shared_ptr<Boundary>& boundary = boundaries_[static_cast<size_t>(s_.plan.tree->Find(path))];
+      boundary = std::make_shared<RecomputeBoundary>(boundary);
+    }
     MakeUnits();
     SumGradients();
     for (size_t m = 0; m < boundaries_.size(); ++m) {

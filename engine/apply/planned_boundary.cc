@@ -1,6 +1,7 @@
 #include "engine/apply/planned_boundary.h"
 
 #include <ATen/ops/add.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "engine/layout/call_frame.h"
 #include "engine/layout/shared_moves.h"
@@ -22,7 +23,8 @@ PlannedBoundary::PlannedBoundary(BoundarySteps steps)
 std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlot> arguments) {
   auto call = std::make_unique<PlannedCall>();
   CallFrame* enclosing = CallFrame::Current();
-  call->outermost = enclosing == nullptr;
+  // A call that is made again within a backward was compared when it was made first.
+  call->outermost = enclosing == nullptr && torch::autograd::get_current_graph_task_id() == -1;
   if (call->outermost && steps_.group) {
     steps_.group->StartCheckInputs(steps_.signature.Of(arguments), label_);
     steps_.gradient_sum->Rearm();

@@ -30,10 +30,21 @@ class Preflight {
         return out_;
       }
     }
+    for (const std::string& path : plan_.recomputed) CheckRecomputed(path);
     return out_;
   }
 
  private:
+  void CheckRecomputed(const std::string& path) {
+    const int64_t m = plan_.tree->Find(path);
+    Check(m >= 0 && live_.hooks[static_cast<size_t>(m)] != nullptr, "a recomputed module without a hook");
+    if (live_.hooks[static_cast<size_t>(m)]->CanRunThrough()) return;
+    Diagnostic d = NotSupported("calls of '" + path + "' cannot be made again", path, plan_.plan->recompute->source);
+    d.declared = "a forward that takes a reference to something that is no tensor, or gives no tensor";
+    d.required = "arguments by value, and tensors in the result";
+    out_.push_back(std::move(d));
+  }
+
   // What a style has that cannot be run yet would be left out of the step in silence.
   void CheckMissing(const ModuleSteps& steps, const Module& module) {
     if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;

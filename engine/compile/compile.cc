@@ -45,6 +45,7 @@ class Compiler {
     CheckFusedAsOne(out_, diagnostics_);
     CheckTies();
     if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
+    CompileRecompute();
     CheckAxes();
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
     out_.findings = diagnostics_;
@@ -203,6 +204,22 @@ class Compiler {
                                     SourceOf(steps.is_fallback ? kFallback : steps.rule));
       d.severity = Severity::kWarning;
       d.path = out_.tree->modules()[m].path;
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  void CompileRecompute() {
+    out_.recomputed = matched_.recomputed;
+    for (const std::string& path : out_.recomputed) {
+      const int64_t index = out_.tree->Find(path);
+      if (index < 0 || out_.tree->modules()[static_cast<size_t>(index)].hookable) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kNotHookable,
+                                    "calls of '" + path + "' cannot be intercepted, so it cannot be recomputed",
+                                    out_.plan->recompute->source);
+      d.path = path;
+      d.declared = "'" + out_.tree->modules()[static_cast<size_t>(index)].kind + "' is an ordinary LibTorch module";
+      d.required = "a module whose calls moonshard sees";
+      d.help = "declare its class with MOONSHARD_MODULE(Name) in place of TORCH_MODULE(Name)";
       diagnostics_.push_back(std::move(d));
     }
   }

@@ -71,6 +71,7 @@ std::string CompiledPlan::CanonicalText() const {
   }
   if (plan->data_parallel) out += moonshard::ToText(*plan->data_parallel) + "\n";
   for (const ShardedUnit& unit : units) out += TextOf(unit, *tree);
+  for (const std::string& path : recomputed) out += "recompute " + path + "\n";
   return out;
 }
 
@@ -92,6 +93,7 @@ std::string CompiledPlan::ToText() const {
     out += (module.path.empty() ? "(root)" : module.path) + " " + moonshard::ToText(s, tree->parameters(module)) + "\n";
   }
   for (const ShardedUnit& unit : units) out += TextOf(unit, *tree);
+  for (const std::string& path : recomputed) out += "recompute " + path + "\n";
   return out;
 }
 

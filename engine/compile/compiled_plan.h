@@ -52,11 +52,12 @@ struct CompiledPlan {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
   MeshShape mesh;
-  std::vector<ModuleSteps> steps;     // distinct ones
-  std::vector<uint32_t> steps_of;     // per module of the tree: index into steps
-  std::vector<ShardedUnit> units;     // of fsdp, where dp_shard has ranks to share with; in tree order
-  std::vector<int64_t> rule_matches;  // per rule: modules or parameters it claims
-  Diagnostics findings;               // warnings and notes of all stages so far
+  std::vector<ModuleSteps> steps;       // distinct ones
+  std::vector<uint32_t> steps_of;       // per module of the tree: index into steps
+  std::vector<ShardedUnit> units;       // of fsdp, where dp_shard has ranks to share with; in tree order
+  std::vector<std::string> recomputed;  // paths of modules whose activations are made again, sorted
+  std::vector<int64_t> rule_matches;    // per rule: modules or parameters it claims
+  Diagnostics findings;                 // warnings and notes of all stages so far
 
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
 

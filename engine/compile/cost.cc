@@ -29,10 +29,11 @@ class Counter {
     const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(plan_);
     for (size_t m = 0; m < plan_.tree->modules().size(); ++m) {
       const ModuleSteps& steps = plan_.StepsOf(m);
+      const int64_t runs = RunsOf(plan_.tree->modules()[m].path);
       for (size_t i = 0; i < steps.inputs.size(); ++i) {
-        if (shared[i][m].first) Add(steps.inputs[i], steps.in_features, DTypeOf(m));
+        if (shared[i][m].first) Add(steps.inputs[i], steps.in_features, DTypeOf(m), runs);
       }
-      for (const std::optional<Move>& move : steps.outputs) Add(move, steps.out_features, DTypeOf(m));
+      for (const std::optional<Move>& move : steps.outputs) Add(move, steps.out_features, DTypeOf(m), runs);
     }
     CountGradientSums();
     CountUnits();
@@ -45,7 +46,18 @@ class Counter {
     return signature.empty() ? DType::kF32 : signature.front().dtype;
   }
 
-  void Add(const std::optional<Move>& move, int64_t features, DType dtype) {
+  // How often the forward of a module runs in a step: once more for each recomputed one that it is in.
+  int64_t RunsOf(std::string_view path) const {
+    int64_t runs = 1;
+    while (!plan_.recomputed.empty()) {
+      runs += std::ranges::binary_search(plan_.recomputed, path) ? 1 : 0;
+      if (path.empty()) break;
+      path = ParentOf(path);
+    }
+    return runs;
+  }
+
+  void Add(const std::optional<Move>& move, int64_t features, DType dtype, int64_t runs) {
     const std::optional<MeshAxis> axis = MovingAxis(move, plan_.mesh);
     if (!axis) return;
     const std::optional<MoveRow> row = RowOf(move->from[*axis], move->to[*axis]);
@@ -55,7 +67,9 @@ class Counter {
     for (Direction direction : {Direction::kForward, Direction::kBackward}) {
       const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
       if (!kind) continue;
-      counts_.Add(direction, *kind, *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(*axis) : bytes);
+      for (int64_t run = 0; run < (direction == Direction::kForward ? runs : 1); ++run) {
+        counts_.Add(direction, *kind, *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(*axis) : bytes);
+      }
     }
   }
 

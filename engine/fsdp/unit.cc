@@ -121,14 +121,23 @@ std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].tensor.requires_grad()) use->trainable.push_back(i);
   }
-  if (use->trainable.empty()) return use;
-  const std::shared_ptr<UnitNode> node(new UnitNode(weak_from_this(), use), autograd::deleteNode);
-  for (size_t i : use->trainable) {
-    const at::Tensor& parameter = parameters_[i].tensor;
-    autograd::impl::set_gradient_edge(parameter, {node, node->add_input_metadata(parameter)});
-  }
-  use->node = node;
+  Attach(use);
   return use;
+}
+
+// Makes the whole parameters outputs of the use's node. A node that no graph has kept is made anew: a forward without
+// gradients (recomputation) goes around it, and the backward needs one.
+void Unit::Attach(const std::shared_ptr<Use>& use) {
+  if (use->trainable.empty()) return;
+  std::shared_ptr<autograd::Node> node = use->node.lock();
+  if (!node) {
+    node = std::shared_ptr<UnitNode>(new UnitNode(weak_from_this(), use), autograd::deleteNode);
+    for (size_t i : use->trainable) node->add_input_metadata(parameters_[i].tensor);
+    use->node = node;
+  }
+  for (size_t k = 0; k < use->trainable.size(); ++k) {
+    autograd::impl::set_gradient_edge(parameters_[use->trainable[k]].tensor, {node, static_cast<uint32_t>(k)});
+  }
 }
 
 void Unit::Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> results) {
@@ -155,11 +164,7 @@ void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
   end_->Schedule();
   MakeWhole(Direction::kBackward);
   // What autograd saved of a whole parameter it only gives out while that is no leaf.
-  if (const std::shared_ptr<autograd::Node> node = use->node.lock()) {
-    for (size_t k = 0; k < use->trainable.size(); ++k) {
-      autograd::impl::set_gradient_edge(parameters_[use->trainable[k]].tensor, {node, static_cast<uint32_t>(k)});
-    }
-  }
+  Attach(use);
   use->open = true;
   use->gradients.assign(parameters_.size(), at::Tensor());
   open_.push_back(use);

@@ -85,6 +85,7 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void Release(bool keep);
   void Gather(Direction direction);
   void Free();
+  void Attach(const std::shared_ptr<Use>& use);
   void OpenBackward(const std::shared_ptr<Use>& use);
   void Collect(Use& use, std::span<const at::Tensor> gradients);
   void Close(Use& use);

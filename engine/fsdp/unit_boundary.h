@@ -18,6 +18,7 @@ class UnitBoundary final : public Boundary {
   UnitBoundary(std::shared_ptr<Unit> unit, std::shared_ptr<Boundary> inner, std::vector<std::shared_ptr<Unit>> all);
   std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
   void Leave(Call& call, std::span<const TensorSlot> results) override;
+  CallRunner* runner() override { return inner_ ? inner_->runner() : nullptr; }
 
  private:
   std::shared_ptr<Unit> unit_;

@@ -33,7 +33,7 @@ class Matcher {
     matched_.rule_of.assign(matched_.tree->modules().size(), MatchedPlan::kNoRule);
     matched_anything_.assign(plan.rules.size(), false);
     if (!Translate() || !MatchModules() || !MatchParameters()) return std::move(diagnostics_);
-    MatchUnits();
+    MatchSections();
     const Diagnostics coverage = CheckCoverage(matched_, patterns_, matched_anything_);
     diagnostics_.insert(diagnostics_.end(), coverage.begin(), coverage.end());
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
@@ -163,31 +163,44 @@ class Matcher {
     return true;
   }
 
-  void MatchUnits() {
-    if (!matched_.plan->data_parallel) return;
-    const SourceSpan& source = matched_.plan->data_parallel->source;
+  void MatchSections() {
+    const Plan& plan = *matched_.plan;
+    if (!plan.data_parallel && !plan.recompute) return;
     const std::vector<std::string_view> paths = PathsAndParents();
-    for (const DataParallel::Wrap& wrap : matched_.plan->data_parallel->wrap) {
-      const auto pattern = TranslatePattern(wrap.pattern, wrap.syntax, source).Collect(diagnostics_);
+    if (plan.data_parallel) {
+      matched_.units = MatchSection(plan.data_parallel->wrap, plan.data_parallel->source, "fsdp wraps", paths);
+    }
+    if (plan.recompute) {
+      matched_.recomputed = MatchSection(plan.recompute->modules, plan.recompute->source, "recompute names", paths);
+    }
+  }
+
+  // The paths that any of the patterns matches, sorted; `what` is done with them, for messages.
+  std::vector<std::string> MatchSection(const std::vector<ModulePattern>& patterns, const SourceSpan& source,
+                                        const std::string& what, const std::vector<std::string_view>& paths) {
+    std::vector<std::string> found;
+    for (const ModulePattern& module : patterns) {
+      const auto pattern = TranslatePattern(module.pattern, module.syntax, source).Collect(diagnostics_);
       if (!pattern) continue;
       const RE2 regex(pattern->regex, RE2::Quiet);
-      const size_t before = matched_.units.size();
+      const size_t before = found.size();
       for (std::string_view path : paths) {
-        if (RE2::FullMatch(re2::StringPiece(path.data(), path.size()), regex)) matched_.units.emplace_back(path);
+        if (RE2::FullMatch(re2::StringPiece(path.data(), path.size()), regex)) found.emplace_back(path);
       }
-      if (matched_.units.size() > before || matched_.plan->lenient) continue;
+      if (found.size() > before || matched_.plan->lenient) continue;
       Diagnostic d =
-          MakeDiagnostic(Finding::kUnmatchedRule, "no module matches '" + wrap.pattern + "', which fsdp wraps", source);
+          MakeDiagnostic(Finding::kUnmatchedRule, "no module matches '" + module.pattern + "', which " + what, source);
       std::vector<std::string> classes;
       for (std::string_view path : paths) classes.push_back(PathClassOf(path));
       std::ranges::sort(classes);
       classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
-      d.declared = wrap.pattern;
-      d.help = DidYouMean(wrap.pattern, classes);
+      d.declared = module.pattern;
+      d.help = DidYouMean(module.pattern, classes);
       diagnostics_.push_back(std::move(d));
     }
-    std::ranges::sort(matched_.units);
-    matched_.units.erase(std::unique(matched_.units.begin(), matched_.units.end()), matched_.units.end());
+    std::ranges::sort(found);
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
   }
 
   // Of all modules and, on a tree from headers, of what holds them; each once, sorted.

@@ -32,6 +32,7 @@ struct MatchedPlan {
   // Paths of the modules that the plan's fsdp wraps, sorted. On a tree from headers also of modules that own no parameter
   // and are not in it.
   std::vector<std::string> units;
+  std::vector<std::string> recomputed;  // the same for the plan's recompute
 
   // The rule that claims one parameter by its path, or kNoRule.
   int32_t ParameterRuleOf(ParamRef parameter) const;

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -20,6 +22,18 @@ namespace moonshard {
 struct TensorSlot {
   size_t position = 0;
   at::Tensor* tensor = nullptr;
+};
+
+// Runs the inside of a call in a way of its own: what a boundary puts between its Enter and Leave (recomputation).
+class CallRunner {
+ public:
+  // From the tensors that go in to those that come out, always as many. May run later again, on the same or other threads.
+  using Inside = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
+
+  virtual ~CallRunner() = default;
+  virtual std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) = 0;
+  // What belongs to the inside: entered and left in each of its runs. May be null.
+  virtual class Boundary* inner() = 0;
 };
 
 class Boundary {
@@ -35,6 +49,8 @@ class Boundary {
   virtual std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) = 0;
   // Replaces the result tensors by what leaves the module.
   virtual void Leave(Call& call, std::span<const TensorSlot> results) = 0;
+  // Through which the inside of a call runs; null: directly. Asked for after Enter.
+  virtual CallRunner* runner() { return nullptr; }
 };
 
 // The face that apply/ sees of a module whose calls can be intercepted.
@@ -62,6 +78,9 @@ class Hookable {
   // Tells a lookup module that its weight holds only rows [first, first + rows) of `total`: ids outside count as zero
   // rows. False where the module cannot.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
+
+  // Whether a call can run through a CallRunner: its arguments can be kept, and its result holds tensors.
+  virtual bool CanRunThrough() const { return false; }
 
   // The name of a parameter whose member is not the tensor that is registered under its name (after `head->weight =
   // embed->weight`): forward would use one and a plan or an optimizer change the other. "" where there is none.

@@ -129,6 +129,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     }
   }
 
+  bool CanRunThrough() const override { return kCanRunThrough<Arguments...>; }
+
   // Looks at the members that by custom hold parameters: public tensors called weight and bias.
   std::string_view StaleParameter() const override {
     if constexpr (requires(const Impl& impl) {
@@ -145,6 +147,11 @@ class Hooked<Impl, detail::Types<Arguments...>>
   }
 
  private:
+  template <class... Given>
+  static constexpr bool kCanRunThrough =
+      !std::is_void_v<Result> && detail::kHoldsTensors<std::remove_cvref_t<Result>> &&
+      ((!std::is_lvalue_reference_v<detail::Held<Given>> && std::is_copy_constructible_v<detail::Held<Given>>)&&...);
+
   template <class... Given>
   Result Call(Given&&... given) {
     if (boundary_ == nullptr) [[likely]]
@@ -173,7 +180,61 @@ class Hooked<Impl, detail::Types<Arguments...>>
   template <class... Given>
   Result EnterAndForward(Boundary& boundary, std::unique_ptr<Boundary::Call>& call, Given&&... given) {
     std::tuple<detail::Held<Given>...> held{detail::Held<Given>(std::forward<Given>(given))...};
+    if constexpr (kCanRunThrough<Given...>) {
+      if (CallRunner* runner = boundary.runner(); runner != nullptr) [[unlikely]] {
+        detail::TensorSlots slots;
+        CollectHeld<Given...>(held, slots, std::index_sequence_for<Given...>{});
+        call = boundary.Enter(slots);
+        return ForwardThrough<Given...>(*runner, held, slots);
+      }
+    }
     return ForwardHeld<Given...>(boundary, call, held, std::index_sequence_for<Given...>{});
+  }
+
+  template <class... Given, size_t... kPositions>
+  static void CollectHeld(std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots,
+                          std::index_sequence<kPositions...>) {
+    (detail::CollectTensors(std::get<kPositions>(held), kPositions, slots), ...);
+  }
+
+  // The arguments without their tensors, which travel by themselves, are kept for as long as the inside may run again.
+  template <class... Given>
+  Result ForwardThrough(CallRunner& runner, std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots) {
+    std::vector<at::Tensor> inputs;
+    for (const TensorSlot& slot : slots) inputs.push_back(std::move(*slot.tensor));
+    std::optional<Result> first;
+    const auto sink = std::make_shared<std::optional<Result>*>(&first);
+    const std::vector<at::Tensor> outputs = runner.Run(
+        [this, sink, inner = runner.inner(),
+         kept = std::make_shared<const std::tuple<detail::Held<Given>...>>(std::move(held)),
+         keep = this->weak_from_this().lock()](std::vector<at::Tensor> tensors) {
+          auto arguments = *kept;
+          detail::TensorSlots own;
+          CollectHeld<Given...>(arguments, own, std::index_sequence_for<Given...>{});
+          for (size_t i = 0; i < own.size(); ++i) *own[i].tensor = std::move(tensors[i]);
+          std::unique_ptr<Boundary::Call> call = inner == nullptr ? nullptr : inner->Enter(own);
+          Result result = ForwardApplied<Given...>(arguments, std::index_sequence_for<Given...>{});
+          detail::TensorSlots results;
+          detail::CollectResults(result, results);
+          if (inner != nullptr) inner->Leave(*call, results);
+          std::vector<at::Tensor> out;
+          for (const TensorSlot& slot : results) out.push_back(*slot.tensor);
+          if (*sink != nullptr) (*sink)->emplace(std::move(result));
+          return out;
+        },
+        std::move(inputs));
+    *sink = nullptr;
+    Check(first.has_value(), "a CallRunner that did not run the call");
+    detail::TensorSlots results;
+    detail::CollectResults(*first, results);
+    Check(results.size() == outputs.size(), "a CallRunner that answered another number of tensors");
+    for (size_t i = 0; i < outputs.size(); ++i) *results[i].tensor = outputs[i];
+    return std::move(*first);
+  }
+
+  template <class... Given, size_t... kPositions>
+  Result ForwardApplied(std::tuple<detail::Held<Given>...>& held, std::index_sequence<kPositions...>) {
+    return Impl::forward(static_cast<Given&&>(std::get<kPositions>(held))...);
   }
 
   template <class... Given, size_t... kPositions>

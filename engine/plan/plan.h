@@ -87,26 +87,34 @@ struct Rule {
   SourceSpan source;
 };
 
+// A pattern of modules that a section speaks of.
+struct ModulePattern {
+  std::string pattern;
+  PatternSyntax syntax = PatternSyntax::kGlob;
+  bool operator==(const ModulePattern&) const = default;
+};
+
 // What `fsdp { ... }` or `ddp { ... }` says: how the ranks of the data-parallel axes, which work on different inputs,
 // share the parameters.
 struct DataParallel {
-  struct Wrap {
-    std::string pattern;
-    PatternSyntax syntax = PatternSyntax::kGlob;
-    bool operator==(const Wrap&) const = default;
-  };
   // When a unit's parameters go back to pieces after its forward. Those of the root stay whole until its backward.
   enum class Reshard : uint8_t { kAlways, kNever, kAllButLast };
 
   // fsdp: every parameter lies in pieces over dp_shard, cut along tensor dim 0 of what tp leaves to the rank, and is whole
   // while its unit is used. ddp: parameters are whole on every rank of the axis.
   bool shards = true;
-  std::vector<Wrap> wrap;  // of modules that are units; parameters that no unit holds are the root's
+  std::vector<ModulePattern> wrap;  // of modules that are units; parameters that no unit holds are the root's
   Reshard reshard = Reshard::kAllButLast;
   bool mean = true;  // over the ranks of the axes; else the sum
   SourceSpan source;
 
   const char* name() const { return shards ? "fsdp" : "ddp"; }
+};
+
+// What `recompute { ... }` says: modules whose activations are not kept for the backward but made again in it.
+struct Recomputed {
+  std::vector<ModulePattern> modules;
+  SourceSpan source;
 };
 
 struct Plan {
@@ -120,6 +128,7 @@ struct Plan {
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims
   SourceSpan fallback_source;
   std::optional<DataParallel> data_parallel;
+  std::optional<Recomputed> recompute;
 
   // Rules one a line, with their lines: stable, for people and goldens.
   std::string ToText() const;
@@ -131,5 +140,7 @@ std::string ToText(const Route& route);
 std::string ToText(const Style& style);
 // "fsdp wrap=[model.layers.*] reshard=all_but_last gradients=mean"
 std::string ToText(const DataParallel& section);
+// "recompute [model.layers.*.mlp]"
+std::string ToText(const Recomputed& section);
 
 }  // namespace moonshard

@@ -20,6 +20,8 @@ return plan {
   fsdp { reshard = "sometimes" },
   ddp { gradients = "average" },
   ddp { wrap = "model.layers.*" },
+  recompute "model.layers.*",
+  recompute { "model.layers.*", 3 },
   at("k", norm_on("replicate")),
   colwise {},
   "lm_head",

@@ -38,6 +38,7 @@ struct LayerImpl : torch::nn::Module {
     scale = register_parameter("scale", torch::ones({}));
   }
   at::Tensor forward(const at::Tensor& x) {
+    ++runs;
     at::Tensor y = at::tanh(up(norm(x)));
     if (throws) throw std::runtime_error("planted in forward");
     if (throws_backward) {
@@ -49,6 +50,7 @@ struct LayerImpl : torch::nn::Module {
   nn::Linear up = nullptr;
   nn::Linear down = nullptr;
   at::Tensor scale;
+  int64_t runs = 0;
   bool throws = false;
   bool throws_backward = false;
 };

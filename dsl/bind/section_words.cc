@@ -1,4 +1,4 @@
-// fsdp, ddp.
+// fsdp, ddp, recompute.
 #include "dsl/bind/arguments.h"
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
@@ -6,6 +6,34 @@
 
 namespace moonshard {
 namespace {
+
+bool AddPattern(lua_State* L, int index, std::vector<ModulePattern>& patterns) {
+  if (const PatternValue* pattern = Userdata<PatternValue>::To(L, index)) {
+    patterns.push_back({pattern->text, pattern->syntax});
+    return true;
+  }
+  const std::optional<std::string> text = StringAt(L, index);
+  if (!text || text->empty()) return false;
+  patterns.push_back({*text, PatternSyntax::kGlob});
+  return true;
+}
+
+// Adds the patterns of the list at `index`; false where one of its entries is another thing, which is then on top.
+bool AddPatterns(lua_State* L, int index, std::vector<ModulePattern>& patterns) {
+  for (const lua_Integer i : PositionsOf(L, index)) {
+    lua_rawgeti(L, index, i);
+    // false: what is left of `condition and "pattern"`.
+    if (lua_toboolean(L, -1) != 0 && !AddPattern(L, -1, patterns)) return false;
+    lua_pop(L, 1);
+  }
+  return true;
+}
+
+size_t HeldBy(const std::vector<ModulePattern>& patterns) {
+  size_t held = 0;
+  for (const ModulePattern& pattern : patterns) held += sizeof(pattern) + pattern.pattern.size();
+  return held;
+}
 
 // Reads one `fsdp { ... }` or `ddp { ... }` table (argument 1); reports what does not fit.
 class SectionReader {
@@ -44,30 +72,14 @@ class SectionReader {
     section_.mean = how == "mean";
   }
 
-  bool AddPattern(int index) {
-    if (const PatternValue* pattern = Userdata<PatternValue>::To(lua_, index)) {
-      section_.wrap.push_back({pattern->text, pattern->syntax});
-      return true;
-    }
-    const std::optional<std::string> text = StringAt(lua_, index);
-    if (!text || text->empty()) return false;
-    section_.wrap.push_back({*text, PatternSyntax::kGlob});
-    return true;
-  }
-
   void ReadWrap() {
     const char* const form = "'wrap' must be a pattern or a list of patterns";
     lua_settop(lua_, 1);
     lua_getfield(lua_, 1, "wrap");
     if (lua_isnil(lua_, 2) || (lua_isboolean(lua_, 2) && lua_toboolean(lua_, 2) == 0)) return;
-    if (AddPattern(2)) return;
+    if (AddPattern(lua_, 2, section_.wrap)) return;
     if (!IsTable(lua_, 2)) return Bad(form);
-    for (const lua_Integer i : PositionsOf(lua_, 2)) {
-      lua_rawgeti(lua_, 2, i);
-      // false: what is left of `condition and "pattern"`.
-      if (lua_toboolean(lua_, 3) != 0 && !AddPattern(3)) return Bad(form);
-      lua_settop(lua_, 2);
-    }
+    if (!AddPatterns(lua_, 2, section_.wrap)) Bad(form);
   }
 
   void ReadReshard() {
@@ -100,8 +112,7 @@ int Section(lua_State* L, const char* word) {
   SectionReader reader(L, word);
   if (!reader.Read()) return PushPoison(L);
   DataParallel section = reader.Take();
-  size_t held = sizeof(DataParallel);
-  for (const DataParallel::Wrap& wrap : section.wrap) held += sizeof(wrap) + wrap.pattern.size();
+  const size_t held = sizeof(DataParallel) + HeldBy(section.wrap);
   Userdata<DataParallel>::Push(L, std::move(section), held);
   return 1;
 }
@@ -109,13 +120,29 @@ int Section(lua_State* L, const char* word) {
 int Fsdp(lua_State* L) { return Section(L, "fsdp"); }
 int Ddp(lua_State* L) { return Section(L, "ddp"); }
 
+int Recompute(lua_State* L) {
+  const char* const form = "it takes a list of patterns, recompute { \"model.layers.*\" }";
+  if (AnyPoison(L) || (IsTable(L, 1) && HoldsPoison(L, 1))) return PushPoison(L);
+  if (!IsTable(L, 1)) return BadArgument(L, "recompute", form, 1);
+  lua_settop(L, 1);
+  if (!CheckKeys(L, 1, "recompute", {}, true)) return PushPoison(L);
+  Recomputed section;
+  section.source = ScriptState::From(L).UserSpan("recompute");
+  if (!AddPatterns(L, 1, section.modules)) return BadArgument(L, "recompute", form, -1);
+  const size_t held = sizeof(Recomputed) + HeldBy(section.modules);
+  Userdata<Recomputed>::Push(L, std::move(section), held);
+  return 1;
+}
+
 }  // namespace
 
-void AddDataParallelWords(lua_State* L) {
+void AddSectionWords(lua_State* L) {
   lua_pushcfunction(L, &Guarded<&Fsdp>);
   SetName(L, "fsdp");
   lua_pushcfunction(L, &Guarded<&Ddp>);
   SetName(L, "ddp");
+  lua_pushcfunction(L, &Guarded<&Recompute>);
+  SetName(L, "recompute");
 }
 
 }  // namespace moonshard

@@ -1,0 +1,47 @@
+// Recompute: runs a piece of a model so that only what goes in is kept for its backward; the backward runs it again, with
+// gradients, and goes through what that made. Activations live for the length of one backward of the piece in place of
+// the whole step; the price is a second forward.
+//
+// Both runs see the same state: the random numbers (the CPU's generator, the current GPU's too) and autocast are as they
+// were, so gradients are those without recomputation, to the bit. Parameters inside get their gradients in the nested
+// backward. Source of the technique: Chen et al. 2016; the form is that of PyTorch's reentrant checkpoint.
+// Stage before: nn (CallRunner). Stage after: apply.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/nn/boundary.h"
+
+namespace moonshard {
+
+// `inside` on `inputs`; where gradients are off, nothing else. Results of floating point need a gradient, whether or not
+// an input does: parameters inside may.
+//
+// The backward is one of its own within the outer one. It works through backward() alone, not through autograd::grad,
+// which cannot reach the parameters inside; and not with create_graph. Both are errors (kNotSupported).
+std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs);
+
+// Recomputes the calls of a module, with what the plan does at them. Stands within fsdp's boundary: parameters are whole
+// in both runs.
+class RecomputeBoundary final : public Boundary, public CallRunner {
+ public:
+  // `inner`: the moves, which run in both runs; may be null.
+  explicit RecomputeBoundary(std::shared_ptr<Boundary> inner) : inner_(std::move(inner)) {}
+
+  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
+  void Leave(Call& call, std::span<const TensorSlot> results) override;
+  CallRunner* runner() override { return this; }
+
+  std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) override {
+    return Recompute(inside, std::move(inputs));
+  }
+  Boundary* inner() override { return inner_.get(); }
+
+ private:
+  std::shared_ptr<Boundary> inner_;
+};
+
+}  // namespace moonshard
