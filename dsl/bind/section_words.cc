@@ -9,12 +9,12 @@ namespace {
 
 bool AddPattern(lua_State* L, int index, std::vector<ModulePattern>& patterns) {
   if (const PatternValue* pattern = Userdata<PatternValue>::To(L, index)) {
-    patterns.push_back({pattern->text, pattern->syntax});
+    patterns.push_back({pattern->text, pattern->syntax, ScriptState::From(L).UserSpan(pattern->text)});
     return true;
   }
   const std::optional<std::string> text = StringAt(L, index);
   if (!text || text->empty()) return false;
-  patterns.push_back({*text, PatternSyntax::kGlob});
+  patterns.push_back({*text, PatternSyntax::kGlob, ScriptState::From(L).UserSpan(*text)});
   return true;
 }
 

@@ -40,8 +40,8 @@ class Preflight {
     Check(m >= 0 && live_.hooks[static_cast<size_t>(m)] != nullptr, "a recomputed module without a hook");
     if (live_.hooks[static_cast<size_t>(m)]->CanRunThrough()) return;
     Diagnostic d = NotSupported("calls of '" + path + "' cannot be made again", path, plan_.plan->recompute->source);
-    d.declared = "a forward that takes a reference to something that is no tensor, or gives no tensor";
-    d.required = "arguments by value, and tensors in the result";
+    d.declared = "a forward that takes what cannot be copied or may be changed by it, or gives no tensor";
+    d.required = "arguments by value or const reference that can be copied, and tensors in the result";
     out_.push_back(std::move(d));
   }
 

@@ -168,19 +168,19 @@ class Matcher {
     if (!plan.data_parallel && !plan.recompute) return;
     const std::vector<std::string_view> paths = PathsAndParents();
     if (plan.data_parallel) {
-      matched_.units = MatchSection(plan.data_parallel->wrap, plan.data_parallel->source, "fsdp wraps", paths);
+      matched_.units = MatchSection(plan.data_parallel->wrap, "fsdp wraps", paths);
     }
     if (plan.recompute) {
-      matched_.recomputed = MatchSection(plan.recompute->modules, plan.recompute->source, "recompute names", paths);
+      matched_.recomputed = MatchSection(plan.recompute->modules, "recompute names", paths);
     }
   }
 
   // The paths that any of the patterns matches, sorted; `what` is done with them, for messages.
-  std::vector<std::string> MatchSection(const std::vector<ModulePattern>& patterns, const SourceSpan& source,
-                                        const std::string& what, const std::vector<std::string_view>& paths) {
+  std::vector<std::string> MatchSection(const std::vector<ModulePattern>& patterns, const std::string& what,
+                                        const std::vector<std::string_view>& paths) {
     std::vector<std::string> found;
     for (const ModulePattern& module : patterns) {
-      const auto pattern = TranslatePattern(module.pattern, module.syntax, source).Collect(diagnostics_);
+      const auto pattern = TranslatePattern(module.pattern, module.syntax, module.source).Collect(diagnostics_);
       if (!pattern) continue;
       const RE2 regex(pattern->regex, RE2::Quiet);
       const size_t before = found.size();
@@ -188,8 +188,8 @@ class Matcher {
         if (RE2::FullMatch(re2::StringPiece(path.data(), path.size()), regex)) found.emplace_back(path);
       }
       if (found.size() > before || matched_.plan->lenient) continue;
-      Diagnostic d =
-          MakeDiagnostic(Finding::kUnmatchedRule, "no module matches '" + module.pattern + "', which " + what, source);
+      Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
+                                    "no module matches '" + module.pattern + "', which " + what, module.source);
       std::vector<std::string> classes;
       for (std::string_view path : paths) classes.push_back(PathClassOf(path));
       std::ranges::sort(classes);

@@ -49,6 +49,15 @@ template <class Argument>
 using Held = std::conditional_t<std::is_lvalue_reference_v<Argument> && !kHoldsTensors<std::remove_cvref_t<Argument>>,
                                 Argument, std::remove_cvref_t<Argument>>;
 
+// How it waits for another run of the call: a reference to what is const becomes a copy too.
+template <class Argument>
+using Kept =
+    std::conditional_t<std::is_lvalue_reference_v<Held<Argument>> && std::is_const_v<std::remove_reference_t<Argument>>,
+                       std::remove_cvref_t<Argument>, Held<Argument>>;
+template <class Argument>
+inline constexpr bool kCanKeep =
+    !std::is_lvalue_reference_v<Kept<Argument>> && std::is_copy_constructible_v<Kept<Argument>>;
+
 template <class Argument>
 inline constexpr bool kIsMutableTensorReference =
     std::is_lvalue_reference_v<Argument> && !std::is_const_v<std::remove_reference_t<Argument>> &&
@@ -149,8 +158,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
  private:
   template <class... Given>
   static constexpr bool kCanRunThrough =
-      !std::is_void_v<Result> && detail::kHoldsTensors<std::remove_cvref_t<Result>> &&
-      ((!std::is_lvalue_reference_v<detail::Held<Given>> && std::is_copy_constructible_v<detail::Held<Given>>)&&...);
+      !std::is_void_v<Result> && detail::kHoldsTensors<std::remove_cvref_t<Result>> && (detail::kCanKeep<Given> && ...);
 
   template <class... Given>
   Result Call(Given&&... given) {
@@ -183,7 +191,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
     if constexpr (kCanRunThrough<Given...>) {
       if (CallRunner* runner = boundary.runner(); runner != nullptr) [[unlikely]] {
         detail::TensorSlots slots;
-        CollectHeld<Given...>(held, slots, std::index_sequence_for<Given...>{});
+        CollectHeld(held, slots, std::index_sequence_for<Given...>{});
         call = boundary.Enter(slots);
         return ForwardThrough<Given...>(*runner, held, slots);
       }
@@ -191,9 +199,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     return ForwardHeld<Given...>(boundary, call, held, std::index_sequence_for<Given...>{});
   }
 
-  template <class... Given, size_t... kPositions>
-  static void CollectHeld(std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots,
-                          std::index_sequence<kPositions...>) {
+  template <class Held, size_t... kPositions>
+  static void CollectHeld(Held& held, detail::TensorSlots& slots, std::index_sequence<kPositions...>) {
     (detail::CollectTensors(std::get<kPositions>(held), kPositions, slots), ...);
   }
 
@@ -202,15 +209,16 @@ class Hooked<Impl, detail::Types<Arguments...>>
   Result ForwardThrough(CallRunner& runner, std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots) {
     std::vector<at::Tensor> inputs;
     for (const TensorSlot& slot : slots) inputs.push_back(std::move(*slot.tensor));
+    using KeptArguments = std::tuple<detail::Kept<Given>...>;
+    const auto kept = std::make_shared<const KeptArguments>(std::move(held));
     std::optional<Result> first;
     const auto sink = std::make_shared<std::optional<Result>*>(&first);
     const std::vector<at::Tensor> outputs = runner.Run(
-        [this, sink, inner = runner.inner(),
-         kept = std::make_shared<const std::tuple<detail::Held<Given>...>>(std::move(held)),
+        [this, sink, kept, inner = runner.inner(),
          keep = this->weak_from_this().lock()](std::vector<at::Tensor> tensors) {
-          auto arguments = *kept;
+          KeptArguments arguments = *kept;
           detail::TensorSlots own;
-          CollectHeld<Given...>(arguments, own, std::index_sequence_for<Given...>{});
+          CollectHeld(arguments, own, std::index_sequence_for<Given...>{});
           for (size_t i = 0; i < own.size(); ++i) *own[i].tensor = std::move(tensors[i]);
           std::unique_ptr<Boundary::Call> call = inner == nullptr ? nullptr : inner->Enter(own);
           Result result = ForwardApplied<Given...>(arguments, std::index_sequence_for<Given...>{});
@@ -233,7 +241,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
   }
 
   template <class... Given, size_t... kPositions>
-  Result ForwardApplied(std::tuple<detail::Held<Given>...>& held, std::index_sequence<kPositions...>) {
+  Result ForwardApplied(std::tuple<detail::Kept<Given>...>& held, std::index_sequence<kPositions...>) {
     return Impl::forward(static_cast<Given&&>(std::get<kPositions>(held))...);
   }
 

@@ -91,7 +91,7 @@ struct Rule {
 struct ModulePattern {
   std::string pattern;
   PatternSyntax syntax = PatternSyntax::kGlob;
-  bool operator==(const ModulePattern&) const = default;
+  SourceSpan source;
 };
 
 // What `fsdp { ... }` or `ddp { ... }` says: how the ranks of the data-parallel axes, which work on different inputs,

@@ -1,0 +1,152 @@
+// One model, one set of weights, one sequence of batches: the losses of 50 steps of AdamW are those of one rank however
+// the ranks share the work, with and without recomputation and accumulation. Float64, so that what is left is the order
+// of sums.
+#include <catch2/catch.hpp>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/optim/adamw.h>
+
+#include "dsl/eval/load_plan.h"
+#include "engine/apply/clip_grad_norm.h"
+#include "engine/apply/live_tree.h"
+#include "engine/apply/load.h"
+#include "engine/apply/parallelize.h"
+#include "engine/models/causal_lm.h"
+#include "engine/nn/defer_init.h"
+#include "engine/safetensors/checkpoint.h"
+#include "tests/engine/models/fixture.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard::test {
+namespace {
+
+constexpr int kSteps = 50;
+constexpr int64_t kRows = 8;  // of a step, over all ranks and micro-batches
+constexpr int64_t kTokens = 9;
+constexpr double kTolerance = 1e-9;
+
+struct Setup {
+  std::string mesh;
+  std::string section;  // of the plan, in place of Llama's own
+  bool sequence_parallel = false;
+};
+
+struct Variant {
+  bool recompute = false;
+  int64_t micros = 1;
+};
+
+at::Tensor Batch(int step, int64_t vocabulary) {
+  const at::Tensor numbers = at::arange(kRows * (kTokens + 1)) * (step % 7 + 3) + 5 * step;
+  return numbers.remainder(vocabulary).view({kRows, kTokens + 1});
+}
+
+at::Tensor LossOf(const at::Tensor& logits, const at::Tensor& rows) {
+  return at::cross_entropy_loss(logits.flatten(0, 1), rows.narrow(1, 1, kTokens).flatten());
+}
+
+// The losses of all steps, the mean over the ranks; the same on every rank.
+std::vector<double> Train(const std::filesystem::path& folder, const Setup& setup, const Variant& variant,
+                          const DeviceMesh& mesh) {
+  const JsonValue config = ReadConfig(folder);
+  CausalLm model;
+  {
+    const nn::DeferInit defer;
+    model = MakeCausalLm(config).ValueOrThrow();
+  }
+  const LiveTree live = ReadLiveTree(*model.module).ValueOrThrow();
+  PlanInputs inputs;
+  inputs.config = config;
+  inputs.mesh = mesh.shape();
+  inputs.model = live.tree.get();
+  inputs.options["sequence_parallel"] = setup.sequence_parallel;
+  const std::string recompute = variant.recompute ? R"(recompute { "model.layers.*" }, )" : "";
+  const Plan plan =
+      EvaluatePlan(R"(return plan { extends "llama", )" + recompute + setup.section + " }", "curve.lua", inputs)
+          .ValueOrThrow();
+  ApplyOptions options;
+  options.deferred_type = at::kDouble;
+  const auto applied = ParallelizeModule(*model.module, plan, mesh, options);
+  Expect(LoadCheckpoint(*applied, Checkpoint::Open(folder.string()).ValueOrThrow()).empty(), "the checkpoint fits");
+  std::vector<at::Tensor> parameters;
+  for (const LiveParameter& p : applied->parameters()) {
+    if (!p.is_buffer) parameters.push_back(p.tensor);
+  }
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-3));
+
+  const int64_t shard = mesh.shape().size(MeshAxis::kDpShard);
+  const int64_t ranks = shard * mesh.shape().size(MeshAxis::kDpReplicate);
+  const int64_t rank = mesh.coordinate(MeshAxis::kDpReplicate) * shard + mesh.coordinate(MeshAxis::kDpShard);
+  const int64_t rows = kRows / (ranks * variant.micros);
+  const int64_t vocabulary = config.Find("vocab_size")->AsInt();
+  std::vector<double> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor batch = Batch(step, vocabulary);
+    double mine = 0;
+    for (int64_t micro = 0; micro < variant.micros; ++micro) {
+      const at::Tensor own = batch.narrow(0, (rank * variant.micros + micro) * rows, rows);
+      applied->SetGradientSync(micro + 1 == variant.micros);
+      const at::Tensor logits = model.forward(own.narrow(1, 0, kTokens), std::nullopt, std::nullopt);
+      const at::Tensor loss = LossOf(logits, own) / static_cast<double>(variant.micros);
+      loss.backward();
+      mine += loss.item<double>();
+    }
+    ClipGradNorm(*applied, 1.0);
+    optimizer.step();
+    losses.push_back(mine);
+  }
+  return losses;
+}
+
+std::vector<double> Curve(const std::filesystem::path& folder, const Setup& setup, const Variant& variant) {
+  std::mutex mutex;
+  std::vector<double> sum(kSteps, 0);
+  RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+    const std::vector<double> mine = Train(folder, setup, variant, mesh);
+    const std::lock_guard lock(mutex);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      sum[i] += mine[i] / static_cast<double>(mesh.shape().world_size());
+    }
+  });
+  return sum;
+}
+
+TEST_CASE("the loss curve is the same however the ranks share the work") {
+  std::filesystem::path folder;
+  for (const std::filesystem::path& found : ParityFolders()) {
+    if (found.filename() == "llama_gqa") folder = found;
+  }
+  REQUIRE_FALSE(folder.empty());
+  const std::vector<double> one = Curve(folder, {"tp=1", ""}, {});
+  CHECK(one.back() < one.front() - 0.5);  // it learns
+  const Setup setups[] = {
+      {"tp=1", ""},
+      {"dp=2", "ddp {}"},
+      {"dp=2", R"(fsdp { wrap = "model.layers.*" })"},
+      {"tp=2", ""},
+      {"dp=2,tp=2", R"(fsdp { wrap = "model.layers.*", reshard = true })"},
+      {"dp=2,tp=2", R"(fsdp { wrap = "model.layers.*" })", true},
+      {"dp_replicate=2,dp_shard=2", R"(fsdp { wrap = "model.layers.*", reshard = false })"},
+  };
+  for (const Setup& setup : setups) {
+    for (const bool recompute : {false, true}) {
+      for (const int64_t micros : {1, 2}) {
+        DYNAMIC_SECTION(setup.mesh << " " << setup.section << (setup.sequence_parallel ? " sequence parallel" : "")
+                                   << (recompute ? " recomputed" : "") << " micro-batches " << micros) {
+          const std::vector<double> curve = Curve(folder, setup, {recompute, micros});
+          double worst = 0;
+          for (size_t i = 0; i < curve.size(); ++i) worst = std::max(worst, std::abs(curve[i] - one[i]));
+          CHECK(worst < kTolerance);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test
