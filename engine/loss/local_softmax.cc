@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/base/check.h"
+#include "engine/loss/local_kernels.h"
 
 namespace moonshard {
 namespace {
@@ -63,6 +64,7 @@ void LocalStatistics(const at::Tensor& logits, const TargetColumns& targets, Wan
     out[0].fill_(-kInfinity);
     return;
   }
+  if (HaveKernels(logits)) return KernelStatistics(logits, targets, wanted, out);
   ForEachBlock(logits, [&](int64_t begin, int64_t length) {
     const at::Tensor z = logits.narrow(0, begin, length).to(out.scalar_type());
     const at::Tensor max = z.amax(1);
@@ -108,6 +110,7 @@ RowStatistics JoinStatistics(const at::Tensor& gathered, const Vocabulary& vocab
 void LocalGradient(const at::Tensor& logits, const at::Tensor& max, const at::Tensor& log_sum,
                    const TargetColumns& targets, const GradientCoefficients& coefficients, const at::Tensor& out) {
   if (logits.size(1) == 0) return;
+  if (HaveKernels(logits)) return KernelGradient(logits, max, log_sum, targets, coefficients, out);
   ForEachBlock(logits, [&](int64_t begin, int64_t length) {
     const at::Tensor z = logits.narrow(0, begin, length).to(max.scalar_type());
     const GradientCoefficients c = coefficients.Narrow(begin, length);

@@ -7,10 +7,12 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "engine/base/text.h"
@@ -113,8 +115,10 @@ class LossBackward final : public autograd::Node {
       : Node(autograd::collect_next_edges(at::TensorList(logits.inputs()))),
         name_(std::move(name)),
         label_(label),
-        logits_(logits),
-        tape_(std::move(tape)) {}
+        logits_(logits.Emptied()),
+        tape_(std::move(tape)) {
+    for (const at::Tensor& input : logits.inputs()) inputs_.emplace_back(input, false);
+  }
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
@@ -128,7 +132,9 @@ class LossBackward final : public autograd::Node {
       throw PlanError({std::move(d)});
     }
     const at::NoGradGuard no_grad;
-    const ShardedLogits logits = logits_.Unpack();
+    std::vector<at::Tensor> inputs;
+    for (const autograd::SavedVariable& input : inputs_) inputs.push_back(input.unpack());
+    const ShardedLogits logits = logits_.WithInputs(std::move(inputs));
     std::vector<bool> needed;
     for (size_t i = 0; i < num_outputs(); ++i) needed.push_back(task_should_compute_output(i));
     const GradientCoefficients coefficients = tape_.coefficients(gradient);
@@ -143,7 +149,7 @@ class LossBackward final : public autograd::Node {
 
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    logits_.Release();
+    for (autograd::SavedVariable& input : inputs_) input.reset_data();
     tape_ = {};
   }
 
@@ -152,7 +158,8 @@ class LossBackward final : public autograd::Node {
  private:
   std::string name_;
   std::string label_;
-  SavedLogits logits_;
+  std::vector<autograd::SavedVariable> inputs_;  // with the error of a write into one of them in between
+  ShardedLogits logits_;
   LossTape tape_;
 };
 

@@ -134,18 +134,4 @@ std::vector<at::Tensor> ShardedLogits::Backward(const ChunkGradient& gradient, c
   return gradients;
 }
 
-SavedLogits::SavedLogits(const ShardedLogits& logits) : chunk_(logits.chunk_) {
-  for (const at::Tensor& input : logits.inputs()) inputs_.emplace_back(input, false);
-}
-
-ShardedLogits SavedLogits::Unpack() const {
-  std::vector<at::Tensor> inputs;
-  for (const torch::autograd::SavedVariable& input : inputs_) inputs.push_back(input.unpack());
-  return {std::move(inputs), chunk_};
-}
-
-void SavedLogits::Release() {
-  for (torch::autograd::SavedVariable& input : inputs_) input.reset_data();
-}
-
 }  // namespace moonshard

@@ -7,10 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/saved_variable.h>
 
 #include "engine/loss/local_softmax.h"
 #include "engine/loss/vocabulary.h"
@@ -47,6 +47,10 @@ class ShardedLogits {
 
   // logits, or hidden, weight and bias: what a backward gives gradients of. An absent bias is undefined.
   const std::vector<at::Tensor>& inputs() const { return inputs_; }
+  // The same from tensors that were kept for a backward.
+  ShardedLogits WithInputs(std::vector<at::Tensor> inputs) const { return {std::move(inputs), chunk_}; }
+  // The same without its tensors.
+  ShardedLogits Emptied() const { return {std::vector<at::Tensor>(inputs_.size()), chunk_}; }
 
   // body(begin, logits): [n, v] of tokens [begin, begin + n), in order. Without gradients; the chunk of a head is the
   // body's own to overwrite, the whole logits are not.
@@ -58,25 +62,12 @@ class ShardedLogits {
   std::vector<at::Tensor> Backward(const ChunkGradient& gradient, const std::vector<bool>& needed) const;
 
  private:
-  friend class SavedLogits;
   ShardedLogits(std::vector<at::Tensor> inputs, int64_t chunk) : inputs_(std::move(inputs)), chunk_(chunk) {}
   const at::Tensor& input() const { return inputs_.front(); }
   bool is_head() const { return inputs_.size() > 1; }
 
   std::vector<at::Tensor> inputs_;
   int64_t chunk_ = 0;
-};
-
-// What a backward keeps of them: the inputs, and the error of a write into one of them in between.
-class SavedLogits {
- public:
-  explicit SavedLogits(const ShardedLogits& logits);
-  ShardedLogits Unpack() const;
-  void Release();
-
- private:
-  std::vector<torch::autograd::SavedVariable> inputs_;
-  int64_t chunk_;
 };
 
 }  // namespace moonshard
