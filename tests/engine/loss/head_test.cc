@@ -107,7 +107,7 @@ TEST_CASE("every loss takes a head, with what is frozen left out") {
       const at::Tensor targets = SomeTargets({2, 5}, size);
       const at::Tensor gradient = Numbers({2, 5}, 1, 7);
       const auto run = [&](const ShardedLogits& logits) {
-        const at::Tensor value = TokenLogProbs(vocabulary, logits, targets) + Entropy(vocabulary, logits);
+        at::Tensor value = TokenLogProbs(vocabulary, logits, targets) + Entropy(vocabulary, logits);
         if (value.requires_grad()) value.backward(gradient);
         return value;
       };
