@@ -34,6 +34,9 @@ class ShardedLogits {
 
   // hidden [..., h] times weight [v, h] transposed, plus bias [v] where there is one; all of one dtype, in which the
   // product is made whatever autocast says. Gradients of the weight are added up over the chunks in float at least.
+  // A head that a plan shards is then used around its call: the plan's own moves at the head do not run (`hidden` above
+  // says what does instead), and AppliedPlan::Findings names it as bypassed. Its parameters must hold this rank's piece
+  // in forward and backward, so it cannot be part of an fsdp unit that gives them back in between.
   // Throws PlanError: kBadInput, kNoSuchMove, and what a move throws.
   static ShardedLogits OfHead(const Vocabulary& vocabulary, at::Tensor hidden, at::Tensor weight, at::Tensor bias = {},
                               const HeadOptions& options = {});
