@@ -1,12 +1,10 @@
 #include "engine/mesh/device.h"
 
-#include <dlfcn.h>
-
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "engine/mesh/nccl/nccl_plugin.h"
+#include "engine/mesh/plugin.h"
 
 namespace moonshard {
 namespace {
@@ -20,24 +18,9 @@ bool MachineHasGpu() {
 // The plug-in, or why there is none in `why`.
 const NcclPlugin* LoadPlugin(std::string& why) {
 #ifdef MOONSHARD_NCCL_LIBRARY
-  constexpr const char* kName = "libmoonshard_nccl.so";
-  std::error_code ignored;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  const std::vector<std::string> places = {program / kName, program / ".." / "lib" / kName, MOONSHARD_NCCL_LIBRARY,
-                                           kName};
-  for (const std::string& place : places) {
-    if (place != kName && !std::filesystem::exists(place, ignored)) continue;
-    void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    if (library == nullptr) {
-      why = dlerror();
-      continue;
-    }
-    if (void* symbol = dlsym(library, "MoonshardNcclPlugin")) {
-      return reinterpret_cast<const NcclPlugin* (*)()>(symbol)();
-    }
-    why = place + " is not moonshard's NCCL library";
+  if (void* symbol = OpenPlugin("libmoonshard_nccl.so", MOONSHARD_NCCL_LIBRARY, "MoonshardNcclPlugin", why)) {
+    return reinterpret_cast<const NcclPlugin* (*)()>(symbol)();
   }
-  if (why.empty()) why = std::string(kName) + " was not found";
 #else
   why = "this build was made without CUDA";
 #endif
