@@ -3,6 +3,8 @@
 // of sums.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -24,7 +26,6 @@
 namespace moonshard::test {
 namespace {
 
-constexpr int kSteps = 50;
 constexpr int64_t kRows = 8;  // of a step, over all ranks and micro-batches
 constexpr int64_t kTokens = 9;
 constexpr double kTolerance = 1e-9;
@@ -38,6 +39,7 @@ struct Setup {
 struct Variant {
   bool recompute = false;
   int64_t micros = 1;
+  int steps = 50;
 };
 
 at::Tensor Batch(int step, int64_t vocabulary) {
@@ -84,7 +86,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const Setup& setu
   const int64_t rows = kRows / (ranks * variant.micros);
   const int64_t vocabulary = config.Find("vocab_size")->AsInt();
   std::vector<double> losses;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < variant.steps; ++step) {
     optimizer.zero_grad();
     const at::Tensor batch = Batch(step, vocabulary);
     double mine = 0;
@@ -105,7 +107,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const Setup& setu
 
 std::vector<double> Curve(const std::filesystem::path& folder, const Setup& setup, const Variant& variant) {
   std::mutex mutex;
-  std::vector<double> sum(kSteps, 0);
+  std::vector<double> sum(static_cast<size_t>(variant.steps), 0);
   RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
     const std::vector<double> mine = Train(folder, setup, variant, mesh);
     const std::lock_guard lock(mutex);
@@ -116,12 +118,30 @@ std::vector<double> Curve(const std::filesystem::path& folder, const Setup& setu
   return sum;
 }
 
-TEST_CASE("the loss curve is the same however the ranks share the work") {
-  std::filesystem::path folder;
+std::filesystem::path FolderOf(const std::string& name) {
   for (const std::filesystem::path& found : ParityFolders()) {
-    if (found.filename() == "llama_gqa") folder = found;
+    if (found.filename() == name) return found;
   }
-  REQUIRE_FALSE(folder.empty());
+  FAIL("no checkpoint " << name);
+  return {};
+}
+
+double LargestDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+  return worst;
+}
+
+TEST_CASE("a tied embedding and head are one parameter of the root's unit") {
+  const std::filesystem::path folder = FolderOf("llama_tied_llama3");
+  const std::vector<double> one = Curve(folder, {"tp=1", ""}, {false, 1, 8});
+  for (const char* mesh : {"dp=2", "dp=2,tp=2"}) {
+    CHECK(LargestDifference(Curve(folder, {mesh, ""}, {true, 2, 8}), one) < kTolerance);
+  }
+}
+
+TEST_CASE("the loss curve is the same however the ranks share the work") {
+  const std::filesystem::path folder = FolderOf("llama_gqa");
   const std::vector<double> one = Curve(folder, {"tp=1", ""}, {});
   CHECK(one.back() < one.front() - 0.5);  // it learns
   const Setup setups[] = {
@@ -138,10 +158,7 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
       for (const int64_t micros : {1, 2}) {
         DYNAMIC_SECTION(setup.mesh << " " << setup.section << (setup.sequence_parallel ? " sequence parallel" : "")
                                    << (recompute ? " recomputed" : "") << " micro-batches " << micros) {
-          const std::vector<double> curve = Curve(folder, setup, {recompute, micros});
-          double worst = 0;
-          for (size_t i = 0; i < curve.size(); ++i) worst = std::max(worst, std::abs(curve[i] - one[i]));
-          CHECK(worst < kTolerance);
+          CHECK(LargestDifference(Curve(folder, setup, {recompute, micros}), one) < kTolerance);
         }
       }
     }
