@@ -42,6 +42,12 @@ std::optional<std::string> ReadText(const std::string& path) {
   return text;
 }
 
+// What tells a folder from another one that takes its place; 0 where there is none.
+uint64_t IdentityOf(const std::string& path) {
+  struct stat status = {};
+  return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
 std::string WithoutSlash(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
@@ -59,10 +65,9 @@ Result<Aside> Aside::Open(const std::string& place, const AsideOptions& options)
   aside.replace_ = options.replace;
   // What a process left between moving the folder and saying so is found before the place is looked at.
   std::error_code ignored;
-  const bool moved = !fs::exists(aside.folder_, ignored) && HoldsSomething(aside.place_);
-  if (moved && fs::exists(aside.partial_ + "/journal", ignored)) {
+  if (!options.work.empty() && HoldsSomething(aside.place_) && fs::exists(aside.partial_ + "/journal", ignored)) {
     if (Failure failed = aside.Lock()) return *failed;
-    if (!options.work.empty() && aside.TakeOver(options.work)) {
+    if (aside.TakeOver(options.work) && aside.WasMoved()) {
       aside.published_ = true;
       if (Failure failed = aside.CleanUp()) return *failed;
       return aside;
@@ -88,6 +93,7 @@ Aside& Aside::operator=(Aside&& other) noexcept {
   std::swap(journal_bytes_, other.journal_bytes_);
   std::swap(lock_, other.lock_);
   std::swap(noted_, other.noted_);
+  std::swap(moving_, other.moving_);
   return *this;
 }
 
@@ -122,7 +128,14 @@ Failure Aside::Lock() {
   return std::nullopt;
 }
 
+bool Aside::WasMoved() const {
+  std::error_code ignored;
+  return moving_ != 0 ? IdentityOf(place_) == moving_ : !fs::exists(folder_, ignored);
+}
+
 bool Aside::TakeOver(const std::string& work) {
+  noted_.clear();
+  moving_ = 0;
   const std::optional<std::string> text = ReadText(partial_ + "/journal");
   if (!text) return false;
   size_t at = text->find('\n');
@@ -131,6 +144,11 @@ bool Aside::TakeOver(const std::string& work) {
   // The last line may be cut, or, after a power cut, anything: what it names is held against the bytes.
   for (size_t end = 0; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
     const Result<JsonValue> line = ParseJson(std::string_view(*text).substr(at, end - at), "journal");
+    const JsonValue* moving = line.ok() ? line.value().Find("moving") : nullptr;
+    if (moving && moving->is_string()) {
+      moving_ = HashFromText(moving->AsString()).value_or(0);
+      continue;
+    }
     const JsonValue* part = line.ok() ? line.value().Find("part") : nullptr;
     const JsonValue* hashes = line.ok() ? line.value().Find("hashes") : nullptr;
     if (!part || !part->is_string() || !hashes || !hashes->is_array()) break;
@@ -195,8 +213,8 @@ Failure Aside::Commit(const std::vector<std::string>& files) {
   for (const std::string& path : folders) {
     if (Failure failed = storage_->SyncFolder(path)) return failed;
   }
-  journal_.reset();
   if (Failure failed = Publish()) return failed;
+  journal_.reset();
   return CleanUp();
 }
 
@@ -204,6 +222,10 @@ Failure Aside::Publish() {
   if (Failure failed = CheckPlace()) return failed;  // something may have come since
   Failure failed;
   if (HoldsSomething(place_)) {
+    // Afterwards new/ is what was in the place: who comes next must be able to tell.
+    const std::string line = WriteJson(JsonValue::Object{{"moving", HashToText(IdentityOf(folder_))}}, 0);
+    if (Failure unwritten = Append(line)) return unwritten;
+    if (Failure unsynced = journal_->Sync()) return unsynced;
     failed = storage_->Exchange(folder_, place_);
     if (failed) failed->help = "the file system may not be able to swap folders; remove '" + place_ + "' first";
   } else {

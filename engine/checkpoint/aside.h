@@ -69,6 +69,8 @@ class Aside {
   Failure Start(const std::string& work);
   // Whether the journal is of the same work; takes over what it notes.
   bool TakeOver(const std::string& work);
+  // Whether the folder is in its place already, by what was taken over.
+  bool WasMoved() const;
   Failure Append(const std::string& line);
   Failure Publish();
   Failure CleanUp();
@@ -83,6 +85,7 @@ class Aside {
   uint64_t journal_bytes_ = 0;
   int lock_ = -1;
   std::map<std::string, std::vector<uint64_t>> noted_;
+  uint64_t moving_ = 0;  // identity of the folder that was about to be exchanged with the place
 };
 
 // Makes the folders that lead to a file within `folder`, which is there.

@@ -214,19 +214,17 @@ class Merger {
     const PieceDims share = PieceInChunk(piece, chunk);
     const uint64_t bytes = ShareBytes(tensor.dtype, share);
     if (bytes == 0) return std::nullopt;
-    const Result<const File*> opened = inputs_->At(file);
-    if (!opened.ok()) return opened.diagnostics().front();
     const uint64_t offset = (*offsets_[file])[static_cast<size_t>(&tensor - manifest_.tensors.data())] + at;
     // Straight to its place where it has one.
-    char* to = buffer_.data() + OneRunOf(chunk, tensor.dtype, share).value_or(0);
-    const bool direct = OneRunOf(chunk, tensor.dtype, share).has_value();
-    if (!direct) {
+    const std::optional<uint64_t> run = OneRunOf(chunk, tensor.dtype, share);
+    char* to = buffer_.data() + run.value_or(0);
+    if (!run) {
       share_.resize(std::max<size_t>(share_.size(), bytes));
       to = share_.data();
     }
-    if (Failure failed = opened.value()->Read(offset, to, bytes)) return failed;
+    if (Failure failed = inputs_->Read(file, offset, to, bytes)) return failed;
     hasher.Add(to, bytes);
-    if (!direct) PutIntoChunk(chunk, tensor.dtype, share, to, buffer_.data());
+    if (!run) PutIntoChunk(chunk, tensor.dtype, share, to, buffer_.data());
     at += bytes;
     Report(bytes);
     return std::nullopt;

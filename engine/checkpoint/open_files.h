@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/pace.h"
 #include "engine/checkpoint/storage.h"
 #include "engine/safetensors/file.h"
 
@@ -38,10 +40,13 @@ class InputFiles {
   const std::string& path(size_t file) const { return paths_[file]; }
   // Errors: those of File::Open. Good until the next call.
   Result<const File*> At(size_t file);
+  // As File::Read, for reading from front to back: where the bytes come slowly they are fetched ahead.
+  Failure Read(size_t file, uint64_t offset, void* to, uint64_t bytes);
 
  private:
   std::vector<std::string> paths_;
   std::vector<std::optional<File>> files_;
+  Pace pace_;
   size_t open_ = 0;
 };
 

@@ -184,7 +184,8 @@ class Sharder {
     ChunkWalk walk(stored.shape, stored.dtype);
     for (Chunk chunk; walk.Next(chunk);) {
       buffer_.resize(std::max<size_t>(buffer_.size(), chunk.bytes));
-      if (Failure failed = opened.value()->Read(stored.begin + chunk.begin, buffer_.data(), chunk.bytes)) return failed;
+      if (Failure failed = inputs_.Read(stored.file, stored.begin + chunk.begin, buffer_.data(), chunk.bytes))
+        return failed;
       whole.Add(buffer_.data(), chunk.bytes);
       for (size_t file = 0; file < layout.pieces.size(); ++file) {
         const PieceDims share = PieceInChunk(*layout.pieces[file], chunk);

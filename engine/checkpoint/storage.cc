@@ -11,13 +11,15 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/checkpoint/pace.h"
+
 namespace moonshard {
 namespace {
 
 // Linux writes at most this much in one call.
 constexpr uint64_t kMostPerCall = 0x7ffff000;
 // The system is asked to begin writing back as soon as this much has come, so that Sync finds little left to do.
-constexpr uint64_t kWriteBackBytes = uint64_t{32} << 20;
+constexpr uint64_t kWriteBackBytes = uint64_t{8} << 20;
 
 Diagnostic Failed(const std::string& path, int error) {
   Diagnostic d =
@@ -34,6 +36,7 @@ class PosixFile : public WritableFile {
   Failure Write(uint64_t offset, const void* data, uint64_t bytes) override {
     const char* next = static_cast<const char*>(data);
     uint64_t at = offset;
+    const Pace::Clock::time_point begin = Pace::Clock::now();
     for (uint64_t left = bytes; left > 0;) {
       const ssize_t count = ::pwrite(descriptor_, next, std::min(left, kMostPerCall), static_cast<off_t>(at));
       if (count < 0 && errno == EINTR) continue;
@@ -42,15 +45,8 @@ class PosixFile : public WritableFile {
       at += static_cast<uint64_t>(count);
       left -= static_cast<uint64_t>(count);
     }
-    if (written_ == 0 || offset != end_) begin_ = offset;
-    end_ = offset + bytes;
-    written_ = end_ - begin_;
-    if (written_ >= kWriteBackBytes) {
-      // Advice only: Sync is what counts.
-      (void)::sync_file_range(descriptor_, static_cast<off_t>(begin_), static_cast<off_t>(written_),
-                              SYNC_FILE_RANGE_WRITE);
-      written_ = 0;
-    }
+    pace_.Add(bytes, begin);
+    Written(offset, bytes);
     return std::nullopt;
   }
 
@@ -65,11 +61,39 @@ class PosixFile : public WritableFile {
   }
 
  private:
+  // A stretch that was written: the system is asked to write it back at once; where pages are dear it is waited for when
+  // the next one is full, and they are given back.
+  struct Stretch {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
+
+  void Written(uint64_t offset, uint64_t bytes) {
+    if (offset != now_.end) now_ = {offset, offset};
+    now_.end = offset + bytes;
+    if (now_.end - now_.begin < kWriteBackBytes) return;
+    // Advice only: Sync is what counts.
+    Range(now_, SYNC_FILE_RANGE_WRITE);
+    if (pace_.slow()) {
+      Range(before_, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+      (void)::posix_fadvise(descriptor_, static_cast<off_t>(before_.begin),
+                            static_cast<off_t>(before_.end - before_.begin), POSIX_FADV_DONTNEED);
+    }
+    before_ = now_;
+    now_ = {now_.end, now_.end};
+  }
+
+  void Range(const Stretch& stretch, unsigned how) const {
+    if (stretch.begin == stretch.end) return;
+    (void)::sync_file_range(descriptor_, static_cast<off_t>(stretch.begin),
+                            static_cast<off_t>(stretch.end - stretch.begin), how);
+  }
+
   int descriptor_;
   std::string path_;
-  uint64_t begin_ = 0;  // what was written since the last call to begin writing back
-  uint64_t end_ = 0;
-  uint64_t written_ = 0;
+  Pace pace_;
+  Stretch now_;
+  Stretch before_;
 };
 
 class Posix : public Storage {
