@@ -80,6 +80,16 @@ Result<Aside> Aside::Open(const std::string& place, const AsideOptions& options)
   return aside;
 }
 
+void Aside::Forget(const std::string& place, Storage& storage) {
+  Aside aside;
+  aside.storage_ = &storage;
+  aside.partial_ = WithoutSlash(place) + ".partial";
+  std::error_code ignored;
+  if (!fs::is_directory(aside.partial_, ignored) || aside.Lock()) return;
+  // What cannot be removed is in nobody's way.
+  (void)storage.RemoveAll(aside.partial_);
+}
+
 Aside::Aside(Aside&& other) noexcept { *this = std::move(other); }
 
 Aside& Aside::operator=(Aside&& other) noexcept {

@@ -37,6 +37,8 @@ class Aside {
   // Errors: kWriteFailed, also where OUT holds something and `replace` is not set, where another process is at work on
   // it, and where the system refuses.
   static Result<Aside> Open(const std::string& place, const AsideOptions& options);
+  // Removes what a process left aside for this place, unless one is at work on it.
+  static void Forget(const std::string& place, Storage& storage);
   Aside(Aside&& other) noexcept;
   Aside& operator=(Aside&& other) noexcept;
   Aside(const Aside&) = delete;

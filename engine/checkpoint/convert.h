@@ -1,7 +1,7 @@
 // ShardModel and MergeSharded: a model folder in Hugging Face form -> one safetensors file a rank, and back to the same
 // folder, byte for byte. Streams: a few megabytes pass through memory whatever the tensors' sizes; the metadata of all
 // tensors is held. Both write through aside.h: OUT is complete or what it was before, and a second call after a kill goes
-// on where the first one was.
+// on where the first one was. Where OUT is already what would be written (the source is read and hashed to know) it is left.
 // Stages before: safetensors (Checkpoint), compile (CompiledPlan). What the folder holds: manifest.h.
 #pragma once
 
@@ -29,7 +29,7 @@ struct ConvertSummary {
   uint64_t source_bytes = 0;   // read, or to be read
   uint64_t written_bytes = 0;  // of all files in OUT
   uint64_t resumed_bytes = 0;  // of the source, found done by an earlier process
-  bool was_there = false;      // OUT was complete before this call and is left as it was
+  bool was_there = false;      // OUT was just this before the call, and is left as it was
 };
 
 // MODEL -> OUT. `source` was opened from the folder with its data, `plan` compiled for its tree. Errors: kNotSupported

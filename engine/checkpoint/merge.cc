@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "engine/base/text.h"
@@ -42,9 +43,17 @@ class Merger {
     aside.storage = &storage();
     aside.replace = options_.replace;
     aside.work = "merge " + sharded_.folder() + "\n" + manifest_.ToText();
-    std::optional<Aside> opened = Aside::Open(out_, aside).Collect(found_);
-    if (!opened) return found_;
-    aside_ = &*opened;
+    Result<Aside> opened = Aside::Open(out_, aside);
+    if (!opened.ok() && IsThere()) {
+      Aside::Forget(out_, storage());
+      summary_.was_there = true;
+      return {summary_, std::move(found_)};
+    }
+    if (!opened.ok()) {
+      found_.push_back(opened.diagnostics().front());
+      return found_;
+    }
+    aside_ = &opened.value();
     if (aside_->published()) {
       summary_.was_there = true;
       return {summary_, std::move(found_)};
@@ -157,6 +166,35 @@ class Merger {
       if (Failure failed = WriteTensor(tensor, rebuilt, output)) return failed;
     }
     return std::nullopt;
+  }
+
+  // Whether OUT is the folder that this would write, byte for byte.
+  bool IsThere() const {
+    const auto is = [&](const std::string& name, uint64_t begin, uint64_t bytes, uint64_t all,
+                        std::optional<uint64_t> hash) {
+      const Result<File> file = File::Open(out_ + "/" + name);
+      if (!file.ok() || file.value().bytes() != all) return false;
+      const Result<uint64_t> found = HashFile(file.value(), begin, bytes);
+      return found.ok() && found.value() == hash;
+    };
+    for (const KeptFile& file : manifest_.kept) {
+      if (!is(file.name, 0, file.bytes, file.bytes, file.hash)) return false;
+    }
+    for (const Rebuilt& rebuilt : rebuilt_) {
+      const SourceFile& file = *rebuilt.file;
+      if (!is(file.name, 0, rebuilt.text.size(), file.bytes, file.header_hash)) return false;
+      for (const HeaderTensor& tensor : rebuilt.header.tensors) {
+        const uint64_t begin = rebuilt.header.data_begin + tensor.begin;
+        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, manifest_.Find(tensor.name)->hash))
+          return false;
+      }
+    }
+    std::error_code ignored;
+    size_t files = 0;
+    for (std::filesystem::recursive_directory_iterator at(out_, ignored), end; at != end; at.increment(ignored)) {
+      files += !at->is_directory(ignored);
+    }
+    return files == manifest_.kept.size() + rebuilt_.size();
   }
 
   // Whether an earlier process has written the tensor, and checked its pieces.

@@ -14,6 +14,7 @@
 #include "engine/checkpoint/model_files.h"
 #include "engine/checkpoint/open_files.h"
 #include "engine/checkpoint/paths.h"
+#include "engine/checkpoint/sharded_checkpoint.h"
 #include "engine/safetensors/reader.h"
 
 namespace moonshard {
@@ -51,9 +52,17 @@ class Sharder {
     aside.storage = &storage();
     aside.replace = options_.replace;
     aside.work = Work();
-    std::optional<Aside> opened = Aside::Open(out_, aside).Collect(found);
-    if (!opened) return found;
-    aside_ = &*opened;
+    Result<Aside> opened = Aside::Open(out_, aside);
+    if (!opened.ok() && IsThere()) {
+      Aside::Forget(out_, storage());
+      summary_.was_there = true;
+      return {summary_, std::move(found)};
+    }
+    if (!opened.ok()) {
+      found.push_back(opened.diagnostics().front());
+      return found;
+    }
+    aside_ = &opened.value();
     if (aside_->published()) {
       summary_.was_there = true;
       return {summary_, std::move(found)};
@@ -104,6 +113,48 @@ class Sharder {
     for (const RankFile& file : manifest.rank_files) summary_.written_bytes += file.bytes;
     summary_.tensors = static_cast<int64_t>(manifest.tensors.size());
     summary_.rank_files = static_cast<int64_t>(manifest.rank_files.size());
+  }
+
+  // Whether OUT is what this would write: of this plan and mesh, from these bytes. So that doing again what was done, or
+  // was killed when it had just been done, is no error.
+  bool IsThere() {
+    std::error_code ignored;
+    if (!std::filesystem::exists(out_ + "/" + kManifestFile, ignored)) return false;
+    const Result<ShardedCheckpoint> there = ShardedCheckpoint::Open(out_);
+    if (!there.ok()) return false;
+    const Manifest& known = there.value().manifest();
+    Manifest same = laid_out_.manifest;
+    if (same.tensors.size() != known.tensors.size() || same.kept.size() != known.kept.size()) return false;
+    for (size_t i = 0; i < same.tensors.size(); ++i) {
+      same.tensors[i].hash = known.tensors[i].hash;
+      same.tensors[i].piece_hash = known.tensors[i].piece_hash;
+    }
+    for (size_t i = 0; i < same.kept.size(); ++i) same.kept[i].hash = known.kept[i].hash;
+    same.source = known.source;
+    return same.ToText() == known.ToText() && SourceIs(known);
+  }
+
+  bool SourceIs(const Manifest& known) {
+    const auto is = [](const std::string& path, uint64_t begin, uint64_t bytes, std::optional<uint64_t> hash) {
+      const Result<File> file = File::Open(path);
+      if (!file.ok() || file.value().bytes() < begin + bytes) return false;
+      const Result<uint64_t> found = HashFile(file.value(), begin, bytes);
+      return found.ok() && found.value() == hash;
+    };
+    const auto tensor_is = [&](const StoredTensor& tensor) {
+      return is(source_.files()[tensor.file].path, tensor.begin, tensor.bytes, known.Find(tensor.name)->hash);
+    };
+    return known.source.size() == source_.files().size() &&
+           std::ranges::all_of(
+               known.kept,
+               [&](const KeptFile& file) { return is(source_.path() + "/" + file.name, 0, file.bytes, file.hash); }) &&
+           std::ranges::all_of(known.source,
+                               [&](const SourceFile& file) {
+                                 const Result<File> header = File::Open(out_ + "/" + file.header);
+                                 return header.ok() && is(source_.path() + "/" + file.name, 0, header.value().bytes(),
+                                                          file.header_hash);
+                               }) &&
+           std::ranges::all_of(source_.tensors(), tensor_is);
   }
 
   // What is cut, and how: another plan or mesh, or a source that was touched, is other work.

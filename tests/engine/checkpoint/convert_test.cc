@@ -10,6 +10,7 @@
 #include "engine/compile/local_shape.h"
 #include "engine/safetensors/reader.h"
 #include "engine/safetensors/writer.h"
+#include "tests/engine/checkpoint/faulty_storage.h"
 #include "tests/engine/checkpoint/random_model.h"
 
 namespace moonshard::test {
@@ -82,7 +83,10 @@ TEST_CASE("shard, then merge: any folder, any mesh, any layouts") {
     WriteRandomModel(model, random);
     const Checkpoint source = Checkpoint::Open(model).ValueOrThrow();
     const CompiledPlan plan = RandomPlan(source, RandomMesh(random), random);
-    const ConvertSummary done = ShardModel(source, plan, sharded).ValueOrThrow();
+    FaultyStorage storage;  // syncs nothing: quick
+    ConvertOptions options;
+    options.storage = &storage;
+    const ConvertSummary done = ShardModel(source, plan, sharded, options).ValueOrThrow();
     CHECK(done.tensors == static_cast<int64_t>(source.tensors().size()));
     CHECK_FALSE(std::filesystem::exists(sharded + ".partial"));
     CheckRankFiles(source, plan, sharded);
@@ -90,10 +94,10 @@ TEST_CASE("shard, then merge: any folder, any mesh, any layouts") {
     uint64_t written = 0;
     for (const auto& [name, content] : ContentOf(sharded)) written += content.size();
     CHECK(done.written_bytes == written);
-    MergeSharded(sharded, scratch / "merged").ValueOrThrow();
+    MergeSharded(sharded, scratch / "merged", options).ValueOrThrow();
     CHECK(ContentOf(scratch / "merged") == ContentOf(model));
     // The same again is the same to the byte.
-    ShardModel(source, plan, scratch / "again").ValueOrThrow();
+    ShardModel(source, plan, scratch / "again", options).ValueOrThrow();
     CHECK(ContentOf(scratch / "again") == ContentOf(sharded));
   }
 }
@@ -126,6 +130,37 @@ TEST_CASE("a tensor of many chunks, cut along every dim") {
     MergeSharded(sharded, sharded + "-merged").ValueOrThrow();
     CHECK(ContentOf(sharded + "-merged") == ContentOf(model));
   }
+}
+
+TEST_CASE("what is there already is left, and only that") {
+  Random random(11);
+  const ScratchFolder scratch;
+  const std::string model = scratch / "model";
+  const std::string sharded = scratch / "sharded";
+  const std::string merged = scratch / "merged";
+  WriteRandomModel(model, random);
+  const Checkpoint source = Checkpoint::Open(model).ValueOrThrow();
+  const CompiledPlan plan = RandomPlan(source, MeshShape::Parse("tp=2").ValueOrThrow(), random);
+  ShardModel(source, plan, sharded).ValueOrThrow();
+  MergeSharded(sharded, merged).ValueOrThrow();
+  CHECK(ShardModel(source, plan, sharded).ValueOrThrow().was_there);
+  CHECK(MergeSharded(sharded, merged).ValueOrThrow().was_there);
+  // Any byte of the source, or of what is there, that is another one.
+  for (const auto& [folder, is_source] : {std::pair(model, true), std::pair(merged, false)}) {
+    for (const auto& [name, content] : ContentOf(folder)) {
+      if (content.empty()) continue;
+      INFO(folder << " " << name);
+      std::string changed = content;
+      changed.back() = static_cast<char>(changed.back() ^ 1);
+      std::filesystem::remove(folder + "/" + name);
+      scratch.Write((is_source ? "model/" : "merged/") + name, changed);
+      CHECK_FALSE((is_source ? ShardModel(source, plan, sharded) : MergeSharded(sharded, merged)).ok());
+      std::filesystem::remove(folder + "/" + name);
+      scratch.Write((is_source ? "model/" : "merged/") + name, content);
+    }
+  }
+  scratch.Write("merged/more", "x");
+  CHECK_FALSE(MergeSharded(sharded, merged).ok());
 }
 
 TEST_CASE("ranks that differ along an axis that cuts nothing share a file") {

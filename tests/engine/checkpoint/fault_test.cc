@@ -62,7 +62,9 @@ void StopEverywhere(const Work& work, const Content& wanted, bool over_old, Faul
     if (lose_power) faulty.LosePower(random);
     const std::optional<Content> after = ContentIfThere(out);
     CHECK((after == before || after == wanted));
+    FaultyStorage faultless;
     ConvertOptions again;
+    again.storage = &faultless;
     again.replace = over_old;
     const Result<ConvertSummary> done = work(out, again);
     INFO(ToText(done.diagnostics()));
