@@ -82,7 +82,7 @@ TEST_CASE("a flipped bit anywhere is found, and named by file and tensor") {
     const std::string good = ReadWholeFile(path);
     const bool is_rank = name.starts_with("rank-");
     const auto tensors = is_rank ? Checkpoint::OpenFile(path).ValueOrThrow().tensors() : std::vector<StoredTensor>();
-    for (size_t at = 0; at < good.size(); at += 1 + good.size() / 150) {
+    for (size_t at = 0; at < good.size(); at += 1 + good.size() / 80) {
       INFO(name << " byte " << at);
       const std::string tensor = TensorAt(tensors, at);
       std::string bad = good;
