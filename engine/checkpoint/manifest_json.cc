@@ -287,7 +287,7 @@ std::string Manifest::ToText() const {
   JsonValue::Object tensor_map;
   for (const ShardedTensor& tensor : tensors) tensor_map.emplace(tensor.name, TensorToJson(tensor, LayoutOf(tensor)));
   JsonValue::Array tie_list;
-  for (const std::vector<std::string>& tie : ties) tie_list.push_back(JsonValue::Array(tie.begin(), tie.end()));
+  for (const std::vector<std::string>& tie : ties) tie_list.emplace_back(JsonValue::Array(tie.begin(), tie.end()));
   JsonValue::Object kept_map;
   for (const KeptFile& file : kept) {
     kept_map.emplace(file.name, JsonValue::Object{{"stored", file.stored},
