@@ -77,6 +77,8 @@ int Main(const std::vector<std::string>& arguments) {
   if (const auto* check = std::get_if<CheckVerb>(&*command.verb)) return RunCheck(*check);
   if (const auto* import = std::get_if<ImportVerb>(&*command.verb)) return RunImport(*import);
   if (const auto* to = std::get_if<ExportVerb>(&*command.verb)) return RunExport(*to);
+  if (const auto* shard = std::get_if<ShardVerb>(&*command.verb)) return RunShard(*shard);
+  if (const auto* merge = std::get_if<MergeVerb>(&*command.verb)) return RunMerge(*merge);
   if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval, arguments);
   if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify, arguments);
   return RunWithTensors(arguments, 0);

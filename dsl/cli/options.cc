@@ -33,6 +33,13 @@ void AddRun(CLI::App& app, RunOptions& run) {
   app.add_option("--timeout", run.timeout_s, "seconds to wait for a peer (default 600)")->check(CLI::PositiveNumber);
 }
 
+void AddConvert(CLI::App& app, std::string& out, bool& replace, bool& json) {
+  app.add_option("OUT", out, "folder to write; appears when it is whole. A run that was stopped is gone on with")
+      ->required();
+  app.add_flag("--replace", replace, "OUT may hold something, which is gone afterwards");
+  app.add_flag("--json", json, "what was done, as JSON on stdout");
+}
+
 // "k=v" texts into the map; false with a message for one without '='.
 bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model, std::string& error) {
   for (const std::string& text : texts) {
@@ -124,6 +131,16 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
   AddRun(*verify_app, verify.run);
 
+  ShardVerb shard;
+  CLI::App* shard_app = app.add_subcommand("shard", "cut a checkpoint into one safetensors file a rank, bit for bit");
+  AddModel(*shard_app, shard.model, plan_options);
+  AddConvert(*shard_app, shard.out, shard.replace, shard.json);
+
+  MergeVerb merge;
+  CLI::App* merge_app = app.add_subcommand("merge", "put the model folder together again that was cut, byte for byte");
+  merge_app->add_option("SHARDED", merge.sharded, "folder that shard wrote")->required();
+  AddConvert(*merge_app, merge.out, merge.replace, merge.json);
+
   ImportVerb import;
   CLI::App* import_app = app.add_subcommand("import", "a Hugging Face tp_plan or ep_plan as a plan file, on stdout");
   import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")
@@ -177,6 +194,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (export_app->parsed()) take(export_verb);
   if (eval_app->parsed()) take(eval);
   if (verify_app->parsed()) take(verify);
+  if (shard_app->parsed()) take(shard);
+  if (merge_app->parsed()) take(merge);
   if (compare_app->parsed()) take(compare);
   if (doctor_app->parsed()) take(DoctorVerb{});
   if (!error.empty()) return {std::nullopt, error + "\n", 2};

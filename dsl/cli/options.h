@@ -72,6 +72,21 @@ struct VerifyVerb {
   double tolerance = 2e-4;
 };
 
+// A model folder to one file a rank, and back.
+struct ShardVerb {
+  ModelOptions model;
+  std::string out;
+  bool replace = false;  // whether OUT may hold something already
+  bool json = false;
+};
+
+struct MergeVerb {
+  std::string sharded;
+  std::string out;
+  bool replace = false;
+  bool json = false;
+};
+
 struct CompareVerb {
   std::string actual;
   std::string expected;
@@ -80,8 +95,8 @@ struct CompareVerb {
 
 struct DoctorVerb {};
 
-using Verb =
-    std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, CompareVerb, DoctorVerb>;
+using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, ShardVerb, MergeVerb,
+                          CompareVerb, DoctorVerb>;
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

@@ -20,4 +20,8 @@ int RunImport(const ImportVerb& verb);
 // kExitFailed where something cannot be said in the other form, and is left out of it.
 int RunExport(const ExportVerb& verb);
 
+// Progress on stderr, with --json the summary on stdout.
+int RunShard(const ShardVerb& verb);
+int RunMerge(const MergeVerb& verb);
+
 }  // namespace moonshard

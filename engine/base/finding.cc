@@ -56,6 +56,8 @@ constexpr std::array kFindings = {
     FindingInfo{F::kTensorMismatch, "MS0407", kError, "a tensor with another shape or dtype than the model's"},
     FindingInfo{F::kUnsupportedModel, "MS0408", kError, "a model that has no reference architecture here"},
     FindingInfo{F::kWriteFailed, "MS0409", kError, "a file that could not be written"},
+    FindingInfo{F::kBadManifest, "MS0410", kError, "a sharded checkpoint whose manifest is not valid"},
+    FindingInfo{F::kCorruptData, "MS0411", kError, "bytes that are not those that were written"},
     FindingInfo{F::kNotHookable, "MS0501", kError, "a module whose calls cannot be intercepted"},
     FindingInfo{F::kRanksDisagree, "MS0502", kError, "ranks that hold different plans"},
     FindingInfo{F::kRankLost, "MS0503", kError, "a rank that went away"},

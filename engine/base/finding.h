@@ -58,6 +58,8 @@ enum class Finding {
   kTensorMismatch,
   kUnsupportedModel,
   kWriteFailed,
+  kBadManifest,
+  kCorruptData,
   // MS05xx: live models and ranks
   kNotHookable,
   kRanksDisagree,

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "engine/base/text.h"
 #include "engine/safetensors/header_json.h"
+#include "engine/safetensors/runs.h"
 
 namespace moonshard {
 namespace {
@@ -25,88 +25,6 @@ constexpr uint64_t kAheadStep = uint64_t{512} * 1024;
 // Bytes of the file for each byte of the piece up to which what lies between the runs is fetched too: on one machine
 // the other ranks need it.
 constexpr uint64_t kSparsest = 16;
-
-// Bytes that are neighbours in the file and in the piece.
-struct Run {
-  uint64_t from = 0;  // offset in the file
-  char* to = nullptr;
-  uint64_t bytes = 0;
-};
-
-using RunSink = std::function<std::optional<Diagnostic>(const Run&)>;
-
-bool IsWhole(const std::vector<Interval>& intervals, int64_t size) {
-  return intervals.size() == 1 && intervals[0] == Interval{0, size};
-}
-
-// The runs of a piece in the order of its bytes. Dims from `inner` on make one run: all but `inner` itself are whole.
-class Runs {
- public:
-  Runs(std::span<const int64_t> shape, std::span<const std::vector<Interval>> dims, int64_t bits)
-      : shape_(shape), dims_(dims), unit_bits_(shape.size(), bits) {
-    for (size_t d = shape.size(); d-- > 1;) unit_bits_[d - 1] = unit_bits_[d] * shape[d];
-    while (inner_ + 1 < shape.size() && !RestIsWhole(inner_ + 1)) ++inner_;
-  }
-  // Bytes from the first run's begin to the last run's end, as offsets from the tensor's begin; the piece is not empty.
-  std::pair<uint64_t, uint64_t> Span() const {
-    int64_t first = 0;
-    int64_t last = 0;
-    for (size_t d = 0; d <= inner_; ++d) {
-      int64_t least = shape_[d];
-      int64_t most = 0;
-      for (const Interval& i : dims_[d]) {
-        if (i.length == 0) continue;
-        least = std::min(least, i.begin);
-        most = std::max(most, i.begin + i.length);
-      }
-      first += least * unit_bits_[d];
-      last += (d == inner_ ? most : most - 1) * unit_bits_[d];
-    }
-    return {static_cast<uint64_t>(first / 8), static_cast<uint64_t>(last / 8)};
-  }
-  // Whether every run begins and ends at a byte.
-  bool FitsBytes() const {
-    for (size_t d = 0; d < inner_; ++d) {
-      if (unit_bits_[d] % 8 != 0) return false;
-    }
-    return std::ranges::all_of(dims_[inner_], [&](const Interval& i) {
-      return i.begin * unit_bits_[inner_] % 8 == 0 && i.length * unit_bits_[inner_] % 8 == 0;
-    });
-  }
-  std::optional<Diagnostic> Walk(uint64_t begin, char* to, const RunSink& sink) const {
-    char* next = to;
-    return WalkDim(0, begin, next, sink);
-  }
-
- private:
-  bool RestIsWhole(size_t from) const {
-    for (size_t d = from; d < shape_.size(); ++d) {
-      if (!IsWhole(dims_[d], shape_[d])) return false;
-    }
-    return true;
-  }
-  std::optional<Diagnostic> WalkDim(size_t d, uint64_t begin, char*& next, const RunSink& sink) const {
-    for (const Interval& interval : dims_[d]) {
-      if (d == inner_) {
-        const Run run{begin + static_cast<uint64_t>(interval.begin * unit_bits_[d] / 8), next,
-                      static_cast<uint64_t>(interval.length * unit_bits_[d] / 8)};
-        next += run.bytes;
-        if (std::optional<Diagnostic> error = sink(run)) return error;
-        continue;
-      }
-      for (int64_t i = interval.begin; i < interval.begin + interval.length; ++i) {
-        const auto offset = static_cast<uint64_t>(i * unit_bits_[d] / 8);
-        if (std::optional<Diagnostic> error = WalkDim(d + 1, begin + offset, next, sink)) return error;
-      }
-    }
-    return std::nullopt;
-  }
-
-  std::span<const int64_t> shape_;
-  std::span<const std::vector<Interval>> dims_;
-  std::vector<int64_t> unit_bits_;  // of one index of each dim
-  size_t inner_ = 0;
-};
 
 // Asks the system for the bytes of a piece some way ahead of the reading. A file that is not in the page cache then
 // comes five to ten times as fast, from storage that answers late but many requests at a time; one that is costs 5 %
@@ -235,6 +153,14 @@ std::optional<Diagnostic> PieceReader::OpenFileOf(const StoredTensor& tensor) {
 
 std::optional<Diagnostic> PieceReader::ReadPiece(const StoredTensor& tensor,
                                                  std::span<const std::vector<Interval>> dims, void* destination) {
+  if (PieceBytes(tensor.dtype, dims) == 0) return std::nullopt;
+  if (std::optional<Diagnostic> error = OpenFileOf(tensor)) return error;
+  return ReadPieceOf(*file_, tensor, dims, destination, window_);
+}
+
+std::optional<Diagnostic> ReadPieceOf(const File& file, const StoredTensor& tensor,
+                                      std::span<const std::vector<Interval>> dims, void* destination,
+                                      std::vector<char>& window) {
   Check(dims.size() == tensor.shape.size(), "a piece needs intervals for every dim of the tensor");
   for (size_t d = 0; d < dims.size(); ++d) {
     for (const Interval& i : dims[d]) {
@@ -243,9 +169,8 @@ std::optional<Diagnostic> PieceReader::ReadPiece(const StoredTensor& tensor,
     }
   }
   if (PieceBytes(tensor.dtype, dims) == 0) return std::nullopt;
-  if (std::optional<Diagnostic> error = OpenFileOf(tensor)) return error;
-  if (dims.empty()) return file_->Read(tensor.begin, destination, tensor.bytes);
-  const Runs runs(tensor.shape, dims, BitsOf(tensor.dtype));
+  if (dims.empty()) return file.Read(tensor.begin, destination, tensor.bytes);
+  const PieceRuns runs(tensor.shape, dims, BitsOf(tensor.dtype));
   if (!runs.FitsBytes()) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                   "a piece of " + QuotedName(tensor.name) + " begins or ends within a byte");
@@ -255,7 +180,7 @@ std::optional<Diagnostic> PieceReader::ReadPiece(const StoredTensor& tensor,
   }
   const auto [first, last] = runs.Span();
   const auto piece_bytes = static_cast<uint64_t>(PieceBytes(tensor.dtype, dims));
-  RunReader reader(*file_, FetchAhead(*file_, tensor.begin + first, tensor.begin + last, piece_bytes), window_);
+  RunReader reader(file, FetchAhead(file, tensor.begin + first, tensor.begin + last, piece_bytes), window);
   const auto take = [&](const Run& run) { return reader.Take(run); };
   if (std::optional<Diagnostic> error = runs.Walk(tensor.begin, static_cast<char*>(destination), take)) return error;
   return reader.Flush();

@@ -49,6 +49,12 @@ class PieceReader {
   std::vector<char> window_;  // for short runs
 };
 
+// As PieceReader::ReadPiece, from a file that is open and at least as long as the tensor needs. `window` is memory for
+// short runs, kept between calls.
+std::optional<Diagnostic> ReadPieceOf(const File& file, const StoredTensor& tensor,
+                                      std::span<const std::vector<Interval>> dims, void* destination,
+                                      std::vector<char>& window);
+
 // Every index of every dim: the whole tensor as a piece.
 std::vector<std::vector<Interval>> WholePiece(std::span<const int64_t> shape);
 // Elements along each dim of a piece.

@@ -81,6 +81,15 @@ std::optional<std::string> HeaderText(const std::vector<TensorSpec>& order,
 
 }  // namespace
 
+Result<WrittenHeader> WriteHeader(const std::string& path, const std::vector<TensorSpec>& order,
+                                  const std::map<std::string, std::string>& metadata) {
+  WrittenHeader header;
+  if (std::optional<std::string> wrong = HeaderText(order, metadata, header.data_bytes, header.text)) {
+    return WriteFailed(path, *wrong);
+  }
+  return header;
+}
+
 void SafetensorsWriter::SortForWriting(std::vector<TensorSpec>& tensors) {
   std::ranges::sort(tensors, [](const TensorSpec& a, const TensorSpec& b) {
     // The order of DType is the order of the Rust reader's enum, by which its writer sorts.
@@ -94,9 +103,10 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std
   writer.path_ = path;
   SortForWriting(tensors);
   writer.order_ = std::move(tensors);
-  if (std::optional<std::string> wrong = HeaderText(writer.order_, metadata, writer.expected_, writer.buffer_)) {
-    return writer.Failed(*wrong);
-  }
+  Result<WrittenHeader> header = WriteHeader(path, writer.order_, metadata);
+  if (!header.ok()) return header.diagnostics();
+  writer.expected_ = header.value().data_bytes;
+  writer.buffer_ = std::move(header.value().text);
   // Unique by process and by try: two writers of one path do not share it.
   for (int attempt = 0; writer.descriptor_ < 0; ++attempt) {
     writer.temporary_ = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);

@@ -21,6 +21,15 @@ struct TensorSpec {
   std::vector<int64_t> shape;
 };
 
+// What stands before the tensors of a file that holds them in this order, one after the other: length, JSON and padding
+// to a multiple of 8. Errors (kWriteFailed, naming `path`): as SafetensorsWriter::Create.
+struct WrittenHeader {
+  std::string text;
+  uint64_t data_bytes = 0;  // of all tensors
+};
+Result<WrittenHeader> WriteHeader(const std::string& path, const std::vector<TensorSpec>& order,
+                                  const std::map<std::string, std::string>& metadata);
+
 class SafetensorsWriter {
  public:
   // Creates the temporary file and writes the header: tensors by the alignment of their dtype, widest first, then by
