@@ -130,6 +130,9 @@ int Extends(lua_State* L) {
 void RunSource(lua_State* L, const SourceFile& file) {
   Evaluation& evaluation = Evaluation::From(L);
   evaluation.CountFile();
+  if (EvaluationRecord* record = evaluation.inputs().record; record != nullptr && !file.folder.empty()) {
+    if (std::ranges::find(record->files, file.name) == record->files.end()) record->files.push_back(file.name);
+  }
   if (static_cast<int>(evaluation.running().size()) >= evaluation.inputs().limits.depth) {
     evaluation.state().RaiseLimit(
         "files within files, more than " + std::to_string(evaluation.inputs().limits.depth) + " deep", "");
@@ -177,9 +180,13 @@ void OpenLanguage(lua_State* L) {
   AddFileWords(L);
 }
 
-void AddFileWords(lua_State* L) {
+void ForgetModules(lua_State* L) {
   lua_newtable(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &kModulesKey);
+}
+
+void AddFileWords(lua_State* L) {
+  ForgetModules(L);
   lua_pushcfunction(L, &Guarded<&Require>);
   SetName(L, "require");
   lua_pushcfunction(L, &Guarded<&Extends>);

@@ -62,9 +62,16 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string 
   return d;
 }
 
+// The text as Lua is given it: lines before it are blank, and an expression is returned.
+std::string PlacedText(std::string_view text, const ChunkPlace& place) {
+  std::string out(static_cast<size_t>(place.first_line - 1), '\n');
+  if (place.expression) out += "return ";
+  return out.append(text);
+}
+
 }  // namespace
 
-bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, bool internal) {
+bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, bool internal, const ChunkPlace* place) {
   ScriptState& state = ScriptState::From(L);
   const std::string unreadable = Unreadable(text, state.limits());
   if (!unreadable.empty()) {
@@ -74,7 +81,14 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
     lua_pop(L, 1);
     return false;
   }
-  state.sources().Add(name, text, internal);
+  std::string placed;
+  if (place != nullptr) {
+    state.sources().AddLines(name, place->first_line, text);
+    placed = PlacedText(text, *place);
+    text = placed;
+  } else {
+    state.sources().Add(name, text, internal);
+  }
   state.Charge(text.size());
   const int status = luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t");
   if (status == LUA_ERRMEM) lua_error(L);
@@ -86,6 +100,22 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
   lua_insert(L, -2);         // [function, environment]
   lua_setupvalue(L, -2, 1);  // the one upvalue of a main chunk
   return true;
+}
+
+ChunkKind KindOfChunk(lua_State* L, std::string_view text) {
+  constexpr std::string_view kEnd = "<eof>";
+  if (!Unreadable(text, ScriptState::From(L).limits()).empty()) return ChunkKind::kInvalid;
+  bool unfinished = false;
+  for (const bool expression : {true, false}) {
+    const std::string placed = PlacedText(text, {1, expression});
+    ScriptState::From(L).Charge(placed.size());
+    const int status = luaL_loadbufferx(L, placed.data(), placed.size(), "=input", "t");
+    if (status == LUA_ERRMEM) lua_error(L);
+    if (status != LUA_OK) unfinished |= std::string_view(lua_tostring(L, -1)).ends_with(kEnd);
+    lua_pop(L, 1);
+    if (status == LUA_OK) return expression ? ChunkKind::kExpression : ChunkKind::kStatements;
+  }
+  return unfinished ? ChunkKind::kUnfinished : ChunkKind::kInvalid;
 }
 
 }  // namespace moonshard

@@ -1,0 +1,114 @@
+#include "engine/explain/difference.h"
+
+#include <map>
+#include <tuple>
+
+#include "engine/explain/fold.h"
+
+namespace moonshard {
+namespace {
+
+// A rule's name in both plans: its pattern, and how many of that pattern stand before it.
+using RuleKey = std::tuple<PatternSyntax, std::string, int>;
+
+std::vector<RuleKey> KeysOf(const Plan& plan) {
+  std::map<std::pair<PatternSyntax, std::string>, int> seen;
+  std::vector<RuleKey> keys;
+  for (const Rule& rule : plan.rules) keys.emplace_back(rule.syntax, rule.pattern, seen[{rule.syntax, rule.pattern}]++);
+  return keys;
+}
+
+std::vector<PlanDifference::RuleChange> CompareRules(const CompiledPlan& before, const CompiledPlan& after) {
+  std::map<RuleKey, size_t> old;
+  const std::vector<RuleKey> old_keys = KeysOf(*before.plan);
+  for (size_t i = 0; i < old_keys.size(); ++i) old.emplace(old_keys[i], i);
+  std::vector<bool> kept(old_keys.size());
+  std::vector<PlanDifference::RuleChange> changes;
+  const std::vector<RuleKey> keys = KeysOf(*after.plan);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Rule& rule = after.plan->rules[i];
+    PlanDifference::RuleChange change{rule.pattern, rule.source.ToString()};
+    change.after = after.rule_matches[i];
+    if (const auto found = old.find(keys[i]); found != old.end()) {
+      kept[found->second] = true;
+      change.before = before.rule_matches[found->second];
+    }
+    if (change.before != change.after) changes.push_back(std::move(change));
+  }
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const Rule& rule = before.plan->rules[i];
+    if (kept[i]) continue;
+    changes.push_back({rule.pattern, rule.source.ToString(), before.rule_matches[i], PlanDifference::kAbsent});
+  }
+  return changes;
+}
+
+// The modules of a group by the path class they share, with the text of each side.
+class Grouping {
+ public:
+  Grouping(const CompiledPlan& before, const CompiledPlan& after) : before_(before), after_(after) {}
+
+  // `old` or `fresh` may be -1: the module is not in that tree.
+  void Add(int64_t old, int64_t fresh) {
+    const auto pair = std::pair(old < 0 ? kNone : before_.steps_of[static_cast<size_t>(old)],
+                                fresh < 0 ? kNone : after_.steps_of[static_cast<size_t>(fresh)]);
+    const auto [entry, unseen] = texts_.try_emplace(pair);
+    if (unseen) entry->second = {Text(before_, old), Text(after_, fresh)};
+    const auto& [left, right] = entry->second;
+    if (left == right) return;
+    const Module& module = fresh >= 0 ? after_.tree->modules()[static_cast<size_t>(fresh)]
+                                      : before_.tree->modules()[static_cast<size_t>(old)];
+    const auto [number, first] =
+        numbers_.try_emplace({module.path_class, fresh >= 0, pair.first, pair.second}, changes_.size());
+    if (first) {
+      changes_.push_back({"", 0, left, right});
+      paths_.emplace_back();
+    }
+    paths_[number->second].push_back(module.path);
+  }
+
+  std::vector<PlanDifference::ModuleChange> Take() {
+    for (size_t i = 0; i < changes_.size(); ++i) {
+      changes_[i].path = FoldPaths(paths_[i]);
+      changes_[i].modules = static_cast<int64_t>(paths_[i].size());
+    }
+    return std::move(changes_);
+  }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  static std::string Text(const CompiledPlan& plan, int64_t module) {
+    if (module < 0) return "";
+    const auto index = static_cast<size_t>(module);
+    return ToText(plan.StepsOf(index), plan.tree->parameters(plan.tree->modules()[index]));
+  }
+
+  const CompiledPlan& before_;
+  const CompiledPlan& after_;
+  std::map<std::pair<uint32_t, uint32_t>, std::pair<std::string, std::string>> texts_;
+  std::map<std::tuple<uint32_t, bool, uint32_t, uint32_t>, size_t> numbers_;
+  std::vector<PlanDifference::ModuleChange> changes_;
+  std::vector<std::vector<std::string>> paths_;
+};
+
+}  // namespace
+
+PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after) {
+  PlanDifference out;
+  out.rules = CompareRules(before, after);
+  Grouping grouping(before, after);
+  const std::vector<Module>& modules = after.tree->modules();
+  const bool same_tree = before.tree == after.tree;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const auto fresh = static_cast<int64_t>(m);
+    grouping.Add(same_tree ? fresh : before.tree->Find(modules[m].path), fresh);
+  }
+  for (size_t m = 0; !same_tree && m < before.tree->modules().size(); ++m) {
+    if (after.tree->Find(before.tree->modules()[m].path) < 0) grouping.Add(static_cast<int64_t>(m), -1);
+  }
+  out.modules = grouping.Take();
+  return out;
+}
+
+}  // namespace moonshard

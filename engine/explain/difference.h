@@ -1,0 +1,39 @@
+// Difference: what one compiled plan does otherwise than another, on the same model: for who edits a plan and wants to see
+// what an edit did (the REPL's :reload, :try, :diff).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/compile/compiled_plan.h"
+
+namespace moonshard {
+
+struct PlanDifference {
+  static constexpr int64_t kAbsent = -1;  // the plan has no such rule
+
+  // A rule that claims another number of modules, or that one of the two does not have.
+  struct RuleChange {
+    std::string pattern;
+    std::string source;  // in the second plan; in the first where it is gone
+    int64_t before = kAbsent;
+    int64_t after = kAbsent;
+  };
+  // Modules that are alike up to numbers and change alike.
+  struct ModuleChange {
+    std::string path;  // folded: "model.layers.{0..31}.mlp"
+    int64_t modules = 0;
+    std::string before;  // as ToText(ModuleSteps); "" where the first plan's tree lacks the module
+    std::string after;   // "" where the second's does
+  };
+
+  std::vector<RuleChange> rules;      // in the second plan's order, then those that are gone
+  std::vector<ModuleChange> modules;  // in tree order
+  bool empty() const { return rules.empty() && modules.empty(); }
+};
+
+// Equal rules are those with the same pattern; of several with one, the first of each plan belong together.
+PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after);
+
+}  // namespace moonshard
