@@ -112,6 +112,14 @@ Answer Refused(const CommandCall& call, std::string message, std::string help) {
   return out;
 }
 
+Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics) {
+  const Answer place = Refused(call, "");
+  for (Diagnostic& d : diagnostics) {
+    if (!d.where.known()) d.where = place.diagnostics.front().where;
+  }
+  return diagnostics;
+}
+
 std::optional<Answer> NeedModel(const CommandCall& call) {
   if (call.workspace.model() != nullptr) return std::nullopt;
   return Refused(call, "no model is loaded", ":load FOLDER, a folder with config.json and safetensors");
@@ -174,20 +182,33 @@ std::vector<Table> Changes(const CompiledPlan& before, const PlanTotals& before_
   for (const auto& change : difference.rules) {
     rules.rows.push_back({change.pattern, change.source, count(change.before), count(change.after)});
   }
-  Table modules("modules", {"path", "modules", "before", "after"});
+  Table modules("modules", {"path", "modules", "what", "before", "after"});
   for (const auto& change : difference.modules) {
-    modules.rows.push_back({change.path, change.modules, change.before, change.after});
+    for (const PlanDifference::Part& part : change.parts) {
+      modules.rows.push_back({change.path, change.modules, part.what, part.before.empty() ? "-" : part.before,
+                              part.after.empty() ? "-" : part.after});
+    }
   }
   std::vector<Table> out = {std::move(rules), std::move(modules), TotalsTable(before_totals, after_totals)};
   std::erase_if(out, [](const Table& table) { return table.rows.empty(); });
   return out;
 }
 
+Diagnostics NewOnes(const Diagnostics& now, const Diagnostics& before) {
+  Diagnostics out;
+  for (const Diagnostic& d : now) {
+    const auto same = [&](const Diagnostic& other) { return other.ToText() == d.ToText(); };
+    if (d.severity == Severity::kError || std::ranges::none_of(before, same)) out.push_back(d);
+  }
+  return out;
+}
+
 Answer ResolveAgain(Workspace& workspace) {
+  const Diagnostics known = workspace.resolution().diagnostics;
   workspace.Resolve();
   Answer out;
   out.changed = true;
-  out.diagnostics = workspace.resolution().diagnostics;
+  out.diagnostics = NewOnes(workspace.resolution().diagnostics, known);
   const CompiledPlan* compiled = workspace.compiled();
   const CompiledPlan* previous = workspace.previous();
   if (compiled != nullptr && previous != nullptr) {

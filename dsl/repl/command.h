@@ -62,6 +62,8 @@ const CommandInfo* FindCommand(std::string_view name);
 
 // One answer with one error at the line: what is wrong, and what would be right.
 Answer Refused(const CommandCall& call, std::string message, std::string help = "");
+// The same diagnostics, those without a place at the line: what is wrong with its arguments.
+Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics);
 // Refused where no model is loaded, where the plan did not evaluate, or where it did not compile: with its own errors.
 std::optional<Answer> NeedModel(const CommandCall& call);
 std::optional<Answer> NeedPlan(const CommandCall& call);
@@ -72,6 +74,8 @@ Table Summary(Workspace& workspace);
 // What changed between two plans: rules with other matches, modules, and totals. Empty tables are left out.
 std::vector<Table> Changes(const CompiledPlan& before, const PlanTotals& before_totals, const CompiledPlan& after,
                            const PlanTotals& after_totals);
+// Errors, and warnings and notes that were not said before.
+Diagnostics NewOnes(const Diagnostics& now, const Diagnostics& before);
 // The plan is resolved anew; answers its diagnostics and, against the plan before, the changes.
 Answer ResolveAgain(Workspace& workspace);
 

@@ -39,16 +39,6 @@ std::string StyleCode(const std::string& style) {
   return word ? style + " {}" : style;
 }
 
-// Those that were not there before.
-Diagnostics NewOnes(const Diagnostics& now, const Diagnostics& before) {
-  Diagnostics out;
-  for (const Diagnostic& d : now) {
-    const auto same = [&](const Diagnostic& other) { return other.ToText() == d.ToText(); };
-    if (std::ranges::none_of(before, same)) out.push_back(d);
-  }
-  return out;
-}
-
 std::string PatternCode(const TypedPattern& pattern) {
   const char* word = pattern.syntax == PatternSyntax::kRegex      ? "re"
                      : pattern.syntax == PatternSyntax::kNumbered ? "numbered"

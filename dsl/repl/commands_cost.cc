@@ -122,7 +122,7 @@ Answer RunCost(CommandCall& call) {
   PlanTotals totals = call.workspace.totals();
   if (!call.arguments.empty()) {
     const Result<std::pair<int64_t, int64_t>> tokens = ParseTokens(call.arguments);
-    if (!tokens.ok()) return {.diagnostics = tokens.diagnostics()};
+    if (!tokens.ok()) return {.diagnostics = AtLine(call, tokens.diagnostics())};
     totals = TotalsOf(plan, rank, Tokens{tokens.value().first, tokens.value().second});
   }
   Table sum = Table::Facts("rank", {{"rank", rank},

@@ -37,7 +37,7 @@ Answer RunTree(CommandCall& call) {
   if (!call.arguments.empty()) {
     const TypedPattern typed = ReadPattern(call.arguments);
     const Result<Pattern> pattern = TranslatePattern(typed.text, typed.syntax);
-    if (!pattern.ok()) return {.diagnostics = pattern.diagnostics()};
+    if (!pattern.ok()) return {.diagnostics = AtLine(call, pattern.diagnostics())};
     regex = "(?:" + pattern.value().regex + R"()(?:\..*)?)";  // a module, and what is below it
   }
   const RE2 expression(regex);
@@ -74,7 +74,7 @@ Answer RunMatch(CommandCall& call) {
   const ModuleTree& tree = *call.workspace.model()->tree;
   const TypedPattern typed = ReadPattern(call.arguments);
   const Result<Pattern> pattern = TranslatePattern(typed.text, typed.syntax);
-  if (!pattern.ok()) return {.diagnostics = pattern.diagnostics()};
+  if (!pattern.ok()) return {.diagnostics = AtLine(call, pattern.diagnostics())};
   const RE2 expression(pattern.value().regex);
   const CompiledPlan* plan = call.workspace.compiled();
   struct Group {
@@ -112,10 +112,10 @@ Answer RunMatch(CommandCall& call) {
   }
   for (auto& [key, group] : parameter_groups) groups.push_back(std::move(group));
   Answer out;
-  out.tables.push_back(Table::Facts("match", {{"pattern", typed.text},
-                                              {"RE2", pattern.value().regex},
-                                              {"modules", modules},
-XX
+  std::vector<std::pair<std::string, JsonValue>> facts = {
+      {"pattern", typed.text}, {"RE2", pattern.value().regex}, {"modules", modules}};
+  if (modules == 0) facts.emplace_back("parameters", parameters);
+  out.tables.push_back(Table::Facts("match", facts));
   Table table("matches", {"path", "count", "claimed by"});
   for (const Group& group : groups) table.rows.push_back({FoldPaths(group.paths), group.paths.size(), group.rule});
   out.tables.push_back(std::move(table));

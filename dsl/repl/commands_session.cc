@@ -60,7 +60,7 @@ Answer RunWatch(CommandCall& call) {
 Answer RunMesh(CommandCall& call) {
   if (!call.arguments.empty()) {
     Diagnostics problems = call.workspace.SetMesh(call.arguments);
-    if (HasErrors(problems)) return {.diagnostics = std::move(problems)};
+    if (HasErrors(problems)) return {.diagnostics = AtLine(call, std::move(problems))};
     Answer out = ResolveAgain(call.workspace);
     out.notes.push_back("mesh " + call.workspace.mesh().ToString() + ", rank " + std::to_string(call.workspace.rank()));
     return out;
@@ -113,7 +113,7 @@ Answer RunRank(CommandCall& call) {
                    "a number from 0 to " + std::to_string(call.workspace.mesh().world_size() - 1));
   }
   Answer out;
-  out.diagnostics = call.workspace.SetRank(rank);
+  out.diagnostics = AtLine(call, call.workspace.SetRank(rank));
   if (!HasErrors(out.diagnostics))
     out.notes.push_back("rank " + text + " of " + std::to_string(call.workspace.mesh().world_size()));
   return out;

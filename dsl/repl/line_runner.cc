@@ -154,8 +154,12 @@ Diagnostics LineRunner::Protected(const LinePlace& place, const std::function<vo
   Diagnostics diagnostics = state.TakeDiagnostics();
   Check(done || HasErrors(diagnostics), "a line ended with nothing to say");
   if (done && !HasErrors(diagnostics)) return diagnostics;
-  Renew();
-  if (!state.Run(&RestoreNames)) Start();
+  // First the names back, then a look at what they hold: the line's own are what used up the memory.
+  evaluation_->Renew(inputs_.mesh, inputs_.options);
+  if (!state.Run(&RestoreNames)) {
+    Start();
+    notice_ = "the names of this session could not be kept: they are forgotten";
+  }
   return diagnostics;
 }
 

@@ -16,6 +16,22 @@ bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 bool IsPattern(std::string_view text) { return text.find_first_of("*?[{") != std::string_view::npos; }
 
+// Where the components of a pattern begin: dots within braces and brackets ("{0..31}") separate none.
+std::vector<std::string> ComponentsOf(std::string_view pattern) {
+  std::vector<std::string> out(1);
+  int depth = 0;
+  for (char c : pattern) {
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    if (c == '.' && depth <= 0) {
+      out.emplace_back();
+    } else {
+      out.back() += c;
+    }
+  }
+  return out;
+}
+
 std::vector<std::string> Sorted(const std::set<std::string>& texts) {
   std::vector<std::string> out(texts.begin(), texts.end());
   std::ranges::sort(out, NaturalLess);
@@ -78,13 +94,12 @@ PathIndex::PathIndex(const ModuleTree& tree) {
 }
 
 std::vector<std::string> PathIndex::Complete(std::string_view prefix, size_t most) const {
-  const size_t dot = prefix.rfind('.');
-  const std::string_view parent = dot == std::string_view::npos ? "" : prefix.substr(0, dot + 1);
   std::vector<std::string> found;
+  std::vector<std::string> done = ComponentsOf(prefix);
+  const std::string last = done.back();
+  done.pop_back();
+  const std::string_view parent = prefix.substr(0, prefix.size() - last.size());
   if (IsPattern(prefix)) {
-    std::vector<std::string> done = Split(prefix, '.');
-    const std::string last = done.back();
-    done.pop_back();
     for (const std::string& next : CompletePattern(done, last)) found.push_back(std::string(parent) + next);
   } else {
     // What shares a component stands together: its end is found by another search, whatever is below it. A component that

@@ -1,9 +1,12 @@
 #include "engine/explain/difference.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
+#include "engine/base/text.h"
 #include "engine/explain/fold.h"
+#include "engine/explain/words.h"
 
 namespace moonshard {
 namespace {
@@ -43,7 +46,45 @@ std::vector<PlanDifference::RuleChange> CompareRules(const CompiledPlan& before,
   return changes;
 }
 
-// The modules of a group by the path class they share, with the text of each side.
+using Parts = std::vector<std::pair<std::string, std::string>>;  // what -> text
+
+void AddMoves(Parts& parts, const std::string& side, const std::vector<std::optional<Move>>& moves) {
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const std::string what = moves.size() > 1 ? side + " " + std::to_string(i) : side;
+    if (moves[i]) parts.emplace_back(what, MoveText(*moves[i]));
+  }
+}
+
+Parts PartsOf(const CompiledPlan& plan, size_t module) {
+  const ModuleSteps& steps = plan.StepsOf(module);
+  const ModuleTree::Signature& signature = plan.tree->parameters(plan.tree->modules()[module]);
+  Parts parts = {{"style", steps.style}};
+  for (size_t i = 0; i < signature.size(); ++i) parts.emplace_back(signature[i].name, steps.params[i].ToText());
+  AddMoves(parts, "input", steps.inputs);
+  AddMoves(parts, "output", steps.outputs);
+  if (!steps.after.empty()) parts.emplace_back("added late", Join(steps.after, ", "));
+  if (steps.lookup == Lookup::kMasked) parts.emplace_back("lookup", "masked");
+  return parts;
+}
+
+// What is not the same in both, in the second one's order, then what is gone.
+std::vector<PlanDifference::Part> Differing(const Parts& before, const Parts& after) {
+  std::vector<PlanDifference::Part> out;
+  const auto find = [](const Parts& parts, const std::string& what) {
+    const auto found = std::ranges::find(parts, what, &Parts::value_type::first);
+    return found == parts.end() ? std::string() : found->second;
+  };
+  for (const auto& [what, text] : after) {
+    const std::string old = find(before, what);
+    if (old != text) out.push_back({what, old, text});
+  }
+  for (const auto& [what, text] : before) {
+    if (std::ranges::find(after, what, &Parts::value_type::first) == after.end()) out.push_back({what, text, ""});
+  }
+  return out;
+}
+
+// Gathers the modules that are of one path class and change alike.
 class Grouping {
  public:
   Grouping(const CompiledPlan& before, const CompiledPlan& after) : before_(before), after_(after) {}
@@ -52,16 +93,15 @@ class Grouping {
   void Add(int64_t old, int64_t fresh) {
     const auto pair = std::pair(old < 0 ? kNone : before_.steps_of[static_cast<size_t>(old)],
                                 fresh < 0 ? kNone : after_.steps_of[static_cast<size_t>(fresh)]);
-    const auto [entry, unseen] = texts_.try_emplace(pair);
-    if (unseen) entry->second = {Text(before_, old), Text(after_, fresh)};
-    const auto& [left, right] = entry->second;
-    if (left == right) return;
+    const auto [entry, unseen] = parts_.try_emplace(pair);
+    if (unseen) entry->second = Compared(old, fresh);
+    if (entry->second.empty()) return;
     const Module& module = fresh >= 0 ? after_.tree->modules()[static_cast<size_t>(fresh)]
                                       : before_.tree->modules()[static_cast<size_t>(old)];
     const auto [number, first] =
         numbers_.try_emplace({module.path_class, fresh >= 0, pair.first, pair.second}, changes_.size());
     if (first) {
-      changes_.push_back({"", 0, left, right});
+      changes_.push_back({"", 0, entry->second});
       paths_.emplace_back();
     }
     paths_[number->second].push_back(module.path);
@@ -78,15 +118,15 @@ class Grouping {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  static std::string Text(const CompiledPlan& plan, int64_t module) {
-    if (module < 0) return "";
-    const auto index = static_cast<size_t>(module);
-    return ToText(plan.StepsOf(index), plan.tree->parameters(plan.tree->modules()[index]));
+  std::vector<PlanDifference::Part> Compared(int64_t old, int64_t fresh) const {
+    if (old < 0) return {{"module", "", "there"}};
+    if (fresh < 0) return {{"module", "there", ""}};
+    return Differing(PartsOf(before_, static_cast<size_t>(old)), PartsOf(after_, static_cast<size_t>(fresh)));
   }
 
   const CompiledPlan& before_;
   const CompiledPlan& after_;
-  std::map<std::pair<uint32_t, uint32_t>, std::pair<std::string, std::string>> texts_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<PlanDifference::Part>> parts_;
   std::map<std::tuple<uint32_t, bool, uint32_t, uint32_t>, size_t> numbers_;
   std::vector<PlanDifference::ModuleChange> changes_;
   std::vector<std::vector<std::string>> paths_;

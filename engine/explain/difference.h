@@ -20,12 +20,18 @@ struct PlanDifference {
     int64_t before = kAbsent;
     int64_t after = kAbsent;
   };
+  // One thing that happens to a module: its style, a parameter's layout, a move.
+  struct Part {
+    std::string what;    // "style", "weight", "input", "output 1", "added late", "lookup"; "module" where one tree lacks it
+    std::string before;  // "" where there is none
+    std::string after;
+    bool operator==(const Part&) const = default;
+  };
   // Modules that are alike up to numbers and change alike.
   struct ModuleChange {
     std::string path;  // folded: "model.layers.{0..31}.mlp"
     int64_t modules = 0;
-    std::string before;  // as ToText(ModuleSteps); "" where the first plan's tree lacks the module
-    std::string after;   // "" where the second's does
+    std::vector<Part> parts;  // what differs
   };
 
   std::vector<RuleChange> rules;      // in the second plan's order, then those that are gone
