@@ -128,20 +128,14 @@ std::optional<Answer> NeedModel(const CommandCall& call) {
 std::optional<Answer> NeedPlan(const CommandCall& call) {
   if (std::optional<Answer> refused = NeedModel(call)) return refused;
   if (call.workspace.plan() != nullptr) return std::nullopt;
-  Answer out = Refused(call, "the plan does not evaluate", "mend it and :reload, or :load another");
-  const Diagnostics& why = call.workspace.resolution().diagnostics;
-  out.diagnostics.insert(out.diagnostics.end(), why.begin(), why.end());
-  return out;
+  return Refused(call, "the plan does not evaluate", ":reload shows why; mend it, or :load another");
 }
 
 std::optional<Answer> NeedCompiled(const CommandCall& call) {
   if (std::optional<Answer> refused = NeedPlan(call)) return refused;
   if (call.workspace.compiled() != nullptr) return std::nullopt;
-  Answer out = Refused(call, "the plan has errors: what it does is not known",
-                       "mend it and :reload; :why, :conflicts and :unmatched answer all the same");
-  const Diagnostics& why = call.workspace.resolution().diagnostics;
-  out.diagnostics.insert(out.diagnostics.end(), why.begin(), why.end());
-  return out;
+  return Refused(call, "the plan has errors: what it does is not known",
+                 ":reload shows them; :why, :conflicts and :unmatched answer all the same");
 }
 
 Table Summary(Workspace& workspace) {
@@ -215,7 +209,7 @@ Answer ResolveAgain(Workspace& workspace) {
     out.tables = Changes(*previous, workspace.previous_totals(), *compiled, workspace.totals());
     if (out.tables.empty()) out.notes.emplace_back("nothing changed");
   } else if (compiled != nullptr) {
-    out.tables.push_back(Summary(workspace));
+    out.notes.emplace_back("the plan has no errors");
   }
   return out;
 }

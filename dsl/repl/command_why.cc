@@ -193,6 +193,7 @@ Answer RunWhy(CommandCall& call) {
   if (compiled == nullptr) {
     out.notes.emplace_back("the plan has errors: only the rules are known");
     out.tables = {Table::Facts("module", facts), RulesTable(plan, paths, {})};
+    if (out.tables.back().rows.empty()) out.notes.emplace_back("no rule's pattern matches it");
     return out;
   }
   const ModuleSteps& steps = compiled->StepsOf(target->module);

@@ -109,7 +109,7 @@ Answer RunTry(CommandCall& call) {
   const CompiledPlan* compiled = call.workspace.compiled();
   const int64_t matches = tried.compiled->rule_matches.front();
   out.notes.push_back("the rule would claim " + std::to_string(matches) +
-                      (matches == 1 ? " module" : " modules or parameters"));
+                      (rule.value().parameter ? " parameter" : " module") + (matches == 1 ? "" : "s"));
   if (compiled == nullptr) {
     out.notes.emplace_back("with it, the plan has no errors");
     return out;

@@ -1,4 +1,5 @@
 // :load, :reload, :watch, :mesh, :option, :rank, :verify, :mode, :quit.
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -14,6 +15,15 @@ std::vector<std::string> Words(const std::string& text) {
     if (!word.empty()) words.push_back(std::move(word));
   }
   return words;
+}
+
+// Whether the plan could not even be read, as after a slip in its name.
+bool NotThere(const Workspace& workspace, const std::string& name) {
+  return std::ranges::any_of(workspace.resolution().diagnostics, [&](const Diagnostic& d) {
+    const bool finding = d.finding == Finding::kFileNotFound || d.finding == Finding::kFileUnreadable ||
+                         d.finding == Finding::kPlanNotFound;
+    return finding && (!d.where.known() || d.where.file == name || name.ends_with(d.where.file));
+  });
 }
 
 }  // namespace
@@ -33,9 +43,16 @@ Answer RunLoad(CommandCall& call) {
     out.diagnostics = std::move(problems);
     return out;
   }
+  const std::string before = workspace.plan_name();
   workspace.SetPlan(call.arguments == "auto" ? "" : call.arguments);
-  call.state.tried.clear();
   Answer out = ResolveAgain(workspace);
+  if (workspace.plan() == nullptr && NotThere(workspace, call.arguments)) {
+    const Diagnostics why = AtLine(call, out.diagnostics);
+    workspace.SetPlan(before);
+    workspace.Resolve();
+    return {.diagnostics = why, .changed = true};
+  }
+  call.state.tried.clear();
   if (workspace.plan() != nullptr) out.tables.insert(out.tables.begin(), Summary(workspace));
   return out;
 }

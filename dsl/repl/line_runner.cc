@@ -165,7 +165,7 @@ Diagnostics LineRunner::Protected(const LinePlace& place, const std::function<vo
 
 Result<std::vector<JsonValue>> LineRunner::Run(std::string_view text, ChunkKind kind, const LinePlace& place) {
   std::vector<JsonValue> values;
-  const bool expression = kind == ChunkKind::kExpression;
+  const bool expression = kind == ChunkKind::kExpression || kind == ChunkKind::kInvalidExpression;
   const std::string shown = expression ? std::string(text) : WithoutConst(text);
   Diagnostics diagnostics = Protected(place, [&](lua_State* L) {
     PushSessionEnvironment(L);

@@ -12,7 +12,7 @@
 namespace moonshard {
 namespace {
 
-constexpr size_t kWidestCell = 100;  // characters; a wider cell is cut, in the form for people alone
+constexpr size_t kWidestCell = 140;  // characters; a wider cell is cut, in the form for people alone
 constexpr size_t kMostRows = 400;    // of that form
 
 // How many characters UTF-8 text has.

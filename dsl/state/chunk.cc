@@ -106,16 +106,24 @@ ChunkKind KindOfChunk(lua_State* L, std::string_view text) {
   constexpr std::string_view kEnd = "<eof>";
   if (!Unreadable(text, ScriptState::From(L).limits()).empty()) return ChunkKind::kInvalid;
   bool unfinished = false;
+  bool at_first_word = false;
   for (const bool expression : {true, false}) {
     const std::string placed = PlacedText(text, {1, expression});
     ScriptState::From(L).Charge(placed.size());
     const int status = luaL_loadbufferx(L, placed.data(), placed.size(), "=input", "t");
     if (status == LUA_ERRMEM) lua_error(L);
-    if (status != LUA_OK) unfinished |= std::string_view(lua_tostring(L, -1)).ends_with(kEnd);
+    if (status != LUA_OK) {
+      const std::string_view message = lua_tostring(L, -1);
+      unfinished |= message.ends_with(kEnd);
+      at_first_word = message.find("unexpected symbol near") != std::string_view::npos &&
+                      message.find(":1:") != std::string_view::npos;
+    }
     lua_pop(L, 1);
     if (status == LUA_OK) return expression ? ChunkKind::kExpression : ChunkKind::kStatements;
   }
-  return unfinished ? ChunkKind::kUnfinished : ChunkKind::kInvalid;
+  if (unfinished) return ChunkKind::kUnfinished;
+  // A statement that is wrong at its first word is none: what is wrong with it as an expression says more.
+  return at_first_word ? ChunkKind::kInvalidExpression : ChunkKind::kInvalid;
 }
 
 }  // namespace moonshard

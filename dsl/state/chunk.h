@@ -24,8 +24,9 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
 enum class ChunkKind {
   kExpression,  // its values can be shown
   kStatements,
-  kUnfinished,  // valid so far: more lines must follow
-  kInvalid,     // LoadChunk says why
+  kUnfinished,         // valid so far: more lines must follow
+  kInvalid,            // LoadChunk says why
+  kInvalidExpression,  // the same, of what begins like an expression
 };
 // What a text is that was typed so far.
 ChunkKind KindOfChunk(lua_State* L, std::string_view text);

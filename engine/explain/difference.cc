@@ -11,13 +11,16 @@
 namespace moonshard {
 namespace {
 
-// A rule's name in both plans: its pattern, and how many of that pattern stand before it.
+// A rule's name in both plans: its pattern, and how many of that pattern stand behind it.
 using RuleKey = std::tuple<PatternSyntax, std::string, int>;
 
 std::vector<RuleKey> KeysOf(const Plan& plan) {
   std::map<std::pair<PatternSyntax, std::string>, int> seen;
-  std::vector<RuleKey> keys;
-  for (const Rule& rule : plan.rules) keys.emplace_back(rule.syntax, rule.pattern, seen[{rule.syntax, rule.pattern}]++);
+  std::vector<RuleKey> keys(plan.rules.size());
+  for (size_t i = keys.size(); i-- > 0;) {
+    const Rule& rule = plan.rules[i];
+    keys[i] = {rule.syntax, rule.pattern, seen[{rule.syntax, rule.pattern}]++};
+  }
   return keys;
 }
 

@@ -22,7 +22,8 @@ struct PlanDifference {
   };
   // One thing that happens to a module: its style, a parameter's layout, a move.
   struct Part {
-    std::string what;    // "style", "weight", "input", "output 1", "added late", "lookup"; "module" where one tree lacks it
+    std::string
+        what;  // "style", "weight", "input", "output 1", "added late", "lookup"; "module" where one tree lacks it
     std::string before;  // "" where there is none
     std::string after;
     bool operator==(const Part&) const = default;
@@ -39,7 +40,8 @@ struct PlanDifference {
   bool empty() const { return rules.empty() && modules.empty(); }
 };
 
-// Equal rules are those with the same pattern; of several with one, the first of each plan belong together.
+// Equal rules are those with the same pattern; of several with one, the last of each plan belong together, for those of an
+// extended plan come last.
 PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after);
 
 }  // namespace moonshard

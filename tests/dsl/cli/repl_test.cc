@@ -41,7 +41,8 @@ TEST_CASE("repl: data on stdout, diagnostics on stderr, exit code 1 for a line t
 
 TEST_CASE("repl: a script from a file and from stdin") {
   const ScratchFolder scratch;
-  const std::string script = scratch.Write("script.repl", "for i = 1, 2 do\n  x = i\nend\nx\n:mode json\n:match lm_head\n");
+  const std::string script =
+      scratch.Write("script.repl", "for i = 1, 2 do\n  x = i\nend\nx\n:mode json\n:match lm_head\n");
   const std::string expected =
       "2\n{\"match\":{\"RE2\":\"lm_head\",\"modules\":1,\"pattern\":\"lm_head\"},\"matches\":[{\"claimed "
       "by\":\"plans/llama.lua:14\",\"count\":1,\"path\":\"lm_head\"}]}\n";
@@ -56,7 +57,7 @@ TEST_CASE("repl: a script from a file and from stdin") {
   CHECK(Piped("x", kModel).code == 1);
   CHECK(Piped("", kModel).code == 0);
   CHECK(Piped("1 + 1", "").out == "2\n");                                      // no model, no line end
-  CHECK_THAT(Piped("\n\nx", kModel).err, Contains("stdin:3: error[MS0101]"));  // '=' expected
+  CHECK_THAT(Piped("\n\nx", kModel).err, Contains("stdin:3: error[MS0102]"));
   CHECK(Piped(":quit\nnosuch\n", kModel).code == 0);
 }
 

@@ -40,8 +40,9 @@ TEST_CASE("commands and their arguments complete") {
   CHECK(complete(":wh") == Texts{":why"});
   CHECK(complete(":m") == Texts{":match", ":mesh", ":mode"});
   CHECK(complete(":why mod") == Texts{":why model."});
-  CHECK(complete(":why model.layers.1.mlp.") ==
-        Texts{":why model.layers.1.mlp.down_proj.", ":why model.layers.1.mlp.gate_proj.", ":why model.layers.1.mlp.up_proj."});
+  CHECK(complete(":why model.layers.1.mlp.") == Texts{":why model.layers.1.mlp.down_proj.",
+                                                      ":why model.layers.1.mlp.gate_proj.",
+                                                      ":why model.layers.1.mlp.up_proj."});
   CHECK(complete(":why model.layers.1.mlp.up_proj.") == Texts{":why model.layers.1.mlp.up_proj.weight"});
   CHECK(complete(":match model.layers.*.mlp.d") == Texts{":match model.layers.*.mlp.down_proj."});
   CHECK(complete(":match model.layers.{0..1}.self_attn.q") == Texts{":match model.layers.{0..1}.self_attn.q_proj."});
@@ -88,7 +89,8 @@ TEST_CASE("the words of Lua complete") {
 TEST_CASE("paths complete by component, in natural order") {
   const ModuleTree tree = TreeFromText(
       "(root) Model\nlayers.{0..11} Layer\nlayers.{0..11}.q Linear weight:float32[4, 4]\n"
-      "layers.{0..11}.q-norm Norm weight:float32[4]\nlayers.{0..11}.q_proj Linear weight:float32[4, 4] bias:float32[4]\n"
+      "layers.{0..11}.q-norm Norm weight:float32[4]\nlayers.{0..11}.q_proj Linear weight:float32[4, 4] "
+      "bias:float32[4]\n"
       "norm Norm weight:float32[4]\n");
   const PathIndex index(tree);
   CHECK(index.Complete("") == Texts{"layers.", "norm."});

@@ -56,11 +56,12 @@ TEST_CASE("a line that passes a limit ends, and the session goes on with its nam
   Session session = MakeSession();
   session.Open();
   session.Feed("kept = 41");
-  for (const char* hostile : {"while true do end", "local t = {} for i = 1, 1e9 do t[i] = i end",
-                              "text = string.rep('x', 1000000) while true do text = text .. text end",
-                              "local function f() return 1 + f() end f()", "big = {} while true do big[#big + 1] = {} end",
-                              "error({})", "for i = 1, 1000 do nosuch[i]() ; unknown = i + nosuch2 end", "('a'):rep(1e9)",
-                              "('a'):rep(1e5):find('.-.-.-.-b')"}) {
+  for (const char* hostile :
+       {"while true do end", "local t = {} for i = 1, 1e9 do t[i] = i end",
+        "text = string.rep('x', 1000000) while true do text = text .. text end",
+        "local function f() return 1 + f() end f()", "big = {} while true do big[#big + 1] = {} end", "error({})",
+        "for i = 1, 1000 do nosuch[i]() ; unknown = i + nosuch2 end", "('a'):rep(1e9)",
+        "('a'):rep(1e5):find('.-.-.-.-b')"}) {
     INFO(hostile);
     const auto begin = std::chrono::steady_clock::now();
     const Outcome outcome = session.Feed(hostile);
@@ -110,8 +111,8 @@ TEST_CASE("reload shows what an edit changed; a plan with errors stays until it 
   scratch.Write("mine.lua", "return plan { extends 'llama' }\n");
   const Outcome changed = session.Feed(":reload");
   CHECK(changed.good);
-  CHECK_THAT(changed.out, Contains("model.layers.0.mlp.up_proj") && Contains("replicated") && Contains("bytes per rank") &&
-                              Contains("all_reduce forward"));
+  CHECK_THAT(changed.out, Contains("model.layers.0.mlp.up_proj") && Contains("replicated") &&
+                              Contains("bytes per rank") && Contains("all_reduce forward"));
   scratch.Write("mine.lua", "return plan { extends 'llama', at('model.layers.0.mlp.upp_proj', replicated {}) }\n");
   const Outcome broken = session.Feed(":reload");
   CHECK(!broken.good);
@@ -125,7 +126,7 @@ TEST_CASE("reload shows what an edit changed; a plan with errors stays until it 
 TEST_CASE("a watched plan is read again when it is saved, also where the file is replaced") {
   const Scratch scratch;
   const std::string plan = scratch.Write("mine.lua", PlanText("replicated {}"));
-  scratch.Write("block.lua", "return { at('model.norm', replicated {}) }\n");
+  scratch.Write("block.lua", "return { norm = at('model.norm', replicated {}) }\n");
   Session session = MakeSession(plan);
   session.Open();
   CHECK(session.CheckFiles().err.empty());
@@ -140,16 +141,16 @@ TEST_CASE("a watched plan is read again when it is saved, also where the file is
   };
   CHECK(wait().err.empty());
   // As editors do: another file, then a rename.
-  fs::rename(scratch.Write("mine.lua~", "return plan { extends 'llama' , require 'block' }\n"), plan);
+  fs::rename(scratch.Write("mine.lua~", "return plan { extends 'llama' , require('block').norm }\n"), plan);
   const Outcome replaced = wait();
   CHECK_THAT(replaced.err, Contains("reloaded"));
   CHECK_THAT(replaced.out, Contains("model.layers.0.mlp.up_proj"));
   fs::remove(plan);
   CHECK(wait().err.empty());  // gone for a moment
-  scratch.Write("mine.lua", "return plan { extends 'llama', require 'block' }\n");
+  scratch.Write("mine.lua", "return plan { extends 'llama', require('block').norm }\n");
   CHECK_THAT(wait().err, Contains("reloaded"));
   // A file that the plan requires is watched too.
-  scratch.Write("block.lua", "return { at('model.norm', sequence_parallel {}) }\n");
+  scratch.Write("block.lua", "return { norm = at('model.norm', sequence_parallel {}) }\n");
   const Outcome required = wait();
   INFO(required.err);
   CHECK_THAT(required.out, Contains("model.norm") && Contains("sequence_parallel"));

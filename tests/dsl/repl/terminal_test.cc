@@ -30,6 +30,13 @@ class Typed {
   Pty pty;
 };
 
+// Ctrl-D at the prompt: earlier, the terminal would take it for itself.
+void End(Pty& pty) {
+  CHECK(pty.WaitFor(kPrompt));
+  pty.Type(kCtrlD);
+  CHECK(pty.Wait() == 0);
+}
+
 TEST_CASE("terminal: values, history and the end") {
   const ScratchFolder scratch;
   {
@@ -41,8 +48,7 @@ TEST_CASE("terminal: values, history and the end") {
     CHECK(repl.pty.WaitFor("\n42\n"));
     repl.pty.Type(kUp + kUp + "\n");  // a line of this session
     CHECK(repl.pty.WaitFor("\n21\n"));
-    repl.pty.Type(kCtrlD);
-    CHECK(repl.pty.Wait() == 0);
+    End(repl.pty);
   }
   const std::string file = scratch / "moonshard/history";
   REQUIRE(fs::exists(file));
@@ -69,8 +75,8 @@ TEST_CASE("terminal: Tab completes, and lists what there is") {
   CHECK(repl.pty.WaitFor("k_proj."));
   CHECK(repl.pty.WaitFor("v_proj."));
   CHECK(repl.pty.WaitFor(kPrompt + "at(\"model.layers.0.self_attn."));  // the line is there again below the list
-  repl.pty.Type(kCtrlC + kCtrlD);
-  CHECK(repl.pty.Wait() == 0);
+  repl.pty.Type(kCtrlC);
+  End(repl.pty);
   CHECK(!fs::exists(scratch / "moonshard/history"));
 }
 
@@ -98,8 +104,7 @@ TEST_CASE("terminal: Ctrl-C drops what was typed and nothing else") {
   repl.pty.Type("kept * 2\n");
   CHECK(repl.pty.WaitFor("\n12\n"));
   CHECK(repl.pty.Shown().find("error[MS0101]") == std::string::npos);
-  repl.pty.Type(kCtrlD);
-  CHECK(repl.pty.Wait() == 0);
+  End(repl.pty);
 }
 
 TEST_CASE("terminal: a saved plan is shown while nobody types") {
@@ -117,8 +122,7 @@ TEST_CASE("terminal: a saved plan is shown while nobody types") {
   CHECK(repl.pty.WaitFor(kPrompt + "1 + "));  // what was typed is still there
   repl.pty.Type("1\n");
   CHECK(repl.pty.WaitFor("\n2\n"));
-  repl.pty.Type(kCtrlD);
-  CHECK(repl.pty.Wait() == 0);
+  End(repl.pty);
 }
 
 TEST_CASE("terminal: letters of other alphabets can be typed") {
@@ -127,8 +131,7 @@ TEST_CASE("terminal: letters of other alphabets can be typed") {
   REQUIRE(repl.pty.WaitFor(kPrompt));
   repl.pty.Type("'Mondscherbe: \xc3\xa9\xe6\x9c\x88'\n");
   CHECK(repl.pty.WaitFor("\nMondscherbe: \xc3\xa9\xe6\x9c\x88\n"));
-  repl.pty.Type(kCtrlD);
-  CHECK(repl.pty.Wait() == 0);
+  End(repl.pty);
 }
 
 TEST_CASE("terminal: one that cannot move its cursor gets plain lines") {
@@ -137,8 +140,7 @@ TEST_CASE("terminal: one that cannot move its cursor gets plain lines") {
   REQUIRE(repl.pty.WaitFor(kPrompt));
   repl.pty.Type("40 + 2\n");
   CHECK(repl.pty.WaitFor("\n42\n"));
-  repl.pty.Type(kCtrlD);
-  CHECK(repl.pty.Wait() == 0);
+  End(repl.pty);
 }
 
 }  // namespace
