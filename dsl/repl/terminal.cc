@@ -34,6 +34,25 @@ void OnSignal(int number) {
 constexpr wchar_t kRedisplayKey = 0x1e;  // Ctrl-^, which nobody types
 constexpr std::array kSignals = {SIGINT, SIGWINCH, SIGCONT};
 
+// Holds the signals back but for where one waits: one that came just before the wait would be missed.
+class SignalBlock {
+ public:
+  // `waiting_mask`: set to what holds while waiting.
+  explicit SignalBlock(sigset_t& waiting_mask) {
+    sigset_t held;
+    sigemptyset(&held);
+    for (int number : kSignals) sigaddset(&held, number);
+    pthread_sigmask(SIG_BLOCK, &held, &old_);
+    waiting_mask = old_;
+  }
+  ~SignalBlock() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+  SignalBlock(const SignalBlock&) = delete;
+  SignalBlock& operator=(const SignalBlock&) = delete;
+
+ private:
+  sigset_t old_;
+};
+
 class Terminal : public LineReader {
  public:
   explicit Terminal(TerminalOptions options) : options_(std::move(options)), file_(options_.history) {
@@ -72,6 +91,8 @@ class Terminal : public LineReader {
   ReadResult Read(const std::string& prompt) override {
     prompt_ = prompt;
     interrupted = 0;
+    const SignalBlock block(waiting_mask_);
+    el_set(edit_, EL_PREP_TERM, 1);  // before the prompt is shown: what is typed then is for the line, not for the terminal
     int count = 0;
     const char* text = el_gets(edit_, &count);
     if (text == nullptr) {
@@ -110,7 +131,8 @@ class Terminal : public LineReader {
     while (true) {
       const bool idle = self.options_.idle.wanted && self.options_.idle.wanted();
       pollfd wait{STDIN_FILENO, POLLIN, 0};
-      const int ready = poll(&wait, 1, idle ? kIdleMs : -1);
+      const timespec pause{0, kIdleMs * 1'000'000};
+      const int ready = ppoll(&wait, 1, idle ? &pause : nullptr, &self.waiting_mask_);
       if (interrupted != 0) {
         errno = EINTR;
         return -1;
@@ -195,6 +217,7 @@ class Terminal : public LineReader {
   std::string prompt_;
   History* history_ = nullptr;
   EditLine* edit_ = nullptr;
+  sigset_t waiting_mask_ = {};
   std::array<struct sigaction, kSignals.size()> old_ = {};
 };
 

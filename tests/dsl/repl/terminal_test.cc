@@ -34,7 +34,9 @@ class Typed {
 void End(Pty& pty) {
   CHECK(pty.WaitFor(kPrompt));
   pty.Type(kCtrlD);
-  CHECK(pty.Wait() == 0);
+  const int code = pty.Wait();
+  INFO(pty.Shown());
+  CHECK(code == 0);
 }
 
 TEST_CASE("terminal: values, history and the end") {
@@ -76,6 +78,7 @@ TEST_CASE("terminal: Tab completes, and lists what there is") {
   CHECK(repl.pty.WaitFor("v_proj."));
   CHECK(repl.pty.WaitFor(kPrompt + "at(\"model.layers.0.self_attn."));  // the line is there again below the list
   repl.pty.Type(kCtrlC);
+  CHECK(repl.pty.WaitFor("^C\n"));
   End(repl.pty);
   CHECK(!fs::exists(scratch / "moonshard/history"));
 }
