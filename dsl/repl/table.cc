@@ -268,16 +268,25 @@ std::string RenderValue(const JsonValue& value, OutputMode mode) {
 
 std::string Printable(std::string_view text) {
   std::string out;
-  for (char c : text) {
+  const auto add_code = [&](unsigned char byte) {
+    std::array<char, 5> code = {};
+    std::snprintf(code.data(), code.size(), "\\x%02x", byte);
+    out += code.data();
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F are control characters too
+      add_code(byte);
+      add_code(next);
+      ++i;
+    } else if (c == '\n') {
       out += "\\n";
     } else if (c == '\t') {
       out += "\\t";
     } else if (byte < 0x20 || byte == 0x7F) {
-      std::array<char, 5> code = {};
-      std::snprintf(code.data(), code.size(), "\\x%02x", byte);
-      out += code.data();
+      add_code(byte);
     } else {
       out += c;
     }

@@ -114,9 +114,16 @@ ChunkKind KindOfChunk(lua_State* L, std::string_view text) {
     if (status == LUA_ERRMEM) lua_error(L);
     if (status != LUA_OK) {
       const std::string_view message = lua_tostring(L, -1);
-      unfinished |= message.ends_with(kEnd);
-      at_first_word = message.find("unexpected symbol near") != std::string_view::npos &&
-                      message.find(":1:") != std::string_view::npos;
+      // A text in quotes ends on its line, unless that ends with a backslash.
+      const bool open_text = message.find("unfinished string") != std::string_view::npos && !text.ends_with('\\');
+      unfinished |= message.ends_with(kEnd) && !open_text;
+      const size_t near = message.find("unexpected symbol near '");
+      if (near != std::string_view::npos) {
+        std::string_view word = message.substr(near + std::string_view("unexpected symbol near '").size());
+        word.remove_suffix(1);
+        const size_t first = text.find_first_not_of(" \t\n");
+        at_first_word = first != std::string_view::npos && text.substr(first).starts_with(word);
+      }
     }
     lua_pop(L, 1);
     if (status == LUA_OK) return expression ? ChunkKind::kExpression : ChunkKind::kStatements;
