@@ -89,7 +89,8 @@ int Require(lua_State* L) {
   RunSource(L, *file);
   if (lua_getmetatable(L, -1) != 0) {
     lua_pop(L, 1);  // a view of another module already
-  } else if (IsTable(L, -1)) {
+  } else if (IsTable(L, -1) && lua_rawlen(L, -1) == 0) {
+    // A list stays one: words take lists apart by their positions, and a view has none.
     MakeReadOnly(L, ReadOnlyKind::kLibrary, name->c_str());
   }
   if (lua_isnil(L, -1)) {

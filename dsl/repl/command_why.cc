@@ -135,6 +135,18 @@ std::string TieText(const ModuleTree& tree, ParamRef param) {
   return "";
 }
 
+// The unit of fsdp that gathers the target's parameters.
+std::string UnitText(const CompiledPlan& plan, const Target& target) {
+  for (const ShardedUnit& unit : plan.units) {
+    const auto holds = [&](ParamRef ref) {
+      return ref.module == target.module && (!target.param || ref.param == *target.param);
+    };
+    if (!std::ranges::any_of(unit.params, holds)) continue;
+    return (unit.path.empty() ? "(root)" : unit.path) + (unit.reshard ? "" : ", whole until its backward ends");
+  }
+  return "";
+}
+
 Table ParametersTable(const CompiledPlan& plan, const Target& target, int64_t rank) {
   const ModuleTree& tree = *plan.tree;
   const ModuleSteps& steps = plan.StepsOf(target.module);
@@ -215,6 +227,8 @@ Answer RunWhy(CommandCall& call) {
     facts.emplace_back("line", line);
   }
   if (steps.lookup == Lookup::kMasked) facts.emplace_back("lookup", "ids of other ranks' rows count as zero");
+  if (steps.route) facts.emplace_back("route", ToText(*steps.route));
+  if (const std::string unit = UnitText(*compiled, *target); !unit.empty()) facts.emplace_back("fsdp unit", unit);
   if (!steps.missing.empty()) facts.emplace_back("cannot run yet", steps.missing);
   out.tables = {Table::Facts("module", facts), ParametersTable(*compiled, *target, call.workspace.rank()),
                 MovesTable(*compiled, target->module), RulesTable(plan, paths, winners)};

@@ -92,7 +92,8 @@ class Terminal : public LineReader {
     prompt_ = prompt;
     interrupted = 0;
     const SignalBlock block(waiting_mask_);
-    el_set(edit_, EL_PREP_TERM, 1);  // before the prompt is shown: what is typed then is for the line, not for the terminal
+    el_set(edit_, EL_PREP_TERM,
+           1);  // before the prompt is shown: what is typed then is for the line, not for the terminal
     int count = 0;
     const char* text = el_gets(edit_, &count);
     if (text == nullptr) {

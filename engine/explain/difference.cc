@@ -67,6 +67,7 @@ Parts PartsOf(const CompiledPlan& plan, size_t module) {
   AddMoves(parts, "output", steps.outputs);
   if (!steps.after.empty()) parts.emplace_back("added late", Join(steps.after, ", "));
   if (steps.lookup == Lookup::kMasked) parts.emplace_back("lookup", "masked");
+  if (steps.route) parts.emplace_back("route", ToText(*steps.route));
   return parts;
 }
 

@@ -23,7 +23,7 @@ struct PlanDifference {
   // One thing that happens to a module: its style, a parameter's layout, a move.
   struct Part {
     std::string
-        what;  // "style", "weight", "input", "output 1", "added late", "lookup"; "module" where one tree lacks it
+        what;  // "style", "weight", "input", "output 1", "added late", "lookup", "route"; "module" where one tree lacks it
     std::string before;  // "" where there is none
     std::string after;
     bool operator==(const Part&) const = default;
