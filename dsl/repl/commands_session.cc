@@ -67,8 +67,7 @@ Answer RunWatch(CommandCall& call) {
   if (!call.arguments.empty() && call.arguments != "on") return Refused(call, ":watch takes on or off");
   const std::vector<std::string>& files = call.workspace.record().files;
   if (files.empty()) {
-    return Refused(call, "there is no file to watch: the plan is built in",
-                   "cp it beside the model and :load the copy");
+    return Refused(call, "no file of this plan can be watched", "a plan that is built in changes with moonshard alone");
   }
   call.state.watch = true;
   return {.notes = {"watching " + Join(files, ", ")}};

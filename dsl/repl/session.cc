@@ -117,15 +117,15 @@ Outcome Session::Finished(Answer answer, const std::string& text) {
   for (const std::string& note : answer.notes) out.err += Printable(note) + "\n";
   out.good = !answer.failed && !HasErrors(answer.diagnostics);
   out.quit = answer.quit;
-  const bool keep = out.good && !answer.quit && !text.starts_with(":save") && !text.starts_with(":help");
+  const bool keep =
+      out.good && !text.empty() && !answer.quit && !text.starts_with(":save") && !text.starts_with(":help");
   if (keep) state_.good_lines.push_back(text);
   return out;
 }
 
 Outcome Session::CheckFiles() {
   if (!state_.watch || !watch_.Changed()) return {};
-  Outcome out = Finished(ResolveAgain(workspace_), ":reload");
-  state_.good_lines.pop_back();
+  Outcome out = Finished(ResolveAgain(workspace_), "");
   out.err = "reloaded\n" + out.err;
   return out;
 }

@@ -57,6 +57,7 @@ class Session {
  private:
   Outcome RunText(const std::string& text, ChunkKind kind);
   Outcome RunCommand(const std::string& line);
+  // `text`: the line, to be kept where it was good; "" for none.
   Outcome Finished(Answer answer, const std::string& text);
   void TakeInputs();
 

@@ -154,6 +154,12 @@ TEST_CASE("a watched plan is read again when it is saved, also where the file is
   const Outcome required = wait();
   INFO(required.err);
   CHECK_THAT(required.out, Contains("model.norm") && Contains("sequence_parallel"));
+  scratch.Write("mine.lua", "return plan {\n");
+  const Outcome broken = wait();
+  CHECK(!broken.good);
+  CHECK_THAT(broken.err, Contains("mine.lua:2: error[MS0101]"));
+  CHECK(session.Feed(":save " + (scratch / "lines.txt")).good);
+  CHECK(ReadWholeFile(scratch / "lines.txt") == ":watch\n");  // what was typed, and no reload
   CHECK(session.Feed(":watch off").good);
   scratch.Write("mine.lua", "nonsense\n");
   CHECK(wait().err.empty());
