@@ -229,6 +229,10 @@ Answer RunWhy(CommandCall& call) {
   if (steps.lookup == Lookup::kMasked) facts.emplace_back("lookup", "ids of other ranks' rows count as zero");
   if (steps.route) facts.emplace_back("route", ToText(*steps.route));
   if (const std::string unit = UnitText(*compiled, *target); !unit.empty()) facts.emplace_back("fsdp unit", unit);
+  for (std::string_view path = module.path; !path.empty(); path = ParentOf(path)) {
+    if (std::ranges::binary_search(compiled->recomputed, path))
+      facts.emplace_back("recomputed", "with " + std::string(path));
+  }
   if (!steps.missing.empty()) facts.emplace_back("cannot run yet", steps.missing);
   out.tables = {Table::Facts("module", facts), ParametersTable(*compiled, *target, call.workspace.rank()),
                 MovesTable(*compiled, target->module), RulesTable(plan, paths, winners)};

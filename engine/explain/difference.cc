@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "engine/base/text.h"
@@ -136,6 +137,32 @@ class Grouping {
   std::vector<std::vector<std::string>> paths_;
 };
 
+// Paths that stand in one of two lists only, as changes of `what`.
+void AddPaths(const char* what, const std::vector<std::string>& before, const std::vector<std::string>& after,
+              PlanDifference& out) {
+  std::map<std::pair<bool, std::string>, std::vector<std::string>> groups;  // by whether it is new, and path class
+  const auto gather = [&](const std::vector<std::string>& some, const std::vector<std::string>& others, bool fresh) {
+    const std::set<std::string> known(others.begin(), others.end());
+    for (const std::string& path : some) {
+      if (!known.contains(path)) groups[{fresh, PathClassOf(path)}].push_back(path);
+    }
+  };
+  gather(after, before, true);
+  gather(before, after, false);
+  for (const auto& [key, paths] : groups) {
+    const std::string path = FoldPaths(paths);
+    out.modules.push_back({path.empty() ? "(root)" : path,
+                           static_cast<int64_t>(paths.size()),
+                           {{what, key.first ? "" : "yes", key.first ? "yes" : ""}}});
+  }
+}
+
+std::vector<std::string> UnitPaths(const CompiledPlan& plan) {
+  std::vector<std::string> paths;
+  for (const ShardedUnit& unit : plan.units) paths.push_back(unit.path);
+  return paths;
+}
+
 }  // namespace
 
 PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after) {
@@ -152,6 +179,8 @@ PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after) {
     if (after.tree->Find(before.tree->modules()[m].path) < 0) grouping.Add(static_cast<int64_t>(m), -1);
   }
   out.modules = grouping.Take();
+  AddPaths("fsdp unit", UnitPaths(before), UnitPaths(after), out);
+  AddPaths("recomputed", before.recomputed, after.recomputed, out);
   return out;
 }
 

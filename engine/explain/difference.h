@@ -20,10 +20,10 @@ struct PlanDifference {
     int64_t before = kAbsent;
     int64_t after = kAbsent;
   };
-  // One thing that happens to a module: its style, a parameter's layout, a move.
+  // One thing that happens to a module. `what`: "style", a parameter's name, "input", "output 1", "added late", "lookup",
+  // "route", "fsdp unit", "recomputed", or "module" where one of the models lacks it.
   struct Part {
-    std::string
-        what;  // "style", "weight", "input", "output 1", "added late", "lookup", "route"; "module" where one tree lacks it
+    std::string what;
     std::string before;  // "" where there is none
     std::string after;
     bool operator==(const Part&) const = default;

@@ -84,6 +84,23 @@ TEST_CASE("modules that one of the models lacks") {
   CHECK(Compare(after, before).modules[0].parts == std::vector<Part>{{"module", "there", ""}});
 }
 
+TEST_CASE("modules that are units or recomputed in one plan only") {
+  CompiledPlan before = CompileMlp("tp=2");
+  CompiledPlan after = before;
+  before.recomputed = {"layers.0", "layers.1"};
+  after.recomputed = {"layers.1", "layers.2", "layers.3"};
+  after.units.resize(1);  // the root
+  const PlanDifference difference = Compare(before, after);
+  REQUIRE(difference.modules.size() == 3);
+  CHECK(difference.modules[0].path == "(root)");
+  CHECK(difference.modules[0].parts == std::vector<Part>{{"fsdp unit", "", "yes"}});
+  CHECK(difference.modules[1].path == "layers.0");
+  CHECK(difference.modules[1].parts == std::vector<Part>{{"recomputed", "yes", ""}});
+  CHECK(difference.modules[2].path == "layers.{2,3}");
+  CHECK(difference.modules[2].parts == std::vector<Part>{{"recomputed", "", "yes"}});
+  CHECK(difference.modules[2].modules == 2);
+}
+
 TEST_CASE("bytes and moves in words") {
   CHECK(BytesText(0) == "0 B");
   CHECK(BytesText(1023) == "1023 B");
