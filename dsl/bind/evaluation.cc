@@ -9,6 +9,15 @@ Evaluation::Evaluation(const PlanInputs& inputs) : inputs_(inputs), state_(input
   state_.set_owner(this);
 }
 
+void Evaluation::Renew(const MeshShape& mesh, std::map<std::string, JsonValue> options) {
+  inputs_.mesh = mesh;
+  inputs_.options = std::move(options);
+  options_.clear();
+  running_.clear();
+  files_ = 0;
+  state_.Renew();
+}
+
 Evaluation& Evaluation::From(lua_State* L) { return *static_cast<Evaluation*>(ScriptState::From(L).owner()); }
 
 void Evaluation::CountFile() {

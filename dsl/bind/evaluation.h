@@ -11,12 +11,6 @@
 
 namespace moonshard {
 
-// An option as options{} declared it first; the plans below it, which it extends, get the same value.
-struct DeclaredOption {
-  JsonValue value;
-  SourceSpan source;
-};
-
 // A file whose chunk is running: the plan itself, one it extends or one it requires.
 struct RunningFile {
   std::string chunk;   // as diagnostics name it
@@ -30,6 +24,8 @@ class Evaluation {
   static Evaluation& From(lua_State* L);
 
   const PlanInputs& inputs() const { return inputs_; }
+  // For the next line of a session: a fresh budget, no option declared, no file running (ScriptState::Renew).
+  void Renew(const MeshShape& mesh, std::map<std::string, JsonValue> options);
   ScriptState& state() { return state_; }
   std::map<std::string, DeclaredOption>& options() { return options_; }
   std::vector<RunningFile>& running() { return running_; }

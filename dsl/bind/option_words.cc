@@ -80,7 +80,7 @@ JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonVal
       state.Report(std::move(d));
     }
   }
-  evaluation.options().emplace(name, DeclaredOption{value, here});
+  evaluation.options().emplace(name, DeclaredOption{value, fallback, here});
   return value;
 }
 

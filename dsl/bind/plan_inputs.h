@@ -12,6 +12,19 @@
 
 namespace moonshard {
 
+// An option as options{} declared it first; the plans below it, which it extends, get the same value.
+struct DeclaredOption {
+  JsonValue value;
+  JsonValue fallback;  // what it is where nothing was given
+  SourceSpan source;
+};
+
+// What an evaluation declared and read, also one that failed.
+struct EvaluationRecord {
+  std::map<std::string, DeclaredOption> options;
+  std::vector<std::string> files;  // that are not built in, in the order in which they were first read
+};
+
 // Every member has a default, so that a host may name just those it gives: {.mesh = ..., .options = ...}.
 struct PlanInputs {
   JsonValue config = {};  // the model's config.json; null: no fields
@@ -20,6 +33,7 @@ struct PlanInputs {
   std::map<std::string, JsonValue> options = {};  // by name; a text ("true", "8") is read as the option's declared type
   std::vector<std::string> search_path = {};      // folders looked into for named plans before the built-in ones
   ScriptLimits limits = {};
+  EvaluationRecord* record = nullptr;  // filled where it is given; must outlive the evaluation
 };
 
 }  // namespace moonshard

@@ -9,8 +9,9 @@
 
 #include "dsl/cli/launch.h"
 #include "dsl/cli/options.h"
-#include "dsl/cli/resolve.h"
+#include "dsl/cli/repl.h"
 #include "dsl/cli/verbs.h"
+#include "dsl/resolve/resolve.h"
 
 namespace moonshard {
 namespace {
@@ -79,6 +80,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (const auto* to = std::get_if<ExportVerb>(&*command.verb)) return RunExport(*to);
   if (const auto* shard = std::get_if<ShardVerb>(&*command.verb)) return RunShard(*shard);
   if (const auto* merge = std::get_if<MergeVerb>(&*command.verb)) return RunMerge(*merge);
+  if (const auto* repl = std::get_if<ReplVerb>(&*command.verb)) return RunRepl(*repl);
   if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval, arguments);
   if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify, arguments);
   return RunWithTensors(arguments, 0);

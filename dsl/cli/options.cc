@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <charconv>
 
 #include "engine/base/text.h"
 
@@ -15,10 +14,10 @@ constexpr const char* kAbout =
     "MODEL is a folder in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
     "Exit codes: 0 good, 1 check found errors or the work failed, 2 usage or a bad plan or model, 3 a defect of ours.";
 
-void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options) {
+void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
   app.add_option("MODEL", model.model,
                  "model folder: config.json and safetensors (headers are enough where no weight is used)")
-      ->required();
+      ->required(required);
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; chosen by architecture without it");
   app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
@@ -75,19 +74,6 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 }  // namespace
-
-Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text) {
-  const std::vector<std::string> parts = Split(text, ',');
-  std::pair<int64_t, int64_t> tokens;
-  const auto read = [](const std::string& digits, int64_t& value) {
-    const char* end = digits.data() + digits.size();
-    return std::from_chars(digits.data(), end, value) == std::from_chars_result{end, std::errc()} && value > 0;
-  };
-  if (parts.size() == 2 && read(parts[0], tokens.first) && read(parts[1], tokens.second)) return tokens;
-  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "cannot read '" + text + "' as batch and sequence");
-  d.required = "two positive numbers, as in --tokens 2,4096";
-  return d;
-}
 
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App app(kAbout, "moonshard");
@@ -166,6 +152,16 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->required();
   compare_app->add_option("--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
 
+  ReplVerb repl;
+  CLI::App* repl_app = app.add_subcommand("repl", "the plan debugger: Lua and commands, typed or from a script");
+  AddModel(*repl_app, repl.model, plan_options, /*required=*/false);
+  repl_app->add_option("-c,--code", repl.code, "runs these lines and ends; may be repeated")->allow_extra_args(false);
+  repl_app->add_option("-f,--file", repl.file, "runs the lines of a file and ends; - for standard input");
+  repl_app->add_option("--mode", repl.mode, "the form of answers: table, json, csv or md")
+      ->check(CLI::IsMember({"table", "json", "csv", "md"}));
+  repl_app->add_flag("--bail", repl.bail, "a script ends with its first line that fails");
+  repl_app->add_flag("!--no-history", repl.history, "neither reads nor keeps the history of typed lines");
+
   CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
 
   CommandLine out;
@@ -197,6 +193,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (shard_app->parsed()) take(shard);
   if (merge_app->parsed()) take(merge);
   if (compare_app->parsed()) take(compare);
+  if (repl_app->parsed()) take(repl);
   if (doctor_app->parsed()) take(DoctorVerb{});
   if (!error.empty()) return {std::nullopt, error + "\n", 2};
   return out;

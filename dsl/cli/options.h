@@ -2,24 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "dsl/resolve/resolve.h"
 #include "engine/base/result.h"
 #include "engine/plan/mesh_shape.h"
 
 namespace moonshard {
-
-// A model folder and how to parallelize it: the part that most verbs share.
-struct ModelOptions {
-  std::string model;  // folder in Hugging Face form
-  std::string plan;   // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by architecture
-  std::string mesh;   // "tp=2,dp=4"; "": one rank
-  std::map<std::string, std::string> options;  // of the plan: --option k=v
-};
 
 struct ExplainVerb {
   ModelOptions model;
@@ -95,8 +87,17 @@ struct CompareVerb {
 
 struct DoctorVerb {};
 
+struct ReplVerb {
+  ModelOptions model;             // an empty folder: no model
+  std::vector<std::string> code;  // lines to run: -c
+  std::string file;               // of lines to run: -f; "-": standard input
+  std::string mode = "table";     // the form of answers
+  bool bail = false;              // a script ends with its first line that fails
+  bool history = true;
+};
+
 using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, ShardVerb, MergeVerb,
-                          CompareVerb, DoctorVerb>;
+                          CompareVerb, DoctorVerb, ReplVerb>;
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {
@@ -107,8 +108,5 @@ struct CommandLine {
 
 // Reads argv[1..]. A command line that is wrong has exit_code 2 and a text for stderr.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
-
-// "2,128" as batch and sequence. Errors: kBadArgument.
-Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text);
 
 }  // namespace moonshard

@@ -4,8 +4,8 @@
 #include <iostream>
 
 #include "dsl/cli/hugging_face.h"
-#include "dsl/cli/resolve.h"
 #include "dsl/hugging_face/export.h"
+#include "dsl/resolve/resolve.h"
 #include "engine/explain/explain.h"
 
 namespace moonshard {

@@ -89,7 +89,8 @@ int Require(lua_State* L) {
   RunSource(L, *file);
   if (lua_getmetatable(L, -1) != 0) {
     lua_pop(L, 1);  // a view of another module already
-  } else if (IsTable(L, -1)) {
+  } else if (IsTable(L, -1) && lua_rawlen(L, -1) == 0) {
+    // A list stays one: words take lists apart by their positions, and a view has none.
     MakeReadOnly(L, ReadOnlyKind::kLibrary, name->c_str());
   }
   if (lua_isnil(L, -1)) {
@@ -130,6 +131,9 @@ int Extends(lua_State* L) {
 void RunSource(lua_State* L, const SourceFile& file) {
   Evaluation& evaluation = Evaluation::From(L);
   evaluation.CountFile();
+  if (EvaluationRecord* record = evaluation.inputs().record; record != nullptr && !file.folder.empty()) {
+    if (std::ranges::find(record->files, file.name) == record->files.end()) record->files.push_back(file.name);
+  }
   if (static_cast<int>(evaluation.running().size()) >= evaluation.inputs().limits.depth) {
     evaluation.state().RaiseLimit(
         "files within files, more than " + std::to_string(evaluation.inputs().limits.depth) + " deep", "");
@@ -177,9 +181,13 @@ void OpenLanguage(lua_State* L) {
   AddFileWords(L);
 }
 
-void AddFileWords(lua_State* L) {
+void ForgetModules(lua_State* L) {
   lua_newtable(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &kModulesKey);
+}
+
+void AddFileWords(lua_State* L) {
+  ForgetModules(L);
   lua_pushcfunction(L, &Guarded<&Require>);
   SetName(L, "require");
   lua_pushcfunction(L, &Guarded<&Extends>);

@@ -14,6 +14,9 @@ void OpenLanguage(lua_State* L);
 // Adds require, extends and the words of stdlib/styles.lua to the environment.
 void AddFileWords(lua_State* L);
 
+// The next require of a module reads it again: for a session whose files were edited.
+void ForgetModules(lua_State* L);
+
 // Runs a text as a chunk of the evaluation and leaves what it returns on top of the stack: poison, reported, where it is
 // no valid text.
 void RunSource(lua_State* L, const SourceFile& file);

@@ -47,6 +47,7 @@ Result<Plan> Evaluate(const SourceFile& file, const PlanInputs& inputs) {
     }
     ReportUndeclaredOptions(evaluation, file.name);
   });
+  if (inputs.record != nullptr) inputs.record->options = evaluation.options();
   Diagnostics diagnostics = evaluation.state().TakeDiagnostics();
   if (done && plan) return {*std::move(plan), std::move(diagnostics)};
   return diagnostics;

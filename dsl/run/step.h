@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "dsl/cli/options.h"
-#include "dsl/cli/resolve.h"
+#include "dsl/resolve/resolve.h"
 #include "engine/apply/applied_plan.h"
 #include "engine/layout/move.h"
 #include "engine/models/causal_lm.h"

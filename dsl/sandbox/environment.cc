@@ -10,6 +10,8 @@ namespace {
 
 const char kNamesKey = 0;        // registry: name -> value
 const char kEnvironmentKey = 0;  // registry: the read-only view of it
+const char kSessionNamesKey = 0;
+const char kSessionKey = 0;  // registry: the view of a session's names and these
 
 std::vector<std::string> StringKeys(lua_State* L, int table) {
   std::vector<std::string> keys;
@@ -88,6 +90,49 @@ int RefuseWrite(lua_State* L) {
   return 0;
 }
 
+// Upvalues of the session's functions: 1 its own names, 2 the language's.
+int ReadSession(lua_State* L) {
+  lua_settop(L, 2);
+  for (const int table : {lua_upvalueindex(1), lua_upvalueindex(2)}) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, table) != LUA_TNIL) return 1;
+    lua_pop(L, 1);
+  }
+  if (IsPoison(L, 2)) return PushPoison(L);
+  lua_newtable(L);  // [view, key, names of both]
+  for (const int table : {lua_upvalueindex(1), lua_upvalueindex(2)}) {
+    lua_pushvalue(L, table);
+    for (lua_pushnil(L); lua_next(L, 4) != 0;) {
+      lua_pushvalue(L, -2);
+      lua_insert(L, -2);
+      lua_rawset(L, 3);
+    }
+    lua_pop(L, 1);
+  }
+  PushText(L, 2);
+  const std::string key = lua_tostring(L, -1);
+  ReportMissing(L, key, ReadOnlyKind::kNames, "", 3);
+  return PushPoison(L);
+}
+
+int WriteSession(lua_State* L) {
+  lua_settop(L, 3);
+  lua_pushvalue(L, 2);
+  const bool own = lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL;
+  lua_pushvalue(L, 2);
+  if (!own && lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+    PushText(L, 2);
+    const std::string key = lua_tostring(L, -1);
+    ScriptState::From(L).Report(Finding::kReadOnly,
+                                "'" + key + "' is a word of the plan language and cannot be changed", key,
+                                "'local " + key + " = ...' makes a name of your own");
+    return 0;
+  }
+  lua_settop(L, 3);
+  lua_rawset(L, lua_upvalueindex(1));
+  return 0;
+}
+
 // pairs over the view goes over the table.
 int ViewPairs(lua_State* L) {
   lua_settop(L, 0);
@@ -155,6 +200,35 @@ void OpenEnvironment(lua_State* L) {
 }
 
 void PushEnvironment(lua_State* L) { lua_rawgetp(L, LUA_REGISTRYINDEX, &kEnvironmentKey); }
+
+void PushSessionNames(lua_State* L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kSessionNamesKey) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &kSessionNamesKey);
+}
+
+void PushSessionEnvironment(lua_State* L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kSessionKey) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);           // [view]
+  lua_createtable(L, 0, 4);  // [view, meta]
+  const auto add = [&](const char* event, lua_CFunction function) {
+    PushSessionNames(L);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &kNamesKey);
+    lua_pushcclosure(L, function, 2);
+    lua_setfield(L, -2, event);
+  };
+  add("__index", &Guarded<&ReadSession>);
+  add("__newindex", &Guarded<&WriteSession>);
+  add("__pairs", &Guarded<&ViewPairs>);
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &kSessionKey);
+}
 
 void SetName(lua_State* L, const char* name) {
   lua_rawgetp(L, LUA_REGISTRYINDEX, &kNamesKey);

@@ -30,6 +30,11 @@ enum class ReadOnlyKind : int {
 void OpenEnvironment(lua_State* L);
 // The environment, for LoadChunk. Leaves it on top of the stack.
 void PushEnvironment(lua_State* L);
+// The environment for the lines of a session: as above, and names can be set, which later lines see. The first call makes
+// it. A word of the plan language cannot be set; a session's own name goes before a word.
+void PushSessionEnvironment(lua_State* L);
+// The table of the session's own names, for the host alone. Leaves it on top of the stack.
+void PushSessionNames(lua_State* L);
 // Adds a name to the environment; takes the value on top of the stack.
 void SetName(lua_State* L, const char* name);
 // Replaces the table on top of the stack by a read-only view of it. `label` is how messages call it.

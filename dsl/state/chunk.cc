@@ -62,9 +62,16 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string 
   return d;
 }
 
+// The text as Lua is given it: lines before it are blank, and an expression is returned.
+std::string PlacedText(std::string_view text, const ChunkPlace& place) {
+  std::string out(static_cast<size_t>(place.first_line - 1), '\n');
+  if (place.expression) out += "return ";
+  return out.append(text);
+}
+
 }  // namespace
 
-bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, bool internal) {
+bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, bool internal, const ChunkPlace* place) {
   ScriptState& state = ScriptState::From(L);
   const std::string unreadable = Unreadable(text, state.limits());
   if (!unreadable.empty()) {
@@ -74,7 +81,14 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
     lua_pop(L, 1);
     return false;
   }
-  state.sources().Add(name, text, internal);
+  std::string placed;
+  if (place != nullptr) {
+    state.sources().AddLines(name, place->first_line, text);
+    placed = PlacedText(text, *place);
+    text = placed;
+  } else {
+    state.sources().Add(name, text, internal);
+  }
   state.Charge(text.size());
   const int status = luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t");
   if (status == LUA_ERRMEM) lua_error(L);
@@ -86,6 +100,37 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
   lua_insert(L, -2);         // [function, environment]
   lua_setupvalue(L, -2, 1);  // the one upvalue of a main chunk
   return true;
+}
+
+ChunkKind KindOfChunk(lua_State* L, std::string_view text) {
+  constexpr std::string_view kEnd = "<eof>";
+  if (!Unreadable(text, ScriptState::From(L).limits()).empty()) return ChunkKind::kInvalid;
+  bool unfinished = false;
+  bool at_first_word = false;
+  for (const bool expression : {true, false}) {
+    const std::string placed = PlacedText(text, {1, expression});
+    ScriptState::From(L).Charge(placed.size());
+    const int status = luaL_loadbufferx(L, placed.data(), placed.size(), "=input", "t");
+    if (status == LUA_ERRMEM) lua_error(L);
+    if (status != LUA_OK) {
+      const std::string_view message = lua_tostring(L, -1);
+      // A text in quotes ends on its line, unless that ends with a backslash.
+      const bool open_text = message.find("unfinished string") != std::string_view::npos && !text.ends_with('\\');
+      unfinished |= message.ends_with(kEnd) && !open_text;
+      const size_t near = message.find("unexpected symbol near '");
+      if (near != std::string_view::npos) {
+        std::string_view word = message.substr(near + std::string_view("unexpected symbol near '").size());
+        word.remove_suffix(1);
+        const size_t first = text.find_first_not_of(" \t\n");
+        at_first_word = first != std::string_view::npos && text.substr(first).starts_with(word);
+      }
+    }
+    lua_pop(L, 1);
+    if (status == LUA_OK) return expression ? ChunkKind::kExpression : ChunkKind::kStatements;
+  }
+  if (unfinished) return ChunkKind::kUnfinished;
+  // A statement that is wrong at its first word is none: what is wrong with it as an expression says more.
+  return at_first_word ? ChunkKind::kInvalidExpression : ChunkKind::kInvalid;
 }
 
 }  // namespace moonshard

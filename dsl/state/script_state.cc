@@ -38,12 +38,33 @@ ScriptState::ScriptState(const ScriptLimits& limits)
   if (lua_ == nullptr) throw PlanError({MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits))});
   lua_atpanic(lua_, &Panic);
   *static_cast<ScriptState**>(lua_getextraspace(lua_)) = this;
-  lua_sethook(lua_, &ScriptState::CountHook, LUA_MASKCOUNT, kHookInterval);
+  SetHook();
 }
 
 ScriptState::~ScriptState() {
   memory_cap_ = SIZE_MAX;  // closing may allocate
   lua_close(lua_);
+}
+
+void ScriptState::SetHook() {
+  lua_sethook(lua_, &ScriptState::CountHook, LUA_MASKCOUNT | (on_chunk_end_ ? LUA_MASKRET : 0), kHookInterval);
+}
+
+void ScriptState::OnChunkEnd(std::function<void(lua_State*, lua_Debug*)> on_chunk_end) {
+  on_chunk_end_ = std::move(on_chunk_end);
+  SetHook();
+}
+
+void ScriptState::Renew() {
+  dead_ = false;
+  limit_.reset();
+  steps_left_ = limits_.steps;
+  last_seen_ = {};
+  diagnostics_.clear();
+  exception_ = nullptr;
+  SetHook();
+  lua_gc(lua_, LUA_GCCOLLECT);
+  peak_ = used_;
 }
 
 ScriptState& ScriptState::From(lua_State* L) { return **static_cast<ScriptState**>(lua_getextraspace(L)); }
@@ -77,8 +98,13 @@ void ScriptState::RaiseLimit(std::string message, std::string help) {
   std::abort();  // lua_error does not return
 }
 
-void ScriptState::CountHook(lua_State* L, lua_Debug*) {
+void ScriptState::CountHook(lua_State* L, lua_Debug* record) {
   ScriptState& state = From(L);
+  if (record->event == LUA_HOOKRET) {
+    lua_getinfo(L, "S", record);
+    if (record->what == std::string_view("main")) state.on_chunk_end_(L, record);
+    return;
+  }
   state.last_seen_ = state.UserSpan();
   state.Charge(kHookInterval);
   const int64_t spent_ns = ThreadCpuNs() - state.cpu_start_ns_;

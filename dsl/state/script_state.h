@@ -1,6 +1,6 @@
 // ScriptState: one Lua state for one evaluation, with exact accounting of memory, a budget of steps and of CPU time,
 // and the place where everything there is to say about the script is collected. Nothing outlives it: the next
-// evaluation starts from a fresh one.
+// evaluation starts from a fresh one. The lines of a session (dsl/repl) share one, each with a budget of its own.
 //
 // Stages after: sandbox (which names a plan can see), bind (the plan language), eval (the public entry points).
 //
@@ -44,6 +44,13 @@ class ScriptState {
   // be called within a body only.
   bool Run(const std::function<void(lua_State*)>& body);
 
+  // A fresh budget, with nothing said so far: for the next line of a session, also after one that passed a limit. Collects
+  // garbage; what the line before left in use still counts.
+  void Renew();
+  // Called at the end of every chunk (not of its functions) while its locals are still there, with the record that
+  // lua_getlocal takes. It may raise a Lua error.
+  void OnChunkEnd(std::function<void(lua_State*, lua_Debug*)> on_chunk_end);
+
   // Takes `steps` off the budget; raises a Lua error where it is used up. For library functions whose work is not
   // bounded by the number of instructions.
   void Charge(size_t steps);
@@ -73,6 +80,7 @@ class ScriptState {
  private:
   static void* Allocate(void* self, void* block, size_t old_size, size_t new_size);
   static void CountHook(lua_State* L, lua_Debug* record);
+  void SetHook();
   static int MessageHandler(lua_State* L);
   static int CallBody(lua_State* L);
   void ReportRaised();
@@ -92,6 +100,7 @@ class ScriptState {
   Diagnostics diagnostics_;
   std::optional<Diagnostic> limit_;
   std::exception_ptr exception_;
+  std::function<void(lua_State*, lua_Debug*)> on_chunk_end_;
 };
 
 }  // namespace moonshard

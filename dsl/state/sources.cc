@@ -50,6 +50,15 @@ void Sources::Add(const std::string& name, std::string_view text, bool internal)
   texts_.insert_or_assign(name, std::move(entry));
 }
 
+void Sources::AddLines(const std::string& name, int first_line, std::string_view text) {
+  std::vector<std::string>& lines = texts_[name].lines;
+  lines.resize(static_cast<size_t>(first_line - 1));
+  for (const std::string& line : Split(text, '\n')) {
+    lines.push_back(line);
+    if (line.ends_with('\r')) lines.back().pop_back();
+  }
+}
+
 bool Sources::IsInternal(const std::string& name) const {
   const auto found = texts_.find(name);
   return found != texts_.end() && found->second.internal;

@@ -14,6 +14,8 @@ namespace moonshard {
 class Sources {
  public:
   void Add(const std::string& name, std::string_view text, bool internal);
+  // Lines of a text that comes piece by piece: `text` stands from line `first_line` on, what is before it stays.
+  void AddLines(const std::string& name, int first_line, std::string_view text);
   bool IsInternal(const std::string& name) const;
   // The place with its line text; with a column where `token` stands in that line as a word of its own, outside a
   // comment.

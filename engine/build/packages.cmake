@@ -1,5 +1,6 @@
 # What moonshard is built from, as imported targets:
-#   moonshard_re2, moonshard_lua, moonshard_json, moonshard_cli11, moonshard_xxhash, moonshard_catch2, moonshard_torch
+#   moonshard_re2, moonshard_lua, moonshard_json, moonshard_cli11, moonshard_xxhash, moonshard_catch2, moonshard_torch;
+# moonshard_libedit where it is installed (the REPL's line editing).
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 pkg_check_modules(RE2 REQUIRED IMPORTED_TARGET re2)
@@ -12,6 +13,10 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 add_library(moonshard_xxhash ALIAS PkgConfig::XXHASH)
 find_package(CLI11 REQUIRED)
 add_library(moonshard_cli11 ALIAS CLI11::CLI11)
+pkg_check_modules(LIBEDIT IMPORTED_TARGET libedit)
+if(LIBEDIT_FOUND)
+  add_library(moonshard_libedit ALIAS PkgConfig::LIBEDIT)
+endif()
 
 # --- LibTorch -------------------------------------------------------------------------------------------------------
 include(engine/build/torch_target.cmake)

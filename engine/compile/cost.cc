@@ -20,6 +20,17 @@ bool CutsSequence(const std::optional<Move>& move) {
   return move->from[MeshAxis::kTp] == Layout::Shard(1) || move->to[MeshAxis::kTp] == Layout::Shard(1);
 }
 
+std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleSteps& steps, int64_t rank) {
+  std::vector<int64_t> out;
+  const ModuleTree::Signature& signature = plan.tree->signatures()[steps.signature];
+  for (size_t p = 0; p < signature.size(); ++p) {
+    int64_t elements = 1;
+    for (int64_t size : LocalShape(signature[p].shape, steps.params[p], plan.mesh, rank)) elements *= size;
+    out.push_back(BytesOf(signature[p].dtype, elements));
+  }
+  return out;
+}
+
 class Counter {
  public:
   Counter(const CompiledPlan& plan, int64_t rank, Tokens tokens)
@@ -73,22 +84,42 @@ class Counter {
     }
   }
 
+  // What one parameter adds to a flat sum of gradients.
+  struct Sum {
+    uint32_t param = 0;
+    GradientGroup group;
+    DType dtype = DType::kF32;
+    int64_t bytes = 0;
+  };
+
+  // Of the modules that share these steps.
+  std::vector<Sum> SumsOf(const ModuleSteps& steps) const {
+    std::vector<Sum> out;
+    const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
+    for (uint32_t p = 0; p < steps.params.size(); ++p) {
+      const Parameter& parameter = signature[p];
+      if (parameter.is_buffer) continue;
+      for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
+        int64_t elements = 1;
+        std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
+        if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
+        for (int64_t size : local) elements *= size;
+        // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
+        out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, elements + 1)});
+      }
+    }
+    return out;
+  }
+
   void CountGradientSums() {
     std::map<std::pair<GradientGroup, DType>, int64_t> bytes;
     const std::set<ParamRef> repeats = Repeats(*plan_.tree);
+    std::vector<std::optional<std::vector<Sum>>> known(plan_.steps.size());
     for (uint32_t m = 0; m < plan_.tree->modules().size(); ++m) {
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      for (uint32_t p = 0; p < steps.params.size(); ++p) {
-        const Parameter& parameter = plan_.tree->At({m, p});
-        if (parameter.is_buffer || repeats.contains({m, p})) continue;
-        for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
-          int64_t elements = 1;
-          std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
-          if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
-          for (int64_t size : local) elements *= size;
-          // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
-          bytes[{term.group, parameter.dtype}] += BytesOf(parameter.dtype, elements + 1);
-        }
+      std::optional<std::vector<Sum>>& sums = known[plan_.steps_of[m]];
+      if (!sums) sums = SumsOf(plan_.StepsOf(m));
+      for (const Sum& sum : *sums) {
+        if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
       }
     }
     for (const auto& [key, sum] : bytes) counts_.Add(Direction::kBackward, CollectiveKind::kAllReduce, sum);
@@ -154,17 +185,18 @@ PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens
   PlanTotals totals;
   const std::set<ParamRef> repeats = Repeats(*plan.tree);
   bool cuts_sequence = false;
+  std::vector<std::vector<int64_t>> known(plan.steps.size());  // bytes of each parameter on this rank, by steps
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
     const ModuleSteps& steps = plan.StepsOf(m);
     for (const auto* moves : {&steps.inputs, &steps.outputs}) {
       cuts_sequence |= std::ranges::any_of(*moves, CutsSequence);
     }
+    std::vector<int64_t>& bytes = known[plan.steps_of[m]];
+    if (bytes.empty()) bytes = BytesOnRank(plan, steps, rank);
     for (uint32_t p = 0; p < steps.params.size(); ++p) {
       if (repeats.contains({m, p})) continue;
       const Parameter& parameter = plan.tree->At({m, p});
-      int64_t local = 1;
-      for (int64_t size : LocalShape(parameter.shape, steps.params[p], plan.mesh, rank)) local *= size;
-      totals.bytes_per_rank += BytesOf(parameter.dtype, local);
+      totals.bytes_per_rank += bytes[p];
       if (parameter.is_buffer) continue;
       const int64_t elements = parameter.elements();
       totals.params += elements;

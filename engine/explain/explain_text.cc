@@ -1,13 +1,11 @@
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 
 #include "engine/base/text.h"
 #include "engine/compile/local_shape.h"
 #include "engine/explain/explain.h"
 #include "engine/explain/fold.h"
-#include "engine/plan/moves.h"
+#include "engine/explain/words.h"
 
 namespace moonshard {
 namespace {
@@ -17,26 +15,10 @@ std::string Padded(std::string text, size_t width) {
   return text;
 }
 
-std::string Bytes(int64_t bytes) {
-  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  std::array<char, 32> text = {};
-  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
-  return text.data();
-}
-
-// "all-reduce forward, reduce-scatter backward", or nothing.
+// "  (all_reduce forward, reduce_scatter backward)", or nothing.
 std::string CostOf(const Move& move, const MeshShape& mesh) {
-  const std::optional<MeshAxis> axis = MovingAxis(move, mesh);
-  if (!axis) return "";
-  std::vector<std::string> collectives;
-  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const std::optional<CollectiveKind> kind = CollectiveOf(RowOf(move.from[*axis], move.to[*axis]).value(), direction);
-    if (kind) collectives.push_back(std::string(ToString(*kind)) + " " + ToString(direction));
-  }
-  return collectives.empty() ? "" : "  (" + Join(collectives, ", ") + ")";
+  const std::string collectives = CollectivesText(move, mesh);
+  return collectives.empty() ? "" : "  (" + collectives + ")";
 }
 
 void AddMoves(std::string& out, const char* what, const std::vector<std::optional<Move>>& moves,
@@ -76,7 +58,7 @@ void AddDirection(std::string& out, const CollectiveCounts& counts, Direction di
   for (CollectiveKind kind : kCollectiveKinds) {
     const CollectiveCount& count = counts.of(direction, kind);
     if (count.count == 0) continue;
-    kinds.push_back(std::to_string(count.count) + " " + ToString(kind) + " (" + Bytes(count.bytes) + ")");
+    kinds.push_back(std::to_string(count.count) + " " + ToString(kind) + " (" + BytesText(count.bytes) + ")");
   }
   out += "  " + std::string(ToString(direction)) + ": " + (kinds.empty() ? "none" : Join(kinds, ", ")) + "\n";
 }
@@ -125,7 +107,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
   const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
   out += "\nparameters: " + std::to_string(totals.params) + " (" + std::to_string(totals.sharded_params) +
          " in sharded tensors, " + std::to_string(totals.replicated_params) + " in replicated ones)\n";
-  out += "this rank holds: " + Bytes(totals.bytes_per_rank) + "\ncollectives of one step" +
+  out += "this rank holds: " + BytesText(totals.bytes_per_rank) + "\ncollectives of one step" +
          (options.tokens ? ", " + std::to_string(options.tokens->batch) + " x " +
                                std::to_string(options.tokens->sequence) + " tokens"
                          : ", one token a rank") +

@@ -13,47 +13,12 @@
 #include "engine/match/match.h"
 #include "engine/match/pattern.h"
 #include "engine/match/pattern_set.h"
+#include "tests/bench/large_tree.h"
 
 namespace moonshard {
 namespace {
 
-constexpr int kLayers = 61;
-constexpr int kExperts = 256;
 constexpr int kRuns = 15;
-
-Parameter Weight(int64_t rows, int64_t columns) { return {"weight", {rows, columns}, DType::kBF16, false}; }
-
-std::shared_ptr<ModuleTree> MakeTree() {
-  auto tree = std::make_shared<ModuleTree>();
-  tree->Add("", "Model", {});
-  tree->Add("model", "Decoder", {});
-  tree->Add("model.embed_tokens", "Embedding", {Weight(129280, 7168)});
-  tree->Add("model.layers", "ModuleList", {});
-  for (int l = 0; l < kLayers; ++l) {
-    const std::string layer = "model.layers." + std::to_string(l);
-    tree->Add(layer, "Layer", {});
-    tree->Add(layer + ".self_attn", "Attention", {});
-    tree->Add(layer + ".self_attn.q_a_proj", "Linear", {Weight(1536, 7168)});
-    tree->Add(layer + ".self_attn.q_b_proj", "Linear", {Weight(24576, 1536)});
-    tree->Add(layer + ".self_attn.kv_a_proj_with_mqa", "Linear", {Weight(576, 7168)});
-    tree->Add(layer + ".self_attn.kv_b_proj", "Linear", {Weight(32768, 512)});
-    tree->Add(layer + ".self_attn.o_proj", "Linear", {Weight(7168, 16384)});
-    tree->Add(layer + ".mlp", "Moe", {});
-    tree->Add(layer + ".mlp.gate", "Router", {Weight(256, 7168)});
-    tree->Add(layer + ".mlp.experts", "ModuleList", {});
-    for (int e = 0; e < kExperts; ++e) {
-      const std::string expert = layer + ".mlp.experts." + std::to_string(e);
-      tree->Add(expert, "Mlp", {});
-      tree->Add(expert + ".gate_proj", "Linear", {Weight(2048, 7168)});
-      tree->Add(expert + ".up_proj", "Linear", {Weight(2048, 7168)});
-      tree->Add(expert + ".down_proj", "Linear", {Weight(7168, 2048)});
-    }
-    tree->Add(layer + ".input_layernorm", "RMSNorm", {{"weight", {7168}, DType::kBF16, false}});
-    tree->Add(layer + ".post_attention_layernorm", "RMSNorm", {{"weight", {7168}, DType::kBF16, false}});
-  }
-  tree->Add("lm_head", "Linear", {Weight(129280, 7168)});
-  return tree;
-}
 
 Style MakeStyle(std::string name, Layout weight, Move input, Move output) {
   Style style;
@@ -145,7 +110,7 @@ void Bench(const char* what, const std::shared_ptr<const ModuleTree>& tree, cons
 
 int main() {
   const auto begin = std::chrono::steady_clock::now();
-  const auto tree = moonshard::MakeTree();
+  const auto tree = moonshard::bench::MakeLargeTree();
   const std::chrono::duration<double, std::milli> made = std::chrono::steady_clock::now() - begin;
   std::printf("tree made in %.2f ms\n", made.count());
   moonshard::Bench("patterns without numbers", tree, moonshard::MakePlan("model.layers.*"));

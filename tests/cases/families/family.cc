@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "dsl/cli/resolve.h"
+#include "dsl/resolve/resolve.h"
 #include "engine/base/json.h"
 #include "engine/base/text.h"
 #include "engine/compile/local_shape.h"

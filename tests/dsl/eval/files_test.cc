@@ -45,6 +45,16 @@ TEST_CASE("a module in the plan's own folder, and in one below it") {
   CHECK(plan.value().rules.front().source.file == folder.At("plans/parts/inner.lua"));
 }
 
+TEST_CASE("a module may return a list of rules") {
+  TemporaryFolder folder;
+  folder.Write("p.lua", "return plan { at('y', replicated()), require 'helper' }");
+  folder.Write("helper.lua", "return { at('x', replicated()), { at('z', replicated()) } }");
+  const Result<Plan> plan = LoadPlanFile(folder.At("p.lua"), LlamaInputs(2));
+  INFO(TextOf(plan));
+  REQUIRE(plan.ok());
+  CHECK(plan.value().rules.size() == 3);
+}
+
 TEST_CASE("a module is run once") {
   TemporaryFolder folder;
   folder.Write("p.lua", "return plan { require(\"helper\") ~= require(\"helper\") and divides(2, 1) }");

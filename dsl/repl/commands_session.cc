@@ -1,0 +1,166 @@
+// :load, :reload, :watch, :mesh, :option, :rank, :verify, :mode, :quit.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "dsl/repl/command.h"
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+std::vector<std::string> Words(const std::string& text) {
+  std::vector<std::string> words;
+  for (std::string& word : Split(text, ' ')) {
+    if (!word.empty()) words.push_back(std::move(word));
+  }
+  return words;
+}
+
+// Whether the plan could not even be read, as after a slip in its name.
+bool NotThere(const Workspace& workspace, const std::string& name) {
+  return std::ranges::any_of(workspace.resolution().diagnostics, [&](const Diagnostic& d) {
+    const bool finding = d.finding == Finding::kFileNotFound || d.finding == Finding::kFileUnreadable ||
+                         d.finding == Finding::kPlanNotFound;
+    return finding && (!d.where.known() || d.where.file == name || name.ends_with(d.where.file));
+  });
+}
+
+}  // namespace
+
+Answer RunLoad(CommandCall& call) {
+  Workspace& workspace = call.workspace;
+  if (call.arguments.empty()) return {.tables = {Summary(workspace)}};
+  if (std::filesystem::is_directory(call.arguments)) {
+    Diagnostics problems = workspace.OpenModel(call.arguments);
+    if (HasErrors(problems)) return {.diagnostics = std::move(problems)};
+    workspace.Resolve();
+    problems.insert(problems.end(), workspace.resolution().diagnostics.begin(),
+                    workspace.resolution().diagnostics.end());
+    Answer out;
+    out.changed = true;
+    out.tables.push_back(Summary(workspace));
+    out.diagnostics = std::move(problems);
+    return out;
+  }
+  const std::string before = workspace.plan_name();
+  workspace.SetPlan(call.arguments == "auto" ? "" : call.arguments);
+  Answer out = ResolveAgain(workspace);
+  if (workspace.plan() == nullptr && NotThere(workspace, call.arguments)) {
+    const Diagnostics why = AtLine(call, out.diagnostics);
+    workspace.SetPlan(before);
+    workspace.Resolve();
+    return {.diagnostics = why, .changed = true};
+  }
+  call.state.tried.clear();
+  if (workspace.plan() != nullptr) out.tables.insert(out.tables.begin(), Summary(workspace));
+  return out;
+}
+
+Answer RunReload(CommandCall& call) { return ResolveAgain(call.workspace); }
+
+Answer RunWatch(CommandCall& call) {
+  if (call.arguments == "off") {
+    call.state.watch = false;
+    return {.notes = {"no longer watching"}};
+  }
+  if (!call.arguments.empty() && call.arguments != "on") return Refused(call, ":watch takes on or off");
+  const std::vector<std::string>& files = call.workspace.record().files;
+  if (files.empty()) {
+    return Refused(call, "no file of this plan can be watched", "a plan that is built in changes with moonshard alone");
+  }
+  call.state.watch = true;
+  return {.notes = {"watching " + Join(files, ", ")}};
+}
+
+Answer RunMesh(CommandCall& call) {
+  if (!call.arguments.empty()) {
+    Diagnostics problems = call.workspace.SetMesh(call.arguments);
+    if (HasErrors(problems)) return {.diagnostics = AtLine(call, std::move(problems))};
+    Answer out = ResolveAgain(call.workspace);
+    out.notes.push_back("mesh " + call.workspace.mesh().ToString() + ", rank " + std::to_string(call.workspace.rank()));
+    return out;
+  }
+  Table table("mesh", {"axis", "size"});
+  for (MeshAxis axis : kMeshAxes) table.rows.push_back({ToString(axis), call.workspace.mesh().size(axis)});
+  return {.tables = {std::move(table)}};
+}
+
+Answer RunOption(CommandCall& call) {
+  Workspace& workspace = call.workspace;
+  if (!call.arguments.empty()) {
+    const size_t equals = call.arguments.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Refused(call, ":option takes NAME=VALUE",
+                     ":option sequence_parallel=true; :option sequence_parallel= takes it back");
+    }
+    const std::string name = call.arguments.substr(0, equals);
+    const std::string value = call.arguments.substr(equals + 1);
+    workspace.SetOption(name, value.empty() ? std::nullopt : std::optional(value));
+    return ResolveAgain(workspace);
+  }
+  Table table("options", {"option", "value", "default", "declared at"});
+  for (const auto& [name, option] : workspace.record().options) {
+    table.rows.push_back({name, option.value, option.fallback, option.source.ToString()});
+  }
+  Answer out;
+  if (table.rows.empty()) out.notes.emplace_back("the plan declares no option");
+  out.tables.push_back(std::move(table));
+  return out;
+}
+
+Answer RunRank(CommandCall& call) {
+  const std::string& text = call.arguments;
+  if (text.empty()) {
+    const MeshShape& mesh = call.workspace.mesh();
+    Table table("rank", {"axis", "coordinate", "size"});
+    for (MeshAxis axis : kMeshAxes) {
+      if (mesh.size(axis) > 1) {
+        table.rows.push_back({ToString(axis), mesh.Coordinate(call.workspace.rank(), axis), mesh.size(axis)});
+      }
+    }
+    return {.tables = {std::move(table)},
+            .notes = {"rank " + std::to_string(call.workspace.rank()) + " of " + std::to_string(mesh.world_size())}};
+  }
+  int64_t rank = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), rank);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) {
+    return Refused(call, "'" + text + "' is no rank",
+                   "a number from 0 to " + std::to_string(call.workspace.mesh().world_size() - 1));
+  }
+  Answer out;
+  out.diagnostics = AtLine(call, call.workspace.SetRank(rank));
+  if (!HasErrors(out.diagnostics))
+    out.notes.push_back("rank " + text + " of " + std::to_string(call.workspace.mesh().world_size()));
+  return out;
+}
+
+Answer RunVerify(CommandCall& call) {
+  if (std::optional<Answer> refused = NeedCompiled(call)) return *refused;
+  if (!call.state.run_program) return Refused(call, ":verify starts a program, and there is none to start here");
+  const Workspace& workspace = call.workspace;
+  std::vector<std::string> words = {"verify", workspace.model()->folder, "--mesh", workspace.mesh().ToString()};
+  if (!workspace.plan_name().empty()) words.insert(words.end(), {"--plan", workspace.plan_name()});
+  for (const auto& [name, value] : workspace.options()) words.insert(words.end(), {"--option", name + "=" + value});
+  for (std::string& word : Words(call.arguments)) words.push_back(std::move(word));
+  const int code = call.state.run_program(words);
+  Answer out;
+  out.failed = code != 0;
+  if (code != 0) out.notes.push_back("moonshard " + Join(words, " ") + ": exit code " + std::to_string(code));
+  return out;
+}
+
+Answer RunMode(CommandCall& call) {
+  if (call.arguments.empty()) {
+    return {.notes = {"mode " + OutputModeNames()[static_cast<size_t>(call.state.mode)]}};
+  }
+  const std::optional<OutputMode> mode = OutputModeFromName(call.arguments);
+  if (!mode)
+    return Refused(call, "there is no mode '" + call.arguments + "'", DidYouMean(call.arguments, OutputModeNames()));
+  call.state.mode = *mode;
+  return {};
+}
+
+Answer RunQuit(CommandCall&) { return {.quit = true}; }
+
+}  // namespace moonshard

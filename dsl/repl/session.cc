@@ -1,0 +1,141 @@
+#include "dsl/repl/session.h"
+
+#include <filesystem>
+
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+std::string Trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\r");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
+}
+
+}  // namespace
+
+Session::Session(SessionOptions options) : options_(std::move(options)), runner_({}) {
+  state_.mode = options_.mode;
+  state_.run_program = options_.run_program;
+}
+
+void Session::TakeInputs() {
+  const PlanInputs inputs = workspace_.Inputs();
+  LineInputs lines;
+  lines.config = inputs.config;
+  lines.mesh = inputs.mesh;
+  lines.options = inputs.options;
+  if (workspace_.model() != nullptr) lines.model = workspace_.model()->tree;
+  const std::string& plan = workspace_.plan_name();
+  const bool file = plan.ends_with(".lua") || plan.find('/') != std::string::npos;
+  if (file && !plan.starts_with("hf:")) {
+    lines.folder = std::filesystem::path(plan).parent_path().string();
+    if (lines.folder.empty()) lines.folder = ".";
+  }
+  runner_.SetInputs(std::move(lines));
+  watch_.Follow(workspace_.record().files);
+}
+
+Outcome Session::Open() {
+  Diagnostics problems = workspace_.SetMesh(options_.model.mesh);
+  workspace_.SetPlan(options_.model.plan);
+  for (const auto& [name, value] : options_.model.options) workspace_.SetOption(name, value);
+  if (!options_.model.model.empty()) {
+    const Diagnostics more = workspace_.OpenModel(options_.model.model);
+    problems.insert(problems.end(), more.begin(), more.end());
+  }
+  opened_ = !HasErrors(problems);
+  if (opened_) {
+    workspace_.Resolve();
+    const Diagnostics& more = workspace_.resolution().diagnostics;
+    problems.insert(problems.end(), more.begin(), more.end());
+  }
+  TakeInputs();
+  Outcome out;
+  out.err = ToText(problems);
+  out.good = !HasErrors(problems);
+  return out;
+}
+
+Outcome Session::Feed(const std::string& line) {
+  ++line_;
+  if (pending_.empty()) {
+    const std::string trimmed = Trimmed(line);
+    if (trimmed.empty()) return {};
+    if (trimmed[0] == ':') return RunCommand(trimmed);
+    pending_line_ = line_;
+    pending_ = line;
+  } else {
+    pending_ += "\n" + line;
+  }
+  const ChunkKind kind = runner_.KindOf(pending_);
+  if (kind == ChunkKind::kUnfinished) return {.unfinished = true};
+  return RunText(std::exchange(pending_, ""), kind);
+}
+
+Outcome Session::Finish() {
+  if (pending_.empty()) return {};
+  return RunText(std::exchange(pending_, ""), ChunkKind::kInvalid);
+}
+
+Outcome Session::RunText(const std::string& text, ChunkKind kind) {
+  const Result<std::vector<JsonValue>> result = runner_.Run(text, kind, {options_.source, pending_line_, ""});
+  Outcome out = Finished({.diagnostics = result.diagnostics()}, text);
+  if (!result.ok()) return out;
+  const bool alone = result.value().size() == 1;
+  for (const JsonValue& value : result.value()) {
+    if (value.is_null() && alone && state_.mode != OutputMode::kJson) continue;  // as Lua: nothing is nothing to show
+    out.out += RenderValue(value, state_.mode);
+  }
+  return out;
+}
+
+Outcome Session::RunCommand(const std::string& line) {
+  const size_t blank = line.find_first_of(" \t");
+  const std::string name = line.substr(0, blank);
+  CommandCall call{workspace_,
+                   runner_,
+                   state_,
+                   blank == std::string::npos ? "" : Trimmed(line.substr(blank)),
+                   {options_.source, line_, line}};
+  const CommandInfo* command = FindCommand(name);
+  if (command != nullptr) return Finished(command->run(call), line);
+  std::vector<std::string> names;
+  for (const CommandInfo& info : AllCommands()) names.emplace_back(info.name);
+  const std::string nearest = NearestName(name, names);
+  return Finished(Refused(call, "there is no command '" + name + "'",
+                          nearest.empty() ? ":help lists them" : "did you mean '" + nearest + "'?"),
+                  line);
+}
+
+Outcome Session::Finished(Answer answer, const std::string& text) {
+  if (answer.changed) TakeInputs();
+  Outcome out;
+  out.out = Render(answer.tables, state_.mode);
+  out.err = ToText(answer.diagnostics);
+  if (const std::string notice = runner_.TakeNotice(); !notice.empty()) answer.notes.push_back(notice);
+  for (const std::string& note : answer.notes) out.err += Printable(note) + "\n";
+  out.good = !answer.failed && !HasErrors(answer.diagnostics);
+  out.quit = answer.quit;
+  const bool keep =
+      out.good && !text.empty() && !answer.quit && !text.starts_with(":save") && !text.starts_with(":help");
+  if (keep) state_.good_lines.push_back(text);
+  return out;
+}
+
+Outcome Session::CheckFiles() {
+  if (!state_.watch || !watch_.Changed()) return {};
+  Outcome out = Finished(ResolveAgain(workspace_), "");
+  out.err = "reloaded\n" + out.err;
+  return out;
+}
+
+Completion Session::Complete(std::string_view line, size_t cursor) {
+  const std::string text = pending_.empty() ? std::string(line) : pending_ + "\n" + std::string(line);
+  const size_t offset = text.size() - line.size();
+  Completion out = CompleteLine(text, offset + cursor, {workspace_, runner_, !pending_.empty()});
+  out.begin = out.begin > offset ? out.begin - offset : 0;
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,3 @@
+return plan {
+  at("lm_head", colwize {}),
+}

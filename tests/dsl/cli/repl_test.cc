@@ -1,0 +1,96 @@
+// `moonshard repl` as a script runs it: -c, -f, stdin; streams and exit codes.
+#include <catch2/catch.hpp>
+
+#include "tests/support/process.h"
+
+namespace moonshard::test {
+namespace {
+
+const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
+using Catch::Contains;
+
+Outcome Run(std::vector<std::string> words) {
+  words.insert(words.begin(), "repl");
+  return RunProgram(MOONSHARD_PROGRAM, words);
+}
+
+Outcome Piped(const std::string& text, const std::string& words) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.Write("lines", text);
+  return RunProgram("/bin/sh", {"-c", std::string(MOONSHARD_PROGRAM) + " repl " + words + " < " + file});
+}
+
+TEST_CASE("repl: lines on the command line") {
+  const Outcome done = Run({kModel, "--mesh", "tp=2", "-c", "mesh.tp", "-c", "x = 2\nx * 2"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK(done.out == "2\n4\n");
+  CHECK(done.err.empty());
+}
+
+TEST_CASE("repl: data on stdout, diagnostics on stderr, exit code 1 for a line that failed") {
+  const Outcome done = Run({kModel, "-c", "1 + 1\nnosuch\n2 + 2"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK(done.out == "2\n4\n");
+  CHECK_THAT(done.err, Contains("-c:2: error[MS0102]: unknown name 'nosuch'"));
+  const Outcome bailed = Run({kModel, "--bail", "-c", "1 + 1\nnosuch\n2 + 2"});
+  CHECK(bailed.code == 1);
+  CHECK(bailed.out == "2\n");
+}
+
+TEST_CASE("repl: a script from a file and from stdin") {
+  const ScratchFolder scratch;
+  const std::string script =
+      scratch.Write("script.repl", "for i = 1, 2 do\n  x = i\nend\nx\n:mode json\n:match lm_head\n");
+  const std::string expected =
+      "2\n{\"match\":{\"RE2\":\"lm_head\",\"modules\":1,\"pattern\":\"lm_head\"},\"matches\":[{\"claimed "
+      "by\":\"plans/llama.lua:14\",\"count\":1,\"path\":\"lm_head\"}]}\n";
+  const Outcome file = Run({kModel, "--mesh", "tp=2", "-f", script});
+  INFO(file.ToText());
+  CHECK(file.code == 0);
+  CHECK(file.out == expected);
+  const Outcome piped = Piped(ReadWholeFile(script), kModel + " --mesh tp=2");
+  CHECK(piped.code == 0);
+  CHECK(piped.out == expected);
+  CHECK(piped.err.empty());  // no prompt, no banner
+  CHECK(Piped("x", kModel).code == 1);
+  CHECK(Piped("", kModel).code == 0);
+  CHECK(Piped("1 + 1", "").out == "2\n");                                      // no model, no line end
+  CHECK_THAT(Piped("\n\nx", kModel).err, Contains("stdin:3: error[MS0102]"));
+  CHECK(Piped(":quit\nnosuch\n", kModel).code == 0);
+}
+
+TEST_CASE("repl: exit code 2 for what was asked for and is not there") {
+  CHECK(Run({MOONSHARD_SOURCE_DIR "/tests/cases", "-c", "1"}).code == 2);
+  CHECK(Run({kModel, "--mesh", "tp=x", "-c", "1"}).code == 2);
+  CHECK(Run({kModel, "--mode", "xml", "-c", "1"}).code == 2);
+  CHECK(Run({kModel, "--nosuch"}).code == 2);
+  CHECK(Run({kModel, "-f", "/nosuch/script"}).code == 2);
+  const ScratchFolder scratch;
+  const std::string plan = scratch.Write("bad.lua", "return plan { at('lm_hed', colwise {}) }\n");
+  const Outcome bad = Run({kModel, "--mesh", "tp=2", "--plan", plan, "-c", ":why lm_head"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 2);
+  CHECK_THAT(bad.err, Contains("bad.lua:1: error[MS0202]"));
+  CHECK_THAT(bad.out, Contains("lm_head"));  // the line is run all the same
+}
+
+TEST_CASE("repl: verify runs the program beside it, and its exit code is the line's") {
+  const Outcome done = Run({kModel, "--mesh", "tp=3", "-c", ":verify"});
+  CHECK(done.code == 2);  // the plan does not fit three ranks
+  CHECK_THAT(done.err, Contains("MS0113"));
+  const Outcome usage = Run({kModel, "--mesh", "tp=2", "-c", ":verify --nosuch"});
+  INFO(usage.ToText());
+  CHECK(usage.code == 1);
+  CHECK_THAT(usage.err, Contains("there is no option '--nosuch'") && Contains("exit code 2"));
+}
+
+TEST_CASE("repl: the help names the verb") {
+  const Outcome help = RunProgram(MOONSHARD_PROGRAM, {"--help"});
+  CHECK_THAT(help.out, Contains("repl"));
+  CHECK_THAT(RunProgram(MOONSHARD_PROGRAM, {"help", "repl"}).out, Contains("--bail") && Contains("--no-history"));
+}
+
+}  // namespace
+}  // namespace moonshard::test

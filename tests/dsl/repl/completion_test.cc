@@ -1,0 +1,115 @@
+#include "dsl/repl/completion.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "dsl/repl/path_index.h"
+#include "dsl/repl/session.h"
+#include "tests/support/tree_text.h"
+
+namespace moonshard::test {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+class Completions {
+ public:
+  Completions() {
+    std::filesystem::current_path(MOONSHARD_SOURCE_DIR);
+    SessionOptions options;
+    options.model.model = "tests/parity/llama_gqa";
+    options.model.mesh = "tp=2";
+    session_ = std::make_unique<Session>(options);
+    session_->Open();
+  }
+  // The line with what is offered at its end; "a | b" for several.
+  Texts operator()(const std::string& line) {
+    const Completion found = session_->Complete(line, line.size());
+    Texts out;
+    for (const std::string& candidate : found.candidates) out.push_back(line.substr(0, found.begin) + candidate);
+    return out;
+  }
+  Session& session() { return *session_; }
+
+ private:
+  std::unique_ptr<Session> session_;
+};
+
+TEST_CASE("commands and their arguments complete") {
+  Completions complete;
+  CHECK(complete(":wh") == Texts{":why"});
+  CHECK(complete(":m") == Texts{":match", ":mesh", ":mode"});
+  CHECK(complete(":why mod") == Texts{":why model."});
+  CHECK(complete(":why model.layers.1.mlp.") == Texts{":why model.layers.1.mlp.down_proj.",
+                                                      ":why model.layers.1.mlp.gate_proj.",
+                                                      ":why model.layers.1.mlp.up_proj."});
+  CHECK(complete(":why model.layers.1.mlp.up_proj.") == Texts{":why model.layers.1.mlp.up_proj.weight"});
+  CHECK(complete(":match model.layers.*.mlp.d") == Texts{":match model.layers.*.mlp.down_proj."});
+  CHECK(complete(":match model.layers.{0..1}.self_attn.q") == Texts{":match model.layers.{0..1}.self_attn.q_proj."});
+  CHECK(complete(":match model.layers.*.*.down") == Texts{":match model.layers.*.*.down_proj."});
+  CHECK(complete(":match \"lm") == Texts{":match \"lm_head."});
+  CHECK(complete(":try \"lm_he") == Texts{":try \"lm_head."});
+  CHECK(complete(":try \"lm_head\" colw") == Texts{":try \"lm_head\" colwise"});
+  CHECK(complete(":mesh t") == Texts{":mesh tp="});
+  CHECK(complete(":mesh tp=2,dp_s") == Texts{":mesh tp=2,dp_shard="});
+  CHECK(complete(":option seq") == Texts{":option sequence_parallel="});
+  CHECK(complete(":option sequence_parallel=t") == Texts{":option sequence_parallel=true"});
+  CHECK(complete(":mode j") == Texts{":mode json"});
+  CHECK(complete(":watch o") == Texts{":watch off", ":watch on"});
+  CHECK(complete(":help MS0204") == Texts{":help MS0204"});
+  CHECK(complete(":load tests/cases/repl/plans/co") == Texts{":load tests/cases/repl/plans/conflict.lua"});
+  CHECK(complete(":load tests/pa") == Texts{":load tests/parity/"});
+  CHECK(complete(":diff mixt") == Texts{":diff mixtral"});
+  CHECK(complete(":rank ").empty());
+  CHECK(complete(":nosuch x").empty());
+}
+
+TEST_CASE("the words of Lua complete") {
+  Completions complete;
+  CHECK(complete("colw") == Texts{"colwise"});
+  CHECK(complete("return rep") == Texts{"return repeat", "return replicate", "return replicated"});
+  CHECK(complete("string.re") == Texts{"string.rep", "string.reverse"});
+  CHECK(complete("config.num_att") == Texts{"config.num_attention_heads"});
+  CHECK(complete("config.rope_param") == Texts{"config.rope_parameters."});
+  CHECK(complete("config.rope_parameters.rope_th") == Texts{"config.rope_parameters.rope_theta"});
+  CHECK(complete("config:get(\"num_k") == Texts{"config:get(\"num_key_value_heads"});
+  CHECK(complete("mesh.t") == Texts{"mesh.tp"});
+  CHECK(complete("model:f") == Texts{"model:find"});
+  CHECK(complete("at(\"model.layers.*.self_attn.o") == Texts{"at(\"model.layers.*.self_attn.o_proj."});
+  CHECK(complete("extends \"qwen3_m") == Texts{"extends \"qwen3_moe"});
+  CHECK(complete("require \"trans") == Texts{"require \"transformer"});
+  CHECK(complete("").empty());
+  complete.session().Feed("my_own_name = 1");
+  CHECK(complete("my_o") == Texts{"my_own_name"});
+  complete.session().Feed("x = {");
+  CHECK(complete(":wh").empty());  // within a text, a colon begins no command
+  CHECK(complete("my_o") == Texts{"my_own_name"});
+}
+
+TEST_CASE("paths complete by component, in natural order") {
+  const ModuleTree tree = TreeFromText(
+      "(root) Model\nlayers.{0..11} Layer\nlayers.{0..11}.q Linear weight:float32[4, 4]\n"
+      "layers.{0..11}.q-norm Norm weight:float32[4]\nlayers.{0..11}.q_proj Linear weight:float32[4, 4] "
+      "bias:float32[4]\n"
+      "norm Norm weight:float32[4]\n");
+  const PathIndex index(tree);
+  CHECK(index.Complete("") == Texts{"layers.", "norm."});
+  CHECK(index.Complete("layers.1") == Texts{"layers.1.", "layers.10.", "layers.11."});
+  CHECK(index.Complete("layers.3.") == Texts{"layers.3.q-norm.", "layers.3.q.", "layers.3.q_proj."});
+  CHECK(index.Complete("layers.3.q_proj.") == Texts{"layers.3.q_proj.bias", "layers.3.q_proj.weight"});
+  CHECK(index.Complete("layers.*.q_p") == Texts{"layers.*.q_proj."});
+  CHECK(index.Complete("layers.", 3) == Texts{"layers.0.", "layers.1.", "layers.2."});
+  CHECK(index.Complete("nothing").empty());
+  CHECK(index.Nearest("layers.7.q_porj") == "layers.0.q_proj");
+  CHECK(index.Nearest("entirely.else").empty());
+}
+
+TEST_CASE("the common beginning of candidates") {
+  CHECK(CommonBeginning({}).empty());
+  CHECK(CommonBeginning({"abc"}) == "abc");
+  CHECK(CommonBeginning({"abc", "abd", "ab"}) == "ab");
+  CHECK(CommonBeginning({"x", "y"}).empty());
+}
+
+}  // namespace
+}  // namespace moonshard::test
