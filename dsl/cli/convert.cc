@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <iostream>
 
-#include "dsl/cli/resolve.h"
 #include "dsl/cli/verbs.h"
+#include "dsl/resolve/resolve.h"
 #include "engine/base/json.h"
 #include "engine/checkpoint/convert.h"
 #include "engine/safetensors/tree.h"
