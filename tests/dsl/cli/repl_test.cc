@@ -56,7 +56,7 @@ TEST_CASE("repl: a script from a file and from stdin") {
   CHECK(piped.err.empty());  // no prompt, no banner
   CHECK(Piped("x", kModel).code == 1);
   CHECK(Piped("", kModel).code == 0);
-  CHECK(Piped("1 + 1", "").out == "2\n");                                      // no model, no line end
+  CHECK(Piped("1 + 1", "").out == "2\n");  // no model, no line end
   CHECK_THAT(Piped("\n\nx", kModel).err, Contains("stdin:3: error[MS0102]"));
   CHECK(Piped(":quit\nnosuch\n", kModel).code == 0);
 }
