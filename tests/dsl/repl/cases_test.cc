@@ -16,7 +16,7 @@ TEST_CASE("scripts answer what their transcripts say") {
   fs::current_path(MOONSHARD_SOURCE_DIR);  // the scripts name folders from here
   std::vector<fs::path> scripts;
   for (const fs::directory_entry& entry : fs::directory_iterator("tests/cases/repl")) {
-    const fs::path file = entry.path();
+    const fs::path& file = entry.path();
     if (file.extension() == ".repl") scripts.push_back(file);
   }
   std::ranges::sort(scripts);
