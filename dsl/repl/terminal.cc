@@ -69,9 +69,10 @@ class Terminal : public LineReader {
     el_set(edit_, EL_PROMPT, &Terminal::Prompt);
     el_set(edit_, EL_HIST, history, history_);
     el_set(edit_, EL_GETCFN, &Terminal::GetCharacter);
-    el_set(edit_, EL_ADDFN, "moonshard-complete", "completes the word", &Terminal::Complete);
+    // The wide form: el_set copies the two texts and never gives them back.
+    el_wset(edit_, EL_ADDFN, L"moonshard-complete", L"completes the word", &Terminal::Complete);
     el_set(edit_, EL_BIND, "^I", "moonshard-complete", nullptr);
-    el_set(edit_, EL_ADDFN, "moonshard-redisplay", "draws the line again", &Terminal::Redisplay);
+    el_wset(edit_, EL_ADDFN, L"moonshard-redisplay", L"draws the line again", &Terminal::Redisplay);
     el_set(edit_, EL_BIND, "^^", "moonshard-redisplay", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     el_source(edit_, nullptr);
