@@ -66,7 +66,7 @@ PlanInputs Workspace::Inputs() const {
 void Workspace::Resolve() {
   if (resolution_.compiled) {
     previous_ = std::move(resolution_.compiled);
-    previous_totals_ = std::move(totals_);
+    previous_totals_ = totals_;
   }
   totals_.reset();
   record_ = {};

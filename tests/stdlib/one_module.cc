@@ -61,7 +61,7 @@ at::Tensor PieceOf(const at::Tensor& whole, Layout layout, const DeviceMesh& mes
 
 // What a rank brings of an output's gradient: of what is shared rank 0 all, and the others nothing.
 at::Tensor GradientOf(const at::Tensor& whole, const Layout& layout, const DeviceMesh& mesh) {
-  const at::Tensor piece = PieceOf(whole, layout, mesh);
+  at::Tensor piece = PieceOf(whole, layout, mesh);
   if (layout.kind != LayoutKind::kShared || mesh.rank() == 0) return piece;
   at::Tensor own = piece.clone();
   own.narrow(-1, layout.last > 0 ? own.size(-1) - layout.last : 0, layout.last > 0 ? layout.last : own.size(-1))

@@ -59,7 +59,7 @@ MOONSHARD_MODULE(Layer);
 struct NetImpl : torch::nn::Module {
   NetImpl() {
     embed = register_module("embed", nn::Embedding(torch::nn::EmbeddingOptions(kVocabulary, kHidden)));
-    for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer_" + std::to_string(i), Layer()));
+    for (int i = 0; i < 3; ++i) layers.emplace_back(register_module("layer_" + std::to_string(i), Layer()));
     head = register_module("head", nn::Linear(torch::nn::LinearOptions(kHidden, kVocabulary).bias(false)));
   }
   at::Tensor forward(const at::Tensor& ids) {
