@@ -48,28 +48,7 @@ struct Setup {
 };
 
 Plan PlanOf(const Setup& setup) {
-  Style colwise;
-  colwise.name = "colwise";
-  colwise.params = {{"weight", Layout::Shard(0)}, {"bias", Layout::Shard(0)}};
-  colwise.inputs = {Move{Layout::Replicate(), Layout::Shared()}};
-  colwise.outputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  Style rowwise;
-  rowwise.name = "rowwise";
-  rowwise.params = {{"weight", Layout::Shard(1)}};
-  rowwise.after = {"bias"};
-  rowwise.inputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  rowwise.outputs = {Move{Layout::Partial(), Layout::Replicate()}};
-  Style whole;
-  whole.name = "whole";
-  Plan plan;
-  plan.name = "net";
-  for (const auto& [pattern, style] : {std::pair{"layer_*.up", colwise}, std::pair{"layer_*.down", rowwise},
-                                       std::pair{"{embed,head,layer_*,layer_*.norm}", whole}}) {
-    Rule rule;
-    rule.pattern = pattern;
-    rule.style = style;
-    plan.rules.push_back(rule);
-  }
+  Plan plan = NetRules();
   DataParallel section;
   section.shards = setup.shards;
   if (setup.wrap) section.wrap = {{"layer_*"}};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -15,6 +16,7 @@
 #include "engine/nn/hook.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/norm.h"
+#include "engine/plan/plan.h"
 
 namespace moonshard::test {
 
@@ -95,6 +97,33 @@ inline Net MakeNet(const Behaviour& behaviour) {
     for (at::Tensor& p : net->layers[1]->parameters()) p.set_requires_grad(false);
   }
   return net;
+}
+
+// Tensor parallelism for it: `up` colwise, `down` rowwise, the rest whole.
+inline Plan NetRules() {
+  Style colwise;
+  colwise.name = "colwise";
+  colwise.params = {{"weight", Layout::Shard(0)}, {"bias", Layout::Shard(0)}};
+  colwise.inputs = {Move{Layout::Replicate(), Layout::Shared()}};
+  colwise.outputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
+  Style rowwise;
+  rowwise.name = "rowwise";
+  rowwise.params = {{"weight", Layout::Shard(1)}};
+  rowwise.after = {"bias"};
+  rowwise.inputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
+  rowwise.outputs = {Move{Layout::Partial(), Layout::Replicate()}};
+  Style whole;
+  whole.name = "whole";
+  Plan plan;
+  plan.name = "net";
+  for (const auto& [pattern, style] : {std::pair{"layer_*.up", colwise}, std::pair{"layer_*.down", rowwise},
+                                       std::pair{"{embed,head,layer_*,layer_*.norm}", whole}}) {
+    Rule rule;
+    rule.pattern = pattern;
+    rule.style = style;
+    plan.rules.push_back(rule);
+  }
+  return plan;
 }
 
 }  // namespace moonshard::test
