@@ -33,8 +33,11 @@ std::vector<std::shared_ptr<Unit>> MakeUnits(const CompiledPlan& plan, const std
     units.push_back(std::make_shared<Unit>(
         std::move(of_unit), UnitOptions{planned.path, planned.reshard, MeanScale(plan)}, group, end, sum));
   }
-  end->Add({}, [units] {
-    for (const std::shared_ptr<Unit>& unit : units) unit->EndBackward();
+  // Weakly: every unit holds `end`.
+  end->Add({}, [weak = std::vector<std::weak_ptr<Unit>>(units.begin(), units.end())] {
+    for (const std::weak_ptr<Unit>& unit : weak) {
+      if (const std::shared_ptr<Unit> alive = unit.lock()) alive->EndBackward();
+    }
   });
   return units;
 }

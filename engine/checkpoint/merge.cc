@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "engine/base/text.h"
-#include "engine/checkpoint/aside.h"
 #include "engine/checkpoint/chunks.h"
 #include "engine/checkpoint/convert.h"
 #include "engine/checkpoint/hash.h"
@@ -11,6 +10,7 @@
 #include "engine/checkpoint/open_files.h"
 #include "engine/checkpoint/paths.h"
 #include "engine/checkpoint/sharded_checkpoint.h"
+#include "engine/checkpoint/through_aside.h"
 #include "engine/safetensors/header.h"
 #include "engine/safetensors/header_json.h"
 #include "engine/safetensors/reader.h"
@@ -43,27 +43,12 @@ class Merger {
     aside.storage = &storage();
     aside.replace = options_.replace;
     aside.work = "merge " + sharded_.folder() + "\n" + manifest_.ToText();
-    Result<Aside> opened = Aside::Open(out_, aside);
-    if (!opened.ok() && IsThere()) {
-      Aside::Forget(out_, storage());
-      summary_.was_there = true;
-      return {summary_, std::move(found_)};
-    }
-    if (!opened.ok()) {
-      found_.push_back(opened.diagnostics().front());
-      return found_;
-    }
-    aside_ = &opened.value();
-    if (aside_->published()) {
-      summary_.was_there = true;
-      return {summary_, std::move(found_)};
-    }
-    if (Failure failed = Write()) {
-      failed->help = "what is done is kept beside it, and the same command goes on from there";
-      found_.push_back(std::move(*failed));
-    }
-    if (HasErrors(found_)) return found_;
-    return {summary_, std::move(found_)};
+    const AsideWork work = {[this] { return IsThere(); },
+                            [this](Aside& opened) {
+                              aside_ = &opened;
+                              return Write();
+                            }};
+    return WriteThroughAside(out_, aside, work, summary_, found_);
   }
 
  private:

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/base/json.h"
-#include "engine/checkpoint/aside.h"
 #include "engine/checkpoint/chunks.h"
 #include "engine/checkpoint/convert.h"
 #include "engine/checkpoint/hash.h"
@@ -15,6 +14,7 @@
 #include "engine/checkpoint/open_files.h"
 #include "engine/checkpoint/paths.h"
 #include "engine/checkpoint/sharded_checkpoint.h"
+#include "engine/checkpoint/through_aside.h"
 #include "engine/safetensors/reader.h"
 
 namespace moonshard {
@@ -52,27 +52,12 @@ class Sharder {
     aside.storage = &storage();
     aside.replace = options_.replace;
     aside.work = Work();
-    Result<Aside> opened = Aside::Open(out_, aside);
-    if (!opened.ok() && IsThere()) {
-      Aside::Forget(out_, storage());
-      summary_.was_there = true;
-      return {summary_, std::move(found)};
-    }
-    if (!opened.ok()) {
-      found.push_back(opened.diagnostics().front());
-      return found;
-    }
-    aside_ = &opened.value();
-    if (aside_->published()) {
-      summary_.was_there = true;
-      return {summary_, std::move(found)};
-    }
-    if (Failure failed = Write()) {
-      failed->help = "what is done is kept beside it, and the same command goes on from there";
-      found.push_back(std::move(*failed));
-      return found;
-    }
-    return {summary_, std::move(found)};
+    const AsideWork work = {[this] { return IsThere(); },
+                            [this](Aside& opened) {
+                              aside_ = &opened;
+                              return Write();
+                            }};
+    return WriteThroughAside(out_, aside, work, summary_, found);
   }
 
  private:

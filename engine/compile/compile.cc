@@ -7,6 +7,7 @@
 #include "engine/base/text.h"
 #include "engine/compile/data_parallel.h"
 #include "engine/compile/fused_as_one.h"
+#include "engine/compile/not_hookable.h"
 #include "engine/compile/resolve.h"
 
 namespace moonshard {
@@ -213,14 +214,8 @@ class Compiler {
     for (const std::string& path : out_.recomputed) {
       const int64_t index = out_.tree->Find(path);
       if (index < 0 || out_.tree->modules()[static_cast<size_t>(index)].hookable) continue;
-      Diagnostic d = MakeDiagnostic(Finding::kNotHookable,
-                                    "calls of '" + path + "' cannot be intercepted, so it cannot be recomputed",
-                                    out_.plan->recompute->source);
-      d.path = path;
-      d.declared = "'" + out_.tree->modules()[static_cast<size_t>(index)].kind + "' is an ordinary LibTorch module";
-      d.required = "a module whose calls moonshard sees";
-      d.help = "declare its class with MOONSHARD_MODULE(Name) in place of TORCH_MODULE(Name)";
-      diagnostics_.push_back(std::move(d));
+      diagnostics_.push_back(NotHookable(out_.tree->modules()[static_cast<size_t>(index)], "it cannot be recomputed",
+                                         out_.plan->recompute->source));
     }
   }
 

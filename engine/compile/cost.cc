@@ -1,7 +1,9 @@
 #include "engine/compile/cost.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -15,6 +17,10 @@
 namespace moonshard {
 namespace {
 
+int64_t Product(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
 bool CutsSequence(const std::optional<Move>& move) {
   if (!move) return false;
   return move->from[MeshAxis::kTp] == Layout::Shard(1) || move->to[MeshAxis::kTp] == Layout::Shard(1);
@@ -24,9 +30,8 @@ std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleSteps& st
   std::vector<int64_t> out;
   const ModuleTree::Signature& signature = plan.tree->signatures()[steps.signature];
   for (size_t p = 0; p < signature.size(); ++p) {
-    int64_t elements = 1;
-    for (int64_t size : LocalShape(signature[p].shape, steps.params[p], plan.mesh, rank)) elements *= size;
-    out.push_back(BytesOf(signature[p].dtype, elements));
+    const std::vector<int64_t> local = LocalShape(signature[p].shape, steps.params[p], plan.mesh, rank);
+    out.push_back(BytesOf(signature[p].dtype, Product(local)));
   }
   return out;
 }
@@ -100,12 +105,10 @@ class Counter {
       const Parameter& parameter = signature[p];
       if (parameter.is_buffer) continue;
       for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
-        int64_t elements = 1;
         std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
         if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
-        for (int64_t size : local) elements *= size;
         // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
-        out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, elements + 1)});
+        out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, Product(local) + 1)});
       }
     }
     return out;
@@ -132,9 +135,8 @@ class Counter {
       for (ParamRef ref : unit.params) {
         const Parameter& parameter = plan_.tree->At(ref);
         const Placement placement = Gathered(plan_.StepsOf(ref.module).params[ref.param]);
-        int64_t elements = 1;
-        for (int64_t size : LocalShape(parameter.shape, placement, plan_.mesh, rank_)) elements *= size;
-        bytes[parameter.dtype] += BytesOf(parameter.dtype, elements);
+        const std::vector<int64_t> local = LocalShape(parameter.shape, placement, plan_.mesh, rank_);
+        bytes[parameter.dtype] += BytesOf(parameter.dtype, Product(local));
       }
       for (const auto& [dtype, of_unit] : bytes) {
         counts_.Add(Direction::kForward, CollectiveKind::kAllGather, of_unit);

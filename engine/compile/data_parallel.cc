@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/compile/gradient_terms.h"
+#include "engine/compile/not_hookable.h"
 #include "engine/compile/sharded.h"
 
 namespace moonshard {
@@ -15,11 +16,15 @@ constexpr MeshAxis kDataAxes[] = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
 class Compiler {
  public:
   Compiler(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics)
-      : matched_(matched), plan_(plan), section_(*plan.plan->data_parallel), diagnostics_(diagnostics) {}
+      : matched_(matched),
+        plan_(plan),
+        section_(*plan.plan->data_parallel),
+        cuts_(section_.shards && plan.mesh.size(MeshAxis::kDpShard) > 1),
+        diagnostics_(diagnostics) {}
 
   void Run() {
-    for (size_t i = 0; i < plan_.steps.size(); ++i) Place(plan_.steps[i]);
-    if (section_.shards && plan_.mesh.size(MeshAxis::kDpShard) > 1) MakeUnits();
+    for (ModuleSteps& steps : plan_.steps) Place(steps);
+    if (cuts_) MakeUnits();
   }
 
  private:
@@ -29,7 +34,7 @@ class Compiler {
       if (signature[p].is_buffer) continue;
       Placement& placement = steps.params[p];
       CheckFree(steps, signature[p], placement);
-      const bool cuts = section_.shards && plan_.mesh.size(MeshAxis::kDpShard) > 1 && !signature[p].shape.empty();
+      const bool cuts = cuts_ && !signature[p].shape.empty();
       if (cuts) CheckReplicas(steps, signature[p], placement);
       for (MeshAxis axis : kDataAxes) {
         if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shared();
@@ -101,15 +106,9 @@ class Compiler {
     const int64_t index = plan_.tree->Find(path);
     if (index < 0) return;  // a tree from headers
     const Module& module = plan_.tree->modules()[static_cast<size_t>(index)];
-    if (module.hookable) return;
-    const std::string name = module.path.empty() ? "the model itself" : "'" + module.path + "'";
-    Diagnostic d =
-        Of(Finding::kNotHookable, "calls of " + name + " cannot be intercepted, so fsdp cannot gather its parameters");
-    d.path = module.path;
-    d.declared = (module.kind.empty() ? "its class" : "'" + module.kind + "'") + " is an ordinary LibTorch module";
-    d.required = "a module whose calls moonshard sees";
-    d.help = "declare its class with MOONSHARD_MODULE(Name) in place of TORCH_MODULE(Name)";
-    diagnostics_.push_back(std::move(d));
+    if (!module.hookable) {
+      diagnostics_.push_back(NotHookable(module, "fsdp cannot gather its parameters", section_.source));
+    }
   }
 
   void CheckTies(const std::map<std::string_view, size_t>& unit_of_path) {
@@ -147,6 +146,7 @@ class Compiler {
   const MatchedPlan& matched_;
   CompiledPlan& plan_;
   const DataParallel& section_;
+  const bool cuts_;  // parameters along dp_shard
   Diagnostics& diagnostics_;
 };
 

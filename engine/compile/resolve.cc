@@ -4,6 +4,7 @@
 #include <ranges>
 
 #include "engine/base/text.h"
+#include "engine/compile/not_hookable.h"
 #include "engine/plan/moves.h"
 #include "engine/plan/pieces.h"
 
@@ -246,7 +247,7 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
     const Parameter& parameter = (*landing.signature)[i];
     if (parameter.is_buffer || parameter.shape.size() < 2) continue;
     const Layout& layout = steps.params[i][MeshAxis::kTp];
-    const bool fits = style.route->inputs ? true : !layout.is_shard();
+    const bool fits = style.route->inputs || !layout.is_shard();
     const bool agrees = counted == 0 || parameter.shape[0] == steps.experts;
     if (!fits || !agrees || (layout.is_shard() && layout.dim == 0 && !layout.is_plain_shard())) {
       Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
@@ -364,12 +365,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   ResolveLookup(style, landing, steps, diagnostics);
   ResolveRoute(style, landing, mesh, steps, diagnostics);
   if (steps.needs_calls() && !landing.module->hookable) {
-    const std::string kind = landing.module->kind.empty() ? "its class" : "'" + landing.module->kind + "'";
-    Diagnostic d = At(
-        landing, Finding::kNotHookable,
-        "calls of '" + landing.module->path + "' cannot be intercepted, so style '" + style.name + "' would not run");
-    d.declared = kind + " is an ordinary LibTorch module";
-    d.required = "a module whose calls moonshard sees";
+    Diagnostic d = NotHookable(*landing.module, "style '" + style.name + "' would not run", landing.source);
     d.help = "where the model makes '" + landing.module->path +
              "', use moonshard::nn::" + (landing.module->kind.empty() ? "Linear" : landing.module->kind) +
              " in place of torch::nn::, or declare your own class with MOONSHARD_MODULE(Name) in place of "

@@ -49,7 +49,7 @@ class RecomputeNode final : public autograd::Node {
     std::vector<at::Tensor> outputs;
     {
       const at::AutoGradMode with_gradients(true);
-      const RunState::Scope as_before(state_);
+      const RunStateScope as_before(state_);
       outputs = inside_(inputs);
     }
     std::vector<at::Tensor> roots;

@@ -1,8 +1,6 @@
 // RunState: the random numbers and the autocast of the moment, to run something again under them.
 #pragma once
 
-#include <array>
-#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -17,21 +15,8 @@ class RunState {
   // As they are now; the generators of the CPU and of each device of `tensors`.
   static RunState Now(const std::vector<at::Tensor>& tensors);
 
-  // Until the end of the scope; then as they were before it.
-  class Scope {
-   public:
-    explicit Scope(const RunState& state);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-
-   private:
-    std::vector<c10::Device> devices_;
-    std::vector<at::Tensor> generators_;
-    std::vector<std::pair<c10::DeviceType, std::pair<bool, c10::ScalarType>>> autocast_;
-  };
-
  private:
+  friend class RunStateScope;
   struct Generator {
     c10::Device device;
     at::Tensor state;
@@ -41,8 +26,27 @@ class RunState {
     bool enabled;
     c10::ScalarType dtype;
   };
+
+  // As they are now, with the generators of these devices.
+  explicit RunState(const std::vector<c10::Device>& devices);
+  std::vector<c10::Device> devices() const;
+  // Makes them so.
+  void Restore() const;
+
   std::vector<Generator> generators_;
   std::vector<Autocast> autocast_;
+};
+
+// `state` until the end of the scope; then what was before it.
+class RunStateScope {
+ public:
+  explicit RunStateScope(const RunState& state);
+  ~RunStateScope();
+  RunStateScope(const RunStateScope&) = delete;
+  RunStateScope& operator=(const RunStateScope&) = delete;
+
+ private:
+  RunState before_;
 };
 
 }  // namespace moonshard

@@ -262,6 +262,20 @@ TEST_CASE("after an exception the next step is exact") {
   }
 }
 
+TEST_CASE("a model that is gone leaves no parameter behind") {
+  for (const Setup& setup : {Setup{"dp=2"}, Setup{"dp=2", false}}) {
+    RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+      std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> parameters;
+      {
+        auto model = Parallelize(MakeNet({}), PlanOf(setup), mesh);
+        RunMicros(model, mesh, 1, true);
+        for (const at::Tensor& p : model.parameters()) parameters.emplace_back(p.getIntrusivePtr());
+      }
+      for (const auto& parameter : parameters) Expect(parameter.expired(), "a parameter is still held");
+    });
+  }
+}
+
 TEST_CASE("what fsdp cannot do is said before the model is touched") {
   const auto failure = [](const std::function<void(Plan&)>& change, bool hookable) {
     std::string text;
