@@ -42,7 +42,7 @@ constexpr auto kNames = std::to_array<NameInfo>({
      "route = { of = \"inputs\" | \"outputs\", ids = n, weights = n }, bare = true, missing = text] } -> style",
      "what a rule does to a module: its parameters, and the moves before and after its forward"},
     {"takes", "takes(\"word\", given, { key = \"type\" }) -> table",
-     "checks the table that a style of your own was called with; types: layout, or what type() says"},
+     "checks the table that a style of your own was called with; types: layout, integer, any, or what type() says"},
     // stdlib/styles.lua.
     {"colwise", "colwise { [input = layout, output = layout, heads = n] } -> style",
      "output features in pieces; leaves shard(-1) unless output says otherwise"},
@@ -59,13 +59,20 @@ constexpr auto kNames = std::to_array<NameInfo>({
     {"prepare_output", "prepare_output { { from, to }, ... } -> style", "moves of the outputs, by position"},
     // Sections.
     {"fsdp",
-     "fsdp { [wrap = pattern | { pattern... }, reshard = true | false | \"all_but_last\", gradients = \"mean\" | "
-     "\"sum\"] } -> section",
+     "fsdp { [wrap = pattern | { pattern... }, reshard = true | false | \"all_but_last\" | ranks, level = 0..3, "
+     "prefetch = units | { forward = units, backward = units }, accumulate = \"whole\" | \"pieces\", offload = boolean, "
+     "ignore = pattern | { pattern... }, gradients = \"mean\" | \"sum\"] } -> section",
      "parameters lie in pieces over dp_shard and are whole while the module that wrap names is used"},
     {"ddp", "ddp { [gradients = \"mean\" | \"sum\"] } -> section",
      "parameters are whole on the data-parallel ranks, and their gradients are averaged"},
-    {"recompute", "recompute { pattern... } -> section",
+    {"recompute",
+     "recompute { pattern... [, keep = { \"attention\" | \"matmul\" | \"every_second_matmul\" ... }, keep_modules = "
+     "pattern | { pattern... }] } -> section",
      "modules whose activations are not kept for the backward but made again in it"},
+    {"precision",
+     "precision { [parameters = dtype, reduce = dtype, outputs = dtype, cast_inputs = boolean] } -> section",
+     "parameters are used in another dtype than they are stored in, and gradients are summed in one"},
+    {"keep_dtype", "keep_dtype(pattern, dtype) -> section", "modules that are computed in a dtype of their own"},
     // What a plan can see.
     {"config", "config.field", "the model's config.json, read only; null is nil"},
     {"config:get", "config:get(key, default)", "a field, or the default where it is missing or null"},

@@ -37,7 +37,9 @@ class PlanReader {
         plan_.fallback_source = base.fallback_source;
       }
       if (!plan_.data_parallel) plan_.data_parallel = base.data_parallel;
-      if (!plan_.recompute) plan_.recompute = base.recompute;
+      if (plan_.recompute.empty()) plan_.recompute = base.recompute;
+      if (!plan_.precision) plan_.precision = base.precision;
+      plan_.kept_dtypes.insert(plan_.kept_dtypes.end(), base.kept_dtypes.begin(), base.kept_dtypes.end());
     }
     return std::move(plan_);
   }
@@ -94,7 +96,11 @@ class PlanReader {
     } else if (const DataParallel* section = Userdata<DataParallel>::To(lua_, index)) {
       ReadSection(*section);
     } else if (const Recomputed* recompute = Userdata<Recomputed>::To(lua_, index)) {
-      ReadRecompute(*recompute);
+      plan_.recompute.push_back(*recompute);
+    } else if (const Precision* precision = Userdata<Precision>::To(lua_, index)) {
+      ReadPrecision(*precision);
+    } else if (const KeptDType* kept = Userdata<KeptDType>::To(lua_, index)) {
+      plan_.kept_dtypes.push_back(*kept);
     } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
       bases_.push_back(*base);
     } else if (Userdata<AssertionValue>::To(lua_, index) != nullptr) {
@@ -121,13 +127,14 @@ class PlanReader {
     plan_.data_parallel = section;
   }
 
-  // Several name more modules.
-  void ReadRecompute(const Recomputed& section) {
-    if (!plan_.recompute) {
-      plan_.recompute = section;
+  void ReadPrecision(const Precision& section) {
+    if (plan_.precision) {
+      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan has one precision", section.source);
+      d.related.push_back(plan_.precision->source);
+      state_.Report(std::move(d));
       return;
     }
-    plan_.recompute->modules.insert(plan_.recompute->modules.end(), section.modules.begin(), section.modules.end());
+    plan_.precision = section;
   }
 
   void ReadDefault(const DefaultValue& fallback) {

@@ -1,4 +1,7 @@
-// fsdp, ddp, recompute.
+// fsdp, ddp, recompute, precision, keep_dtype.
+#include <algorithm>
+#include <array>
+
 #include "dsl/bind/arguments.h"
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
@@ -43,15 +46,22 @@ class SectionReader {
   }
 
   bool Read() {
-    const std::vector<std::string> keys = section_.shards ? std::vector<std::string>{"gradients", "reshard", "wrap"}
-                                                          : std::vector<std::string>{"gradients"};
+    const std::vector<std::string> keys =
+        section_.shards ? std::vector<std::string>{"accumulate", "gradients", "ignore",  "level",
+                                                   "offload",    "prefetch",  "reshard", "wrap"}
+                        : std::vector<std::string>{"gradients"};
     good_ = CheckKeys(lua_, 1, word_, keys, false) && !HoldsPoison(lua_, 1);
     if (!good_) return false;
     section_.source = ScriptState::From(lua_).UserSpan(word_);
     ReadGradients();
     if (section_.shards) {
-      ReadWrap();
+      ReadPatterns("wrap", section_.wrap);
+      ReadPatterns("ignore", section_.ignored);
+      ReadLevel();
       ReadReshard();
+      ReadPrefetch();
+      ReadAccumulate();
+      ReadOffload();
     }
     return good_;
   }
@@ -72,14 +82,34 @@ class SectionReader {
     section_.mean = how == "mean";
   }
 
-  void ReadWrap() {
-    const char* const form = "'wrap' must be a pattern or a list of patterns";
+  void ReadPatterns(const char* key, std::vector<ModulePattern>& patterns) {
+    const std::string form = std::string("'") + key + "' must be a pattern or a list of patterns";
     lua_settop(lua_, 1);
-    lua_getfield(lua_, 1, "wrap");
+    lua_getfield(lua_, 1, key);
     if (lua_isnil(lua_, 2) || (lua_isboolean(lua_, 2) && lua_toboolean(lua_, 2) == 0)) return;
-    if (AddPattern(lua_, 2, section_.wrap)) return;
+    if (AddPattern(lua_, 2, patterns)) return;
     if (!IsTable(lua_, 2)) return Bad(form);
-    if (!AddPatterns(lua_, 2, section_.wrap)) Bad(form);
+    if (!AddPatterns(lua_, 2, patterns)) Bad(form);
+  }
+
+  // The levels of ZeRO, as names for what the other keys say one by one.
+  void ReadLevel() {
+    lua_settop(lua_, 1);
+    lua_getfield(lua_, 1, "level");
+    if (lua_isnil(lua_, 2)) return;
+    const std::optional<int64_t> level = IntegerAt(lua_, 2);
+    if (!level || *level < 0 || *level > 3) return Bad("'level' must be 0, 1, 2 or 3");
+    if (*level == 0) section_ = DdpAsSaid();
+    if (*level == 1 || *level == 2) section_.reshard = DataParallel::Reshard::kNever;
+    section_.accumulate_pieces = *level == 2;
+  }
+
+  DataParallel DdpAsSaid() const {
+    DataParallel ddp;
+    ddp.shards = false;
+    ddp.mean = section_.mean;
+    ddp.source = section_.source;
+    return ddp;
   }
 
   void ReadReshard() {
@@ -90,9 +120,55 @@ class SectionReader {
       section_.reshard = lua_toboolean(lua_, 2) != 0 ? DataParallel::Reshard::kAlways : DataParallel::Reshard::kNever;
     } else if (StringAt(lua_, 2) == "all_but_last") {
       section_.reshard = DataParallel::Reshard::kAllButLast;
+    } else if (const std::optional<int64_t> ranks = IntegerAt(lua_, 2); ranks && *ranks > 1) {
+      section_.reshard = DataParallel::Reshard::kSome;
+      section_.reshard_ranks = *ranks;
     } else {
-      Bad("'reshard' must be true, false or \"all_but_last\"");
+      Bad("'reshard' must be true, false, \"all_but_last\" or a number of ranks from 2");
     }
+  }
+
+  void ReadPrefetch() {
+    const char* const form = "'prefetch' must be a number of units from 0, or { forward = ..., backward = ... }";
+    lua_settop(lua_, 1);
+    lua_getfield(lua_, 1, "prefetch");
+    if (lua_isnil(lua_, 2)) return;
+    if (const std::optional<int64_t> both = IntegerAt(lua_, 2)) {
+      if (*both < 0) return Bad(form);
+      section_.prefetch_forward = section_.prefetch_backward = *both;
+      return;
+    }
+    const std::array<std::string, 2> keys = {"backward", "forward"};
+    if (!IsTable(lua_, 2)) return Bad(form);
+    if (!CheckKeys(lua_, 2, "prefetch", keys, false)) {
+      good_ = false;
+      return;
+    }
+    for (const std::string& key : keys) {
+      lua_settop(lua_, 2);
+      lua_getfield(lua_, 2, key.c_str());
+      if (lua_isnil(lua_, 3)) continue;
+      const std::optional<int64_t> depth = IntegerAt(lua_, 3);
+      if (!depth || *depth < 0) return Bad(form);
+      (key == "forward" ? section_.prefetch_forward : section_.prefetch_backward) = *depth;
+    }
+  }
+
+  void ReadAccumulate() {
+    lua_settop(lua_, 1);
+    lua_getfield(lua_, 1, "accumulate");
+    if (lua_isnil(lua_, 2)) return;
+    const std::optional<std::string> how = StringAt(lua_, 2);
+    if (how != "whole" && how != "pieces") return Bad("'accumulate' must be \"whole\" or \"pieces\"");
+    section_.accumulate_pieces = how == "pieces";
+  }
+
+  void ReadOffload() {
+    lua_settop(lua_, 1);
+    lua_getfield(lua_, 1, "offload");
+    if (lua_isnil(lua_, 2)) return;
+    if (!lua_isboolean(lua_, 2)) return Bad("'offload' must be true or false");
+    section_.offload = lua_toboolean(lua_, 2) != 0;
   }
 
   lua_State* lua_;
@@ -120,17 +196,104 @@ int Section(lua_State* L, const char* word) {
 int Fsdp(lua_State* L) { return Section(L, "fsdp"); }
 int Ddp(lua_State* L) { return Section(L, "ddp"); }
 
+// What `keep` of recompute says; false where an entry is no such word, which is then on top.
+bool ReadKept(lua_State* L, int index, Recomputed& section) {
+  const auto add = [&](const std::optional<std::string>& word) {
+    if (word == "attention") {
+      section.keeps_attention = true;
+    } else if (word == "matmul") {
+      section.keeps_matmuls = Recomputed::Matmuls::kAll;
+    } else if (word == "every_second_matmul") {
+      section.keeps_matmuls = std::max(section.keeps_matmuls, Recomputed::Matmuls::kEverySecond);
+    } else {
+      return false;
+    }
+    return true;
+  };
+  if (lua_isnil(L, index)) return true;
+  if (!IsTable(L, index)) return add(StringAt(L, index));
+  for (const lua_Integer i : PositionsOf(L, index)) {
+    lua_rawgeti(L, index, i);
+    if (lua_toboolean(L, -1) != 0 && !add(StringAt(L, -1))) return false;
+    lua_pop(L, 1);
+  }
+  return true;
+}
+
 int Recompute(lua_State* L) {
   const char* const form = "it takes a list of patterns, recompute { \"model.layers.*\" }";
   if (AnyPoison(L) || (IsTable(L, 1) && HoldsPoison(L, 1))) return PushPoison(L);
   if (!IsTable(L, 1)) return BadArgument(L, "recompute", form, 1);
   lua_settop(L, 1);
-  if (!CheckKeys(L, 1, "recompute", {}, true)) return PushPoison(L);
+  const std::array<std::string, 2> keys = {"keep", "keep_modules"};
+  if (!CheckKeys(L, 1, "recompute", keys, true)) return PushPoison(L);
   Recomputed section;
   section.source = ScriptState::From(L).UserSpan("recompute");
   if (!AddPatterns(L, 1, section.modules)) return BadArgument(L, "recompute", form, -1);
-  const size_t held = sizeof(Recomputed) + HeldBy(section.modules);
+  lua_settop(L, 1);
+  lua_getfield(L, 1, "keep");
+  if (!ReadKept(L, 2, section)) {
+    return BadArgument(L, "recompute", "'keep' must be of \"attention\", \"matmul\", \"every_second_matmul\"", -1);
+  }
+  lua_settop(L, 1);
+  lua_getfield(L, 1, "keep_modules");
+  const bool list = IsTable(L, 2);
+  if (!lua_isnil(L, 2) &&
+      !(list ? AddPatterns(L, 2, section.keep_modules) : AddPattern(L, 2, section.keep_modules))) {
+    return BadArgument(L, "recompute", "'keep_modules' must be a pattern or a list of patterns", -1);
+  }
+  const size_t held = sizeof(Recomputed) + HeldBy(section.modules) + HeldBy(section.keep_modules);
   Userdata<Recomputed>::Push(L, std::move(section), held);
+  return 1;
+}
+
+constexpr const char* kDTypeForm = "must be \"float32\", \"bfloat16\", \"float16\" or \"float64\"";
+
+std::optional<std::string> DTypeAt(lua_State* L, int index) {
+  const std::optional<std::string> name = StringAt(L, index);
+  const bool known = name == "float32" || name == "bfloat16" || name == "float16" || name == "float64";
+  return known ? name : std::nullopt;
+}
+
+int MakePrecision(lua_State* L) {
+  if (AnyPoison(L) || (IsTable(L, 1) && HoldsPoison(L, 1))) return PushPoison(L);
+  if (!IsTable(L, 1)) {
+    return BadArgument(L, "precision", "it takes a table, precision { parameters = \"bfloat16\" }", 1);
+  }
+  lua_settop(L, 1);
+  const std::array<std::string, 4> keys = {"cast_inputs", "outputs", "parameters", "reduce"};
+  if (!CheckKeys(L, 1, "precision", keys, false)) return PushPoison(L);
+  Precision section;
+  section.source = ScriptState::From(L).UserSpan("precision");
+  for (auto [key, into] : {std::pair("outputs", &section.outputs), std::pair("parameters", &section.parameters),
+                           std::pair("reduce", &section.reduce)}) {
+    lua_settop(L, 1);
+    lua_getfield(L, 1, key);
+    if (lua_isnil(L, 2)) continue;
+    const std::optional<std::string> dtype = DTypeAt(L, 2);
+    if (!dtype) return BadArgument(L, "precision", std::string("'") + key + "' " + kDTypeForm, 2);
+    *into = *dtype;
+  }
+  lua_settop(L, 1);
+  lua_getfield(L, 1, "cast_inputs");
+  if (!lua_isnil(L, 2)) {
+    if (!lua_isboolean(L, 2)) return BadArgument(L, "precision", "'cast_inputs' must be true or false", 2);
+    section.cast_inputs = lua_toboolean(L, 2) != 0;
+  }
+  Userdata<Precision>::Push(L, std::move(section), sizeof(Precision));
+  return 1;
+}
+
+int KeepDType(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  std::vector<ModulePattern> patterns;
+  if (!AddPattern(L, 1, patterns)) {
+    return BadArgument(L, "keep_dtype", "it takes a pattern and a dtype, keep_dtype(\"model.norm\", \"float32\")", 1);
+  }
+  const std::optional<std::string> dtype = DTypeAt(L, 2);
+  if (!dtype) return BadArgument(L, "keep_dtype", std::string("the dtype ") + kDTypeForm, 2);
+  const size_t held = sizeof(KeptDType) + HeldBy(patterns);
+  Userdata<KeptDType>::Push(L, KeptDType{std::move(patterns.front()), *dtype}, held);
   return 1;
 }
 
@@ -143,6 +306,10 @@ void AddSectionWords(lua_State* L) {
   SetName(L, "ddp");
   lua_pushcfunction(L, &Guarded<&Recompute>);
   SetName(L, "recompute");
+  lua_pushcfunction(L, &Guarded<&MakePrecision>);
+  SetName(L, "precision");
+  lua_pushcfunction(L, &Guarded<&KeepDType>);
+  SetName(L, "keep_dtype");
 }
 
 }  // namespace moonshard

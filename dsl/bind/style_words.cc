@@ -200,6 +200,7 @@ int MakeStyle(lua_State* L) {
 }
 
 bool Fits(lua_State* L, int index, const std::string& type) {
+  if (type == "any") return true;
   if (type == "layout") return LayoutAt(L, index) != nullptr;
   if (type == "integer") return IntegerAt(L, index).has_value();
   if (type == "table") return IsTable(L, index);

@@ -13,6 +13,8 @@ std::string TextOf(const AssertionValue& v) { return v.text; }
 std::string TextOf(const DefaultValue& v) { return "default(" + v.style.name + ")"; }
 std::string TextOf(const DataParallel& v) { return ToText(v); }
 std::string TextOf(const Recomputed& v) { return ToText(v); }
+std::string TextOf(const Precision& v) { return ToText(v); }
+std::string TextOf(const KeptDType& v) { return ToText(v); }
 std::string TextOf(const Plan& v) { return "plan " + v.name; }
 std::string TextOf(const ConfigValue& v) { return v.path.empty() ? "config" : "config." + v.path; }
 std::string TextOf(const MeshValue&) { return "mesh"; }
@@ -94,6 +96,8 @@ void RegisterValues(lua_State* L) {
   RegisterValue<DefaultValue>(L, "default");
   RegisterValue<DataParallel>(L, "section");
   RegisterValue<Recomputed>(L, "recompute section");
+  RegisterValue<Precision>(L, "precision section");
+  RegisterValue<KeptDType>(L, "keep_dtype section");
   RegisterValue<Plan>(L, "plan");
   RegisterValue<ConfigValue>(L, "config");
   RegisterValue<MeshValue>(L, "mesh");

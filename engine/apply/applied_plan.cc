@@ -62,10 +62,8 @@ class Applier {
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     AskModules();
     CutParameters();
-    for (const std::string& path : s_.plan.recomputed) {
-      std::shared_ptr<Boundary>& boundary = boundaries_[static_cast<size_t>(s_.plan.tree->Find(path))];
-      boundary = std::make_shared<RecomputeBoundary>(boundary);
-    }
+    AddRecomputation(s_.plan, boundaries_);
+    AddCasts(s_.plan, boundaries_);
     MakeUnits();
     SumGradients();
     for (size_t m = 0; m < boundaries_.size(); ++m) {
@@ -104,6 +102,10 @@ class Applier {
           if (placement[axis].is_shard() && s_.plan.mesh.size(axis) > 1) axes.insert(axis);
         }
       }
+    }
+    if (!s_.plan.units.empty()) axes.insert(MeshAxis::kDpShard);
+    for (MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard}) {
+      if (s_.plan.plan->data_parallel && s_.plan.mesh.size(axis) > 1) axes.insert(axis);
     }
     for (MeshAxis axis : axes) s_.groups[axis] = AxisGroup::Make(s_.mesh, axis, options_.check, s_.counts);
     for (const GradientGroup& sum : sums) {
@@ -284,8 +286,9 @@ class Applier {
   // Undefined where the tensor can stay as it is.
   at::Tensor PieceOf(const LiveParameter& parameter) const {
     const bool meta = parameter.tensor.is_meta();
+    const c10::Device device = DeviceOf(parameter);
     if (meta) {
-      at::TensorOptions type = parameter.tensor.options().requires_grad(false).device(s_.mesh.device());
+      at::TensorOptions type = parameter.tensor.options().requires_grad(false).device(device);
       if (options_.deferred_type && parameter.tensor.is_floating_point()) type = type.dtype(*options_.deferred_type);
       return at::empty(LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()), type);
     }
@@ -293,27 +296,35 @@ class Applier {
         LocalIntervals(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank());
     const bool whole =
         LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()) == parameter.shape;
-    if (whole && parameter.tensor.device() == s_.mesh.device()) return {};
-    return CutPiece(parameter.tensor, dims).to(s_.mesh.device());
+    if (whole && parameter.tensor.device() == device) return {};
+    return CutPiece(parameter.tensor, dims).to(device);
+  }
+
+  // What fsdp offloads lies in host memory.
+  c10::Device DeviceOf(const LiveParameter& parameter) const {
+    const std::optional<DataParallel>& section = s_.plan.plan->data_parallel;
+    const bool of_unit = parameter.placement[MeshAxis::kDpShard].is_shard();
+    return section && section->offload && of_unit ? c10::Device(c10::kCPU) : s_.mesh.device();
   }
 
   void MakeUnits() {
     if (s_.plan.units.empty()) return;
-    s_.units = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard), s_.backward_end,
-                                    s_.gradient_sum);
+    auto [units, order, params] = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard),
+                                               options_.check, s_.counts, s_.backward_end, s_.gradient_sum);
+    s_.units = std::move(units);
+    in_units_ = std::move(params);
     for (size_t u = 0; u < s_.units.size(); ++u) {
       const std::string& path = s_.plan.units[u].path;
       std::shared_ptr<Boundary>& boundary = boundaries_[static_cast<size_t>(s_.plan.tree->Find(path))];
-      boundary = std::make_shared<UnitBoundary>(s_.units[u], boundary,
-                                                path.empty() ? s_.units : std::vector<std::shared_ptr<Unit>>{});
+      boundary = std::make_shared<UnitBoundary>(
+          s_.units[u], boundary, path.empty() ? UnitBoundary::Root{s_.units, order} : UnitBoundary::Root{});
     }
   }
 
   void SumGradients() {
-    const bool whole = s_.plan.units.empty();
     for (const LiveParameter& parameter : s_.parameters) {
       if (parameter.is_buffer) continue;
-      const bool of_unit = !whole && !parameter.shape.empty();
+      const bool of_unit = in_units_.contains(parameter.ref);
       for (const GradientTerm& term : TermsOf(parameter.shape, parameter.placement)) {
         const std::shared_ptr<AxisGroup>& group = s_.gradient_groups.at(term.group);
         if (term.dim < 0) {
@@ -330,6 +341,7 @@ class Applier {
   const ApplyOptions& options_;
   Diagnostics diagnostics_;
   std::vector<std::shared_ptr<Boundary>> boundaries_;
+  std::set<ParamRef> in_units_;
 };
 
 AppliedPlan::AppliedPlan(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -362,6 +374,7 @@ void AppliedPlan::SetGradientSync(bool sync) {
   for (const std::shared_ptr<Unit>& unit : state_->units) unit->SetGradientSync(sync);
   state_->gradient_sum->SetSums(sync);
 }
+const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return state_->units; }
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 void AppliedPlan::ClearCounts() { *state_->counts = {}; }
 

@@ -19,6 +19,8 @@
 
 namespace moonshard {
 
+class Unit;  // engine/fsdp/unit.h
+
 struct ApplyOptions {
   CheckOptions check = {};  // how much ranks compare before they communicate
   std::optional<c10::ScalarType> deferred_type =
@@ -63,6 +65,9 @@ class AppliedPlan {
   // false: gradients of the next backwards wait, unsummed and unscaled, until a backward under true brings all of them
   // to .grad with one communication. For micro-batches of one step; the same on every rank.
   void SetGradientSync(bool sync);
+
+  // Of the plan, in its order.
+  const std::vector<std::shared_ptr<Unit>>& units() const;
 
   // What the collectives of this rank were since the last Clear: moves and gradient sums.
   CollectiveCounts counts() const;

@@ -30,16 +30,18 @@ class Preflight {
         return out_;
       }
     }
-    for (const std::string& path : plan_.recomputed) CheckRecomputed(path);
+    for (size_t i = 0; i < plan_.recomputed.size(); ++i) CheckRecomputed(i);
     return out_;
   }
 
  private:
-  void CheckRecomputed(const std::string& path) {
+  void CheckRecomputed(size_t i) {
+    const std::string& path = plan_.recomputed[i];
     const int64_t m = plan_.tree->Find(path);
     Check(m >= 0 && live_.hooks[static_cast<size_t>(m)] != nullptr, "a recomputed module without a hook");
     if (live_.hooks[static_cast<size_t>(m)]->CanRunThrough()) return;
-    Diagnostic d = NotSupported("calls of '" + path + "' cannot be made again", path, plan_.plan->recompute->source);
+    Diagnostic d = NotSupported("calls of '" + path + "' cannot be made again", path,
+                                plan_.plan->recompute[static_cast<size_t>(plan_.recompute_section[i])].source);
     d.declared = "a forward that takes what cannot be copied or may be changed by it, or gives no tensor";
     d.required = "arguments by value or const reference that can be copied, and tensors in the result";
     out_.push_back(std::move(d));

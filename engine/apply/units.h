@@ -3,21 +3,36 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "engine/apply/applied_plan.h"
 #include "engine/fsdp/unit.h"
+#include "engine/fsdp/unit_order.h"
 
 namespace moonshard {
 
 // What a rank's gradient is multiplied by on the way into a data-parallel mean; 1 for a sum.
 double MeanScale(const CompiledPlan& plan);
 
-// One unit for each of plan.units. Their parameters' gradients come to `sum` from the units: to be called before anything
-// is added to it.
-std::vector<std::shared_ptr<Unit>> MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters,
-                                             const DeviceMesh& mesh, const std::shared_ptr<AxisGroup>& group,
-                                             const std::shared_ptr<BackwardEnd>& end,
-                                             const std::shared_ptr<GradientSum>& sum);
+// One unit for each of plan.units, and their order. Their parameters' gradients come to `sum` from the units: to be called
+// before anything is added to it.
+struct PlannedUnits {
+  std::vector<std::shared_ptr<Unit>> units;
+  std::shared_ptr<UnitOrder> order;
+  std::set<ParamRef> params;  // that a unit holds
+};
+// Makes the groups that it needs besides: collective.
+PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const DeviceMesh& mesh,
+                       const std::shared_ptr<AxisGroup>& group, const CheckOptions& check,
+                       const std::shared_ptr<CollectiveCounts>& counts, const std::shared_ptr<BackwardEnd>& end,
+                       const std::shared_ptr<GradientSum>& sum);
+
+// Recomputation around the boundaries of the plan's modules, which are indexed like the tree's modules; and around those
+// whose results it keeps.
+void AddRecomputation(const CompiledPlan& plan, std::vector<std::shared_ptr<Boundary>>& boundaries);
+
+// The casts of the plan around the boundaries of its modules, which are indexed like the tree's modules.
+void AddCasts(const CompiledPlan& plan, std::vector<std::shared_ptr<Boundary>>& boundaries);
 
 }  // namespace moonshard

@@ -175,30 +175,52 @@ at::Tensor AxisGroup::AllReduce(at::Tensor tensor, const CollectiveUse& use) {
   return buffer[0];
 }
 
-at::Tensor AxisGroup::AllGather(const at::Tensor& piece, const CollectiveUse& use) {
-  if (size_ == 1) return piece;
+c10::Device AxisGroup::device() const { return group_->device; }
+
+PendingCollective AxisGroup::StartAllGather(const at::Tensor& piece, const CollectiveUse& use) {
+  PendingCollective pending;
+  pending.output_ = piece;
+  if (size_ == 1) return pending;
   Check(piece.is_contiguous(), "all-gather of a tensor with strides");
   std::vector<int64_t> shape = piece.sizes().vec();
   shape.at(0) *= size_;
-  at::Tensor output = at::empty(shape, piece.options());
+  pending.output_ = at::empty(shape, piece.options());
+  pending.label_ = *use.label;
   Run(CollectiveKind::kAllGather, piece, use, [&] {
     at::Tensor input = WithoutHistory(piece);
-    group_->backend->_allgather_base(output, input)->wait();
+    pending.wait_ = [work = group_->backend->_allgather_base(pending.output_, input), input] { work->wait(); };
   });
-  return output;
+  return pending;
 }
 
-at::Tensor AxisGroup::ReduceScatter(const at::Tensor& blocks, const CollectiveUse& use) {
-  if (size_ == 1) return blocks;
+PendingCollective AxisGroup::StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use) {
+  PendingCollective pending;
+  pending.output_ = blocks;
+  if (size_ == 1) return pending;
   Check(blocks.is_contiguous() && blocks.size(0) % size_ == 0, "reduce-scatter of unequal blocks");
   std::vector<int64_t> shape = blocks.sizes().vec();
   shape[0] /= size_;
-  at::Tensor output = at::empty(shape, blocks.options());
+  pending.output_ = at::empty(shape, blocks.options());
+  pending.label_ = *use.label;
   Run(CollectiveKind::kReduceScatter, blocks, use, [&] {
     at::Tensor input = WithoutHistory(blocks);
-    group_->backend->_reduce_scatter_base(output, input)->wait();
+    pending.wait_ = [work = group_->backend->_reduce_scatter_base(pending.output_, input), input] { work->wait(); };
   });
-  return output;
+  return pending;
+}
+
+at::Tensor AxisGroup::Finish(PendingCollective pending) {
+  Check(pending.started(), "the end of a collective that was not begun");
+  if (pending.wait_) Guard(*pending.label_, pending.wait_);
+  return std::move(pending.output_);
+}
+
+at::Tensor AxisGroup::AllGather(const at::Tensor& piece, const CollectiveUse& use) {
+  return Finish(StartAllGather(piece, use));
+}
+
+at::Tensor AxisGroup::ReduceScatter(const at::Tensor& blocks, const CollectiveUse& use) {
+  return Finish(StartReduceScatter(blocks, use));
 }
 
 at::Tensor AxisGroup::AllToAll(const at::Tensor& blocks, const CollectiveUse& use) {

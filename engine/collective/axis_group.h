@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,18 @@ struct CollectiveUse {
   int64_t misfit = -1;    // the size of this rank's piece where `shape` does not allow it: an error on every rank
 };
 
+// A collective that runs beside what its rank does next. Destroyed before Finish it still takes place.
+class PendingCollective {
+ public:
+  bool started() const { return output_.defined(); }
+
+ private:
+  friend class AxisGroup;
+  at::Tensor output_;
+  std::function<void()> wait_;  // none where nothing is communicated
+  std::optional<CollectiveLabel> label_;
+};
+
 class AxisGroup {
  public:
   ~AxisGroup();
@@ -57,6 +71,7 @@ class AxisGroup {
   const std::string& name() const { return name_; }  // "tp[0,1]"
   int64_t rank() const { return rank_; }             // within the group
   int64_t size() const { return size_; }
+  c10::Device device() const;                        // where its tensors lie
   const CollectiveCounts& counts() const { return *counts_; }
   void ClearCounts() { *counts_ = CollectiveCounts{}; }
 
@@ -71,6 +86,12 @@ class AxisGroup {
   at::Tensor ReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
   // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
   at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
+
+  // AllGather and ReduceScatter in two halves. What is given must stay as it is until Finish, which returns the result
+  // and throws what went wrong on the way. Several may be under way; they begin in the same order on every rank.
+  PendingCollective StartAllGather(const at::Tensor& piece, const CollectiveUse& use);
+  PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
+  at::Tensor Finish(PendingCollective pending);
 
   // One number from every rank, in rank order. Not counted.
   std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);

@@ -8,6 +8,7 @@
 #include "engine/compile/data_parallel.h"
 #include "engine/compile/fused_as_one.h"
 #include "engine/compile/not_hookable.h"
+#include "engine/compile/precision.h"
 #include "engine/compile/resolve.h"
 
 namespace moonshard {
@@ -45,6 +46,7 @@ class Compiler {
     CheckMissing();
     CheckFusedAsOne(out_, diagnostics_);
     CheckTies();
+    CompilePrecision(matched_, out_, diagnostics_);
     if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
     CompileRecompute();
     CheckAxes();
@@ -210,12 +212,15 @@ class Compiler {
   }
 
   void CompileRecompute() {
-    out_.recomputed = matched_.recomputed;
-    for (const std::string& path : out_.recomputed) {
+    out_.kept_results = matched_.kept_results;
+    for (const MatchedPlan::OfSection& recomputed : matched_.recomputed) {
+      const std::string& path = recomputed.path;
+      out_.recomputed.push_back(path);
+      out_.recompute_section.push_back(recomputed.section);
       const int64_t index = out_.tree->Find(path);
       if (index < 0 || out_.tree->modules()[static_cast<size_t>(index)].hookable) continue;
       diagnostics_.push_back(NotHookable(out_.tree->modules()[static_cast<size_t>(index)], "it cannot be recomputed",
-                                         out_.plan->recompute->source));
+                                         out_.plan->recompute[static_cast<size_t>(recomputed.section)].source));
     }
   }
 

@@ -29,8 +29,22 @@ void AddMoves(std::string& out, const char* label, const std::vector<std::option
 
 std::string TextOf(const ShardedUnit& unit, const ModuleTree& tree) {
   std::string out = "unit " + (unit.path.empty() ? "(root)" : unit.path) + (unit.reshard ? " reshard" : "");
+  if (unit.reshard_ranks > 0) out += " over " + std::to_string(unit.reshard_ranks);
   for (ParamRef ref : unit.params) out += " " + tree.PathOf(ref);
   return out + "\n";
+}
+
+std::string TextOfSections(const CompiledPlan& plan) {
+  std::string out;
+  for (const ShardedUnit& unit : plan.units) out += TextOf(unit, *plan.tree);
+  for (size_t i = 0; i < plan.recomputed.size(); ++i) {
+    const Recomputed& section = plan.plan->recompute[static_cast<size_t>(plan.recompute_section[i])];
+    out += "recompute " + plan.recomputed[i] + (section.selective() ? " by " + ToText(section) : "") + "\n";
+  }
+  for (const std::string& path : plan.kept_results) out += "keep " + path + "\n";
+  if (plan.plan->precision) out += ToText(*plan.plan->precision) + "\n";
+  for (const ModuleDType& kept : plan.kept_dtypes) out += "keep_dtype " + kept.path + " " + kept.dtype + "\n";
+  return out;
 }
 
 }  // namespace
@@ -70,8 +84,7 @@ std::string CompiledPlan::CanonicalText() const {
     out += tree->modules()[m].path + " " + texts[steps_of[m]] + "\n";
   }
   if (plan->data_parallel) out += moonshard::ToText(*plan->data_parallel) + "\n";
-  for (const ShardedUnit& unit : units) out += TextOf(unit, *tree);
-  for (const std::string& path : recomputed) out += "recompute " + path + "\n";
+  out += TextOfSections(*this);
   return out;
 }
 
@@ -92,8 +105,7 @@ std::string CompiledPlan::ToText() const {
     if (s.style.empty() && tree->parameters(module).empty()) continue;
     out += (module.path.empty() ? "(root)" : module.path) + " " + moonshard::ToText(s, tree->parameters(module)) + "\n";
   }
-  for (const ShardedUnit& unit : units) out += TextOf(unit, *tree);
-  for (const std::string& path : recomputed) out += "recompute " + path + "\n";
+  out += TextOfSections(*this);
   return out;
 }
 

@@ -45,7 +45,15 @@ struct ShardedUnit {
   std::string path;              // of the module; "": the root
   std::vector<ParamRef> params;  // of it and of what it holds, but for those of units within; ties once; tree order
   bool reshard = true;           // goes back to pieces after its forward
+  int64_t reshard_ranks = 0;     // those pieces lie over so many neighbours; 0: over all
   bool operator==(const ShardedUnit&) const = default;
+};
+
+// A module that is computed in a dtype of its own, with all that it holds.
+struct ModuleDType {
+  std::string path;
+  std::string dtype;  // torch's word
+  bool operator==(const ModuleDType&) const = default;
 };
 
 struct CompiledPlan {
@@ -54,8 +62,11 @@ struct CompiledPlan {
   MeshShape mesh;
   std::vector<ModuleSteps> steps;       // distinct ones
   std::vector<uint32_t> steps_of;       // per module of the tree: index into steps
-  std::vector<ShardedUnit> units;       // of fsdp, where dp_shard has ranks to share with; in tree order
-  std::vector<std::string> recomputed;  // paths of modules whose activations are made again, sorted
+  std::vector<ShardedUnit> units;  // of fsdp, where dp_shard has ranks to share with, and of precision; in tree order
+  std::vector<std::string> recomputed;       // paths of modules whose activations are made again, sorted
+  std::vector<int32_t> recompute_section;    // parallel: index into plan->recompute
+  std::vector<std::string> kept_results;     // paths of modules whose results recomputation keeps, sorted
+  std::vector<ModuleDType> kept_dtypes;      // sorted by path
   std::vector<int64_t> rule_matches;    // per rule: modules or parameters it claims
   Diagnostics findings;                 // warnings and notes of all stages so far
 

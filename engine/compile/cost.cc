@@ -11,6 +11,7 @@
 #include "engine/compile/data_parallel.h"
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
+#include "engine/compile/precision.h"
 #include "engine/compile/sharded.h"
 #include "engine/plan/moves.h"
 
@@ -59,7 +60,7 @@ class Counter {
  private:
   DType DTypeOf(size_t module) const {
     const ModuleTree::Signature& signature = plan_.tree->parameters(plan_.tree->modules()[module]);
-    return signature.empty() ? DType::kF32 : signature.front().dtype;
+    return signature.empty() ? DType::kF32 : UsedDType(plan_, {static_cast<uint32_t>(module), 0});
   }
 
   // How often the forward of a module runs in a step: once more for each recomputed one that it is in.
@@ -130,18 +131,21 @@ class Counter {
 
   // A unit is gathered once a dtype in forward, again in backward where it went back to pieces, and its gradients are cut.
   void CountUnits() {
+    if (plan_.mesh.size(MeshAxis::kDpShard) == 1) return;
     for (const ShardedUnit& unit : plan_.units) {
-      std::map<DType, int64_t> bytes;
+      std::map<std::pair<DType, DType>, std::pair<int64_t, int64_t>> bytes;  // by stored and used dtype: whole, reduced
       for (ParamRef ref : unit.params) {
         const Parameter& parameter = plan_.tree->At(ref);
         const Placement placement = Gathered(plan_.StepsOf(ref.module).params[ref.param]);
-        const std::vector<int64_t> local = LocalShape(parameter.shape, placement, plan_.mesh, rank_);
-        bytes[parameter.dtype] += BytesOf(parameter.dtype, Product(local));
+        const int64_t elements = Product(LocalShape(parameter.shape, placement, plan_.mesh, rank_));
+        auto& [whole, reduced] = bytes[{parameter.dtype, UsedDType(plan_, ref)}];
+        whole += BytesOf(UsedDType(plan_, ref), elements);
+        reduced += BytesOf(ReducedDType(plan_, ref), elements);
       }
-      for (const auto& [dtype, of_unit] : bytes) {
-        counts_.Add(Direction::kForward, CollectiveKind::kAllGather, of_unit);
-        if (unit.reshard) counts_.Add(Direction::kBackward, CollectiveKind::kAllGather, of_unit);
-        counts_.Add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit);
+      for (const auto& [dtypes, of_unit] : bytes) {
+        counts_.Add(Direction::kForward, CollectiveKind::kAllGather, of_unit.first);
+        if (unit.reshard) counts_.Add(Direction::kBackward, CollectiveKind::kAllGather, of_unit.first);
+        counts_.Add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit.second);
       }
     }
   }

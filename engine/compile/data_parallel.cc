@@ -6,6 +6,7 @@
 
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/not_hookable.h"
+#include "engine/compile/precision.h"
 #include "engine/compile/sharded.h"
 
 namespace moonshard {
@@ -18,23 +19,50 @@ class Compiler {
   Compiler(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics)
       : matched_(matched),
         plan_(plan),
-        section_(*plan.plan->data_parallel),
+        section_(plan.plan->data_parallel ? *plan.plan->data_parallel : none_),
         cuts_(section_.shards && plan.mesh.size(MeshAxis::kDpShard) > 1),
         diagnostics_(diagnostics) {}
 
   void Run() {
-    for (ModuleSteps& steps : plan_.steps) Place(steps);
-    if (cuts_) MakeUnits();
+    SplitIgnored();
+    for (size_t i = 0; i < plan_.steps.size(); ++i) Place(plan_.steps[i], ignored_.contains(i));
+    if (cuts_ || ChangesDType(plan_)) MakeUnits();
   }
 
  private:
-  void Place(ModuleSteps& steps) {
+  // Ignored modules get steps of their own: what else is of their kind is cut.
+  void SplitIgnored() {
+    const std::vector<Module>& modules = plan_.tree->modules();
+    std::map<uint32_t, uint32_t> own;
+    for (size_t m = 0; m < modules.size(); ++m) {
+      if (!IsIgnored(modules[m].path)) continue;
+      const auto [entry, fresh] = own.try_emplace(plan_.steps_of[m], static_cast<uint32_t>(plan_.steps.size()));
+      if (fresh) {
+        plan_.steps.push_back(ModuleSteps(plan_.steps[plan_.steps_of[m]]));
+        ignored_.insert(entry->second);
+      }
+      plan_.steps_of[m] = entry->second;
+    }
+  }
+
+  // By itself or by what holds it.
+  bool IsIgnored(std::string_view path) const {
+    while (!matched_.ignored.empty()) {
+      if (std::ranges::binary_search(matched_.ignored, path)) return true;
+      if (path.empty()) break;
+      path = ParentOf(path);
+    }
+    return false;
+  }
+
+  void Place(ModuleSteps& steps, bool ignored) {
+    if (!plan_.plan->data_parallel) return;
     const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
     for (size_t p = 0; p < steps.params.size(); ++p) {
       if (signature[p].is_buffer) continue;
       Placement& placement = steps.params[p];
       CheckFree(steps, signature[p], placement);
-      const bool cuts = cuts_ && !signature[p].shape.empty();
+      const bool cuts = cuts_ && !ignored && !signature[p].shape.empty();
       if (cuts) CheckReplicas(steps, signature[p], placement);
       for (MeshAxis axis : kDataAxes) {
         if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shared();
@@ -84,12 +112,17 @@ class Compiler {
       const ModuleTree::Signature& signature = plan_.tree->parameters(modules[m]);
       for (uint32_t p = 0; p < signature.size(); ++p) {
         if (signature[p].is_buffer || signature[p].shape.empty() || repeats.contains({m, p})) continue;
+        if (ignored_.contains(plan_.steps_of[m])) continue;
+        if (!cuts_ && ComputeDTypeOf(plan_, modules[m].path).empty()) continue;
         plan_.units[UnitOf(unit_of_path, modules[m].path)].params.push_back({m, p});
       }
     }
     CheckTies(unit_of_path);
-    std::erase_if(plan_.units, [](const ShardedUnit& unit) { return unit.params.empty(); });
-    std::ranges::sort(plan_.units, {}, [](const ShardedUnit& unit) { return unit.params.front(); });
+    // The root is one whatever it holds: a step begins and ends there.
+    std::erase_if(plan_.units, [](const ShardedUnit& unit) { return unit.params.empty() && !unit.path.empty(); });
+    std::ranges::sort(plan_.units, {}, [](const ShardedUnit& unit) {
+      return unit.params.empty() ? ParamRef{} : unit.params.front();
+    });
     SetReshard();
   }
 
@@ -139,21 +172,38 @@ class Compiler {
       unit.reshard = !unit.path.empty() && section_.reshard != DataParallel::Reshard::kNever;
       if (!unit.path.empty()) last_of_list[std::string(ParentOf(unit.path))] = &unit;
     }
+    if (section_.reshard == DataParallel::Reshard::kSome) CheckReshardRanks();
     if (section_.reshard != DataParallel::Reshard::kAllButLast) return;
     for (const auto& [list, last] : last_of_list) last->reshard = false;
   }
 
+  void CheckReshardRanks() {
+    const int64_t ranks = plan_.mesh.size(MeshAxis::kDpShard);
+    if (ranks % section_.reshard_ranks != 0) {
+      Diagnostic d = Of(Finding::kStyleDoesNotFit, "fsdp cannot reshard to pieces over so many ranks");
+      d.declared = "reshard = " + std::to_string(section_.reshard_ranks);
+      d.required = "a number that divides dp_shard=" + std::to_string(ranks);
+      diagnostics_.push_back(std::move(d));
+    }
+    if (section_.reshard_ranks == ranks) return;
+    for (ShardedUnit& unit : plan_.units) {
+      if (unit.reshard) unit.reshard_ranks = section_.reshard_ranks;
+    }
+  }
+
   const MatchedPlan& matched_;
   CompiledPlan& plan_;
+  const DataParallel none_;  // of a plan with precision alone
   const DataParallel& section_;
   const bool cuts_;  // parameters along dp_shard
   Diagnostics& diagnostics_;
+  std::set<size_t> ignored_;  // steps
 };
 
 }  // namespace
 
 void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {
-  if (plan.plan->data_parallel) Compiler(matched, plan, diagnostics).Run();
+  if (plan.plan->data_parallel || ChangesDType(plan)) Compiler(matched, plan, diagnostics).Run();
 }
 
 Placement Gathered(Placement placement) {

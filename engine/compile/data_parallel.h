@@ -1,4 +1,5 @@
-// The data-parallel part of compile: what `fsdp` and `ddp` sections make of placements, and fsdp's units.
+// The data-parallel part of compile: what `fsdp` and `ddp` sections make of placements, and fsdp's units; those of a plan
+// that uses parameters in another dtype too, which are gathered from one rank: themselves.
 #pragma once
 
 #include "engine/base/diagnostic.h"
@@ -8,7 +9,7 @@
 namespace moonshard {
 
 // With `fsdp`: every parameter becomes shard(0) on dp_shard, on top of what tp makes of it (a single number stays whole
-// and is shared), and shared on dp_replicate; the units are filled in. With `ddp`: shared on both axes, so that gradients
+// and is shared, and so is what the section ignores), and shared on dp_replicate; the units are filled in. With `ddp`: shared on both axes, so that gradients
 // are summed. Axes of one rank are left alone. To be called when all other placements are final.
 //
 // Errors: kNotHookable (a unit, or the root, whose calls cannot be intercepted), kTieConflict (a tensor of two units),

@@ -63,13 +63,28 @@ void AddDirection(std::string& out, const CollectiveCounts& counts, Direction di
   out += "  " + std::string(ToString(direction)) + ": " + (kinds.empty() ? "none" : Join(kinds, ", ")) + "\n";
 }
 
+std::string After(const CompiledPlan& plan, bool reshard) {
+  if (!reshard) return "  until its backward ends";
+  const int64_t ranks = plan.plan->data_parallel->reshard_ranks;
+  return ranks == 0 ? "" : "  then in pieces over " + std::to_string(ranks) + " ranks";
+}
+
+void AddPrecision(std::string& out, const CompiledPlan& plan) {
+  if (plan.plan->precision) out += "\n" + ToText(*plan.plan->precision) + "\n";
+  std::map<std::string, std::vector<std::string>> kept;
+  for (const ModuleDType& module : plan.kept_dtypes) kept[module.dtype].push_back(module.path);
+  for (const auto& [dtype, paths] : kept) out += "computed in " + dtype + ": " + FoldPaths(paths) + "\n";
+}
+
 void AddUnits(std::string& out, const CompiledPlan& plan) {
-  if (plan.units.empty()) return;
+  AddPrecision(out, plan);
+  if (plan.units.empty() || plan.mesh.size(MeshAxis::kDpShard) == 1) return;
   out += "\nfsdp over " + std::to_string(plan.mesh.size(MeshAxis::kDpShard)) + " ranks, whole while used:\n";
   for (const bool reshard : {false, true}) {
     std::vector<std::string> paths;
     for (const ShardedUnit& unit : plan.units) {
       if (unit.reshard != reshard) continue;
+      if (unit.params.empty()) continue;
       if (unit.path.empty()) {
         out += "    (root)  the rest, until its backward ends\n";
       } else {
@@ -77,7 +92,7 @@ void AddUnits(std::string& out, const CompiledPlan& plan) {
       }
     }
     if (paths.empty()) continue;
-    out += "    " + FoldPaths(paths) + (reshard ? "" : "  until its backward ends") + "\n";
+    out += "    " + FoldPaths(paths) + After(plan, reshard) + "\n";
   }
 }
 

@@ -1,7 +1,6 @@
 #include "engine/fsdp/unit.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -16,93 +15,32 @@ namespace autograd = torch::autograd;
 
 namespace {
 
-// Gives the memory back, or takes as much again. Views of the tensor, which autograd may have saved, see what is written
-// into it later: they share the storage.
-void FreeStorage(const at::Tensor& tensor) {
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(0));
-  storage->set_nbytes(0);
-}
-
-void TakeStorage(const at::Tensor& tensor) {
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
-  storage->set_nbytes(bytes);
-}
-
 void DetachFromGraph(const at::Tensor& parameter) { autograd::impl::set_gradient_edge(parameter, autograd::Edge()); }
 
 }  // namespace
 
-Unit::Unit(std::vector<UnitParameter> parameters, UnitOptions options, std::shared_ptr<AxisGroup> group,
-           std::shared_ptr<BackwardEnd> end, std::shared_ptr<GradientSum> sum)
+Unit::Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups)
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
-      group_(std::move(group)),
-      end_(std::move(end)),
-      sum_(std::move(sum)),
-      gather_label_("the parameters of '" + options_.path + "'"),
-      reduce_label_("the gradients of '" + options_.path + "'") {
-  std::map<c10::ScalarType, std::vector<size_t>> by_dtype;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    by_dtype[parameters_[i].tensor.scalar_type()].push_back(i);
-    whole_.push_back(at::empty(parameters_[i].shape, parameters_[i].tensor.options().requires_grad(false)));
-    FreeStorage(whole_.back());
-  }
-  for (auto& [dtype, members] : by_dtype) {
-    std::vector<std::vector<int64_t>> shapes;
-    for (size_t i : members) shapes.push_back(parameters_[i].shape);
-    const auto flags = static_cast<int64_t>(members.size());
-    flats_.push_back({std::move(members), FlatPieces(std::move(shapes), group_->size(), flags)});
-  }
-}
-
-int64_t Unit::gathered_bytes() const {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : whole_) bytes += static_cast<int64_t>(tensor.storage().nbytes());
-  return bytes;
-}
-
-void Unit::Gather(Direction direction) {
-  for (const Flat& flat : flats_) {
-    std::vector<at::Tensor> pieces;
-    std::vector<at::Tensor> whole;
-    for (size_t i : flat.members) {
-      pieces.push_back(parameters_[i].tensor.detach());
-      if (!filled_) TakeStorage(whole_[i]);
-      whole.push_back(whole_[i]);
-    }
-    // Padding and flags travel too; what is in them is nobody's.
-    at::Tensor block = at::empty({flat.pieces.block()}, pieces.front().options());
-    flat.pieces.PackPieces(pieces, group_->rank(), block);
-    const int64_t elements = flat.pieces.elements();
-    const CollectiveUse use = {direction, &gather_label_, {&elements, 1}, elements * block.element_size(), -1};
-    flat.pieces.UnpackWhole(group_->AllGather(block, use), whole);
-  }
-  filled_ = true;
-}
-
-void Unit::Free() {
-  for (const at::Tensor& tensor : whole_) FreeStorage(tensor);
-  filled_ = false;
-}
+      groups_(std::move(groups)),
+      gathered_(parameters_, groups_.all, groups_.some, "the parameters of '" + options_.path + "'"),
+      reduction_(parameters_, options_.reduced, options_.scale, groups_.all, groups_.sum,
+                 "the gradients of '" + options_.path + "'") {}
 
 void Unit::MakeWhole(Direction direction) {
   const at::NoGradGuard no_grad;
   if (users_ == 0) {
-    // What an earlier forward left serves its backward alone: an optimizer may have changed the pieces since.
-    if (!filled_ || direction == Direction::kForward) Gather(direction);
+    gathered_.Fill(direction);
     pieces_.clear();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       pieces_.push_back(parameters_[i].tensor.variable_data());
-      parameters_[i].tensor.set_data(whole_[i]);
+      parameters_[i].tensor.set_data(gathered_.at(i));
     }
   }
   ++users_;
 }
 
-void Unit::Release(bool keep) {
+void Unit::Release(After after) {
   if (--users_ > 0) return;
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -110,12 +48,17 @@ void Unit::Release(bool keep) {
     parameters_[i].tensor.set_data(pieces_[i]);
   }
   pieces_.clear();
-  if (!keep) Free();
+  if (after == After::kFree) gathered_.Free();
+  if (after == After::kKeepSome) gathered_.KeepSome();
 }
 
 std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
   auto use = std::make_shared<Use>();
   MakeWhole(Direction::kForward);
+  use->place = groups_.order->Visit(shared_from_this());
+  for (const std::shared_ptr<Unit>& next : groups_.order->AheadInForward(use->place)) {
+    next->GatherAhead(Direction::kForward);
+  }
   if (!at::GradMode::is_enabled()) return use;
   MarkInputs(shared_from_this(), use, arguments);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -150,19 +93,47 @@ void Unit::Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> re
     });
   }
   use->left = true;
-  Release(backward_may_follow && !options_.reshard);
+  if (backward_may_follow) groups_.order->ExpectBackward(use->place);
+  Release(!backward_may_follow ? After::kFree : options_.reshard ? After::kKeepSome : After::kKeep);
 }
 
 void Unit::Abandon(const std::shared_ptr<Use>& use) {
   if (use->left) return;
   use->left = true;
-  Release(false);
+  Release(After::kFree);
+}
+
+void Unit::Open() { MakeWhole(Direction::kForward); }
+
+void Unit::Close(bool write_back) {
+  Check(users_ > 0, "the end of an opening that was not there");
+  if (write_back) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const int64_t rows = pieces_[i].size(0);
+      const int64_t chunk = (parameters_[i].shape[0] + groups_.all->size() - 1) / groups_.all->size();
+      if (rows > 0) pieces_[i].copy_(gathered_.at(i).narrow(0, groups_.all->rank() * chunk, rows));
+    }
+  }
+  Release(After::kFree);
+}
+
+void Unit::GatherAhead(Direction direction) {
+  const at::NoGradGuard no_grad;
+  if (users_ == 0) gathered_.Start(direction);
+}
+
+void Unit::DropAhead() {
+  if (users_ == 0) gathered_.Drop();
 }
 
 void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
   if (use->open) return;
-  end_->Schedule();
+  groups_.end->Schedule();
   MakeWhole(Direction::kBackward);
+  for (const std::shared_ptr<Unit>& next : groups_.order->AheadInBackward(*this, use->place)) {
+    next->GatherAhead(Direction::kBackward);
+  }
   // What autograd saved of a whole parameter it only gives out while that is no leaf.
   Attach(use);
   use->open = true;
@@ -175,18 +146,20 @@ void Unit::Collect(Use& use, std::span<const at::Tensor> gradients) {
   const at::NoGradGuard no_grad;
   for (size_t k = 0; k < use.trainable.size(); ++k) {
     if (!gradients[k].defined()) continue;
-    at::Tensor& held = use.gradients[use.trainable[k]];
-    held = held.defined() ? held + gradients[k] : gradients[k].detach();
+    const size_t i = use.trainable[k];
+    at::Tensor& held = use.gradients[i];
+    const at::Tensor gradient = gradients[k].detach();
+    held = held.defined() ? reduction_.InSumDType(i, held) + gradient : gradient;
   }
 }
 
-void Unit::Close(Use& use) {
+void Unit::CloseBackward(Use& use) {
   if (!use.open) return;
   use.open = false;
   std::erase_if(open_, [&](const std::shared_ptr<Use>& open) { return open.get() == &use; });
   std::vector<at::Tensor> gradients = std::move(use.gradients);
   use.gradients.clear();
-  Release(false);
+  Release(!sync_ && options_.keep_unsynced ? After::kKeep : After::kFree);
   if (use.trainable.empty()) return;
   const at::NoGradGuard no_grad;
   if (!waiting_.empty()) {
@@ -196,73 +169,36 @@ void Unit::Close(Use& use) {
     }
     waiting_.clear();
   }
-  if (sync_) {
-    ReduceGradients(std::move(gradients));
-  } else {
-    waiting_ = std::move(gradients);
+  if (sync_ || options_.accumulate_pieces) {
+    groups_.order->MakeRoomForReduction();
+    reduction_.Start(std::move(gradients));
+    groups_.order->Reducing(shared_from_this());
+    return;
   }
-}
-
-void Unit::ReduceGradients(std::vector<at::Tensor> gradients) {
-  const int64_t n = group_->size();
-  for (const Flat& flat : flats_) {
-    std::vector<at::Tensor> whole;
-    std::vector<float> has;
-    bool trains = false;
-    for (size_t i : flat.members) {
-      trains |= parameters_[i].tensor.requires_grad();
-      has.push_back(gradients[i].defined() ? 1.0F : 0.0F);
-      whole.push_back(std::move(gradients[i]));
-    }
-    if (!trains) continue;
-    at::Tensor all =
-        at::zeros({n * flat.pieces.block()}, parameters_[flat.members.front()].tensor.options().requires_grad(false));
-    flat.pieces.PackWhole(whole, all);
-    whole.clear();
-    const at::Tensor flags = at::tensor(has).to(all.options());
-    for (int64_t r = 0; r < n; ++r) {
-      flat.pieces.ExtraIn(all.narrow(0, r * flat.pieces.block(), flat.pieces.block())).copy_(flags);
-    }
-    const int64_t elements = flat.pieces.elements();
-    const CollectiveUse use = {Direction::kBackward, &reduce_label_, {&elements, 1}, elements * all.element_size(), -1};
-    at::Tensor block = group_->ReduceScatter(all, use);
-    all = at::Tensor();
-    const at::Tensor any = flat.pieces.ExtraIn(block).to(at::kCPU, at::kFloat).clone();
-    if (options_.scale != 1) block.mul_(options_.scale);
-    for (size_t k = 0; k < flat.members.size(); ++k) {
-      const at::Tensor& parameter = parameters_[flat.members[k]].tensor;
-      if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
-      // No view as autograd sees it: optimizers detach gradients in place.
-      const at::Tensor piece = flat.pieces.PieceIn(block, k, group_->rank()).variable_data();
-      if (sum_->Sums(parameter)) {
-        sum_->Hand(parameter, piece);
-        continue;
-      }
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (gradient.defined()) {
-        gradient.add_(piece);
-      } else {
-        gradient = piece;
-      }
-    }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].defined()) gradients[i] = reduction_.InSumDType(i, gradients[i]);
   }
+  waiting_ = std::move(gradients);
 }
 
 void Unit::EndBackward() {
   while (!open_.empty()) {
     const std::shared_ptr<Use> use = open_.front();
-    Close(*use);
+    CloseBackward(*use);
   }
 }
 
 void Unit::Reset() {
   for (const std::shared_ptr<Use>& use : open_) use->open = false;
+  const bool interrupted = !open_.empty() || users_ > 0;
   open_.clear();
   if (users_ > 0) {
     users_ = 1;
-    Release(false);
+    Release(After::kFree);
   }
-  if (filled_) Free();
+  if (interrupted) gathered_.Free();
+  gathered_.Drop();
+  reduction_.Drop();
 }
 
 }  // namespace moonshard

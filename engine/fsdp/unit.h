@@ -5,13 +5,14 @@
 // wants it. While it is whole it is the output of a node of autograd's graph (unit_graph.h), so gradients of the whole
 // never reach its .grad: the node collects them, and what ends in .grad is the piece's.
 //
-//   Enter      gather; forward runs on the whole parameters
+//   Enter      gather, unless an earlier unit has (unit_order.h); forward runs on the whole parameters
 //   Leave      back to pieces (unless the unit keeps what it gathered for the backward)
 //   ~ backward through an output: gather again; gradients are collected
-//   ~ the gradient of the inputs is there, or the backward ends: back to pieces, reduce-scatter, .grad
+//   ~ the gradient of the inputs is there, or the backward ends: back to pieces, a reduce-scatter begins; when the next
+//     unit's begins, or the backward ends, .grad has it
 //
 // A module may be called several times before a backward, in the middle of another's backward (recomputation), under
-// no_grad, and end with an exception. Gradients are those of the mean (or sum) over the axis, accumulated in .grad as
+// no_grad, and end with an exception. Whole parameters may have another dtype than the pieces (precision). Gradients are those of the mean (or sum) over the axis, accumulated in .grad as
 // autograd does; a parameter that no rank used gets none. Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020),
 // PyTorch's fully_shard.
 // Stage before: compile (ShardedUnit). Stage after: apply, which puts a UnitBoundary around the module's calls.
@@ -26,22 +27,31 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/collective/axis_group.h"
-#include "engine/fsdp/flat_pieces.h"
+#include "engine/fsdp/whole_parameters.h"
+#include "engine/fsdp/gradient_reduction.h"
+#include "engine/fsdp/unit_order.h"
 #include "engine/layout/backward_end.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/nn/boundary.h"
 
 namespace moonshard {
 
-struct UnitParameter {
-  at::Tensor tensor;           // the registered one, a leaf that holds this rank's rows
-  std::vector<int64_t> shape;  // of what is gathered
+struct UnitOptions {
+  std::string path;                      // of the module, for errors and labels
+  bool reshard = true;                   // back to pieces after a forward whose backward may follow
+  bool keep_unsynced = false;            // stay whole after a backward without sync: the same values serve the next one
+  bool accumulate_pieces = false;        // gradients without sync are summed at once, and wait in pieces
+  double scale = 1;                      // of the summed gradients
+  std::vector<c10::ScalarType> reduced;  // by parameter: the dtype in which its gradients are summed
 };
 
-struct UnitOptions {
-  std::string path;     // of the module, for errors and labels
-  bool reshard = true;  // back to pieces after a forward whose backward may follow
-  double scale = 1;     // of the summed gradients
+// What the units of a model share.
+struct UnitGroups {
+  std::shared_ptr<AxisGroup> all;   // over which parameters lie in pieces
+  std::shared_ptr<AxisGroup> some;  // to which they go back after a forward; null: to all
+  std::shared_ptr<UnitOrder> order;
+  std::shared_ptr<BackwardEnd> end;
+  std::shared_ptr<GradientSum> sum;
 };
 
 class Unit : public std::enable_shared_from_this<Unit> {
@@ -49,9 +59,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   // One call: from Enter to the end of its backward.
   struct Use;
 
-  // `sum` gets the pieces' gradients of those parameters that it sums over further axes.
-  Unit(std::vector<UnitParameter> parameters, UnitOptions options, std::shared_ptr<AxisGroup> group,
-       std::shared_ptr<BackwardEnd> end, std::shared_ptr<GradientSum> sum);
+  // `groups.sum` gets the pieces' gradients of those parameters that it sums over further axes.
+  Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups);
 
   // Makes the parameters whole: collective unless they are. Replaces tensors that need a gradient by ones that tell when
   // it is there. Every Enter is followed by one Leave or Abandon.
@@ -60,51 +69,49 @@ class Unit : public std::enable_shared_from_this<Unit> {
   // The call ended by an exception.
   void Abandon(const std::shared_ptr<Use>& use);
 
+  // Whole outside of any call, until Close: for reading, or for writing what pieces are then cut from. Collective.
+  void Open();
+  // `write_back`: this rank's rows of what is whole become its piece.
+  void Close(bool write_back);
+
   // Ends the backwards that are open: back to pieces, gradients to .grad. Collective.
   void EndBackward();
-  // Forgets calls and backwards that an exception ended, and what was gathered.
+  // What EndBackward leaves under way.
+  void FinishReduction() { reduction_.Finish(); }
+  // Forgets calls and backwards that an exception ended, and what was gathered for them.
   void Reset();
-  // false: gradients wait, whole, for a backward under true, which brings all to .grad.
+  // Begins to gather before the next call or backward, unless one is under way. Collective.
+  void GatherAhead(Direction direction);
+  // Lets go of what was gathered ahead and not used.
+  void DropAhead();
+  // false: gradients wait for a backward under true, which brings all to .grad.
   void SetGradientSync(bool sync) { sync_ = sync; }
 
   const std::string& path() const { return options_.path; }
   // Bytes that gathered parameters take now.
-  int64_t gathered_bytes() const;
+  int64_t gathered_bytes() const { return gathered_.bytes(); }
 
  private:
   friend class UnitNode;
   friend class UnitInputNode;
 
-  // Parameters of one dtype: one buffer a collective.
-  struct Flat {
-    std::vector<size_t> members;  // indices of parameters
-    FlatPieces pieces;            // the extra elements: one flag a parameter, whether any rank has a gradient
-  };
-
   void MakeWhole(Direction direction);
-  void Release(bool keep);
-  void Gather(Direction direction);
-  void Free();
+  enum class After : uint8_t { kFree, kKeepSome, kKeep };
+  void Release(After after);
   void Attach(const std::shared_ptr<Use>& use);
   void OpenBackward(const std::shared_ptr<Use>& use);
   void Collect(Use& use, std::span<const at::Tensor> gradients);
-  void Close(Use& use);
-  void ReduceGradients(std::vector<at::Tensor> gradients);
+  void CloseBackward(Use& use);
 
   std::vector<UnitParameter> parameters_;
-  std::vector<at::Tensor> whole_;   // of each parameter; without storage while it is not gathered
   std::vector<at::Tensor> pieces_;  // handles of the rows, while the parameters are whole
-  std::vector<Flat> flats_;
   UnitOptions options_;
-  std::shared_ptr<AxisGroup> group_;
-  std::shared_ptr<BackwardEnd> end_;
-  std::shared_ptr<GradientSum> sum_;
-  CollectiveLabel gather_label_;
-  CollectiveLabel reduce_label_;
+  UnitGroups groups_;
+  WholeParameters gathered_;
+  GradientReduction reduction_;
   std::vector<std::shared_ptr<Use>> open_;  // whose backward runs
   std::vector<at::Tensor> waiting_;         // whole gradients of backwards without sync
   int users_ = 0;                           // calls and backwards that need the parameters whole now
-  bool filled_ = false;                     // whether whole_ has values
   bool sync_ = true;
 };
 

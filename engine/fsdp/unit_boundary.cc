@@ -9,31 +9,40 @@ namespace {
 
 class UnitCall final : public Boundary::Call {
  public:
-  UnitCall(std::shared_ptr<Unit> unit, std::shared_ptr<Unit::Use> use) : unit_(std::move(unit)), use_(std::move(use)) {}
+  UnitCall(std::shared_ptr<Unit> unit, UnitBoundary::Root* root) : unit_(std::move(unit)), root_(root) {
+    if (root_ == nullptr) return;
+    for (const std::shared_ptr<Unit>& of_root : root_->units) of_root->Reset();
+    root_->order->BeginForward();
+  }
   ~UnitCall() override {
     inner.reset();
-    unit_->Abandon(use_);
+    if (use) unit_->Abandon(use);
+    EndRoot();
   }
-  const std::shared_ptr<Unit::Use>& use() const { return use_; }
+  // The forward of the root is over: what was gathered ahead for units that did not come is let go.
+  void EndRoot() {
+    if (root_ == nullptr) return;
+    root_->order->EndForward();
+    for (const std::shared_ptr<Unit>& of_root : root_->units) of_root->DropAhead();
+    root_ = nullptr;
+  }
+  std::shared_ptr<Unit::Use> use;
   std::unique_ptr<Boundary::Call> inner;
 
  private:
   std::shared_ptr<Unit> unit_;
-  std::shared_ptr<Unit::Use> use_;
+  UnitBoundary::Root* root_;
 };
 
 }  // namespace
 
-UnitBoundary::UnitBoundary(std::shared_ptr<Unit> unit, std::shared_ptr<Boundary> inner,
-                           std::vector<std::shared_ptr<Unit>> all)
-    : unit_(std::move(unit)), inner_(std::move(inner)), all_(std::move(all)) {}
+UnitBoundary::UnitBoundary(std::shared_ptr<Unit> unit, std::shared_ptr<Boundary> inner, Root root)
+    : unit_(std::move(unit)), inner_(std::move(inner)), root_(std::move(root)) {}
 
 std::unique_ptr<Boundary::Call> UnitBoundary::Enter(std::span<const TensorSlot> arguments) {
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  if (!in_backward) {
-    for (const std::shared_ptr<Unit>& unit : all_) unit->Reset();
-  }
-  auto call = std::make_unique<UnitCall>(unit_, unit_->Enter(arguments));
+  auto call = std::make_unique<UnitCall>(unit_, root_.order && !in_backward ? &root_ : nullptr);
+  call->use = unit_->Enter(arguments);
   if (inner_) call->inner = inner_->Enter(arguments);
   return call;
 }
@@ -41,7 +50,8 @@ std::unique_ptr<Boundary::Call> UnitBoundary::Enter(std::span<const TensorSlot> 
 void UnitBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
   auto& own = static_cast<UnitCall&>(call);
   if (inner_) inner_->Leave(*own.inner, results);
-  unit_->Leave(own.use(), results);
+  unit_->Leave(own.use, results);
+  own.EndRoot();
 }
 
 }  // namespace moonshard

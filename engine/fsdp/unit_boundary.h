@@ -7,15 +7,22 @@
 #include <vector>
 
 #include "engine/fsdp/unit.h"
+#include "engine/fsdp/unit_order.h"
 #include "engine/nn/boundary.h"
 
 namespace moonshard {
 
 class UnitBoundary final : public Boundary {
  public:
-  // `inner` may be null. `all`: every unit of the model where this is the root's, which forgets, when a step begins, what
-  // one that an exception ended has left; else empty.
-  UnitBoundary(std::shared_ptr<Unit> unit, std::shared_ptr<Boundary> inner, std::vector<std::shared_ptr<Unit>> all);
+  // What the root's boundary knows besides: every unit of the model, which forget, when a step begins, what one that an
+  // exception ended has left, and their order.
+  struct Root {
+    std::vector<std::shared_ptr<Unit>> units;
+    std::shared_ptr<UnitOrder> order;
+  };
+
+  // `inner` may be null; `root`: of the root's unit.
+  UnitBoundary(std::shared_ptr<Unit> unit, std::shared_ptr<Boundary> inner, Root root = {});
   std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
   void Leave(Call& call, std::span<const TensorSlot> results) override;
   CallRunner* runner() override { return inner_ ? inner_->runner() : nullptr; }
@@ -23,7 +30,7 @@ class UnitBoundary final : public Boundary {
  private:
   std::shared_ptr<Unit> unit_;
   std::shared_ptr<Boundary> inner_;
-  std::vector<std::shared_ptr<Unit>> all_;
+  Root root_;
 };
 
 }  // namespace moonshard

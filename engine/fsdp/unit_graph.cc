@@ -22,7 +22,7 @@ UnitInputNode::UnitInputNode(std::weak_ptr<Unit> unit, std::shared_ptr<Unit::Use
     : Node(std::move(edges)), unit_(std::move(unit)), use_(std::move(use)) {}
 
 autograd::variable_list UnitInputNode::apply(autograd::variable_list&& gradients) {
-  if (const std::shared_ptr<Unit> unit = unit_.lock()) unit->Close(*use_);
+  if (const std::shared_ptr<Unit> unit = unit_.lock()) unit->CloseBackward(*use_);
   return std::move(gradients);
 }
 

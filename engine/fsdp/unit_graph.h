@@ -19,6 +19,7 @@ struct Unit::Use {
   std::weak_ptr<torch::autograd::Node> node;  // UnitNode; none where no parameter needs a gradient
   std::vector<size_t> trainable;              // parameters, in the order of the node's outputs
   std::vector<at::Tensor> gradients;          // by parameter, whole, of the backward that is open
+  int64_t place = -1;                         // in the order of the forward (unit_order.h)
   bool left = false;
   bool open = false;
 };

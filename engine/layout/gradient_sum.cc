@@ -118,7 +118,7 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
   }
   const auto count = static_cast<int64_t>(group_terms.size());
   flat.push_back(at::tensor(has).to(first.tensor.options()));
-  at::Tensor sum = at::cat(flat);
+  at::Tensor sum = at::cat(flat).to(group_terms.front()->group->device());  // what is offloaded lies in host memory
   flat.clear();
   const std::vector<int64_t> shape = sum.sizes().vec();
   const CollectiveUse use = {Direction::kBackward, &label, shape, sum.numel() * sum.element_size(), -1};

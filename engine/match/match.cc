@@ -165,14 +165,40 @@ class Matcher {
 
   void MatchSections() {
     const Plan& plan = *matched_.plan;
-    if (!plan.data_parallel && !plan.recompute) return;
+    if (!plan.data_parallel && plan.recompute.empty() && plan.kept_dtypes.empty()) return;
     const std::vector<std::string_view> paths = PathsAndParents();
     if (plan.data_parallel) {
       matched_.units = MatchSection(plan.data_parallel->wrap, "fsdp wraps", paths);
+      matched_.ignored = MatchSection(plan.data_parallel->ignored, "fsdp ignores", paths);
     }
-    if (plan.recompute) {
-      matched_.recomputed = MatchSection(plan.recompute->modules, "recompute names", paths);
+    std::vector<std::vector<std::string>> found;
+    for (const Recomputed& section : plan.recompute) {
+      found.push_back(MatchSection(section.modules, "recompute names", paths));
+      const std::vector<std::string> kept = MatchSection(section.keep_modules, "recompute keeps", paths);
+      matched_.kept_results.insert(matched_.kept_results.end(), kept.begin(), kept.end());
     }
+    matched_.recomputed = FirstSections(found);
+    SortOnce(matched_.kept_results);
+    found.clear();
+    for (const KeptDType& kept : plan.kept_dtypes) {
+      found.push_back(MatchSection({kept.modules}, "keep_dtype names", paths));
+    }
+    matched_.kept_dtypes = FirstSections(found);
+  }
+
+  static void SortOnce(std::vector<std::string>& paths) {
+    std::ranges::sort(paths);
+    paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  }
+
+  static std::vector<MatchedPlan::OfSection> FirstSections(const std::vector<std::vector<std::string>>& found) {
+    std::map<std::string, int32_t> first;
+    for (size_t i = 0; i < found.size(); ++i) {
+      for (const std::string& path : found[i]) first.try_emplace(path, static_cast<int32_t>(i));
+    }
+    std::vector<MatchedPlan::OfSection> out;
+    for (const auto& [path, section] : first) out.push_back({path, section});
+    return out;
   }
 
   // The paths that any of the patterns matches, sorted; `what` is done with them, for messages.
@@ -198,8 +224,7 @@ class Matcher {
       d.help = DidYouMean(module.pattern, classes);
       diagnostics_.push_back(std::move(d));
     }
-    std::ranges::sort(found);
-    found.erase(std::unique(found.begin(), found.end()), found.end());
+    SortOnce(found);
     return found;
   }
 

@@ -32,7 +32,14 @@ struct MatchedPlan {
   // Paths of the modules that the plan's fsdp wraps, sorted. On a tree from headers also of modules that own no parameter
   // and are not in it.
   std::vector<std::string> units;
-  std::vector<std::string> recomputed;  // the same for the plan's recompute
+  std::vector<std::string> ignored;  // the same for what fsdp ignores
+  struct OfSection {
+    std::string path;
+    int32_t section = 0;  // index into the plan's sections of this kind
+  };
+  std::vector<OfSection> recomputed;      // sorted by path; of several sections the first
+  std::vector<OfSection> kept_dtypes;     // the same
+  std::vector<std::string> kept_results;  // sorted: modules whose results recomputation keeps
 
   // The rule that claims one parameter by its path, or kNoRule.
   int32_t ParameterRuleOf(ParamRef parameter) const;

@@ -25,12 +25,6 @@ std::string ParamsText(const std::map<std::string, Placement>& params) {
   return out + "}";
 }
 
-std::string PatternsText(const std::vector<ModulePattern>& modules) {
-  std::vector<std::string> patterns;
-  for (const ModulePattern& module : modules) patterns.push_back(module.pattern);
-  return Join(patterns, ", ");
-}
-
 // The placement under a parameter's name, or under "*".
 const Placement* Named(const std::map<std::string, Placement>& params, const std::string& parameter) {
   auto found = params.find(parameter);
@@ -89,17 +83,6 @@ std::string ToText(const Style& style) {
   return out;
 }
 
-std::string ToText(const Recomputed& section) { return "recompute [" + PatternsText(section.modules) + "]"; }
-
-std::string ToText(const DataParallel& section) {
-  std::string out = section.name();
-  if (section.shards) {
-    const char* const reshard[] = {"always", "never", "all_but_last"};
-    out += " wrap=[" + PatternsText(section.wrap) + "] reshard=" + reshard[static_cast<size_t>(section.reshard)];
-  }
-  return out + " gradients=" + (section.mean ? "mean" : "sum");
-}
-
 std::string Plan::ToText() const {
   std::string out = "plan " + name + " api=" + std::to_string(api) + "\n";
   for (const Rule& rule : rules) {
@@ -113,7 +96,11 @@ std::string Plan::ToText() const {
     out += "\n";
   }
   if (data_parallel) out += data_parallel->source.ToString() + ": " + moonshard::ToText(*data_parallel) + "\n";
-  if (recompute) out += recompute->source.ToString() + ": " + moonshard::ToText(*recompute) + "\n";
+  for (const Recomputed& section : recompute) out += section.source.ToString() + ": " + moonshard::ToText(section) + "\n";
+  if (precision) out += precision->source.ToString() + ": " + moonshard::ToText(*precision) + "\n";
+  for (const KeptDType& kept : kept_dtypes) {
+    out += kept.modules.source.ToString() + ": " + moonshard::ToText(kept) + "\n";
+  }
   if (fallback) out += fallback_source.ToString() + ": default " + moonshard::ToText(*fallback) + "\n";
   return out;
 }

@@ -10,6 +10,7 @@
 
 #include "engine/base/diagnostic.h"
 #include "engine/plan/layout.h"
+#include "engine/plan/sections.h"
 
 namespace moonshard {
 
@@ -69,12 +70,6 @@ struct KindStyle {
   bool operator==(const KindStyle&) const = default;
 };
 
-enum class PatternSyntax : uint8_t {
-  kGlob,
-  kRegex,
-  kNumbered,  // `*` is one number, everything else itself: a key of a Hugging Face plan
-};
-
 struct Rule {
   std::string pattern;
   PatternSyntax syntax = PatternSyntax::kGlob;
@@ -84,36 +79,6 @@ struct Rule {
   bool optional = false;  // may match nothing
   bool lenient = false;   // of a lenient plan: matching nothing is a warning
   int level = 0;          // 0: the plan itself; 1: the plan it extends; ... A lower level wins.
-  SourceSpan source;
-};
-
-// A pattern of modules that a section speaks of.
-struct ModulePattern {
-  std::string pattern;
-  PatternSyntax syntax = PatternSyntax::kGlob;
-  SourceSpan source;
-};
-
-// What `fsdp { ... }` or `ddp { ... }` says: how the ranks of the data-parallel axes, which work on different inputs,
-// share the parameters.
-struct DataParallel {
-  // When a unit's parameters go back to pieces after its forward. Those of the root stay whole until its backward.
-  enum class Reshard : uint8_t { kAlways, kNever, kAllButLast };
-
-  // fsdp: every parameter lies in pieces over dp_shard, cut along tensor dim 0 of what tp leaves to the rank, and is whole
-  // while its unit is used. ddp: parameters are whole on every rank of the axis.
-  bool shards = true;
-  std::vector<ModulePattern> wrap;  // of modules that are units; parameters that no unit holds are the root's
-  Reshard reshard = Reshard::kAllButLast;
-  bool mean = true;  // over the ranks of the axes; else the sum
-  SourceSpan source;
-
-  const char* name() const { return shards ? "fsdp" : "ddp"; }
-};
-
-// What `recompute { ... }` says: modules whose activations are not kept for the backward but made again in it.
-struct Recomputed {
-  std::vector<ModulePattern> modules;
   SourceSpan source;
 };
 
@@ -128,7 +93,10 @@ struct Plan {
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims
   SourceSpan fallback_source;
   std::optional<DataParallel> data_parallel;
-  std::optional<Recomputed> recompute;
+  // Sections in source order: of several that name a module the first counts.
+  std::vector<Recomputed> recompute;
+  std::optional<Precision> precision;
+  std::vector<KeptDType> kept_dtypes;
 
   // Rules one a line, with their lines: stable, for people and goldens.
   std::string ToText() const;
@@ -138,9 +106,5 @@ struct Plan {
 std::string ToText(const Route& route);
 // One line: name, parameters, inputs, outputs; equal texts mean equal styles.
 std::string ToText(const Style& style);
-// "fsdp wrap=[model.layers.*] reshard=all_but_last gradients=mean"
-std::string ToText(const DataParallel& section);
-// "recompute [model.layers.*.mlp]"
-std::string ToText(const Recomputed& section);
 
 }  // namespace moonshard

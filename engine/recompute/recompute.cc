@@ -29,8 +29,8 @@ namespace {
 class RecomputeNode final : public autograd::Node {
  public:
   RecomputeNode(CallRunner::Inside inside, const std::vector<at::Tensor>& inputs, RunState state,
-                autograd::edge_list&& edges)
-      : Node(std::move(edges)), inside_(std::move(inside)), state_(std::move(state)) {
+                std::shared_ptr<KeptResults> kept, autograd::edge_list&& edges)
+      : Node(std::move(edges)), inside_(std::move(inside)), state_(std::move(state)), kept_(std::move(kept)) {
     for (const at::Tensor& input : inputs) {
       needs_gradient_.push_back(input.defined() && input.requires_grad());
       saved_.emplace_back(input, /*is_output=*/false);
@@ -50,7 +50,7 @@ class RecomputeNode final : public autograd::Node {
     {
       const at::AutoGradMode with_gradients(true);
       const RunStateScope as_before(state_);
-      outputs = inside_(inputs);
+      outputs = RunAgain(inputs);
     }
     std::vector<at::Tensor> roots;
     std::vector<at::Tensor> of_roots;
@@ -76,6 +76,7 @@ class RecomputeNode final : public autograd::Node {
   void release_variables() override {
     saved_.clear();
     inside_ = nullptr;
+    if (kept_) kept_->Forget();
   }
   std::string name() const override { return "RecomputeNode"; }
 
@@ -84,8 +85,16 @@ class RecomputeNode final : public autograd::Node {
   }
 
  private:
+  std::vector<at::Tensor> RunAgain(const std::vector<at::Tensor>& inputs) {
+    if (!kept_) return inside_(inputs);
+    KeptResults::Replayer replayer(*kept_);
+    const OperatorScope scope(replayer);
+    return inside_(inputs);
+  }
+
   CallRunner::Inside inside_;
   RunState state_;
+  std::shared_ptr<KeptResults> kept_;  // none: everything is made again
   std::vector<autograd::SavedVariable> saved_;
   std::vector<bool> needs_gradient_;
 };
@@ -94,19 +103,27 @@ class EmptyCall final : public Boundary::Call {};
 
 }  // namespace
 
-std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs) {
+std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs,
+                                  const std::optional<KeptResults::Policy>& policy) {
   if (!at::GradMode::is_enabled()) return inside(std::move(inputs));
   RunState state = RunState::Now(inputs);
   autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
     edges.push_back(input.defined() && input.requires_grad() ? autograd::impl::gradient_edge(input) : autograd::Edge());
   }
+  const std::shared_ptr<KeptResults> kept = policy ? std::make_shared<KeptResults>(*policy) : nullptr;
   const auto node = std::shared_ptr<RecomputeNode>(
-      new RecomputeNode(inside, inputs, std::move(state), std::move(edges)), autograd::deleteNode);
+      new RecomputeNode(inside, inputs, std::move(state), kept, std::move(edges)), autograd::deleteNode);
   std::vector<at::Tensor> outputs;
   {
     const at::NoGradGuard no_grad;
-    outputs = inside(inputs);
+    if (kept) {
+      KeptResults::Recorder recorder(*kept);
+      const OperatorScope scope(recorder);
+      outputs = inside(inputs);
+    } else {
+      outputs = inside(inputs);
+    }
     // What came in and goes out again has a history of its own already.
     for (at::Tensor& output : outputs) {
       for (const at::Tensor& input : inputs) {

@@ -40,10 +40,15 @@ struct Setup {
   DataParallel::Reshard reshard = DataParallel::Reshard::kAllButLast;
   bool wrap = true;
   bool mean = true;
+  int64_t ranks = 0;  // to reshard to
+  int64_t prefetch = 1;
+  bool accumulate_pieces = false;
+  bool ignore = false;  // the second layer
   std::string Name() const {
-    const char* const how[] = {"always", "never", "all but last"};
+    const char* const how[] = {"always", "never", "all but last", "some"};
     return mesh + (shards ? std::string(" fsdp, reshard ") + how[static_cast<size_t>(reshard)] : " ddp") +
-           (wrap ? "" : ", one unit") + (mean ? "" : ", sum");
+           (wrap ? "" : ", one unit") + (mean ? "" : ", sum") + (prefetch == 1 ? "" : prefetch == 0 ? ", none ahead" : ", two ahead") +
+           (accumulate_pieces ? ", pieces wait" : "") + (ignore ? ", one ignored" : "");
   }
 };
 
@@ -54,6 +59,10 @@ Plan PlanOf(const Setup& setup) {
   if (setup.wrap) section.wrap = {{"layer_*"}};
   section.reshard = setup.reshard;
   section.mean = setup.mean;
+  section.reshard_ranks = setup.ranks;
+  section.prefetch_forward = section.prefetch_backward = setup.prefetch;
+  section.accumulate_pieces = setup.accumulate_pieces;
+  if (setup.ignore) section.ignored = {{"layer_1"}};
   plan.data_parallel = section;
   return plan;
 }
@@ -121,6 +130,11 @@ std::vector<Setup> Setups() {
       {"dp_replicate=2,dp_shard=2", false},
       {"dp=2,tp=2", false},
       {"tp=2"},
+      {.mesh = "dp=2", .reshard = R::kAlways, .prefetch = 0},
+      {.mesh = "dp=3", .reshard = R::kAlways, .prefetch = 2},
+      {.mesh = "dp=4", .reshard = R::kSome, .ranks = 2},
+      {.mesh = "dp_replicate=2,dp_shard=2", .reshard = R::kNever, .accumulate_pieces = true},
+      {.mesh = "dp=2,tp=2", .ignore = true},
   };
 }
 

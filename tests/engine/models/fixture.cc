@@ -15,6 +15,7 @@ at::ScalarType TorchType(DType dtype) {
   switch (dtype) {
     case DType::kF32: return at::kFloat;
     case DType::kBF16: return at::kBFloat16;
+    case DType::kF64: return at::kDouble;
     case DType::kI64: return at::kLong;
     default: throw std::runtime_error(std::string("no fixture has dtype ") + ToString(dtype));
   }

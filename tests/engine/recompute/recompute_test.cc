@@ -30,8 +30,8 @@ Plan PlanOf(const std::vector<std::string>& recomputed) {
   Plan plan = NetRules();
   plan.data_parallel.emplace().wrap = {{"layer_*"}};
   if (!recomputed.empty()) {
-    plan.recompute.emplace();
-    for (const std::string& pattern : recomputed) plan.recompute->modules.push_back({pattern});
+    plan.recompute.emplace_back();
+    for (const std::string& pattern : recomputed) plan.recompute.back().modules.push_back({pattern});
   }
   return plan;
 }
@@ -177,7 +177,7 @@ TEST_CASE("a module that cannot be run again is said before anything changes") {
     const auto root = std::make_shared<torch::nn::Module>();
     root->register_module("odd", NoTensor());
     Plan plan;
-    plan.recompute.emplace().modules = {{"odd"}};
+    plan.recompute.emplace_back().modules = {{"odd"}};
     ParallelizeModule(*root, plan, mesh);
   });
   REQUIRE(failures.size() == 1);

@@ -1,0 +1,211 @@
+-- strategies.lua: how a model is trained, as sections for plan{}: what fsdp wraps, in which dtypes, what is recomputed.
+-- `chosen` takes the strategy of the model's class; each may be called by itself and takes the same options.
+--
+--   local strategies <const> = require "strategies"
+--   return plan { extends "llama", strategies.chosen { precision = true, recompute = "selective" } }
+
+---@class strategies
+local strategies = {}
+
+---@class strategy_options
+---@field layers?    string          pattern of the layers; where it is not said, by the strategy
+---@field reshard?   boolean|string|integer  as of fsdp
+---@field prefetch?  integer|table   as of fsdp
+---@field offload?   boolean         as of fsdp
+---@field precision? boolean         parameters stored in float32 are used in bfloat16, gradients summed in float32
+---@field recompute? string|false    "layers", "parts" or "selective" (see strategies.recompute); false: none
+---@field towers?    string          of frozen towers: "root", "layers" or "whole" (see strategies.frozen_towers)
+
+local kOptions <const> = {
+  layers = "string", reshard = "any", prefetch = "any", offload = "boolean", precision = "boolean", recompute = "any",
+  towers = "string",
+}
+
+-- The first of the names that a module at this pattern has, as a pattern; nil where none is there.
+local function first(layers, names)
+  for _, name in ipairs(names) do
+    if model:has(layers .. "." .. name) then return layers .. "." .. name end
+  end
+  return nil
+end
+
+-- Whether layers read keys and values that an earlier layer made: such a layer cannot be run again by itself.
+local function shares_keys()
+  local text <const> = config:get("text_config", config)
+  return text:get("num_kv_shared_layers", 0) > 0
+end
+
+-- What is recomputed: "layers" whole; "parts", each by itself: mlp, attention and the two norms of a layer; "selective":
+-- layers whole, but the results of attention and of every second matrix product are kept. Where layers share keys and
+-- values attention is left out, and parts stand in for the others.
+---@param layers string
+---@param how string
+---@return table  for plan{}
+function strategies.recompute(layers, how)
+  assert(how == "layers" or how == "parts" or how == "selective",
+         "recompute = '" .. tostring(how) .. "': it is one of 'layers', 'parts', 'selective'")
+  local shared <const> = shares_keys()
+  if how == "layers" and not shared then return { recompute { layers } } end
+  if how == "selective" and not shared then
+    return { recompute { layers, keep = { "attention", "every_second_matmul" } } }
+  end
+  return {
+    recompute {
+      first(layers, { "mlp", "feed_forward", "ffn" }),
+      not shared and first(layers, { "self_attn", "attention", "attn", "linear_attn" }),
+      first(layers, { "input_layernorm", "attention_norm", "layer_norm1", "norm1" }),
+      first(layers, { "post_attention_layernorm", "ffn_norm", "layer_norm2", "norm2" }),
+      first(layers, { "mlp_moe_gen" }),
+      first(layers, { "input_layernorm_moe_gen" }),
+      first(layers, { "post_attention_layernorm_moe_gen" }),
+    },
+  }
+end
+
+-- Towers of models for text and something else, which are mostly frozen. "root": they stay in the root's unit and are
+-- whole from its forward to the end of its backward; "layers": each of their layers is a unit; "whole": no unit's, every
+-- rank holds all of them.
+---@param how string
+---@return { wrap: string[], ignore: string[] }
+function strategies.frozen_towers(how)
+  assert(how == "root" or how == "layers" or how == "whole",
+         "towers = '" .. tostring(how) .. "': it is one of 'root', 'layers', 'whole'")
+  local names <const> = {
+    "visual", "vision", "vision_tower", "vision_model", "vit_model", "image_encoder", "vision_encoder", "audio_tower",
+    "audio_encoder", "audio_model", "embed_vision", "embed_audio", "mm_projector", "aligner", "multi_modal_projector",
+  }
+  local towers <const> = { wrap = {}, ignore = {} }
+  for _, name in ipairs(names) do
+    for _, prefix in ipairs { "", "model." } do
+      local path <const> = prefix .. name
+      if how == "whole" and model:has(path) then table.insert(towers.ignore, path) end
+      for _, list in ipairs { "layers", "blocks", "encoder.layers", "encoder.layer" } do
+        local layers <const> = path .. "." .. list .. ".*"
+        if how == "layers" and model:has(layers) then table.insert(towers.wrap, layers) end
+      end
+    end
+  end
+  return towers
+end
+
+-- The sections that the options say. `outputs`: dtype of the model's outputs under precision.
+local function sections(o, layers, outputs)
+  local towers <const> = strategies.frozen_towers(o.towers or "root")
+  local reshard = o.reshard
+  if reshard == nil then reshard = "all_but_last" end
+  return {
+    fsdp {
+      wrap = { layers, table.unpack(towers.wrap) },
+      ignore = towers.ignore,
+      reshard = reshard,
+      prefetch = o.prefetch,
+      offload = o.offload,
+    },
+    o.precision and precision { parameters = "bfloat16", reduce = "float32", outputs = outputs or "float32" },
+    o.recompute and strategies.recompute(layers, o.recompute),
+  }
+end
+
+-- The list of layers that the model has.
+local function layers_of(o)
+  if o.layers then return o.layers end
+  for _, layers in ipairs { "model.layers.*", "model.language_model.layers.*", "language_model.model.layers.*",
+                            "backbone.layers.*", "transformer.h.*" } do
+    if model:has(layers) then return layers end
+  end
+  error "no list of layers is known for this model: say it, layers = \"model.layers.*\""
+end
+
+---@param o? strategy_options
+---@return table  for plan{}
+function strategies.default(o)
+  o = takes("default", o, kOptions)
+  return sections(o, layers_of(o))
+end
+
+-- Attention layers are kept as they are: what is recomputed are the layers that are an mlp or a Mamba block.
+---@param o? strategy_options
+---@return table
+function strategies.nemotron_h(o)
+  o = takes("nemotron_h", o, kOptions)
+  local layers <const> = o.layers or (model:has("backbone.layers.*") and "backbone.layers.*" or "model.layers.*")
+  local again <const> = {}
+  for _, part in ipairs { "conv1d", "up_proj" } do
+    for _, path in ipairs(model:find(layers .. ".mixer." .. part)) do
+      table.insert(again, (string.gsub(path, "%.mixer%.[^.]+$", "")))
+    end
+  end
+  return {
+    sections({ reshard = o.reshard, prefetch = o.prefetch, offload = o.offload, precision = o.precision }, layers),
+    o.recompute and recompute(again),
+  }
+end
+
+-- What the checkpoint holds apart in float32 is computed in it.
+---@param o? strategy_options
+---@return table
+function strategies.qwen3_5(o)
+  o = takes("qwen3_5", o, kOptions)
+  return { sections(o, layers_of(o)), o.precision and model:has("**._fp32_params") and keep_dtype("**._fp32_params", "float32") }
+end
+
+-- Hyper-connections, the compressor and the head are computed in float32.
+---@param o? strategy_options
+---@return table
+function strategies.deepseek_v4(o)
+  o = takes("deepseek_v4", o, kOptions)
+  local kept <const> = {}
+  for _, name in ipairs { "**.attn_hc", "**.ffn_hc", "**.hc_head", "lm_head", "**.self_attn.compressor.{wkv,wgate}",
+                          "**.self_attn.indexer.compressor.{wkv,wgate}" } do
+    if o.precision and model:has(name) then table.insert(kept, keep_dtype(name, "float32")) end
+  end
+  return { sections(o, layers_of(o)), kept }
+end
+
+-- Wan's transformer.
+---@param o? strategy_options
+---@return table
+function strategies.wan(o)
+  o = takes("wan", o, kOptions)
+  return sections(o, o.layers or "blocks.*")
+end
+
+-- HunyuanVideo: recomputed unless that is switched off, and what it gives stays in bfloat16.
+---@param o? strategy_options
+---@return table
+function strategies.hunyuan(o)
+  o = takes("hunyuan", o, kOptions)
+  local how = o.recompute
+  if how == nil then how = "layers" end
+  return sections({ reshard = o.reshard, prefetch = o.prefetch, offload = o.offload, precision = o.precision, recompute = how },
+                  o.layers or "transformer_blocks.*", "bfloat16")
+end
+
+-- BAGEL: the layers of both of its lists.
+---@param o? strategy_options
+---@return table
+function strategies.bagel(o)
+  o = takes("bagel", o, kOptions)
+  return sections(o, o.layers or "language_model.model.layers.*")
+end
+
+local kChosen <const> = {
+  NemotronHForCausalLM = "nemotron_h",
+  Qwen3_5ForCausalLM = "qwen3_5",
+  Qwen3_5ForConditionalGeneration = "qwen3_5",
+  DeepseekV4ForCausalLM = "deepseek_v4",
+  WanTransformer3DModel = "wan",
+  HunyuanVideo15Transformer3DModel = "hunyuan",
+  BagelForUnifiedMultimodal = "bagel",
+}
+
+-- The strategy of the model's class; default where it has none of its own.
+---@param o? strategy_options
+---@return table  for plan{}
+function strategies.chosen(o)
+  local classes <const> = config:get("architectures", {})
+  local class <const> = classes[1] or config:get("_class_name", "")
+  return strategies[kChosen[class] or "default"](o)
+end
+
+return strategies
