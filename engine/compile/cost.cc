@@ -204,6 +204,8 @@ PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens
       const Parameter& parameter = plan.tree->At({m, p});
       totals.bytes_per_rank += bytes[p];
       if (parameter.is_buffer) continue;
+      totals.gradient_bytes += bytes[p];
+      totals.optimizer_bytes += 2 * bytes[p];
       const int64_t elements = parameter.elements();
       totals.params += elements;
       (IsSharded(steps.params[p], plan.mesh) ? totals.sharded_params : totals.replicated_params) += elements;

@@ -15,6 +15,8 @@ struct PlanTotals {
   int64_t sharded_params = 0;     // of those, elements of parameters that some axis shards
   int64_t replicated_params = 0;  // the others
   int64_t bytes_per_rank = 0;     // parameters and buffers that this rank stores
+  int64_t gradient_bytes = 0;     // of its parameters' gradients between backward and the optimizer's step
+  int64_t optimizer_bytes = 0;    // AdamW's two moments of its parameters
   CollectiveCounts collectives;   // one rank's, of one training step's forward and backward
 };
 

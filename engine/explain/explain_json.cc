@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/compile/local_shape.h"
+#include "engine/compile/unit_memory.h"
 #include "engine/explain/explain.h"
 
 namespace moonshard {
@@ -147,6 +148,9 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
                                    {"sharded_params", totals.sharded_params},
                                    {"replicated_params", totals.replicated_params},
                                    {"bytes_per_rank", totals.bytes_per_rank},
+                                   {"gradient_bytes", totals.gradient_bytes},
+                                   {"optimizer_bytes", totals.optimizer_bytes},
+                                   {"unit_peak_bytes", MemoryOfUnits(plan, options.rank).peak},
                                    {"collectives", ToJson(totals.collectives)}}},
       {"findings", std::move(findings)},
   };

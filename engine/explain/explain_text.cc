@@ -3,6 +3,7 @@
 
 #include "engine/base/text.h"
 #include "engine/compile/local_shape.h"
+#include "engine/compile/unit_memory.h"
 #include "engine/explain/explain.h"
 #include "engine/explain/fold.h"
 #include "engine/explain/words.h"
@@ -122,7 +123,12 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
   const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
   out += "\nparameters: " + std::to_string(totals.params) + " (" + std::to_string(totals.sharded_params) +
          " in sharded tensors, " + std::to_string(totals.replicated_params) + " in replicated ones)\n";
-  out += "this rank holds: " + BytesText(totals.bytes_per_rank) + "\ncollectives of one step" +
+  out += "this rank holds: " + BytesText(totals.bytes_per_rank) + "\n";
+  out += "in training also: " + BytesText(totals.gradient_bytes) + " of gradients, " +
+         BytesText(totals.optimizer_bytes) + " of AdamW's moments";
+  const UnitMemory units = MemoryOfUnits(plan, options.rank);
+  if (units.peak > 0) out += ", at most " + BytesText(units.peak) + " of parameters and gradients that are whole";
+  out += "\ncollectives of one step" +
          (options.tokens ? ", " + std::to_string(options.tokens->batch) + " x " +
                                std::to_string(options.tokens->sequence) + " tokens"
                          : ", one token a rank") +

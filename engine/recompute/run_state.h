@@ -14,6 +14,8 @@ class RunState {
  public:
   // As they are now; the generators of the CPU and of each device of `tensors`.
   static RunState Now(const std::vector<at::Tensor>& tensors);
+  // Makes them so.
+  void Restore() const;
 
  private:
   friend class RunStateScope;
@@ -30,8 +32,6 @@ class RunState {
   // As they are now, with the generators of these devices.
   explicit RunState(const std::vector<c10::Device>& devices);
   std::vector<c10::Device> devices() const;
-  // Makes them so.
-  void Restore() const;
 
   std::vector<Generator> generators_;
   std::vector<Autocast> autocast_;

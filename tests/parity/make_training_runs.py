@@ -18,6 +18,7 @@ import json
 import pathlib
 import sys
 import tempfile
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 HERE = pathlib.Path(__file__).parent
 STEPS, ROWS, TOKENS, KEPT = 10, 8, 9, 48
@@ -43,6 +45,11 @@ TP_PLAN = {
     "model.layers.*.mlp.down_proj": RowwiseParallel(),
     "lm_head": ColwiseParallel(output_layouts=Replicate()),
 }
+
+
+def norm_in_own_dtype(module, x):
+    """transformers' norm computes in float32 whatever the model's dtype: not what a run in float64 is for."""
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], module.weight, module.variance_epsilon)
 
 
 def whole(tensor):
@@ -61,8 +68,11 @@ def train(rank, store, axes, dtype, optimizer, out):
         world *= size
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", tuple(size for _, size in axes), mesh_dim_names=tuple(name for name, _ in axes))
-    model = LlamaForCausalLM.from_pretrained(HERE / "llama_gqa", dtype=dtype, attn_implementation="eager")
+    model = LlamaForCausalLM.from_pretrained(HERE / "llama_gqa", dtype=dtype, attn_implementation="sdpa")
     model.train()
+    for module in model.modules():
+        if isinstance(module, LlamaRMSNorm):
+            module.forward = partial(norm_in_own_dtype, module)
     if "tp" in mesh.mesh_dim_names:
         parallelize_module(model, mesh["tp"], TP_PLAN)
     data = mesh[tuple(name for name, _ in axes if name != "tp")]

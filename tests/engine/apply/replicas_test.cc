@@ -49,6 +49,14 @@ TEST_CASE("a replica that drifted is named with its rank, and broadcast mends it
           }
         }
         const Diagnostics found = FindDrift(model);
+        // Under HSDP the others hold other pieces, which nobody changed.
+        const bool shares = mesh.coordinate(MeshAxis::kDpShard) == mesh.shape().Coordinate(last, MeshAxis::kDpShard);
+        if (!ddp && mesh.shape().size(MeshAxis::kDpShard) > 1 && !shares) {
+          Expect(found.empty(), "equal replicas are not named");
+          BroadcastReplicas(model);
+          Expect(FindDrift(model).empty(), "nor after a broadcast");
+          return;
+        }
         Expect(found.size() == 1 && found[0].path == "layer_1.norm.weight", "one drift, by its path");
         Expect(found[0].declared.find("rank " + std::to_string(last)) != std::string::npos, found[0].declared);
         BroadcastReplicas(model);

@@ -1,0 +1,21 @@
+// UnitMemory: what units of fsdp take beside the pieces at the busiest moment of a step, found by going through the step as
+// fsdp does (fsdp/unit.h): gathered parameters, the buffers of their collectives, whole gradients on their way to pieces.
+// Stage before: compile. Stage after: explain.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/compile/compiled_plan.h"
+
+namespace moonshard {
+
+struct UnitMemory {
+  int64_t forward_peak = 0;  // bytes
+  int64_t peak = 0;          // of the whole step
+};
+
+// On rank `rank`, of a step that goes through the units in tree order, all parameters trained. The root's gradients are
+// counted from the start of the backward, whenever they come. `gloo`: its reduce-scatter works on a copy of what it gets.
+UnitMemory MemoryOfUnits(const CompiledPlan& plan, int64_t rank, bool gloo = false);
+
+}  // namespace moonshard

@@ -1,0 +1,78 @@
+// One rank of a training step of a small Llama (forward, loss, backward, AdamW), driven line by line by train_step.py,
+// which has PyTorch make the same step in turn. For each line on stdin: a step, its milliseconds on stdout.
+//   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; bench_train_step MESH HIDDEN     MESH: dp=2, tp=2
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "dsl/eval/load_plan.h"
+#include "engine/apply/parallelize.h"
+#include "engine/models/causal_lm.h"
+#include "tests/bench/timing.h"
+
+namespace moonshard::bench {
+namespace {
+
+constexpr int64_t kVocabulary = 4096;
+
+int Run(const std::string& mesh_text, int64_t hidden) {
+  at::set_num_threads(1);
+  const JsonValue config = JsonValue::Object{{"architectures", JsonValue::Array{"LlamaForCausalLM"}},
+                                             {"model_type", "llama"},
+                                             {"hidden_size", hidden},
+                                             {"intermediate_size", hidden * 11 / 4},
+                                             {"num_hidden_layers", 4},
+                                             {"num_attention_heads", 8},
+                                             {"num_key_value_heads", 4},
+                                             {"vocab_size", kVocabulary},
+                                             {"rms_norm_eps", 1e-6},
+                                             {"max_position_embeddings", 2048},
+                                             {"hidden_act", "silu"}};
+  DeviceMesh mesh = DeviceMesh::FromEnvironment(MeshShape::Parse(mesh_text).ValueOrThrow());
+  torch::manual_seed(0);
+  const CausalLm model = MakeCausalLm(config).ValueOrThrow();
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& p : model.module->parameters()) p.uniform_(-0.05, 0.05);
+  }
+  PlanInputs inputs;
+  inputs.config = config;
+  inputs.mesh = mesh.shape();
+  const auto applied = ParallelizeModule(*model.module, LoadPlanFile("llama", inputs).ValueOrThrow(), mesh);
+  std::vector<at::Tensor> parameters;
+  for (const LiveParameter& p : applied->parameters()) {
+    if (!p.is_buffer) parameters.push_back(p.tensor);
+  }
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-4));
+  const at::Tensor ids = torch::arange(2 * 128).remainder(kVocabulary).view({2, 128});
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    const double ms = MillisecondsOf([&] {
+      optimizer.zero_grad();
+      CausalLmLoss(model.forward(ids, std::nullopt, std::nullopt), ids).backward();
+      optimizer.step();
+    });
+    std::printf("%.4f\n", ms);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace moonshard::bench
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "bench_train_step MESH HIDDEN\n");
+    return 2;
+  }
+  return moonshard::bench::Run(argv[1], std::atoll(argv[2]));
+}
