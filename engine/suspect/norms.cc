@@ -31,6 +31,14 @@ bool SaysTokens(const ModuleSteps& steps) {
   return false;
 }
 
+// Whether projections stand right beside it: it then works within their block, on what they gathered, and not on the stream.
+bool WithinBlock(const Flow& flow, const Station& norm) {
+  const std::string_view parent = ParentOf(norm.path);
+  return InList(parent) && std::ranges::any_of(flow.stations(), [&](const Station& other) {
+           return other.matrix && ParentOf(other.path) == parent;
+         });
+}
+
 // How the modules of a block take and leave a stream of so many features.
 struct Stream {
   const Station* pieces = nullptr;  // one that has the sequence in pieces
@@ -63,7 +71,7 @@ void SuspectNorms(const Flow& flow, Diagnostics& diagnostics) {
   for (const Station& station : flow.stations()) {
     const ModuleSteps& steps = *station.steps;
     const int64_t size = NormSize(flow, station);
-    if (size < 0 || steps.rule < 0) continue;
+    if (size < 0 || steps.rule < 0 || WithinBlock(flow, station)) continue;
     const Stream stream = StreamOf(flow, station, size);
     const bool told = SaysTokens(steps);
     const bool leaves_pieces =

@@ -52,7 +52,8 @@ std::vector<Cut> CutsOf(const Flow& flow) {
   for (const Station& station : flow.stations()) {
     const ModuleSteps& steps = *station.steps;
     const int64_t saved = CutElements(flow, station);
-    if (saved == 0 || steps.lookup == Lookup::kMasked || station.embedding) continue;
+    // What stands outside of the layers, as a classifier's head does, runs once: its moves are not what a step waits for.
+    if (saved == 0 || !InList(station.path) || steps.lookup == Lookup::kMasked || station.embedding) continue;
     size_t index = out.size();
     const bool shares = !steps.inputs.empty() && shared[0][station.module].uses > 1;
     if (shares) {
