@@ -131,14 +131,6 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   check_app->add_flag("--strict", check.strict, "warnings count as errors");
   check_app->add_flag("--json", check_json, "the same as --format json");
 
-  ExplainFindingVerb explain_finding;
-  CLI::App* explain_finding_app = app.add_subcommand(
-      "explain-finding", "what a finding means, with an example and the cure; without a name, a list of all");
-  explain_finding_app->add_option("FINDING", explain_finding.finding, "MS0202, or its name: unmatched-rule");
-  CLI::Option* finding_json = explain_finding_app->add_flag("--json", explain_finding.json, "as JSON");
-  explain_finding_app->add_flag("--markdown", explain_finding.markdown, "as Markdown: one page")->excludes(finding_json);
-  AddColor(*explain_finding_app, say);
-
   EvalVerb eval;
   CLI::App* eval_app = app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
   AddModel(*eval_app, eval.model, plan_options);
@@ -202,6 +194,14 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")
       ->required();
   compare_app->add_option("--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
+
+  ExplainFindingVerb explain_finding;
+  CLI::App* explain_finding_app = app.add_subcommand(
+      "explain-finding", "what a finding means, with an example and the cure; without a name, a list of all");
+  explain_finding_app->add_option("FINDING", explain_finding.finding, "MS0202, or its name: unmatched-rule");
+  CLI::Option* finding_json = explain_finding_app->add_flag("--json", explain_finding.json, "as JSON");
+  explain_finding_app->add_flag("--markdown", explain_finding.markdown, "as Markdown: one page")->excludes(finding_json);
+  AddColor(*explain_finding_app, say);
 
   ReplVerb repl;
   CLI::App* repl_app = app.add_subcommand("repl", "the plan debugger: Lua and commands, typed or from a script");
