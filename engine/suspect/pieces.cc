@@ -84,10 +84,42 @@ Diagnostic AboutLonely(const Flow& flow, Finding finding, const Lonely& lonely, 
   return d;
 }
 
+// Of two siblings that are cut the same way: `other` has on its `facing` side just as many features as the station has on
+// the side that faces it, more than either has on its other side. Up and down of one block are such, both colwise or both
+// rowwise.
+bool Faces(const Station& station, const Station& other, bool station_makes) {
+  const ModuleSteps& a = *station.steps;
+  const ModuleSteps& b = *other.steps;
+  const int64_t from = station_makes ? a.out_features : b.out_features;
+  const int64_t to = station_makes ? b.in_features : a.in_features;
+  const int64_t outer = std::max(station_makes ? a.in_features : a.out_features, station_makes ? b.out_features : b.in_features);
+  return other.matrix && b.rule >= 0 && from == to && from > outer;
+}
+
+// Adds to `found` stations whose partner faces them, and is none. Not where another sibling is a partner.
+template <class Makes, class Partner>
+void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, bool station_makes,
+               std::map<std::string, Lonely>& found) {
+  for (const Station& station : flow.stations()) {
+    const std::string block(ParentOf(station.path));
+    if (!makes(station) || partner(station) || !InList(station.path) || found.contains(block)) continue;
+    const Station* facing = nullptr;
+    bool has_partner = false;
+    for (const Station& other : flow.stations()) {
+      if (&other == &station || ParentOf(other.path) != block) continue;
+      has_partner |= partner(other);
+      if (facing == nullptr && Faces(station, other, station_makes)) facing = &other;
+    }
+    if (facing != nullptr && !has_partner) found[block] = {{&station}, {facing}};
+  }
+}
+
 void SuspectNotTaken(const Flow& flow, Diagnostics& diagnostics) {
   const auto makes = [&](const Station& s) { return flow.LeavesPieces(s); };
   const auto takes = [&](const Station& s) { return flow.TakesPieces(s); };
-  for (const auto& [block, lonely] : LonelyOnes(flow, makes, takes, /*into_lists=*/true)) {
+  std::map<std::string, Lonely> found = LonelyOnes(flow, makes, takes, /*into_lists=*/true);
+  AddFacing(flow, makes, takes, /*station_makes=*/true, found);
+  for (const auto& [block, lonely] : found) {
     if (block.empty()) continue;  // a head: the loss takes its pieces
     const Station& first = *lonely.stations.front();
     Diagnostic d = AboutLonely(flow, Finding::kPiecesNotTaken, lonely, " leaves its features", " leave their features",
@@ -104,7 +136,9 @@ void SuspectNotMade(const Flow& flow, Diagnostics& diagnostics) {
   if (flow.AnyUnplacedMove([](const Layout&, const Layout& to) { return CutsFeatures(to); })) return;
   const auto makes = [&](const Station& s) { return flow.LeavesPieces(s); };
   const auto takes = [&](const Station& s) { return flow.TakesPieces(s); };
-  for (const auto& [block, lonely] : LonelyOnes(flow, takes, makes, /*into_lists=*/false)) {
+  std::map<std::string, Lonely> found = LonelyOnes(flow, takes, makes, /*into_lists=*/false);
+  AddFacing(flow, takes, makes, /*station_makes=*/false, found);
+  for (const auto& [block, lonely] : found) {
     const Station& first = *lonely.stations.front();
     Diagnostic d = AboutLonely(flow, Finding::kPiecesNotMade, lonely, " takes its features", " take their features",
                                " in pieces, and nothing in " + BlockName(flow, first, block) + " leaves pieces");

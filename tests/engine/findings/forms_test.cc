@@ -21,7 +21,7 @@ Diagnostics Hard() {
   first.help = "make one of them narrower";
   first.related.push_back({"plans/base.lua", 2, 0, 0, ""});
   Diagnostic second = MakeDiagnostic(Finding::kUnusedAxis, "nothing uses 'cp'");
-  Diagnostic third = MakeDiagnostic(Finding::kUnmatchedRule, "'ä' matches nothing", {"/tmp/ä.lua", 1, 10, 2, "at(\"äöü\", ä)"});
+  Diagnostic third = MakeDiagnostic(Finding::kUnmatchedRule, "'ä' matches nothing", {"/tmp/ä.lua", 1, 14, 2, "at(\"äöü\", ä)"});
   third.severity = Severity::kNote;
   return {first, second, third};
 }
@@ -73,7 +73,7 @@ TEST_CASE("GitHub's annotations: one line each, with what would end a property o
         "::two rules claim 'a, b': 100%25%0Aat: model.layers.0%0Adeclared: one%0Aand two%0Arequired: one%0A"
         "help: make one of them narrower%0Asee: plans/base.lua:2\n"
         "::warning title=MS0307 a mesh axis that nothing uses::nothing uses 'cp'\n"
-        "::notice file=/tmp/ä.lua,line=1,col=10,endColumn=12,title=MS0202 a rule that matches nothing"
+        "::notice file=/tmp/ä.lua,line=1,col=14,endColumn=16,title=MS0202 a rule that matches nothing"
         "::'ä' matches nothing\n");
   CHECK(WriteFindings({}, FindingForm::kGithub).empty());
 }
@@ -125,8 +125,10 @@ const std::map<std::string, Shape> kShapes = {
 
 void CheckShape(const JsonValue& value, const std::string& name) {
   INFO(name);
-  if (name == "string") return CHECK(value.is_string());
-  if (name == "integer") return CHECK((value.is_int() && value.AsInt() >= 0));
+  if (name == "string" || name == "integer") {
+    CHECK((name == "string" ? value.is_string() : value.is_int() && value.AsInt() >= 0));
+    return;
+  }
   if (name.starts_with("[]")) {
     REQUIRE(value.is_array());
     for (const JsonValue& element : value.AsArray()) CheckShape(element, name.substr(2));
@@ -187,8 +189,9 @@ TEST_CASE("SARIF's results point at rules, lines and modules") {
   const JsonValue& third = *results[2].Find("locations")->AsArray().at(0).Find("physicalLocation");
   CHECK(third.Find("artifactLocation")->Find("uri")->AsString() == "file:///tmp/%C3%A4.lua");
   CHECK(IsUriReference(third.Find("artifactLocation")->Find("uri")->AsString()));
-  // The tenth byte of the line is its seventh character.
-  CHECK(third.Find("region")->Find("startColumn")->AsInt() == 7);
+  // The 14th byte of the line begins its eleventh character, which has two.
+  CHECK(third.Find("region")->Find("startColumn")->AsInt() == 11);
+  CHECK(third.Find("region")->Find("endColumn")->AsInt() == 12);
 }
 
 }  // namespace

@@ -43,6 +43,13 @@ TEST_CASE("pieces want a partner in their block") {
         Raises{"MS0314 layers.0.down"});
   CHECK(Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", replicated {}))").empty());
   CHECK(Raised(kMlp, R"(at("layers.*.up", replicated {}), at("layers.*.down", rowwise { input = replicate }))").empty());
+  // Both cut the same way, which the numbers of their features give away, whatever else the layer holds.
+  const std::string rest = "layers.{0..1}.attn.q Linear weight:float32[64, 64]\nlayers.{0..1}.attn.o Linear weight:float32[64, 64]\n";
+  const std::string attn = R"(at("layers.*.attn.q", colwise {}), at("layers.*.attn.o", rowwise {}), )";
+  const std::string nested =
+      "layers.{0..1}.mlp.up Linear weight:float32[256, 64]\nlayers.{0..1}.mlp.down Linear weight:float32[64, 256]\n";
+  CHECK(Raised(nested + rest, attn + R"(at("layers.*.mlp.*", colwise {}))") == Raises{"MS0313 layers.0.mlp.up"});
+  CHECK(Raised(nested + rest, attn + R"(at("layers.*.mlp.*", rowwise {}))") == Raises{"MS0314 layers.0.mlp.down"});
   // On one rank nothing is in pieces.
   CHECK(Raised(kMlp, R"(at("layers.*.up", colwise {}), at("layers.*.down", replicated {}))", "tp=1").empty());
 }
@@ -118,7 +125,7 @@ TEST_CASE("large is 64 MiB, and what a rule says is said") {
   CHECK(Raised(tree, rules + "default(replicated())") == Raises{"MS0209 large.weight"});
   CHECK(Raised(tree, rules) == Raises{"MS0209 large.weight"});
   CHECK(Raised(tree, rules + R"(at("{small,large}", replicated()))").empty());
-  CHECK(Raised(tree, rules + R"(default(replicated()), fsdp { wrap = "layers.*" })", "tp=2,dp=2").empty());
+  CHECK(Raised(tree, rules + R"(default(replicated()), fsdp { wrap = "layers.*.up" })", "tp=2,dp=2").empty());
 }
 
 TEST_CASE("a cut pays from six multiplications an element") {
