@@ -66,7 +66,8 @@ class ProgressLine {
 };
 
 template <class Work>
-int Convert(const char* verb, const std::string& out, bool replace, bool json, const SayOptions& say, const Work& work) {
+int Convert(const char* verb, const std::string& out, bool replace, bool json, const SayOptions& say,
+            const Work& work) {
   // A limit on file sizes is an error of the write like a full disk, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
   ProgressLine line(verb);
@@ -106,7 +107,8 @@ int RunShard(const ShardVerb& verb) {
   }
   Say(found, verb.say);
   if (!plan) return kExitUsage;
-  if (verb.say.text() && !plan->plan->chosen.empty()) std::cerr << "plan " << plan->plan->name << ": " << plan->plan->chosen << "\n";
+  if (verb.say.text() && !plan->plan->chosen.empty())
+    std::cerr << "plan " << plan->plan->name << ": " << plan->plan->chosen << "\n";
   return Convert("shard", verb.out, verb.replace, verb.json, verb.say, [&](const ConvertOptions& options) {
     return ShardModel(folder->checkpoint, *plan, verb.out, options);
   });

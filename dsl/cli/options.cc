@@ -200,7 +200,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       "explain-finding", "what a finding means, with an example and the cure; without a name, a list of all");
   explain_finding_app->add_option("FINDING", explain_finding.finding, "MS0202, or its name: unmatched-rule");
   CLI::Option* finding_json = explain_finding_app->add_flag("--json", explain_finding.json, "as JSON");
-  explain_finding_app->add_flag("--markdown", explain_finding.markdown, "as Markdown: one page")->excludes(finding_json);
+  explain_finding_app->add_flag("--markdown", explain_finding.markdown, "as Markdown: one page")
+      ->excludes(finding_json);
   AddColor(*explain_finding_app, say);
 
   ReplVerb repl;

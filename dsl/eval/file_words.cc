@@ -67,8 +67,8 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
   }
   const auto known = AllNames();
   const bool word = std::ranges::any_of(known, [&](const NameInfo& info) { return info.name == name; });
-  std::string help = word ? "'" + name + "' is a word of the language, and needs no require"
-                          : DidYouMean(name, StdlibNames());
+  std::string help =
+      word ? "'" + name + "' is a word of the language, and needs no require" : DidYouMean(name, StdlibNames());
   if (!folder.empty())
     help += (help.empty() ? "" : "; ") + std::string("a file of the plan's own would be ") + folder + "/" + path;
   evaluation.state().Report(Finding::kModuleNotFound, "no module '" + name + "'", name, help);

@@ -12,11 +12,13 @@ struct ForeignName {
 };
 
 constexpr const char* kNil = "nil is Lua's word; config:get(name, default) takes a default";
-constexpr const char* kOutside = "a plan sees no files, no environment and no clock, so that it is the same on every rank";
+constexpr const char* kOutside =
+    "a plan sees no files, no environment and no clock, so that it is the same on every rank";
 constexpr const char* kNotHere = "a plan has no such part of Lua; dsl/README.md says what it has";
 constexpr const char* kHuggingFace =
     "a style of Hugging Face: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
-constexpr const char* kSameEverywhere = "a plan is the same on every rank, so it cannot see one; mesh.tp is an axis's size";
+constexpr const char* kSameEverywhere =
+    "a plan is the same on every rank, so it cannot see one; mesh.tp is an axis's size";
 
 constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"ColwiseParallel", "here it is colwise {}"},

@@ -31,7 +31,8 @@ std::string HelpForRaised(const std::string& message) {
   const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
   if (!message.starts_with("attempt to ")) return "";
   if (has("call a layout value")) return "a layout is not called; the style of what is whole is replicated {}";
-  if (has("call a nil value")) return "no function has this name; those of a module are local m <const> = require \"name\"";
+  if (has("call a nil value"))
+    return "no function has this name; those of a module are local m <const> = require \"name\"";
   if (has("nil value (field") && !has("call")) {
     return "a field that is absent or null is nil; config:get(\"name\", default) takes a default";
   }

@@ -76,7 +76,8 @@ std::string Excerpt(const SourceSpan& span, bool color) {
 }
 
 void AddLine(std::string& out, const char* label, const std::string& value, bool color) {
-  if (!value.empty()) out += "\n" + std::string(kIndent) + Painted(label + std::string(":"), kBold, color) + " " + value;
+  if (!value.empty())
+    out += "\n" + std::string(kIndent) + Painted(label + std::string(":"), kBold, color) + " " + value;
 }
 
 }  // namespace

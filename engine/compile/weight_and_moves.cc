@@ -15,6 +15,8 @@ struct Contradiction {
   std::string help;
 };
 
+// The last dim, whatever the tensor's rank. Another dim may be the last one too, where tokens are one dim: only what is no
+// shard at all is surely no piece of the features.
 bool CutsFeatures(const Layout& layout) { return layout.is_shard() && layout.dim == -1; }
 
 const Parameter* WeightOf(const ModuleTree::Signature& signature) {
@@ -42,18 +44,19 @@ std::optional<Contradiction> OfLinear(const Layout& cut, const Layout* used, con
       return Contradiction{weight + ", and an input that is used as " + used->ToString(),
                            "an input that is used whole: each rank computes its own output features from all of them",
                            "colwise {} says both"};
-    if (made != nullptr && !CutsFeatures(*made))
+    if (made != nullptr && !made->is_shard())
       return Contradiction{weight + ", and an output that is made as " + made->ToString(),
                            "an output that is made as shard(-1): each rank computes its own features",
                            "colwise {} says both; colwise { output = replicate } gathers them"};
   } else if (cut.is_shard() && cut.dim == 1) {
-    if (used != nullptr && !CutsFeatures(*used))
+    if (used != nullptr && !used->is_shard())
       return Contradiction{weight + ", and an input that is used as " + used->ToString(),
                            "an input that is used as shard(-1): each rank multiplies its own input features",
                            "rowwise {} says both; rowwise { input = replicate } cuts an input that is whole"};
     if (made != nullptr && made->kind != LayoutKind::kPartial)
       return Contradiction{weight + ", and an output that is made as " + made->ToString(),
-                           "an output that is made as partial: each rank computes a term of the sum", "rowwise {} says both"};
+                           "an output that is made as partial: each rank computes a term of the sum",
+                           "rowwise {} says both"};
   } else if (!cut.is_shard() && used != nullptr && CutsFeatures(*used)) {
     return Contradiction{"a whole weight, and an input that is used as " + used->ToString(),
                          "a weight that is cut as shard(1), or an input that is used whole", "rowwise {} says both"};
@@ -62,7 +65,7 @@ std::optional<Contradiction> OfLinear(const Layout& cut, const Layout* used, con
 }
 
 std::optional<Contradiction> OfVector(const Layout& cut, const Layout* used, const Layout* made) {
-  const bool whole_input = used != nullptr && !CutsFeatures(*used);
+  const bool whole_input = used != nullptr && !used->is_shard();
   const bool pieces = cut.is_shard();
   if (pieces && whole_input) {
     return Contradiction{"weight = " + cut.ToString() + ", and an input that is used as " + used->ToString(),
@@ -70,7 +73,8 @@ std::optional<Contradiction> OfVector(const Layout& cut, const Layout* used, con
                          "norm_on(replicate) for a norm on the stream, transformer.head_norm() for one on heads"};
   }
   if (made != nullptr && made->kind == LayoutKind::kPartial) {
-    return Contradiction{"an output that is made as partial", "an output that is made as it arrives: a norm makes no terms",
+    return Contradiction{"an output that is made as partial",
+                         "an output that is made as it arrives: a norm makes no terms",
                          "norm_on(replicate) for a norm on the stream"};
   }
   return std::nullopt;
@@ -105,8 +109,8 @@ void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics) {
       found = OfVector(cut, UsedAs(steps), MadeAs(steps));
     }
     if (!found || !said.insert(steps.rule).second) continue;
-    const SourceSpan& where = steps.is_fallback ? plan.plan->fallback_source
-                                                : plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+    const SourceSpan& where =
+        steps.is_fallback ? plan.plan->fallback_source : plan.plan->rules[static_cast<size_t>(steps.rule)].source;
     // What else is wrong with the rule says it better.
     const auto said_already = [&](const Diagnostic& d) { return d.severity == Severity::kError && d.where == where; };
     if (std::ranges::any_of(diagnostics, said_already)) continue;

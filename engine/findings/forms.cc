@@ -19,8 +19,7 @@ std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool
   }
   JsonValue::Array list;
   for (const Diagnostic& d : diagnostics) list.push_back(ToJson(d));
-  return WriteJson(
-             JsonValue::Object{{"format_version", kFindingsFormatVersion}, {"findings", std::move(list)}}, 2) +
+  return WriteJson(JsonValue::Object{{"format_version", kFindingsFormatVersion}, {"findings", std::move(list)}}, 2) +
          "\n";
 }
 

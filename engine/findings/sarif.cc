@@ -77,8 +77,10 @@ JsonValue ResultOf(const Diagnostic& d, int64_t rule) {
   add("declared", d.declared);
   add("required", d.required);
   add("help", d.help);
-  JsonValue::Object result = {
-      {"ruleId", InfoOf(d.finding).id}, {"ruleIndex", rule}, {"level", LevelOf(d.severity)}, {"message", Text(message)}};
+  JsonValue::Object result = {{"ruleId", InfoOf(d.finding).id},
+                              {"ruleIndex", rule},
+                              {"level", LevelOf(d.severity)},
+                              {"message", Text(message)}};
   JsonValue::Object location;
   if (d.where.known()) location["physicalLocation"] = Physical(d.where);
   if (!d.path.empty()) {

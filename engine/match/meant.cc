@@ -83,7 +83,8 @@ std::optional<Nearest> NearestPath(const std::vector<std::string>& paths, const 
 }
 
 std::string Replaced(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
   return text;
 }
 
@@ -146,8 +147,10 @@ std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
     if (!modules.empty()) {
       const std::vector<std::string> owned = Matching(known, rule.pattern + ".*");
       const std::string name = owned.empty() ? "weight" : owned.front().substr(owned.front().rfind('.') + 1);
-      return "'" + modules.front() + "' is a module, which takes a style: colwise {}, replicated {}; a layout is given to a "
-             "parameter: \"" + rule.pattern + "." + name + "\"";
+      return "'" + modules.front() +
+             "' is a module, which takes a style: colwise {}, replicated {}; a layout is given to a "
+             "parameter: \"" +
+             rule.pattern + "." + name + "\"";
     }
   }
   const Try tries[] = {

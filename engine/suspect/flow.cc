@@ -17,7 +17,8 @@ bool CutsTokens(const Layout& layout) { return layout.is_shard() && (layout.dim 
 bool InList(std::string_view path) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
-    if (end > begin && std::ranges::all_of(path.substr(begin, end - begin), [](char c) { return c >= '0' && c <= '9'; }))
+    if (end > begin &&
+        std::ranges::all_of(path.substr(begin, end - begin), [](char c) { return c >= '0' && c <= '9'; }))
       return true;
     begin = end + 1;
   }
@@ -55,15 +56,13 @@ int Flow::CutOfWeight(const Station& station) const {
 bool Flow::LeavesPieces(const Station& station) const {
   const auto& outputs = station.steps->outputs;
   if (outputs.empty()) return !station.embedding && CutOfWeight(station) == 0;
-  return std::ranges::any_of(outputs,
-                             [](const auto& move) { return move && CutsFeatures(move->to[MeshAxis::kTp]); });
+  return std::ranges::any_of(outputs, [](const auto& move) { return move && CutsFeatures(move->to[MeshAxis::kTp]); });
 }
 
 bool Flow::TakesPieces(const Station& station) const {
   const auto& inputs = station.steps->inputs;
   if (inputs.empty()) return !station.embedding && CutOfWeight(station) == 1;
-  return std::ranges::any_of(inputs,
-                             [](const auto& move) { return move && CutsFeatures(move->from[MeshAxis::kTp]); });
+  return std::ranges::any_of(inputs, [](const auto& move) { return move && CutsFeatures(move->from[MeshAxis::kTp]); });
 }
 
 std::vector<const Station*> Flow::Below(std::string_view scope, const Station* self, bool into_lists) const {
@@ -73,7 +72,8 @@ std::vector<const Station*> Flow::Below(std::string_view scope, const Station* s
     const std::string_view path = station.path;
     const bool below = scope.empty() || path == scope ||
                        (path.size() > scope.size() && path.starts_with(scope) && path[scope.size()] == '.');
-    if (below && (into_lists || path.size() <= scope.size() || !InList(path.substr(scope.size())))) out.push_back(&station);
+    if (below && (into_lists || path.size() <= scope.size() || !InList(path.substr(scope.size()))))
+      out.push_back(&station);
   }
   return out;
 }

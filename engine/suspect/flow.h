@@ -15,9 +15,9 @@ namespace moonshard {
 
 // Modules of one path class with the same steps.
 struct Station {
-  std::string path;       // of the class: numbers are 0
-  size_t module = 0;      // one of them
-  int64_t count = 0;      // how many
+  std::string path;   // of the class: numbers are 0
+  size_t module = 0;  // one of them
+  int64_t count = 0;  // how many
   const ModuleSteps* steps = nullptr;
   const ModuleTree::Signature* signature = nullptr;
   bool matrix = false;  // owns a parameter of two or more dims, buffers left out

@@ -77,8 +77,8 @@ void SuspectNorms(const Flow& flow, Diagnostics& diagnostics) {
     const bool leaves_pieces =
         !steps.outputs.empty() && steps.outputs[0] && CutsTokens(steps.outputs[0]->to[MeshAxis::kTp]);
     // Parameters that are shared have their gradient summed, whatever the moves say: norms on heads are such.
-    const bool summed = std::ranges::any_of(
-        steps.params, [](const Placement& p) { return p[MeshAxis::kTp] != Layout::Replicate(); });
+    const bool summed =
+        std::ranges::any_of(steps.params, [](const Placement& p) { return p[MeshAxis::kTp] != Layout::Replicate(); });
     const bool forgotten = !told && !summed && stream.pieces != nullptr && stream.whole == nullptr;
     const bool alone = leaves_pieces && stream.pieces == nullptr && stream.whole != nullptr && !unplaced;
     if ((!forgotten && !alone) || !said.insert(steps.rule).second) continue;

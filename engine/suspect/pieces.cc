@@ -92,7 +92,8 @@ bool Faces(const Station& station, const Station& other, bool station_makes) {
   const ModuleSteps& b = *other.steps;
   const int64_t from = station_makes ? a.out_features : b.out_features;
   const int64_t to = station_makes ? b.in_features : a.in_features;
-  const int64_t outer = std::max(station_makes ? a.in_features : a.out_features, station_makes ? b.out_features : b.in_features);
+  const int64_t outer =
+      std::max(station_makes ? a.in_features : a.out_features, station_makes ? b.out_features : b.in_features);
   return other.matrix && b.rule >= 0 && from == to && from > outer;
 }
 

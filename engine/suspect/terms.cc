@@ -43,7 +43,8 @@ void SuspectTerms(const Flow& flow, Diagnostics& diagnostics) {
     if (!flow.plan().tree->complete() || flow.plan().plan->lenient) d.severity = Severity::kWarning;
     d.declared = declared ? "an output that leaves as partial, by style '" + station.steps->style + "'"
                           : "weight = shard(1), and no output: each rank computes a term of the sum";
-    d.required = "an output that leaves as replicate or shard(d), or a module around it whose output arrives as partial";
+    d.required =
+        "an output that leaves as replicate or shard(d), or a module around it whose output arrives as partial";
     d.help = declared ? "output = replicate sums them over the ranks"
                       : "rowwise {} says the weight, the input and the output at once";
     diagnostics.push_back(std::move(d));

@@ -1,5 +1,6 @@
 // What a cut costs and what it saves, per token, by the moves that compile/cost.h counts.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "engine/compile/cost.h"
@@ -46,8 +47,7 @@ struct Cut {
 };
 
 std::vector<Cut> CutsOf(const Flow& flow) {
-  const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(flow.plan());
-  std::map<std::pair<std::string, std::string>, size_t> known;  // by parent and move
+  std::map<std::pair<std::string_view, std::string>, size_t> known;  // by parent and move
   std::vector<Cut> out;
   for (const Station& station : flow.stations()) {
     const ModuleSteps& steps = *station.steps;
@@ -55,10 +55,9 @@ std::vector<Cut> CutsOf(const Flow& flow) {
     // What stands outside of the layers, as a classifier's head does, runs once: its moves are not what a step waits for.
     if (saved == 0 || !InList(station.path) || steps.lookup == Lookup::kMasked || station.embedding) continue;
     size_t index = out.size();
-    const bool shares = !steps.inputs.empty() && shared[0][station.module].uses > 1;
-    if (shares) {
+    if (!steps.inputs.empty() && MovingAxis(steps.inputs[0], flow.plan().mesh)) {
       const std::string move = steps.inputs[0]->from.ToText() + " -> " + steps.inputs[0]->to.ToText();
-      index = known.try_emplace({std::string(ParentOf(station.path)), move}, index).first->second;
+      index = known.try_emplace({ParentOf(station.path), move}, index).first->second;
     }
     if (index == out.size()) {
       out.emplace_back();
@@ -109,9 +108,9 @@ void SuspectGatheredAndCut(const Flow& flow, Diagnostics& diagnostics) {
       const Move& in = *inputs[0];
       if (in.from[MeshAxis::kTp] != Layout::Replicate() || !CutsFeatures(in.to[MeshAxis::kTp])) continue;
       if (!said.insert({steps.rule, other->steps->rule}).second) continue;
-      Diagnostic d = flow.About(Finding::kCostsMoreThanItSaves, station,
-                                "'" + flow.PathOf(station) + "' gathers its features, and '" + flow.PathOf(*other) +
-                                    "' cuts them again");
+      Diagnostic d = flow.About(
+          Finding::kCostsMoreThanItSaves, station,
+          "'" + flow.PathOf(station) + "' gathers its features, and '" + flow.PathOf(*other) + "' cuts them again");
       d.declared = out.from[MeshAxis::kTp].ToText() + " -> replicate, then replicate -> " +
                    in.to[MeshAxis::kTp].ToText() + ": an all-gather each way for nothing, of " +
                    std::to_string(steps.out_features) + " features for each token";

@@ -17,8 +17,8 @@ struct PlanCase {
   std::string mesh = "tp=2";
   std::string config;  // JSON; "": that of a Llama of 2 layers with 8 heads and 4 key heads
   std::map<std::string, std::string> options;
-  std::string plan;                // Lua
-  std::string file = "plan.lua";   // as messages call it
+  std::string plan;               // Lua
+  std::string file = "plan.lua";  // as messages call it
 };
 
 // Errors, warnings and notes of all stages that ran.

@@ -138,9 +138,8 @@ TEST_CASE("the example of every page says what the page says") {
       continue;
     }
     ++examples;
-    const std::string said = wrong->language == "sh"
-                                 ? SaidBy(blocks, *wrong)
-                                 : ToText(DiagnosticsOf(CaseOf(blocks, *wrong, wrong->text)));
+    const std::string said =
+        wrong->language == "sh" ? SaidBy(blocks, *wrong) : ToText(DiagnosticsOf(CaseOf(blocks, *wrong, wrong->text)));
     CHECK(said.find("[" + page.id + "]") != std::string::npos);
     const PageBlock* message = BlockOf(blocks, "message");
     REQUIRE(message != nullptr);

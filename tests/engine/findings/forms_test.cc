@@ -21,7 +21,8 @@ Diagnostics Hard() {
   first.help = "make one of them narrower";
   first.related.push_back({"plans/base.lua", 2, 0, 0, ""});
   Diagnostic second = MakeDiagnostic(Finding::kUnusedAxis, "nothing uses 'cp'");
-  Diagnostic third = MakeDiagnostic(Finding::kUnmatchedRule, "'ä' matches nothing", {"/tmp/ä.lua", 1, 14, 2, "at(\"äöü\", ä)"});
+  Diagnostic third =
+      MakeDiagnostic(Finding::kUnmatchedRule, "'ä' matches nothing", {"/tmp/ä.lua", 1, 14, 2, "at(\"äöü\", ä)"});
   third.severity = Severity::kNote;
   return {first, second, third};
 }
@@ -81,7 +82,8 @@ TEST_CASE("GitHub's annotations: one line each, with what would end a property o
 // What an object of the schema (sarif-schema-2.1.0.json) may hold, of what is written here: "required" in front of "|".
 struct Shape {
   std::set<std::string> required;
-  std::map<std::string, std::string> properties;  // name -> "string", "integer", or the name of another shape; [] a list
+  std::map<std::string, std::string>
+      properties;  // name -> "string", "integer", or the name of another shape; [] a list
 };
 
 const std::map<std::string, Shape> kShapes = {
@@ -111,10 +113,7 @@ const std::map<std::string, Shape> kShapes = {
        {"properties", "bag"}}}},
     {"location",
      {{},
-      {{"id", "integer"},
-       {"physicalLocation", "physical"},
-       {"logicalLocations", "[]logical"},
-       {"message", "text"}}}},
+      {{"id", "integer"}, {"physicalLocation", "physical"}, {"logicalLocations", "[]logical"}, {"message", "text"}}}},
     {"physical", {{}, {{"artifactLocation", "artifact"}, {"region", "region"}}}},
     {"artifact", {{}, {{"uri", "string"}}}},
     {"region",

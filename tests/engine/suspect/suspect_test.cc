@@ -41,10 +41,13 @@ TEST_CASE("pieces want a partner in their block") {
         Raises{"MS0313 layers.0.up"});
   CHECK(Raised(kMlp, R"(at("layers.*.up", replicated {}), at("layers.*.down", rowwise {}))") ==
         Raises{"MS0314 layers.0.down"});
-  CHECK(Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", replicated {}))").empty());
-  CHECK(Raised(kMlp, R"(at("layers.*.up", replicated {}), at("layers.*.down", rowwise { input = replicate }))").empty());
+  CHECK(
+      Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", replicated {}))").empty());
+  CHECK(
+      Raised(kMlp, R"(at("layers.*.up", replicated {}), at("layers.*.down", rowwise { input = replicate }))").empty());
   // Both cut the same way, which the numbers of their features give away, whatever else the layer holds.
-  const std::string rest = "layers.{0..1}.attn.q Linear weight:float32[64, 64]\nlayers.{0..1}.attn.o Linear weight:float32[64, 64]\n";
+  const std::string rest =
+      "layers.{0..1}.attn.q Linear weight:float32[64, 64]\nlayers.{0..1}.attn.o Linear weight:float32[64, 64]\n";
   const std::string attn = R"(at("layers.*.attn.q", colwise {}), at("layers.*.attn.o", rowwise {}), )";
   const std::string nested =
       "layers.{0..1}.mlp.up Linear weight:float32[256, 64]\nlayers.{0..1}.mlp.down Linear weight:float32[64, 256]\n";
@@ -60,7 +63,8 @@ TEST_CASE("a block is the smallest part of the tree with another matrix") {
       "layers.0.up.inner Linear weight:float32[256, 64]\n"
       "layers.0.up.norm Norm weight:float32[256]\n"
       "layers.0.out.0 Linear weight:float32[64, 256]\n";
-  CHECK(Raised(nested, R"(at("layers.0.up.inner", colwise {}), at("layers.0.up.norm", style { params = { weight = shard(0) } }),
+  CHECK(Raised(nested,
+               R"(at("layers.0.up.inner", colwise {}), at("layers.0.up.norm", style { params = { weight = shard(0) } }),
                           at("layers.0.out.0", rowwise {}))")
             .empty());
   // The partner of another block is none.
@@ -120,7 +124,8 @@ TEST_CASE("norms are told what their neighbours are told") {
 }
 
 TEST_CASE("large is 64 MiB, and what a rule says is said") {
-  const std::string tree = kMlp + "small Linear weight:bfloat16[4096, 8191]\nlarge Linear weight:bfloat16[4096, 8192]\n";
+  const std::string tree =
+      kMlp + "small Linear weight:bfloat16[4096, 8191]\nlarge Linear weight:bfloat16[4096, 8192]\n";
   const std::string rules = R"(at("layers.*.up", colwise {}), at("layers.*.down", rowwise {}), )";
   CHECK(Raised(tree, rules + "default(replicated())") == Raises{"MS0209 large.weight"});
   CHECK(Raised(tree, rules) == Raises{"MS0209 large.weight"});
@@ -142,9 +147,13 @@ TEST_CASE("a cut pays from six multiplications an element") {
 }
 
 TEST_CASE("features that are gathered are not cut again") {
-  CHECK(Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", rowwise { input = replicate }))") ==
-        Raises{"MS0317 layers.0.up"});
-  CHECK(Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", replicated {}))").empty());
+  CHECK(
+      Raised(
+          kMlp,
+          R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", rowwise { input = replicate }))") ==
+      Raises{"MS0317 layers.0.up"});
+  CHECK(
+      Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", replicated {}))").empty());
 }
 
 TEST_CASE("components of paths") {
