@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace moonshard {
 namespace {
@@ -86,11 +87,13 @@ void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics) {
   if (plan.mesh.size(MeshAxis::kTp) == 1) return;
   const ModuleTree& tree = *plan.tree;
   std::set<int32_t> said;  // rules
-  std::set<std::pair<uint32_t, std::string_view>> looked_at;
+  // What is found hangs on the steps and the path class; most steps are of one class.
+  std::vector<std::optional<uint32_t>> class_of(plan.steps.size());
   for (size_t m = 0; m < plan.steps_of.size(); ++m) {
     const Module& module = tree.modules()[m];
-    const std::string_view last = std::string_view(module.path).substr(module.path.rfind('.') + 1);
-    if (!looked_at.insert({plan.steps_of[m], last}).second) continue;
+    std::optional<uint32_t>& looked_at = class_of[plan.steps_of[m]];
+    if (looked_at == module.path_class) continue;
+    looked_at = module.path_class;
     const ModuleSteps& steps = plan.StepsOf(m);
     const ModuleTree::Signature& signature = tree.parameters(module);
     const Parameter* weight = WeightOf(signature);
