@@ -12,6 +12,13 @@ local function one_of(what, value, names)
   error(what .. " = '" .. tostring(value) .. "': it is one of '" .. table.concat(names, "', '") .. "'")
 end
 
+-- The stream that a block was given; an error that says what it is where it was forgotten.
+local function check_stream(word, stream)
+  if not (stream and stream.residual) then
+    error(word .. ": the stream is missing: transformer.stream { sequence_parallel = false, loss_parallel = false, stable = false }")
+  end
+end
+
 ---@class stream
 ---@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism
 ---@field logits   layout   of what the head gives: replicate, or shard(-1) for a loss over pieces of the vocabulary
@@ -92,9 +99,11 @@ end
 ---@param o attention_options
 ---@return rule[]
 function transformer.attention(path, stream, o)
+  check_stream("attention", stream)
   o = takes("attention", o, { heads = "integer", kv_heads = "integer", out = "string", norms = "string",
                               fused = "string", qkv = "string", head_dim = "integer", whole = "boolean" })
   local residual <const> = stream.residual
+  if not (o.heads or o.whole) then error("attention: heads is missing: { heads = config.num_attention_heads }") end
   local heads <const>, kv_heads <const> = o.heads, o.kv_heads or o.heads
   local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
   local qkv <const> = path .. "." .. (o.qkv or "qkv_proj")
@@ -134,6 +143,7 @@ end
 ---@param o? mlp_options
 ---@return rule[]
 function transformer.mlp(path, stream, o)
+  check_stream("mlp", stream)
   o = takes("mlp", o, { up = "string", down = "string", fused = "string", gate_up = "string", size = "integer" })
   local residual <const> = stream.residual
   local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
@@ -158,6 +168,7 @@ end
 ---@param o? ends_options
 ---@return rule[]
 function transformer.ends(stream, o)
+  check_stream("ends", stream)
   o = takes("ends", o, { prefix = "string", embed = "string", norm = "string", head = "string", merged = "boolean" })
   local residual <const> = stream.residual
   local prefix <const> = o.prefix or "model"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dsl/bind/names.h"
 #include "dsl/bind/values.h"
 #include "dsl/sandbox/environment.h"
 #include "engine/base/text.h"
@@ -34,6 +35,41 @@ std::string Describe(lua_State* L, int index) {
   return (name.find_first_of("aeiou") == 0 ? "an " : "a ") + name;
 }
 
+namespace {
+
+bool IsWord(std::string_view name, std::string_view result) {
+  return std::ranges::any_of(AllNames(), [&](const NameInfo& info) {
+    const std::string_view signature = info.signature;
+    return info.name == name && (signature.ends_with(std::string("-> ") + std::string(result)) || signature == result);
+  });
+}
+
+// What people write in place of what the word takes; "" where it is none of it.
+std::string HelpFor(lua_State* L, const std::string& word, const std::string& what, int index) {
+  const auto takes = [&](const char* part) { return what.find(part) != std::string::npos; };
+  const std::optional<std::string> text = StringAt(L, index);
+  if (text && takes("integer")) {
+    const bool number = !text->empty() && std::ranges::all_of(*text, [](char c) { return c >= '0' && c <= '9'; });
+    if (number) return "write " + *text + ", without quotes";
+    if (MeshAxisFromName(*text)) return "mesh." + *text + " is the size of an axis";
+  }
+  if (text && takes("layout") && IsWord(*text, "layout")) return "write " + *text + ", without quotes";
+  if (text && takes("style")) {
+    if (IsWord(*text, "style")) return "write " + *text + " {}, without quotes";
+    return "styles are words, as in colwise {}; those of Hugging Face are fields of require \"hugging_face\"";
+  }
+  if (lua_isfunction(L, index) && takes("must be a layout")) {
+    return "a layout is a word of its own (replicate, shared, partial), or is called with its dim, as shard(-1) is";
+  }
+  if (takes("the pattern must be")) {
+    return word == "at" ? "at(\"model.layers.*.mlp.down_proj\", rowwise {})"
+                        : "a question stands behind a colon: model:" + word + "(\"model.layers.*\")";
+  }
+  return "";
+}
+
+}  // namespace
+
 int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index) {
   ScriptState& state = ScriptState::From(L);
   // The caret goes under the key that `what` names, else under the word.
@@ -45,7 +81,9 @@ int BadArgument(lua_State* L, const std::string& word, const std::string& what, 
     where = state.UserSpan(key.substr(key.rfind('.') + 1));
   }
   if (where.column == 0) where = state.UserSpan(word);
-  state.Report(MakeDiagnostic(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), where));
+  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), where);
+  d.help = HelpFor(L, word, what, index);
+  state.Report(std::move(d));
   return PushPoison(L);
 }
 
@@ -67,6 +105,24 @@ const Placement* LayoutAt(lua_State* L, int index) { return Userdata<Placement>:
 
 bool IsTable(lua_State* L, int index) { return lua_type(L, index) == LUA_TTABLE; }
 
+namespace {
+
+// For a key that `word` does not take; its value is on top of the stack.
+std::string HelpForKey(lua_State* L, const std::string& word, const std::string& key,
+                       std::span<const std::string> keys) {
+  if (word == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "a rule is at(\"" + key + "\", style)";
+  if (word == "plan" && IsWord(key, "plan")) return "without the equals sign: " + key + " \"llama\"";
+  if (word == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute")) {
+    return "without the equals sign: " + key + " { ... }";
+  }
+  if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
+    return "it belongs to the rule: at(pattern, style, { optional = true })";
+  }
+  return DidYouMean(key, keys);
+}
+
+}  // namespace
+
 bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const std::string> keys, bool positional) {
   index = lua_absindex(L, index);
   ScriptState& state = ScriptState::From(L);
@@ -85,7 +141,9 @@ bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const
       const SourceSpan call = state.UserSpan();
       Diagnostic d = MakeDiagnostic(Finding::kUnknownKey, "'" + word + "' has no key '" + key + "'",
                                     state.sources().SpanOfKey(call.file, call.line, key));
-      d.help = DidYouMean(key, keys);
+      lua_getfield(L, index, key.c_str());
+      d.help = HelpForKey(L, word, key, keys);
+      lua_pop(L, 1);
       state.Report(std::move(d));
     } else {
       state.Report(Finding::kUnknownKey, "'" + word + "' takes no entry without a name", word,

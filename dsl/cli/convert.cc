@@ -66,7 +66,8 @@ class ProgressLine {
 };
 
 template <class Work>
-int Convert(const char* verb, const std::string& out, bool replace, bool json, const Work& work) {
+int Convert(const char* verb, const std::string& out, bool replace, bool json, const SayOptions& say,
+            const Work& work) {
   // A limit on file sizes is an error of the write like a full disk, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
   ProgressLine line(verb);
@@ -75,10 +76,10 @@ int Convert(const char* verb, const std::string& out, bool replace, bool json, c
   options.progress = [&](uint64_t done, uint64_t total) { line.Show(done, total); };
   const Result<ConvertSummary> done = work(options);
   line.Clear();
-  std::cerr << ToText(done.diagnostics());
+  Say(done.diagnostics(), say);
   if (!done.ok()) return ExitCodeOf(done.diagnostics());
   const ConvertSummary& summary = done.value();
-  line.End(summary);
+  if (say.text()) line.End(summary);
   if (json) {
     std::cout << WriteJson(JsonValue::Object{{"format_version", kFormatVersion},
                                              {"out", out},
@@ -104,16 +105,17 @@ int RunShard(const ShardVerb& verb) {
     auto tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder->checkpoint, folder->config));
     plan = ResolvePlan(verb.model, *folder, std::move(tree)).Collect(found);
   }
-  std::cerr << ToText(found);
+  Say(found, verb.say);
   if (!plan) return kExitUsage;
-  if (!plan->plan->chosen.empty()) std::cerr << "plan " << plan->plan->name << ": " << plan->plan->chosen << "\n";
-  return Convert("shard", verb.out, verb.replace, verb.json, [&](const ConvertOptions& options) {
+  if (verb.say.text() && !plan->plan->chosen.empty())
+    std::cerr << "plan " << plan->plan->name << ": " << plan->plan->chosen << "\n";
+  return Convert("shard", verb.out, verb.replace, verb.json, verb.say, [&](const ConvertOptions& options) {
     return ShardModel(folder->checkpoint, *plan, verb.out, options);
   });
 }
 
 int RunMerge(const MergeVerb& verb) {
-  return Convert("merge", verb.out, verb.replace, verb.json,
+  return Convert("merge", verb.out, verb.replace, verb.json, verb.say,
                  [&](const ConvertOptions& options) { return MergeSharded(verb.sharded, verb.out, options); });
 }
 

@@ -48,7 +48,7 @@ bool CanWrite(const std::filesystem::path& path) {
 int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   // What is wrong with the plan is said once, before a process is started or a tensor made.
   const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
-  if (!plan.ok() || !StartedByLauncher()) std::cerr << ToText(plan.diagnostics());
+  if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
   if (!plan.ok()) return kExitUsage;
   if (!StartedByLauncher()) {
     // Known before the work rather than after it.
@@ -56,7 +56,7 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
       if (path.empty() || path == "-" || CanWrite(path)) continue;
       Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "'");
       d.required = "a file in a folder that exists and can be written to";
-      std::cerr << d.ToText() << "\n";
+      Say({d}, verb.say);
       return kExitFailed;
     }
   }
@@ -65,25 +65,35 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
 
 int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
   const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
-  if (!plan.ok() || !StartedByLauncher()) std::cerr << ToText(plan.diagnostics());
+  if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
   if (!plan.ok()) return kExitUsage;
   return RunWithTensors(arguments, plan.value().mesh.world_size());
+}
+
+int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
+  if (const auto* explain = std::get_if<ExplainVerb>(&verb)) return RunExplain(*explain);
+  if (const auto* check = std::get_if<CheckVerb>(&verb)) return RunCheck(*check);
+  if (const auto* finding = std::get_if<ExplainFindingVerb>(&verb)) return RunExplainFinding(*finding);
+  if (const auto* import = std::get_if<ImportVerb>(&verb)) return RunImport(*import);
+  if (const auto* to = std::get_if<ExportVerb>(&verb)) return RunExport(*to);
+  if (const auto* shard = std::get_if<ShardVerb>(&verb)) return RunShard(*shard);
+  if (const auto* merge = std::get_if<MergeVerb>(&verb)) return RunMerge(*merge);
+  if (const auto* repl = std::get_if<ReplVerb>(&verb)) return RunRepl(*repl);
+  if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval, arguments);
+  if (const auto* verify = std::get_if<VerifyVerb>(&verb)) return RunVerify(*verify, arguments);
+  return RunWithTensors(arguments, 0);
 }
 
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
   (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
   if (!command.verb) return command.exit_code;
-  if (const auto* explain = std::get_if<ExplainVerb>(&*command.verb)) return RunExplain(*explain);
-  if (const auto* check = std::get_if<CheckVerb>(&*command.verb)) return RunCheck(*check);
-  if (const auto* import = std::get_if<ImportVerb>(&*command.verb)) return RunImport(*import);
-  if (const auto* to = std::get_if<ExportVerb>(&*command.verb)) return RunExport(*to);
-  if (const auto* shard = std::get_if<ShardVerb>(&*command.verb)) return RunShard(*shard);
-  if (const auto* merge = std::get_if<MergeVerb>(&*command.verb)) return RunMerge(*merge);
-  if (const auto* repl = std::get_if<ReplVerb>(&*command.verb)) return RunRepl(*repl);
-  if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval, arguments);
-  if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify, arguments);
-  return RunWithTensors(arguments, 0);
+  try {
+    return RunVerb(*command.verb, arguments);
+  } catch (const PlanError& error) {
+    Say(error.diagnostics(), SayOf(*command.verb));
+    return ExitCodeOf(error.diagnostics());
+  }
 }
 
 }  // namespace
@@ -92,9 +102,6 @@ int Main(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   try {
     return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const moonshard::PlanError& error) {
-    std::cerr << error.what();
-    return moonshard::ExitCodeOf(error.diagnostics());
   } catch (const std::exception& error) {
     std::cerr << "moonshard: defect: " << error.what() << "\n";
     return moonshard::kExitDefect;

@@ -25,6 +25,30 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
       ->allow_extra_args(false);
 }
 
+// --format and --color, as words that ReadSay reads.
+struct SayWords {
+  std::string format = "text";
+  std::string color = "auto";
+};
+
+void AddColor(CLI::App& app, SayWords& words) {
+  app.add_option("--color", words.color, "auto (on a terminal, and as NO_COLOR and CLICOLOR_FORCE say), always, never")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+}
+
+void AddSay(CLI::App& app, SayWords& words) {
+  app.add_option("--format", words.format, "the form of findings: text, json, sarif (2.1.0) or github (annotations)")
+      ->check(CLI::IsMember({"text", "json", "sarif", "github"}));
+  AddColor(app, words);
+}
+
+SayOptions ReadSay(const SayWords& words) {
+  const ColorChoice color = words.color == "always"  ? ColorChoice::kAlways
+                            : words.color == "never" ? ColorChoice::kNever
+                                                     : ColorChoice::kAuto;
+  return {FindingFormFromName(words.format).value_or(FindingForm::kText), color};
+}
+
 void AddRun(CLI::App& app, RunOptions& run) {
   app.add_option("--dtype", run.dtype, "of the parameters; auto: as the config or else the file says")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
@@ -75,28 +99,42 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
 
 }  // namespace
 
+SayOptions SayOf(const Verb& verb) {
+  return std::visit(
+      [](const auto& v) {
+        if constexpr (requires { v.say; }) return v.say;
+        return SayOptions();
+      },
+      verb);
+}
+
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App app(kAbout, "moonshard");
   app.require_subcommand(1);
   app.set_version_flag("--version", "moonshard " MOONSHARD_VERSION);
   std::vector<std::string> plan_options;
+  SayWords say;
 
   ExplainVerb explain;
   CLI::App* explain_app = app.add_subcommand("explain", "what a plan does to a model, without weights or ranks");
   AddModel(*explain_app, explain.model, plan_options);
+  AddSay(*explain_app, say);
   explain_app->add_option("--rank", explain.rank, "whose local shapes and bytes (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
   explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives");
 
   CheckVerb check;
+  bool check_json = false;
   CLI::App* check_app = app.add_subcommand("check", "all findings about a plan; exit code 1 where there are errors");
   AddModel(*check_app, check.model, plan_options);
+  AddSay(*check_app, say);
   check_app->add_flag("--strict", check.strict, "warnings count as errors");
-  check_app->add_flag("--json", check.json, "findings as JSON");
+  check_app->add_flag("--json", check_json, "the same as --format json");
 
   EvalVerb eval;
   CLI::App* eval_app = app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
   AddModel(*eval_app, eval.model, plan_options);
+  AddSay(*eval_app, say);
   eval_app
       ->add_option("--input", eval.input, "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids")
       ->required();
@@ -112,6 +150,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* verify_app = app.add_subcommand(
       "verify", "run the reference architecture sharded and unsharded, and name the first module that differs");
   AddModel(*verify_app, verify.model, plan_options);
+  AddSay(*verify_app, say);
   verify_app->add_option("--input", verify.input, "as of eval; made up without it");
   verify_app->add_option("--tokens", verify.tokens, "B,S of the made-up input (default 2,13)");
   verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
@@ -120,17 +159,20 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   ShardVerb shard;
   CLI::App* shard_app = app.add_subcommand("shard", "cut a checkpoint into one safetensors file a rank, bit for bit");
   AddModel(*shard_app, shard.model, plan_options);
+  AddSay(*shard_app, say);
   AddConvert(*shard_app, shard.out, shard.replace, shard.json);
 
   MergeVerb merge;
   CLI::App* merge_app = app.add_subcommand("merge", "put the model folder together again that was cut, byte for byte");
   merge_app->add_option("SHARDED", merge.sharded, "folder that shard wrote")->required();
+  AddSay(*merge_app, say);
   AddConvert(*merge_app, merge.out, merge.replace, merge.json);
 
   ImportVerb import;
   CLI::App* import_app = app.add_subcommand("import", "a Hugging Face tp_plan or ep_plan as a plan file, on stdout");
   import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")
       ->required();
+  AddSay(*import_app, say);
   import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
   import_app->add_flag("--idiomatic", import.idiomatic,
                        "in the words of this language rather than Hugging Face's meaning");
@@ -140,6 +182,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   ExportVerb export_verb;
   CLI::App* export_app = app.add_subcommand("export", "the resolved plan in the form of another system, on stdout");
   AddModel(*export_app, export_verb.model, plan_options);
+  AddSay(*export_app, say);
   export_app->add_option("--form", export_verb.form, "hf: a Hugging Face tp_plan; torch: Python for parallelize_module")
       ->required()
       ->check(CLI::IsMember({"hf", "torch"}));
@@ -151,6 +194,15 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")
       ->required();
   compare_app->add_option("--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
+
+  ExplainFindingVerb explain_finding;
+  CLI::App* explain_finding_app = app.add_subcommand(
+      "explain-finding", "what a finding means, with an example and the cure; without a name, a list of all");
+  explain_finding_app->add_option("FINDING", explain_finding.finding, "MS0202, or its name: unmatched-rule");
+  CLI::Option* finding_json = explain_finding_app->add_flag("--json", explain_finding.json, "as JSON");
+  explain_finding_app->add_flag("--markdown", explain_finding.markdown, "as Markdown: one page")
+      ->excludes(finding_json);
+  AddColor(*explain_finding_app, say);
 
   ReplVerb repl;
   CLI::App* repl_app = app.add_subcommand("repl", "the plan debugger: Lua and commands, typed or from a script");
@@ -182,10 +234,13 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   std::string error;
   const auto take = [&](auto verb) {
     if constexpr (requires { verb.model; }) ReadPlanOptions(plan_options, verb.model, error);
+    if constexpr (requires { verb.say; }) verb.say = ReadSay(say);
     out.verb = std::move(verb);
   };
   if (explain_app->parsed()) take(explain);
+  if (check_json) say.format = "json";
   if (check_app->parsed()) take(check);
+  if (explain_finding_app->parsed()) take(explain_finding);
   if (import_app->parsed()) take(import);
   if (export_app->parsed()) take(export_verb);
   if (eval_app->parsed()) take(eval);

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "dsl/cli/say.h"
 #include "dsl/resolve/resolve.h"
 #include "engine/base/result.h"
 #include "engine/plan/mesh_shape.h"
@@ -15,6 +16,7 @@ namespace moonshard {
 
 struct ExplainVerb {
   ModelOptions model;
+  SayOptions say;
   int64_t rank = 0;
   bool json = false;
   std::string tokens;  // "B,S"; "": see ExplainOptions
@@ -22,11 +24,20 @@ struct ExplainVerb {
 
 struct CheckVerb {
   ModelOptions model;
+  SayOptions say;
   bool strict = false;  // warnings count as errors
+};
+
+// What there is to know about one finding, or a list of all.
+struct ExplainFindingVerb {
+  SayOptions say;
+  std::string finding;  // identifier or name; "": all
   bool json = false;
+  bool markdown = false;
 };
 
 struct ImportVerb {
+  SayOptions say;
   std::string file;
   std::string key;              // which plan of the file; "": the only one
   std::string base = "model.";  // where the base model stands
@@ -36,6 +47,7 @@ struct ImportVerb {
 
 struct ExportVerb {
   ModelOptions model;
+  SayOptions say;
   std::string form;  // "hf" or "torch"
 };
 
@@ -48,6 +60,7 @@ struct RunOptions {
 
 struct EvalVerb {
   ModelOptions model;
+  SayOptions say;
   RunOptions run;
   std::string input;   // safetensors or JSON with input_ids [B, T], and perhaps labels, attention_mask, position_ids
   std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
@@ -58,6 +71,7 @@ struct EvalVerb {
 
 struct VerifyVerb {
   ModelOptions model;
+  SayOptions say;
   RunOptions run = {.dtype = "float32"};
   std::string input;   // as of eval; "": made up
   std::string tokens;  // "B,S" of a made-up input; "": a length that few meshes divide
@@ -67,12 +81,14 @@ struct VerifyVerb {
 // A model folder to one file a rank, and back.
 struct ShardVerb {
   ModelOptions model;
+  SayOptions say;
   std::string out;
   bool replace = false;  // whether OUT may hold something already
   bool json = false;
 };
 
 struct MergeVerb {
+  SayOptions say;
   std::string sharded;
   std::string out;
   bool replace = false;
@@ -97,7 +113,10 @@ struct ReplVerb {
 };
 
 using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, ShardVerb, MergeVerb,
-                          CompareVerb, DoctorVerb, ReplVerb>;
+                          CompareVerb, DoctorVerb, ReplVerb, ExplainFindingVerb>;
+
+// How the verb was asked to tell what it finds.
+SayOptions SayOf(const Verb& verb);
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

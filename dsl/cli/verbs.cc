@@ -13,8 +13,8 @@ namespace moonshard {
 namespace {
 
 // Which plan it is, and why, where it was not named.
-void SayChoice(const Plan& plan) {
-  if (!plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
+void SayChoice(const Plan& plan, const SayOptions& say) {
+  if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
 }
 
 }  // namespace
@@ -42,9 +42,9 @@ int RunExplain(const ExplainVerb& verb) {
     d.required = "--rank from 0 to " + std::to_string(plan->mesh.world_size() - 1);
     diagnostics.push_back(std::move(d));
   }
-  std::cerr << ToText(diagnostics);
+  Say(diagnostics, verb.say);
   if (!plan || HasErrors(diagnostics)) return kExitUsage;
-  SayChoice(*plan->plan);
+  SayChoice(*plan->plan, verb.say);
   if (verb.json) {
     std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";
   } else {
@@ -59,23 +59,15 @@ int RunCheck(const CheckVerb& verb) {
   const bool warnings =
       std::ranges::any_of(findings, [](const Diagnostic& d) { return d.severity == Severity::kWarning; });
   const bool bad = !plan.ok() || (verb.strict && warnings);
-  if (verb.json) {
-    JsonValue::Array list;
-    for (const Diagnostic& d : findings) list.push_back(ToJson(d));
-    std::cout << WriteJson(JsonValue::Object{{"format_version", kExplainFormatVersion}, {"findings", std::move(list)}},
-                           2)
-              << "\n";
-  } else {
-    std::cout << ToText(findings);
-  }
-  if (plan.ok()) SayChoice(*plan.value().plan);
-  if (!bad) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
+  SayAsData(findings, verb.say);
+  if (plan.ok()) SayChoice(*plan.value().plan, verb.say);
+  if (!bad && verb.say.text()) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
   return bad ? kExitFailed : kExitGood;
 }
 
 int RunImport(const ImportVerb& verb) {
   const Result<std::string> text = ImportHuggingFacePlan(verb);
-  std::cerr << ToText(text.diagnostics());
+  Say(text.diagnostics(), verb.say);
   if (!text.ok()) return kExitUsage;
   std::cout << text.value();
   return kExitGood;
@@ -83,10 +75,14 @@ int RunImport(const ImportVerb& verb) {
 
 int RunExport(const ExportVerb& verb) {
   const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
-  std::cerr << ToText(plan.diagnostics());
-  if (!plan.ok()) return kExitUsage;
+  Diagnostics found = plan.diagnostics();
+  if (!plan.ok()) {
+    Say(found, verb.say);
+    return kExitUsage;
+  }
   const ExportedPlan exported = verb.form == "hf" ? ExportHuggingFace(plan.value()) : ExportTorch(plan.value());
-  std::cerr << ToText(exported.findings);
+  found.insert(found.end(), exported.findings.begin(), exported.findings.end());
+  Say(found, verb.say);
   std::cout << exported.text;
   return HasErrors(exported.findings) ? kExitFailed : kExitGood;
 }

@@ -16,6 +16,7 @@ int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
 int RunCheck(const CheckVerb& verb);
+int RunExplainFinding(const ExplainFindingVerb& verb);
 int RunImport(const ImportVerb& verb);
 // kExitFailed where something cannot be said in the other form, and is left out of it.
 int RunExport(const ExportVerb& verb);

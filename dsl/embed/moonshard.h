@@ -21,6 +21,7 @@
 #include "engine/apply/state.h"
 #include "engine/base/diagnostic.h"
 #include "engine/explain/explain.h"
+#include "engine/findings/forms.h"
 #include "engine/loss/losses.h"
 #include "engine/mesh/device_mesh.h"
 #include "engine/nn/defer_init.h"

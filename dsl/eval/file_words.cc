@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "dsl/bind/arguments.h"
+#include "dsl/bind/names.h"
 #include "dsl/bind/values.h"
 #include "dsl/sandbox/environment.h"
 #include "dsl/state/chunk.h"
@@ -64,7 +65,10 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
     if (file) file->folder = folder;  // a module's modules are the plan's too
     return file;
   }
-  std::string help = DidYouMean(name, StdlibNames());
+  const auto known = AllNames();
+  const bool word = std::ranges::any_of(known, [&](const NameInfo& info) { return info.name == name; });
+  std::string help =
+      word ? "'" + name + "' is a word of the language, and needs no require" : DidYouMean(name, StdlibNames());
   if (!folder.empty())
     help += (help.empty() ? "" : "; ") + std::string("a file of the plan's own would be ") + folder + "/" + path;
   evaluation.state().Report(Finding::kModuleNotFound, "no module '" + name + "'", name, help);
@@ -145,8 +149,20 @@ void RunSource(lua_State* L, const SourceFile& file) {
     return;
   }
   evaluation.running().push_back({file.name, file.folder});
-  lua_call(L, 0, 1);
+  const int below = lua_gettop(L) - 1;
+  lua_call(L, 0, LUA_MULTRET);
   evaluation.running().pop_back();
+  // `return plan { ... }, at(...)`: what stands behind would be dropped in silence.
+  if (lua_gettop(L) > below + 1 && Userdata<Plan>::To(L, below + 1) != nullptr) {
+    SourceSpan where;
+    where.file = file.name;
+    Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "the file returns a plan and more", where);
+    d.declared = "return plan { ... }, " + Describe(L, below + 2);
+    d.required = "return plan { ... } alone";
+    d.help = "rules stand within the braces of the plan";
+    evaluation.state().Report(std::move(d));
+  }
+  lua_settop(L, below + 1);  // nil where nothing is returned
 }
 
 Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, const std::string& own_folder,

@@ -8,6 +8,7 @@
 #include "engine/compile/mostly_whole.h"
 #include "engine/match/match.h"
 #include "engine/safetensors/tree.h"
+#include "engine/suspect/suspect.h"
 
 namespace moonshard {
 
@@ -45,6 +46,13 @@ Resolution MatchAndCompile(std::shared_ptr<const Plan> plan, std::shared_ptr<con
   out.compiled = CompilePlan(*out.matched, mesh).Collect(out.diagnostics);
   if (!out.compiled) return out;
   if (std::optional<Diagnostic> whole = FindMostlyWhole(*out.compiled)) out.diagnostics.push_back(std::move(*whole));
+  out.compiled->findings = out.diagnostics;
+  const Diagnostics suspicions = FindSuspicious(*out.compiled);
+  out.diagnostics.insert(out.diagnostics.end(), suspicions.begin(), suspicions.end());
+  if (HasErrors(suspicions)) {
+    out.compiled.reset();
+    return out;
+  }
   out.compiled->findings = out.diagnostics;
   return out;
 }

@@ -135,7 +135,7 @@ int RunEval(const EvalVerb& verb) {
   const auto begin = std::chrono::steady_clock::now();
   const Diagnostics warnings = LoadCheckpoint(*sharded.applied, folder.checkpoint);
   timing.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (mesh.rank() == 0) std::cerr << ToText(warnings);
+  if (mesh.rank() == 0) Say(warnings, verb.say);
 
   const StepResult result = RunStep(sharded.model, WholeLogits(applied, sharded.vocabulary), inputs,
                                     {.grads = verb.grads, .micro_batches = verb.micro_batches});
@@ -143,7 +143,7 @@ int RunEval(const EvalVerb& verb) {
   const int64_t peak = PeakMemory();
   const Diagnostics findings = applied.Findings();
   if (HasErrors(findings)) throw PlanError(findings);
-  if (mesh.rank() == 0) std::cerr << ToText(findings);
+  if (mesh.rank() == 0) Say(findings, verb.say);
   // The output last: it is there only where everything went well.
   if (!verb.stats.empty()) WriteStats(verb, applied, counts, timing, result, peak);
   WriteOutput(verb, applied, result);

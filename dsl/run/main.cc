@@ -17,10 +17,15 @@ int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
   std::fputs(command.text.c_str(), command.exit_code == 0 ? stdout : stderr);
   if (!command.verb) return command.exit_code;
-  if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
-  if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify);
-  if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
-  if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();
+  try {
+    if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
+    if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify);
+    if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
+    if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();
+  } catch (const PlanError& error) {
+    Say(error.diagnostics(), SayOf(*command.verb));
+    return ExitCodeOf(error.diagnostics());
+  }
   std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
   return kExitUsage;
 }
@@ -34,9 +39,6 @@ int main(int argc, char** argv) {
   c10::initLogging();
   try {
     return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const moonshard::PlanError& error) {
-    std::fputs(error.what(), stderr);
-    return moonshard::ExitCodeOf(error.diagnostics());
   } catch (const moonshard::InternalError& error) {
     std::fprintf(stderr, "moonshard-run: defect: %s\n", error.what());
     return moonshard::kExitDefect;

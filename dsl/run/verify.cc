@@ -194,11 +194,11 @@ int RunVerify(const VerifyVerb& verb) {
     std::cout << "outputs: " << forward.Summary() << "\ngradients: " << backward.Summary() << "\n";
     // What is wrong in the forward is wrong in its gradients too: only the first is said.
     if (forward.first()) {
-      std::cerr << forward.first()->ToText() << "\n";
+      Say({*forward.first()}, verb.say);
     } else if (backward.first()) {
-      std::cerr << backward.first()->ToText() << "\n";
+      Say({*backward.first()}, verb.say);
     }
-    std::cerr << ToText(sharded.applied->Findings());
+    Say(sharded.applied->Findings(), verb.say);
     if (good)
       std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": verified\n";
   }

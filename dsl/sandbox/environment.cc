@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dsl/sandbox/foreign_names.h"
 #include "dsl/state/poison.h"
 #include "engine/base/text.h"
 
@@ -39,10 +40,13 @@ void AddVisibleLocals(lua_State* L, std::vector<std::string>& names) {
 void ReportMissing(lua_State* L, const std::string& key, ReadOnlyKind kind, const std::string& label, int table) {
   ScriptState& state = ScriptState::From(L);
   std::vector<std::string> names = StringKeys(L, table);
+  std::string help;
   switch (kind) {
     case ReadOnlyKind::kNames:
       AddVisibleLocals(L, names);
-      state.Report(Finding::kUnknownName, "unknown name '" + key + "'", key, DidYouMean(key, names));
+      help = HelpForForeignName(key);
+      if (help.empty()) help = DidYouMean(key, names);
+      state.Report(Finding::kUnknownName, "unknown name '" + key + "'", key, help);
       break;
     case ReadOnlyKind::kLibrary:
       state.Report(Finding::kUnknownKey, "'" + label + "' has no '" + key + "'", key, DidYouMean(key, names, 40));

@@ -2,6 +2,7 @@
 
 #include "dsl/state/lua.h"
 #include "dsl/state/script_state.h"
+#include "dsl/state/syntax_hint.h"
 
 namespace moonshard {
 namespace {
@@ -19,7 +20,7 @@ std::string Unreadable(std::string_view text, const ScriptLimits& limits) {
 }
 
 // "llama.lua:12: '}' expected (to close '{' at line 9) near 'at'" as a diagnostic.
-Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string message) {
+Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string_view text, std::string message) {
   int line = 0;
   const size_t place = message.find(": ");
   const size_t colon = message.rfind(':', place == std::string::npos ? 0 : place - 1);
@@ -38,7 +39,12 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string 
     d.finding = Finding::kScriptLimit;
     return d;
   }
-  if (message.starts_with("invalid escape sequence")) d.help = "write re[[...]], or every backslash twice";
+  const SyntaxHint hint = HintFor(message, token, text, line);
+  if (!hint.help.empty()) {
+    d.help = hint.help;
+    if (hint.line > 0 && hint.line != line) d.related.push_back(state.sources().SpanOf(name, hint.line));
+    return d;
+  }
   // "(to close 'for' at line 2)": what is open when the text ends.
   const size_t opened = message.find(" at line ");
   if (token.empty() && opened != std::string::npos) {
@@ -93,7 +99,7 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
   const int status = luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t");
   if (status == LUA_ERRMEM) lua_error(L);
   if (status != LUA_OK) {
-    state.Report(SyntaxError(state, name, lua_tostring(L, -1)));
+    state.Report(SyntaxError(state, name, text, lua_tostring(L, -1)));
     lua_pop(L, 2);
     return false;
   }

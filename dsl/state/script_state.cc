@@ -26,6 +26,20 @@ int64_t ThreadCpuNs() {
 
 int Panic(lua_State*) { throw InternalError("Lua raised an error outside of ScriptState::Run"); }
 
+// What Lua's own messages are mostly about; "" for others.
+std::string HelpForRaised(const std::string& message) {
+  const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
+  if (!message.starts_with("attempt to ")) return "";
+  if (has("call a layout value")) return "a layout is not called; the style of what is whole is replicated {}";
+  if (has("call a nil value"))
+    return "no function has this name; those of a module are local m <const> = require \"name\"";
+  if (has("nil value (field") && !has("call")) {
+    return "a field that is absent or null is nil; config:get(\"name\", default) takes a default";
+  }
+  if (has("nil value (local")) return "the value was not given, or was nil where it came from";
+  return "";
+}
+
 std::string MemoryMessage(const ScriptLimits& limits) {
   return "the plan needs more than " + std::to_string(limits.memory_bytes >> 20) + " MiB of memory";
 }
@@ -223,7 +237,9 @@ void ScriptState::ReportRaised() {
   std::string token;
   const size_t quote = message.find('\'');
   if (quote != std::string::npos) token = message.substr(quote + 1, message.find('\'', quote + 1) - quote - 1);
-  Add(MakeDiagnostic(Finding::kScriptError, message, UserSpan(token)));
+  Diagnostic d = MakeDiagnostic(Finding::kScriptError, message, UserSpan(token));
+  d.help = HelpForRaised(message);
+  Add(std::move(d));
 }
 
 int ScriptState::CallBody(lua_State* L) {

@@ -6,43 +6,97 @@ namespace moonshard {
 namespace {
 
 constexpr const char* kIndent = "    ";
+constexpr size_t kMostColumns = 160;  // of a source line
+constexpr const char* kCut = "...";
+
+// The codes of a terminal's colours.
+constexpr const char* kBold = "1";
+constexpr const char* kGreen = "1;32";
+constexpr const char* kBlue = "34";
+
+const char* ColorOf(Severity severity) {
+  switch (severity) {
+    case Severity::kNote: return "1;36";
+    case Severity::kWarning: return "1;35";
+    case Severity::kError: return "1;31";
+  }
+  return kBold;
+}
+
+std::string Painted(const std::string& text, const char* code, bool color) {
+  return color && !text.empty() ? "\033[" + std::string(code) + "m" + text + "\033[0m" : text;
+}
+
+bool ContinuesCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+// A source line as it is shown: how its first bytes are left out, and where the caret begins in what remains.
+struct ShownLine {
+  std::string text;
+  size_t caret = 0;   // bytes before it
+  size_t length = 1;  // characters under which it stands
+};
+
+ShownLine Shown(const SourceSpan& span) {
+  ShownLine out;
+  out.text = span.text;
+  for (char& c : out.text) {
+    const bool control = (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F;
+    if (control) c = ' ';
+  }
+  out.caret = std::min(static_cast<size_t>(std::max(span.column - 1, 0)), out.text.size());
+  out.length = static_cast<size_t>(std::max(1, span.length));
+  size_t begin = 0;
+  if (out.text.size() > kMostColumns && out.caret > kMostColumns / 2) begin = out.caret - kMostColumns / 2;
+  while (begin > 0 && ContinuesCharacter(out.text[begin])) --begin;
+  size_t end = std::min(out.text.size(), begin + kMostColumns);
+  while (end < out.text.size() && ContinuesCharacter(out.text[end])) ++end;
+  const std::string before = begin > 0 ? kCut : "";
+  const std::string after = end < out.text.size() ? kCut : "";
+  out.length = std::min(out.length, std::max<size_t>(1, end - std::min(out.caret, end)));
+  out.caret = out.caret - begin + before.size();
+  out.text = before + out.text.substr(begin, end - begin) + after;
+  return out;
+}
 
 // The source line with its number, and the caret under it where the column is known.
-std::string Excerpt(const SourceSpan& span) {
+std::string Excerpt(const SourceSpan& span, bool color) {
   if (span.text.empty()) return "";
+  const ShownLine line = Shown(span);
   const std::string number = std::to_string(span.line);
-  std::string out = "\n" + std::string(kIndent) + number + " | " + span.text;
+  std::string out = "\n" + std::string(kIndent) + Painted(number + " |", kBlue, color) + " " + line.text;
   if (span.column > 0) {
-    out += "\n" + std::string(kIndent) + std::string(number.size(), ' ') + " | ";
-    // Tabs are kept, so that the caret stands under its column whatever a terminal's tab width is.
-    for (int i = 0; i + 1 < span.column && i < static_cast<int>(span.text.size()); ++i) {
-      out += span.text[static_cast<size_t>(i)] == '\t' ? '\t' : ' ';
+    out += "\n" + std::string(kIndent) + Painted(std::string(number.size(), ' ') + " |", kBlue, color) + " ";
+    for (size_t i = 0; i < line.caret; ++i) {
+      // Tabs are kept, so that the caret stands under its column whatever a terminal's tab width is.
+      if (!ContinuesCharacter(line.text[i])) out += line.text[i] == '\t' ? '\t' : ' ';
     }
-    out += std::string(static_cast<size_t>(std::max(1, span.length)), '^');
+    out += Painted(std::string(line.length, '^'), kGreen, color);
   }
   return out;
 }
 
-void AddLine(std::string& out, const char* label, const std::string& value) {
-  if (!value.empty()) out += "\n" + std::string(kIndent) + label + ": " + value;
+void AddLine(std::string& out, const char* label, const std::string& value, bool color) {
+  if (!value.empty())
+    out += "\n" + std::string(kIndent) + Painted(label + std::string(":"), kBold, color) + " " + value;
 }
 
 }  // namespace
 
 std::string SourceSpan::ToString() const { return line > 0 ? file + ":" + std::to_string(line) : file; }
 
-std::string Diagnostic::ToText() const {
+std::string Diagnostic::ToText(bool color) const {
   const FindingInfo& info = InfoOf(finding);
-  std::string out = where.known() ? where.ToString() + ": " : "";
-  out += std::string(moonshard::ToString(severity)) + "[" + info.id + "]: " + message;
-  out += Excerpt(where);
-  AddLine(out, "at", path);
-  AddLine(out, "declared", declared);
-  AddLine(out, "required", required);
-  AddLine(out, "help", help);
+  std::string out = where.known() ? Painted(where.ToString() + ":", kBold, color) + " " : "";
+  out += Painted(std::string(moonshard::ToString(severity)) + "[" + info.id + "]:", ColorOf(severity), color) + " " +
+         Painted(message, kBold, color);
+  out += Excerpt(where, color);
+  AddLine(out, "at", path, color);
+  AddLine(out, "declared", declared, color);
+  AddLine(out, "required", required, color);
+  AddLine(out, "help", help, color);
   for (const SourceSpan& span : related) {
-    AddLine(out, "see", span.ToString());
-    out += Excerpt(span);
+    AddLine(out, "see", span.ToString(), color);
+    out += Excerpt(span, color);
   }
   return out;
 }
@@ -60,9 +114,9 @@ bool HasErrors(const Diagnostics& diagnostics) {
   return std::ranges::any_of(diagnostics, [](const Diagnostic& d) { return d.severity == Severity::kError; });
 }
 
-std::string ToText(const Diagnostics& diagnostics) {
+std::string ToText(const Diagnostics& diagnostics, bool color) {
   std::string out;
-  for (const Diagnostic& d : diagnostics) out += d.ToText() + "\n";
+  for (const Diagnostic& d : diagnostics) out += d.ToText(color) + "\n";
   return out;
 }
 

@@ -38,8 +38,9 @@ struct Diagnostic {
   std::vector<SourceSpan> related;  // other lines that take part (the second rule of a conflict)
 
   // FILE:LINE: severity[ID]: message, then indented lines for path, excerpt with caret, declared, required, help and
-  // related places. Ends without a line end.
-  std::string ToText() const;
+  // related places. Ends without a line end. `color` adds the escape sequences of a terminal. A source line is shown
+  // without its control characters, and only the part around the caret where it is long.
+  std::string ToText(bool color = false) const;
 };
 
 // A diagnostic with the finding's own severity.
@@ -49,7 +50,7 @@ using Diagnostics = std::vector<Diagnostic>;
 
 bool HasErrors(const Diagnostics& diagnostics);
 // Each diagnostic's text in order, one after the other, separated by line ends; ends with one unless empty.
-std::string ToText(const Diagnostics& diagnostics);
+std::string ToText(const Diagnostics& diagnostics, bool color = false);
 
 // What the public C++ functions throw: all diagnostics of the stage that failed; what() is their text.
 class PlanError : public std::runtime_error {

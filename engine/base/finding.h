@@ -1,6 +1,7 @@
 // Finding: the closed list of what a Diagnostic can be about, each with an identifier that never changes and is never
 // reused. MS01xx the plan language, MS02xx matching, MS03xx layouts and shapes, MS04xx files, MS05xx live models and
-// ranks, MS09xx moonshard itself. A new finding is one line in finding.cc.
+// ranks, MS09xx moonshard itself. A new finding is one line in finding.cc and a page in findings/, which explains it with
+// an example (engine/findings/page.h).
 #pragma once
 
 #include <span>
@@ -35,6 +36,7 @@ enum class Finding {
   kUnclaimedParameter,
   kPatternMemory,
   kMostlyWhole,
+  kLargeWhole,
   // MS03xx: layouts against shapes
   kNoSuchMove,
   kNoSuchParameter,
@@ -48,6 +50,11 @@ enum class Finding {
   kUnreachablePartial,
   kNoSuchOwner,
   kFusedAsOne,
+  kPiecesNotTaken,
+  kPiecesNotMade,
+  kUnreducedPartial,
+  kNormNotTold,
+  kCostsMoreThanItSaves,
   // MS04xx: model folders and checkpoints
   kFileNotFound,
   kFileUnreadable,

@@ -53,7 +53,9 @@ std::string NearestName(std::string_view wanted, std::span<const std::string> na
     const size_t shorter = std::min(name.size(), wanted.size());
     if (longer - shorter > longer / 3 + 1) continue;
     const size_t distance = EditDistance(wanted, name);
-    if (distance < best_distance && distance <= longer / 3 + (longer < 6 ? 1 : 0)) {
+    // Of a short name half may differ: "tq" is near "tp", and "len" is not near "on".
+    const bool near = distance <= longer / 3 + (longer < 6 ? 1 : 0) && 2 * distance <= shorter;
+    if (distance < best_distance && near) {
       best = name;
       best_distance = distance;
     }

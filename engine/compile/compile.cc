@@ -10,6 +10,7 @@
 #include "engine/compile/not_hookable.h"
 #include "engine/compile/precision.h"
 #include "engine/compile/resolve.h"
+#include "engine/compile/weight_and_moves.h"
 
 namespace moonshard {
 namespace {
@@ -45,6 +46,7 @@ class Compiler {
     CheckUnclaimed();
     CheckMissing();
     CheckFusedAsOne(out_, diagnostics_);
+    CheckWeightAndMoves(out_, diagnostics_);
     CheckTies();
     CompilePrecision(matched_, out_, diagnostics_);
     if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
@@ -135,6 +137,10 @@ class Compiler {
           d.declared = ToText(rule.style);
           d.required = "a layout, as in at(path, shard(0)), or a style without inputs and outputs that names '" +
                        signature[param].name + "'";
+          if (const std::string tail = "." + signature[param].name; rule.pattern.ends_with(tail)) {
+            d.help = "the module takes the style: at(\"" + rule.pattern.substr(0, rule.pattern.size() - tail.size()) +
+                     "\", ...)";
+          }
           diagnostics_.push_back(std::move(d));
           continue;
         }

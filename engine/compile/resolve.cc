@@ -42,7 +42,9 @@ void CheckNamesExist(const std::map<std::string, Placement>& params, const Style
                           "' does not have");
     d.declared = name;
     d.required = names.empty() ? "the module owns no parameter" : "one of: " + Join(names, ", ");
-    d.help = DidYouMean(name, names, 0);
+    d.help = names.empty()
+                 ? "a rule is for the modules that own the parameters: \"" + std::string(landing.pattern) + ".*\""
+                 : DidYouMean(name, names, 0);
     diagnostics.push_back(std::move(d));
   };
   for (const auto& [name, placement] : params) check(name);

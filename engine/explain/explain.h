@@ -29,7 +29,5 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
 
 // {"count", "bytes"} by collective for "forward" and "backward"; also what --stats prints.
 JsonValue ToJson(const CollectiveCounts& counts);
-// One finding: {"id", "severity", "message", "source", "path", "declared", "required", "help"}, empty ones left out.
-JsonValue ToJson(const Diagnostic& diagnostic);
 
 }  // namespace moonshard

@@ -3,6 +3,7 @@
 #include "engine/compile/local_shape.h"
 #include "engine/compile/unit_memory.h"
 #include "engine/explain/explain.h"
+#include "engine/findings/forms.h"
 
 namespace moonshard {
 namespace {
@@ -88,22 +89,6 @@ JsonValue DirectionToJson(const CollectiveCounts& counts, Direction direction) {
 JsonValue ToJson(const CollectiveCounts& counts) {
   return JsonValue::Object{{"forward", DirectionToJson(counts, Direction::kForward)},
                            {"backward", DirectionToJson(counts, Direction::kBackward)}};
-}
-
-JsonValue ToJson(const Diagnostic& d) {
-  JsonValue::Object out = {{"id", InfoOf(d.finding).id}, {"severity", ToString(d.severity)}, {"message", d.message}};
-  const auto add = [&](const char* key, const std::string& value) {
-    if (!value.empty()) out[key] = value;
-  };
-  add("source", d.where.ToString());
-  add("path", d.path);
-  add("declared", d.declared);
-  add("required", d.required);
-  add("help", d.help);
-  JsonValue::Array related;
-  for (const SourceSpan& span : d.related) related.emplace_back(span.ToString());
-  if (!related.empty()) out["related"] = std::move(related);
-  return out;
 }
 
 JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {

@@ -82,3 +82,43 @@ TEST_CASE("a failed check has its place") {
     CHECK_THAT(error.what(), Catch::Contains("diagnostic_test.cc:") && Catch::Contains(": broken"));
   }
 }
+
+namespace {
+
+Diagnostic At(const std::string& line, int column, int length) {
+  return MakeDiagnostic(Finding::kSyntax, "wrong", {"a.lua", 7, column, length, line});
+}
+
+}  // namespace
+
+TEST_CASE("colours wrap the words and change none") {
+  Diagnostic d = At("  at(x)", 3, 2);
+  d.path = "model";
+  const std::string text = d.ToText(true);
+  CHECK(text.starts_with("\033[1ma.lua:7:\033[0m \033[1;31merror[MS0101]:\033[0m \033[1mwrong\033[0m\n"));
+  CHECK(text.find("\033[1;32m^^\033[0m") != std::string::npos);
+  CHECK(d.ToText().find('\033') == std::string::npos);
+}
+
+TEST_CASE("the caret stands under characters, not bytes") {
+  CHECK(At("\"\xc3\xa4\xc3\xb6\", x", 9, 1).ToText() ==
+        "a.lua:7: error[MS0101]: wrong\n    7 | \"\xc3\xa4\xc3\xb6\", x\n      |       ^");
+}
+
+TEST_CASE("of a long line the part around the caret is shown") {
+  const std::string text = At(std::string(1000, 'a') + "X" + std::string(1000, 'b'), 1001, 500).ToText();
+  const size_t line = text.find(" | ") + 3;
+  const std::string shown = text.substr(line, text.find('\n', line) - line);
+  CHECK(shown == "..." + std::string(80, 'a') + "X" + std::string(79, 'b') + "...");
+  const std::string caret = text.substr(text.rfind(" | ") + 3);
+  CHECK(caret == std::string(83, ' ') + std::string(80, '^'));
+  CHECK(At(std::string(160, 'a'), 1, 1).ToText().find("...") == std::string::npos);
+  CHECK(At(std::string(161, 'a'), 1, 1).ToText().find("a...\n") != std::string::npos);
+}
+
+TEST_CASE("a source line cannot write to the terminal") {
+  const std::string text = At("at(\"\033[2J\x07\x7f\")", 1, 2).ToText();
+  CHECK(text.find('\033') == std::string::npos);
+  CHECK(text.find('\x07') == std::string::npos);
+  CHECK(text.find("at(\" [2J  \")") != std::string::npos);
+}

@@ -1,0 +1,36 @@
+// Forms: diagnostics for people, for programs, and for the places where people read what programs found.
+//
+//   text     FILE:LINE: severity[ID]: message, with the source line and a caret (base/diagnostic.h)
+//   json     {"format_version", "findings"}: one object a diagnostic
+//   sarif    SARIF 2.1.0 (OASIS standard, docs.oasis-open.org/sarif/sarif/v2.1.0), one run; a rule for every finding
+//            that occurs, with its page as help, a region for the plan's line, a logical location for the module
+//   github   one workflow command a line (::error file=...), which GitHub shows at the line of the change
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/base/diagnostic.h"
+#include "engine/base/json.h"
+
+namespace moonshard {
+
+enum class FindingForm { kText, kJson, kSarif, kGithub };
+
+inline constexpr const char* kFindingsFormatVersion = "1.0";
+
+// "text", "json", "sarif", "github"; nothing for any other name.
+std::optional<FindingForm> FindingFormFromName(std::string_view name);
+
+// A whole document, ending with a line end; in the forms text and github "" where there is nothing to say. `color` is for
+// text alone.
+std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color = false);
+
+// {"id", "severity", "message", "source", "location", "path", "declared", "required", "help", "related"}, empty ones left
+// out. `source` is FILE:LINE; `location` has file, line, column and length, counted from 1 in bytes.
+JsonValue ToJson(const Diagnostic& diagnostic);
+JsonValue SarifLog(const Diagnostics& diagnostics);
+std::string GithubAnnotations(const Diagnostics& diagnostics);
+
+}  // namespace moonshard

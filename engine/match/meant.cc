@@ -1,0 +1,177 @@
+#include "engine/match/meant.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "engine/base/text.h"
+#include "engine/match/numbered.h"
+#include "engine/match/pattern.h"
+
+namespace moonshard {
+namespace {
+
+constexpr size_t kMostExamples = 6;
+
+bool IsNumber(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// What a rule's pattern can land on: paths of modules, or of parameters.
+std::vector<std::string> PathsFor(const ModuleTree& tree, bool parameters, const std::vector<uint32_t>& modules) {
+  std::vector<std::string> out;
+  for (uint32_t m : modules) {
+    if (!parameters) {
+      out.push_back(tree.modules()[m].path);
+      continue;
+    }
+    for (uint32_t p = 0; p < tree.parameters(tree.modules()[m]).size(); ++p) out.push_back(tree.PathOf({m, p}));
+  }
+  return out;
+}
+
+std::vector<std::string> Matching(const std::vector<std::string>& paths, const std::string& pattern) {
+  std::vector<std::string> out;
+  const Result<Pattern> translated = TranslatePattern(pattern, PatternSyntax::kGlob);
+  if (!translated.ok()) return out;
+  const RE2 re(translated.value().regex, RE2::Quiet);
+  for (const std::string& path : paths) {
+    if (re.ok() && RE2::FullMatch(path, re)) out.push_back(path);
+  }
+  return out;
+}
+
+// How far one component of a pattern is from a real one; 0 where it matches.
+size_t ComponentDistance(const std::string& component, const std::string& real) {
+  const Result<Pattern> pattern = TranslatePattern(component, PatternSyntax::kGlob);
+  if (!pattern.ok()) return EditDistance(component, real);
+  if (RE2::FullMatch(real, RE2(pattern.value().regex))) return 0;
+  return std::max<size_t>(1, EditDistance(component, real));
+}
+
+struct Nearest {
+  std::string path;     // a real path
+  std::string pattern;  // the pattern with the wrong components replaced
+};
+
+// The real path nearest to a glob of the same number of components, if any is near enough to be what was meant.
+std::optional<Nearest> NearestPath(const std::vector<std::string>& paths, const std::string& pattern) {
+  const std::vector<std::string> wanted = Split(pattern, '.');
+  std::optional<Nearest> best;
+  size_t best_distance = std::numeric_limits<size_t>::max();
+  for (const std::string& path : paths) {
+    const std::vector<std::string> real = Split(path, '.');
+    if (real.size() != wanted.size()) continue;
+    std::vector<std::string> mended = wanted;
+    size_t distance = 0;
+    for (size_t i = 0; i < real.size(); ++i) {
+      const size_t d = ComponentDistance(wanted[i], real[i]);
+      if (d == 0) continue;
+      distance += d;
+      mended[i] = real[i];
+    }
+    if (distance >= best_distance) continue;
+    best_distance = distance;
+    best = Nearest{path, Join(mended, ".")};
+  }
+  // Half of the letters wrong is another path, not a typo.
+  if (best && best_distance * 2 > pattern.size()) return std::nullopt;
+  return best;
+}
+
+std::string Replaced(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+// "[gate,up]" as "{gate,up}".
+std::string WithBraces(const std::string& pattern) {
+  const size_t open = pattern.find('[');
+  const size_t close = pattern.find(']', open);
+  if (close == std::string::npos || pattern.substr(open, close - open).find(',') == std::string::npos) return pattern;
+  std::string out = pattern;
+  out[open] = '{';
+  out[close] = '}';
+  return out;
+}
+
+// Every whole component * as **.
+std::string WithLongStars(const std::string& pattern) {
+  std::vector<std::string> components = Split(pattern, '.');
+  for (std::string& component : components) component = component == "*" ? "**" : component;
+  return Join(components, ".");
+}
+
+// The pattern behind the components that a path has in front of what it matches.
+std::string WithPrefix(const std::vector<std::string>& paths, const std::string& pattern) {
+  const std::vector<std::string> found = Matching(paths, "**." + pattern);
+  const size_t components = Split(pattern, '.').size();
+  if (found.empty() || pattern.find("**") != std::string::npos) return pattern;
+  std::vector<std::string> prefix = Split(found.front(), '.');
+  if (prefix.size() <= components) return pattern;
+  prefix.resize(prefix.size() - components);
+  for (std::string& component : prefix) component = IsNumber(component) ? "*" : component;
+  return Join(prefix, ".") + "." + pattern;
+}
+
+struct Try {
+  std::string pattern;
+  const char* why;
+};
+
+}  // namespace
+
+std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
+  if (rule.syntax == PatternSyntax::kNumbered) {
+    std::string why = WhyNeverFound(rule.pattern);
+    if (!why.empty()) return why;
+  }
+  if (rule.syntax == PatternSyntax::kRegex)
+    return "an expression must match the whole path, from the first letter to the last";
+  const bool parameters = rule.parameter.has_value();
+  std::vector<uint32_t> all(tree.modules().size());
+  for (uint32_t m = 0; m < all.size(); ++m) all[m] = m;
+  const std::vector<std::string> known = PathsFor(tree, parameters, tree.class_representatives());
+  const auto did_you_mean = [&](const std::string& pattern) {
+    const size_t count = Matching(PathsFor(tree, parameters, all), pattern).size();
+    return "did you mean \"" + pattern + "\"? It matches " + std::to_string(count) +
+           (parameters ? " parameter" : " module") + (count == 1 ? "" : "s");
+  };
+  if (parameters) {
+    const std::vector<std::string> modules =
+        Matching(PathsFor(tree, false, tree.class_representatives()), rule.pattern);
+    if (!modules.empty()) {
+      const std::vector<std::string> owned = Matching(known, rule.pattern + ".*");
+      const std::string name = owned.empty() ? "weight" : owned.front().substr(owned.front().rfind('.') + 1);
+      return "'" + modules.front() +
+             "' is a module, which takes a style: colwise {}, replicated {}; a layout is given to a "
+             "parameter: \"" +
+             rule.pattern + "." + name + "\"";
+    }
+  }
+  const Try tries[] = {
+      {Replaced(rule.pattern, "/", "."), "components are separated by dots: "},
+      {WithBraces(rule.pattern), "brackets are one character, braces are alternatives: "},
+      {Replaced(Replaced(rule.pattern, "[0-9]+", "*"), "[0-9]*", "*"),
+       "a pattern is no regular expression, which would be re[[...]]; * is one component: "},
+      {WithLongStars(rule.pattern), "* is one component, and ** any number: "},
+      {WithPrefix(known, rule.pattern), "a path begins at the model's root: "},
+  };
+  for (const Try& t : tries) {
+    if (t.pattern != rule.pattern && !Matching(known, t.pattern).empty()) return t.why + did_you_mean(t.pattern);
+  }
+  const std::optional<Nearest> nearest = NearestPath(known, rule.pattern);
+  if (nearest) return "nearest path: " + nearest->path + "; " + did_you_mean(nearest->pattern);
+  std::vector<std::string> tops;
+  for (uint32_t m : tree.class_representatives()) {
+    const Module& module = tree.modules()[m];
+    if (tops.size() < kMostExamples && !tree.parameters(module).empty()) tops.push_back(module.path);
+  }
+  return "the model has, for example: " + Join(tops, ", ");
+}
+
+}  // namespace moonshard

@@ -1,0 +1,16 @@
+// Meant: what the author of a pattern that matches nothing may have meant: a real path that is near, or a mistake that
+// people make with patterns (one * for several components, brackets for braces, slashes for dots). For the help of
+// findings. Stage: match, beside it.
+#pragma once
+
+#include <string>
+
+#include "engine/plan/plan.h"
+#include "engine/tree/module_tree.h"
+
+namespace moonshard {
+
+// A sentence or two; never empty.
+std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule);
+
+}  // namespace moonshard
