@@ -81,6 +81,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (const auto* shard = std::get_if<ShardVerb>(&*command.verb)) return RunShard(*shard);
   if (const auto* merge = std::get_if<MergeVerb>(&*command.verb)) return RunMerge(*merge);
   if (const auto* repl = std::get_if<ReplVerb>(&*command.verb)) return RunRepl(*repl);
+  if (const auto* suggest = std::get_if<SuggestVerb>(&*command.verb)) return RunSuggest(*suggest);
   if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval, arguments);
   if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify, arguments);
   return RunWithTensors(arguments, 0);

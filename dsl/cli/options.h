@@ -79,6 +79,12 @@ struct MergeVerb {
   bool json = false;
 };
 
+struct SuggestVerb {
+  ModelOptions model;  // the folder alone
+  std::string out;     // of the plan file; "": stdout
+  bool replace = false;
+};
+
 struct CompareVerb {
   std::string actual;
   std::string expected;
@@ -97,7 +103,7 @@ struct ReplVerb {
 };
 
 using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, ShardVerb, MergeVerb,
-                          CompareVerb, DoctorVerb, ReplVerb>;
+                          CompareVerb, DoctorVerb, ReplVerb, SuggestVerb>;
 
 // What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

@@ -1,0 +1,23 @@
+// Ends: what stands outside of the stacks of layers: the embedding, the last norm, the head, and the rest.
+// Stage before: outline.h. Stage after: write.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dsl/suggest/block.h"
+#include "dsl/suggest/outline.h"
+
+namespace moonshard {
+
+struct Ends {
+  std::vector<Block> first;       // the embedding
+  std::vector<Block> last;        // the last norm and the head; names are whole paths
+  std::vector<std::string> rest;  // paths of modules that none of these is
+  bool has_logits = false;        // the head's outputs are the vocabulary
+};
+
+// `stack` is the path of the decoder's layers.
+Ends ReadEnds(const Outline& outline, const ModelNumbers& numbers, int64_t hidden, const std::string& stack);
+
+}  // namespace moonshard
