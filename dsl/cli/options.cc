@@ -86,6 +86,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddModel(*explain_app, explain.model, plan_options);
   explain_app->add_option("--rank", explain.rank, "whose local shapes and bytes (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
+  explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
   explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives");
 
   CheckVerb check;

@@ -17,6 +17,7 @@ struct ExplainVerb {
   ModelOptions model;
   int64_t rank = 0;
   bool json = false;
+  std::string html;    // a file for the report, or "-" for stdout; "": none
   std::string tokens;  // "B,S"; "": see ExplainOptions
 };
 
