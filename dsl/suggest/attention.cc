@@ -12,7 +12,9 @@ struct Found {
   std::string folder;
   std::vector<LayerLinear> in;  // query, key, value, or what fuses them
   std::vector<LayerLinear> out;
-  std::vector<size_t> norms;  // of single heads
+  std::vector<size_t> norms;          // of single heads
+  std::vector<LayerLinear> gates;     // of the features of all heads, from the hidden states
+  std::vector<std::string> per_head;  // paths of parameters with a number for each head
   bool by_shape = false;
 };
 
@@ -57,7 +59,9 @@ std::optional<Found> ByShapes(const Layer& layer) {
     if (back.shape.out != hidden || back.shape.in % numbers.heads.value != 0) continue;
     const int64_t head_dim = back.shape.in / numbers.heads.value;
     const int64_t kv_heads = numbers.kv_heads.known() ? numbers.kv_heads.value : numbers.heads.value;
-    if (back.shape.in == hidden && kv_heads == numbers.heads.value) continue;  // four squares: which is which?
+    // Of two squares nothing tells which one leads in and which back.
+    const bool named = back.named.word == Word::kOut || back.named.word == Word::kAttention;
+    if (back.shape.in == hidden && (kv_heads == numbers.heads.value || !named)) continue;
     Found found;
     found.folder = std::string(ParentOf(layer.name(back.item)));
     if (back.named.word == Word::kDown) continue;
@@ -101,32 +105,44 @@ void FindOut(const Layer& layer, Found& found, int64_t features) {
   }
 }
 
-// Size of one head, from the config or from norms on single heads.
-int64_t HeadDim(const Layer& layer, const Found& found, int64_t query_features) {
+// Heads and the size of one: those of the config; where the query's features are no such heads, as norms on single heads
+// say. {0, 0} where nothing tells.
+std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, Found& found, int64_t query_features) {
   const ModelNumbers& numbers = layer.numbers();
-  if (numbers.heads.known() && numbers.head_dim.known() &&
-      query_features % (numbers.heads.value * numbers.head_dim.value) == 0) {
-    return numbers.head_dim.value;
+  std::vector<std::pair<int64_t, int64_t>> candidates;
+  if (numbers.heads.known() && query_features % numbers.heads.value == 0) {
+    candidates.emplace_back(numbers.heads.value, query_features / numbers.heads.value);
+    if (numbers.head_dim.known()) candidates.emplace_back(numbers.heads.value, numbers.head_dim.value);
   }
-  if (numbers.heads.known() && query_features % numbers.heads.value == 0) return query_features / numbers.heads.value;
   for (const size_t i : layer.Left(found.folder)) {
     const int64_t size = layer.item(i).VectorSize();
-    if (IsNormName(layer.name(i)) && size > 0 && size < query_features && query_features % size == 0) return size;
+    if (numbers.heads.known() || !IsNormName(layer.name(i)) || size == 0 || query_features % size != 0) continue;
+    candidates.emplace_back(query_features / size, size);
   }
-  return numbers.head_dim.value;
+  for (const auto& [heads, head_dim] : candidates) {
+    FindOut(layer, found, heads * head_dim);
+    if (!found.out.empty()) return {heads, head_dim};
+  }
+  return candidates.empty() ? std::pair<int64_t, int64_t>() : candidates.front();
 }
 
-// Which of the leftovers are norms on single heads; the first other module is what keeps the block whole.
-std::optional<size_t> Leftover(const Layer& layer, Found& found, int64_t head_dim) {
+// Sorts what else stands in the folder; the first thing that nothing explains keeps the block whole.
+std::optional<size_t> Leftover(const Layer& layer, Found& found, int64_t heads, int64_t head_dim) {
+  if (found.folder.empty()) return std::nullopt;
   for (const size_t i : layer.Left(found.folder)) {
     const auto is_used = [&](const LayerLinear& linear) { return linear.item == i; };
     if (std::ranges::any_of(found.in, is_used) || std::ranges::any_of(found.out, is_used)) continue;
+    const std::string& name = layer.name(i);
     const int64_t size = layer.item(i).VectorSize();
-    const bool norm = IsNormName(layer.name(i));
-    const std::string folder(ParentOf(layer.name(i)));
-    if (norm && size == head_dim && (size != layer.hidden() || !found.folder.empty()) && folder == found.folder) {
+    const std::optional<Linear> linear = LinearOf(layer.item(i), layer.turned());
+    if (IsNormName(name) && size == head_dim && ParentOf(name) == found.folder) {
       found.norms.push_back(i);
-    } else if (!found.folder.empty() && !(norm && size == layer.hidden() && !IsUnder(folder, found.folder))) {
+    } else if (name == found.folder && size == heads) {
+      for (const Parameter& p : *layer.item(i).parameters) found.per_head.push_back(name + "." + p.name);
+    } else if (linear && linear->in == layer.hidden() && linear->out == heads * head_dim &&
+               ShortName(name).find("gate") != std::string::npos) {
+      found.gates.push_back({i, *linear, ReadName(name)});
+    } else {
       return i;
     }
   }
@@ -168,22 +184,17 @@ class Attention {
     const bool fed =
         std::ranges::all_of(found_.in, [&](const LayerLinear& linear) { return linear.shape.in == layer_.hidden(); });
     if (!fed || query == nullptr) return Refuse("its projections do not all start from the hidden states");
-    const int64_t head_dim = HeadDim(layer_, found_, query->shape.out);
-    if (head_dim == 0) return Refuse("config.json does not say how many heads it has");
-    int64_t heads = layer_.numbers().heads.known() ? layer_.numbers().heads.value : query->shape.out / head_dim;
-    const int64_t query_dim = query->shape.out / heads;
-    if (query->shape.out != heads * query_dim || query_dim % head_dim != 0) {
-      return Refuse("its " + std::to_string(query->shape.out) + " query features are not " + std::to_string(heads) +
-                    " heads");
-    }
-    FindOut(layer_, found_, heads * head_dim);
+    const auto [heads, head_dim] = HeadsOf(layer_, found_, query->shape.out);
+    if (heads == 0)
+      return Refuse("nothing tells how many heads its " + std::to_string(query->shape.out) + " features are");
     if (found_.out.size() != 1) return Refuse("no one projection leads back from its heads");
+    const int64_t query_dim = query->shape.out / heads;
     const int64_t key_features = key != nullptr ? key->shape.out : both != nullptr ? both->shape.out / 2 : 0;
     const int64_t kv_heads = key_features == 0 ? 0 : key_features / head_dim;
     const bool even = key_features == kv_heads * head_dim && (value == nullptr || value->shape.out == key_features);
     if (!even || (kv_heads > 0 && heads % kv_heads != 0))
       return Refuse("its keys and values are no heads of that size");
-    if (const std::optional<size_t> left = Leftover(layer_, found_, head_dim))
+    if (const std::optional<size_t> left = Leftover(layer_, found_, heads, head_dim))
       return RefuseLeftover(*left, heads * head_dim);
 
     Block block = Begin(Agreed(layer_.numbers().heads, heads), kv_heads);
@@ -194,8 +205,12 @@ class Attention {
       told +=
           "; queries are " + std::to_string(query_dim / head_dim) + " times as wide, by head: a gate goes with them?";
     }
-    Add(block, Part::kColwise, {query}, block.heads);
-    if (key != nullptr || value != nullptr) Add(block, Part::kColwise, {key, value}, block.kv_heads);
+    if (block.kv_heads == block.heads) {
+      Add(block, Part::kColwise, {query, key, value}, block.heads);
+    } else {
+      Add(block, Part::kColwise, {query}, block.heads);
+      if (key != nullptr || value != nullptr) Add(block, Part::kColwise, {key, value}, block.kv_heads);
+    }
     if (both != nullptr) {
       block.sure = false;
       told += "; all keys, then all values in one";
@@ -218,7 +233,7 @@ class Attention {
     }
     FindOut(layer_, found_, heads * head_dim);
     if (found_.out.size() != 1) return Refuse("no one projection leads back from its heads");
-    if (const std::optional<size_t> left = Leftover(layer_, found_, head_dim))
+    if (const std::optional<size_t> left = Leftover(layer_, found_, heads, head_dim))
       return RefuseLeftover(*left, heads * head_dim);
     Block block = Begin(numbers.heads, kv_heads);
     block.sure = false;
@@ -241,13 +256,12 @@ class Attention {
   }
 
   Block RefuseLeftover(size_t item, int64_t features) {
-    const std::string last = layer_.name(item).substr(ParentOf(layer_.name(item)).size());
-    const std::string name = last.starts_with(".") ? last.substr(1) : last;
+    const std::string name = ShortName(layer_.name(item));
     const int64_t size = layer_.item(item).VectorSize();
     if (IsNormName(name) && size > 0 && size <= features) {
       return Refuse(name + " is a norm over the features of all heads, which no rank would have");
     }
-    return Refuse("nobody knows what " + (name.empty() ? "its own parameter" : name) + " does with its heads");
+    return Refuse("nobody knows what " + name + " does with its heads");
   }
 
   Block Begin(const Number& heads, int64_t kv_heads) {
@@ -291,8 +305,21 @@ class Attention {
       }
       block.decisions.push_back(Decide(Part::kHeadNorm, std::move(names)));
     }
+    std::string more;
+    for (const LayerLinear& gate : found_.gates) {
+      Add(block, Part::kColwise, {&gate}, block.heads);
+      more += "; " + ShortName(layer_.name(gate.item)) + " is taken for a gate, feature by feature";
+    }
+    if (!found_.per_head.empty()) {
+      block.decisions.push_back(Decide(Part::kPerHead, found_.per_head, block.heads));
+      for (const size_t i : layer_.Left(found_.folder)) {
+        if (layer_.name(i) == found_.folder) layer_.Take(i);
+      }
+      more += "; " + ShortName(found_.per_head.front()) + " is taken for a number for each head";
+    }
+    block.sure = block.sure && more.empty();
     Add(block, Part::kRowwise, {&found_.out.front()}, {});
-    block.why = told + (found_.by_shape ? "; found by shapes alone" : "");
+    block.why = told + more + (found_.by_shape ? "; found by shapes alone" : "");
     return block;
   }
 

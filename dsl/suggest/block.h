@@ -16,13 +16,15 @@ enum class Part {
   kNorm,       // norm_on(residual)
   kColwise,    // between `heads`, where they are known
   kRowwise,
-  kFusedColwise,  // parts of `sizes`, each between `part_heads`
-  kHeadNorm,      // the same on every rank, used by each on its own heads
-  kToLatent,      // whole, from the residual stream to a latent that sharded projections start from
-  kLatentNorm,
-  kFromLatent,  // colwise between `heads`, from a latent
-  kExperts,     // experts.block of the stdlib, with `extra` as its options
-  kWhole,       // replicated
+  kFusedColwise,    // parts of `sizes`, each between `part_heads`
+  kHeadNorm,        // the same on every rank, used by each on its own heads
+  kToLatent,        // whole, from the residual stream to a latent that sharded projections start from
+  kSummed,          // whole, used by sharded compute: its gradient is a sum over the ranks
+  kPerHead,         // a parameter, by its own path, with one number for each of `heads`
+  kFromLatent,      // colwise between `heads`, from a latent
+  kExperts,         // experts.block of the stdlib, with `extra` as its options
+  kWhole,           // replicated
+  kWholeParameter,  // the same for parameters by their own paths
 };
 
 struct Decision {

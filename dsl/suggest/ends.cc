@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <optional>
+#include <set>
 
 #include "dsl/suggest/layer.h"
 #include "dsl/suggest/words.h"
@@ -40,10 +41,17 @@ Block Single(Part part, const std::string& path, const std::string& why, bool su
 
 class Reader {
  public:
-  Reader(const ModelNumbers& numbers, int64_t hidden, std::string stack)
-      : numbers_(numbers), hidden_(hidden), folder_(ParentOf(stack)) {}
+  Reader(const ModelNumbers& numbers, int64_t hidden, const std::vector<std::string>& stacks)
+      : vocabulary_(numbers.vocabulary.value), hidden_(hidden) {
+    for (const std::string& stack : stacks) folders_.insert(std::string(ParentOf(stack)));
+  }
 
   Ends Read(const Outline& outline) {
+    for (const Item& item : outline.outside) {
+      const std::optional<std::vector<int64_t>> weight = WeightOf(item);
+      if (vocabulary_ == 0 && weight && weight->back() == hidden_ && SaysEmbedding(item.name))
+        vocabulary_ = weight->front();
+    }
     for (const Item& item : outline.outside) {
       if (IsOtherSense(item.name) || !Take(item)) ends_.rest.push_back(item.name);
     }
@@ -53,20 +61,20 @@ class Reader {
  private:
   bool Take(const Item& item) {
     if (item.VectorSize() == hidden_ && IsNormName(item.name) && !Says(item.name, {"emb"}) &&
-        ParentOf(item.name) == folder_) {
+        folders_.contains(std::string(ParentOf(item.name)))) {
       ends_.last.insert(ends_.last.begin(), Single(Part::kNorm, item.name, "the norm after the last layer", true));
       return true;
     }
     const std::optional<std::vector<int64_t>> weight = WeightOf(item);
     if (!weight || Says(item.name, {"pos", "wpe", "type"})) return false;
     const int64_t rows = weight->front();
-    const bool whole_vocabulary = numbers_.vocabulary.known()
-                                      ? rows >= numbers_.vocabulary.value && rows < numbers_.vocabulary.value + 1024
-                                      : SaysEmbedding(item.name) || SaysHead(item.name);
+    // A vocabulary may be padded.
+    const bool whole_vocabulary = vocabulary_ > 0 && rows >= vocabulary_ && rows < vocabulary_ + 1024;
     if (weight->back() != hidden_) return whole_vocabulary && SaysEmbedding(item.name) && TakeEmbedding(item, rows);
     const bool head = SaysHead(item.name);
     if (whole_vocabulary && !head && (!has_embedding_ || SaysEmbedding(item.name))) return TakeEmbedding(item, rows);
-    if (whole_vocabulary || Says(item.name, {"score"})) return TakeHead(item, rows, whole_vocabulary, head);
+    if (whole_vocabulary || Says(item.name, {"score"}) || (vocabulary_ == 0 && head))
+      return TakeHead(item, rows, whole_vocabulary, head);
     return false;
   }
 
@@ -89,17 +97,18 @@ class Reader {
     return true;
   }
 
-  const ModelNumbers& numbers_;
+  int64_t vocabulary_;
   int64_t hidden_;
-  std::string folder_;
+  std::set<std::string> folders_;  // that hold the stacks
   bool has_embedding_ = false;
   Ends ends_;
 };
 
 }  // namespace
 
-Ends ReadEnds(const Outline& outline, const ModelNumbers& numbers, int64_t hidden, const std::string& stack) {
-  return Reader(numbers, hidden, stack).Read(outline);
+Ends ReadEnds(const Outline& outline, const ModelNumbers& numbers, int64_t hidden,
+              const std::vector<std::string>& stacks) {
+  return Reader(numbers, hidden, stacks).Read(outline);
 }
 
 }  // namespace moonshard

@@ -17,7 +17,8 @@ struct Ends {
   bool has_logits = false;        // the head's outputs are the vocabulary
 };
 
-// `stack` is the path of the decoder's layers.
-Ends ReadEnds(const Outline& outline, const ModelNumbers& numbers, int64_t hidden, const std::string& stack);
+// `stacks` are the paths of the layers that are cut.
+Ends ReadEnds(const Outline& outline, const ModelNumbers& numbers, int64_t hidden,
+              const std::vector<std::string>& stacks);
 
 }  // namespace moonshard

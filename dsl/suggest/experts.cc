@@ -113,10 +113,25 @@ class Experts {
         others.push_back(i);
       }
     }
+    // A gate of the mlp that every token takes works on what the router works on.
+    std::vector<std::string> gates;
+    std::erase_if(others, [&](size_t i) {
+      const std::optional<Linear> linear = LinearOf(layer_.item(i), layer_.turned());
+      const bool gate = linear && linear->out == 1 && linear->in == layer_.hidden() &&
+                        ParentOf(layer_.name(i)) == block_ && Last(layer_.name(i)).find("gate") != std::string::npos;
+      if (gate) gates.push_back(layer_.name(i));
+      return gate;
+    });
     if (router.empty()) return Refuse(block_, "no module chooses among " + std::to_string(form->count) + " experts");
     const std::optional<std::string> shared = SharedFolder(layer_, others, *form);
     if (!shared) return Refuse(block_, "nobody knows what " + layer_.name(others.front()) + " does beside its experts");
-    return Write(*form, router, shared->empty() ? "" : shared->substr(block_.size() + 1));
+    Block block = Write(*form, router, shared->empty() ? "" : shared->substr(block_.size() + 1));
+    if (!gates.empty()) {
+      block.decisions.push_back(Decide(form->stacked ? Part::kWhole : Part::kSummed, gates));
+      block.why += "; " + Last(gates.front()) + " is taken for a gate on the shared mlp";
+      block.sure = false;
+    }
+    return block;
   }
 
  private:

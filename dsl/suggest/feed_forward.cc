@@ -37,6 +37,19 @@ std::optional<Found> FindUp(const Layer& layer, const LayerLinear& down) {
   }
 }
 
+bool IsNamed(const Found& found) {
+  const Word down = found.down.named.word;
+  return (down == Word::kDown || down == Word::kOut) &&
+         std::ranges::all_of(found.up, [](const LayerLinear& linear) { return linear.named.word == Word::kUp; });
+}
+
+// Whether shapes alone would do: a pair that nothing names may be anything where it is narrow, or in no module of its own.
+bool IsPlausible(const Layer& layer, const Found& found) {
+  const int64_t wide = found.down.shape.in;
+  if (IsNamed(found) || layer.numbers().wide.value == wide) return true;
+  return !found.folder.empty() && 2 * wide >= layer.hidden();
+}
+
 // A module in the block that is neither of them; norms over the hidden states before it are.
 std::optional<size_t> Leftover(const Layer& layer, const Found& found) {
   if (found.folder.empty()) return std::nullopt;
@@ -54,10 +67,8 @@ Block Read(Layer& layer, const Found& found) {
   const int64_t wide = found.down.shape.in;
   Block block;
   std::vector<std::string> names;
-  bool named = found.down.named.word == Word::kDown || found.down.named.word == Word::kOut;
   for (const LayerLinear& linear : found.up) {
     names.push_back(layer.name(linear.item));
-    named &= linear.named.word == Word::kUp;
     layer.Take(linear.item);
   }
   layer.Take(found.down.item);
@@ -69,7 +80,7 @@ Block Read(Layer& layer, const Found& found) {
   Decision down = Decide(Part::kRowwise, {layer.name(found.down.item)});
   down.turned = layer.turned();
   block.decisions = {std::move(up), std::move(down)};
-  block.sure = !found.fused && (named || (wide != layer.hidden() && config.value == wide));
+  block.sure = !found.fused && (IsNamed(found) || (wide != layer.hidden() && config.value == wide));
   block.why = std::to_string(layer.hidden()) + " features to " + std::to_string(wide) + " and back";
   if (found.fused) block.why += "; gate and up are taken to lie one after the other";
   if (!block.sure && !found.fused) block.why += "; found by shapes alone";
@@ -84,11 +95,10 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
     for (const LayerLinear& down : layer.Linears("")) {
       if (down.shape.out != layer.hidden()) continue;
       const std::optional<Found> found = FindUp(layer, down);
-      if (!found) continue;
+      if (!found || !IsPlausible(layer, *found)) continue;
       if (const std::optional<size_t> left = Leftover(layer, *found)) {
         blocks.push_back(layer.LeaveWhole(found->folder, found->folder + " stays whole: nobody knows what " +
-                                                             layer.name(*left).substr(found->folder.size() + 1) +
-                                                             " does with its features"));
+                                                             ShortName(layer.name(*left)) + " does with its features"));
       } else {
         blocks.push_back(Read(layer, *found));
       }

@@ -61,7 +61,7 @@ std::optional<Block> ReadIn(Layer& layer, const std::string& folder) {
   const Number& n_heads = layer.numbers().heads;
   if (query) block.decisions.push_back(Decide(Part::kColwise, {layer.name(query->item)}, n_heads));
   block.decisions.push_back(Decide(Part::kToLatent, std::move(to)));
-  block.decisions.push_back(Decide(Part::kLatentNorm, std::move(norms)));
+  block.decisions.push_back(Decide(Part::kSummed, std::move(norms)));
   block.decisions.push_back(Decide(Part::kFromLatent, std::move(from), n_heads));
   block.decisions.push_back(Decide(Part::kRowwise, {layer.name(out->item)}));
   for (const size_t i : layer.Left(folder)) layer.Take(i);

@@ -81,6 +81,8 @@ Decision Decide(Part part, std::vector<std::string> names, Number heads) {
   return decision;
 }
 
-std::string ShapeText(const Linear& linear) { return ShapeToString(std::vector<int64_t>{linear.out, linear.in}); }
+std::string ShortName(const std::string& path) {
+  return path.empty() ? "its own parameter" : path.substr(path.rfind('.') + 1);
+}
 
 }  // namespace moonshard

@@ -59,7 +59,7 @@ void ReadRest(Layer& layer, std::vector<Block>& blocks);
 
 // One decision about modules by their names.
 Decision Decide(Part part, std::vector<std::string> names, Number heads = {});
-// "[64, 32]": the matrix as [out, in].
-std::string ShapeText(const Linear& linear);
+// The last component of a path; "its own parameter" for the layer itself.
+std::string ShortName(const std::string& path);
 
 }  // namespace moonshard

@@ -52,15 +52,17 @@ std::string WhyNoSequence(const Draft& draft) {
     if (row.block.unknown) return "not everything in a layer is understood";
   }
   if (!draft.rest.empty() || !draft.ends.rest.empty()) {
-    return "nobody knows what " + (draft.ends.rest.empty() ? draft.rest : draft.ends.rest).front() +
-           " does with the sequence";
+    const std::string& first = (draft.ends.rest.empty() ? draft.rest : draft.ends.rest).front();
+    return "nobody knows what " + (first.empty() ? "the model's own parameters do" : first + " does") +
+           " with the sequence";
   }
   if (draft.ends.first.size() != 1) return "there is no one embedding that the layers start from";
   return "";
 }
 
-// Modules outside that need a rule, because the module that they stand in has parts that are cut.
-void SplitRest(Draft& draft) {
+// Modules outside that need a rule, because the module that they stand in has parts that are cut. `own`: names of the
+// parameters that the model itself owns.
+void SplitRest(Draft& draft, const std::vector<std::string>& own) {
   std::vector<std::string> beside;
   for (const std::string& path : draft.ends.rest) {
     const bool near = std::ranges::any_of(draft.ends.first,
@@ -75,7 +77,10 @@ void SplitRest(Draft& draft) {
   draft.ends.rest = beside;
   if (beside.empty()) return;
   Block block;
-  block.decisions.push_back(Decide(Part::kWhole, beside));
+  // The model itself has no path: its parameters have.
+  const bool itself = std::erase(beside, "") > 0;
+  if (itself) block.decisions.push_back(Decide(Part::kWholeParameter, own));
+  if (!beside.empty()) block.decisions.push_back(Decide(Part::kWhole, beside));
   block.unknown = true;
   block.why = "nothing tells what these are for";
   draft.ends.first.push_back(std::move(block));
@@ -100,11 +105,19 @@ Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config) {
       }
     }
   }
-  draft.ends = ReadEnds(outline, draft.numbers, hidden, draft.stacks.empty() ? "" : draft.stacks.front().stack->path);
+  std::vector<std::string> paths;
+  for (const ReadStack& read : draft.stacks) paths.push_back(read.stack->path);
+  draft.ends = ReadEnds(outline, draft.numbers, hidden, paths);
   std::string why_not = WhyNoSequence(draft);
   draft.sequence = why_not.empty() && !draft.stacks.empty();
   draft.no_sequence = std::move(why_not);
-  SplitRest(draft);
+  std::vector<std::string> own;
+  for (const Item& item : outline.outside) {
+    for (const Parameter& p : *item.parameters) {
+      if (item.name.empty()) own.push_back(p.name);
+    }
+  }
+  SplitRest(draft, own);
   Suggestion out;
   const auto count = [&](const Block& block) { ++(block.unknown ? out.whole : block.sure ? out.sure : out.guesses); };
   std::ranges::for_each(draft.ends.first, count);

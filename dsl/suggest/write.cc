@@ -22,6 +22,8 @@ std::vector<std::string> Wrapped(const std::string& text, size_t width) {
   return lines;
 }
 
+std::string Called(const std::string& path) { return path.empty() ? "the model itself" : path; }
+
 class Writer {
  public:
   explicit Writer(const Draft& draft) : draft_(draft) {}
@@ -192,7 +194,9 @@ class Writer {
       case Part::kFusedColwise: return decision.turned ? Turned(decision) : Fused(decision, in, with);
       case Part::kHeadNorm: uses_transformer_ = true; return "transformer.head_norm()";
       case Part::kToLatent: return with("replicated", {in, "output = shared"});
-      case Part::kLatentNorm: return R"(style { name = "latent_norm", params = { weight = shared } })";
+      case Part::kSummed: return R"(style { name = "summed", params = { weight = shared } })";
+      case Part::kPerHead: return "shard(0, { " + heads + " })";
+      case Part::kWholeParameter: return "replicate";
       case Part::kFromLatent: return with("colwise", {"input = shared", heads});
       default: return "replicated()";
     }
@@ -215,8 +219,8 @@ class Writer {
   std::string Turned(const Decision& decision) {
     uses_turned_up_ = true;
     if (decision.part == Part::kColwise) {
-      const std::string heads = decision.heads.known() ? ", { heads = " + Text(decision.heads) + " }" : "";
-      return "turned_colwise(function(d) return shard(d" + heads + ") end)";
+      if (!decision.heads.known()) return "turned_colwise(shard)";
+      return "turned_colwise(function(d) return shard(d, { heads = " + Text(decision.heads) + " }) end)";
     }
     const std::string heads = decision.part_heads.empty() ? "" : ", { heads = " + List(decision.part_heads) + " }";
     return "turned_colwise(function(d) return packed(d, " + List(decision.sizes) + heads + ") end)";
@@ -234,7 +238,8 @@ class Writer {
     if (draft_.rest.empty()) return;
     const std::string what = std::to_string(draft_.rest.size()) + " module" + (draft_.rest.size() == 1 ? "" : "s");
     for (const std::string& line :
-         Wrapped("whole: " + what + " that nobody told about, the first one " + draft_.rest.front(), kCommentWidth)) {
+         Wrapped("whole: " + what + " that nobody told about, the first one " + Called(draft_.rest.front()),
+                 kCommentWidth)) {
       body_ += "  -- " + line + "\n";
     }
     AddLine("default(replicated()),");

@@ -84,7 +84,7 @@ function treeRow(row) {
   const pieces = make("span", { class: "pieces" });
   const params = steps ? steps.params : [];
   for (const param of params.slice(0, 4)) pieces.append(drawParam(param, false));
-  if (params.length > 0) pieces.append(make("span", { class: "layout" }, params[0].layout));
+  if (params.length > 0) pieces.append(make("span", { class: "layout", title: params[0].layout }, params[0].layout));
   const bytes = make("span", { class: "bytes", title: "on this rank / whole" },
     sum.whole > 0 ? bytesText(sum.local * times) + " / " + bytesText(sum.whole * times) : "");
   const element = make("div", {

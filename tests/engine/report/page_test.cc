@@ -330,6 +330,8 @@ TEST_CASE("a narrow window needs no scrolling sideways") {
   CHECK(browser.Evaluate("[...document.querySelectorAll('.row, .card, .bar-row, .finding, .stacked tr')].every((e) => { "
                          "const b = e.getBoundingClientRect(); return b.left >= 0 && b.right <= 400; })")
             .AsBool());
+  // No name is broken into single letters.
+  CHECK(browser.Evaluate("[...document.querySelectorAll('.row .label')].every((e) => e.getBoundingClientRect().height < 60)").AsBool());
   CHECK(browser.Evaluate("document.getElementById('details').getBoundingClientRect().top > "
                          "document.getElementById('tree').getBoundingClientRect().bottom - 1")
             .AsBool());
