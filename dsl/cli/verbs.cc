@@ -36,7 +36,7 @@ bool WriteReport(const CompiledPlan& plan, const ExplainOptions& options, const 
     std::cerr << MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + verb.html + "'").ToText() << "\n";
     return false;
   }
-  std::cerr << verb.html << ": " << page.size() / 1024 << " KiB\n";
+  std::cerr << verb.html << ": a report, to be opened in a browser\n";
   return true;
 }
 

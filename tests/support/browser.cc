@@ -27,10 +27,9 @@ constexpr int kReplies = 4;
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int KeyCode(const std::string& key) {
-  static const std::map<std::string, int> codes = {{"Enter", 13},     {"Escape", 27},     {" ", 32},
-                                                   {"PageUp", 33},    {"PageDown", 34},   {"End", 35},
-                                                   {"Home", 36},      {"ArrowLeft", 37},  {"ArrowUp", 38},
-                                                   {"ArrowRight", 39}, {"ArrowDown", 40}, {"Tab", 9}};
+  static const std::map<std::string, int> codes = {
+      {"Enter", 13}, {"Escape", 27},    {" ", 32},       {"PageUp", 33},     {"PageDown", 34},  {"End", 35},
+      {"Home", 36},  {"ArrowLeft", 37}, {"ArrowUp", 38}, {"ArrowRight", 39}, {"ArrowDown", 40}, {"Tab", 9}};
   const auto found = codes.find(key);
   return found == codes.end() ? key.front() : found->second;
 }
@@ -41,12 +40,18 @@ std::string Decoded(const std::string& base64) {
   int count = 0;
   for (const char c : base64) {
     uint32_t value = 0;
-    if (c >= 'A' && c <= 'Z') value = static_cast<uint32_t>(c - 'A');
-    else if (c >= 'a' && c <= 'z') value = static_cast<uint32_t>(c - 'a' + 26);
-    else if (c >= '0' && c <= '9') value = static_cast<uint32_t>(c - '0' + 52);
-    else if (c == '+') value = 62;
-    else if (c == '/') value = 63;
-    else break;
+    if (c >= 'A' && c <= 'Z')
+      value = static_cast<uint32_t>(c - 'A');
+    else if (c >= 'a' && c <= 'z')
+      value = static_cast<uint32_t>(c - 'a' + 26);
+    else if (c >= '0' && c <= '9')
+      value = static_cast<uint32_t>(c - '0' + 52);
+    else if (c == '+')
+      value = 62;
+    else if (c == '/')
+      value = 63;
+    else
+      break;
     bits = bits << 6 | value;
     count += 6;
     if (count >= 8) {
@@ -76,10 +81,18 @@ Browser::Browser(const std::string& program, const std::string& folder) {
   if (pipe2(commands.data(), O_CLOEXEC) != 0 || pipe2(replies.data(), O_CLOEXEC) != 0) {
     throw std::runtime_error("no pipe");
   }
-  std::vector<std::string> words = {program, "--headless=new", "--no-sandbox", "--disable-gpu",
-                                    "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
-                                    "--disable-background-networking", "--hide-scrollbars",
-                                    "--remote-debugging-pipe", "--user-data-dir=" + folder + "/profile", "about:blank"};
+  std::vector<std::string> words = {program,
+                                    "--headless=new",
+                                    "--no-sandbox",
+                                    "--disable-gpu",
+                                    "--disable-dev-shm-usage",
+                                    "--no-first-run",
+                                    "--disable-extensions",
+                                    "--disable-background-networking",
+                                    "--hide-scrollbars",
+                                    "--remote-debugging-pipe",
+                                    "--user-data-dir=" + folder + "/profile",
+                                    "about:blank"};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -169,13 +182,10 @@ JsonValue Browser::Call(const std::string& method, JsonValue::Object params) {
 }
 
 void Browser::Show(const View& view) {
-  Call("Emulation.setDeviceMetricsOverride", {{"width", view.width},
-                                              {"height", view.height},
-                                              {"deviceScaleFactor", 1},
-                                              {"mobile", view.width < 600}});
+  Call("Emulation.setDeviceMetricsOverride",
+       {{"width", view.width}, {"height", view.height}, {"deviceScaleFactor", 1}, {"mobile", view.width < 600}});
   JsonValue::Array features;
-  features.emplace_back(
-      JsonValue::Object{{"name", "prefers-color-scheme"}, {"value", view.dark ? "dark" : "light"}});
+  features.emplace_back(JsonValue::Object{{"name", "prefers-color-scheme"}, {"value", view.dark ? "dark" : "light"}});
   Call("Emulation.setEmulatedMedia", {{"media", view.print ? "print" : "screen"}, {"features", std::move(features)}});
 }
 
@@ -191,8 +201,8 @@ void Browser::Open(const std::string& file, const View& view) {
 }
 
 JsonValue Browser::Evaluate(const std::string& expression) {
-  const JsonValue done = Call("Runtime.evaluate",
-                              {{"expression", expression}, {"returnByValue", true}, {"awaitPromise", true}});
+  const JsonValue done =
+      Call("Runtime.evaluate", {{"expression", expression}, {"returnByValue", true}, {"awaitPromise", true}});
   if (const JsonValue* thrown = done.Find("exceptionDetails")) {
     FAIL(expression << "\nthrew " << WriteJson(*thrown, 1));
   }

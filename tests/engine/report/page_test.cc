@@ -38,7 +38,8 @@ CompiledPlan LargePlan() {
       "return plan { api = 1,\n"
       "  at(\"model.layers.*.mlp.experts.*.{gate,up}_proj\", colwise { input = shared }),\n"
       "  at(\"model.layers.*.mlp.experts.*.down_proj\", rowwise { output = partial }),\n"
-      "  at(\"model.layers.*.mlp\", style { name = \"block\", inputs = { { replicate, shared } }, outputs = { { partial, replicate } } }),\n"
+      "  at(\"model.layers.*.mlp\", style { name = \"block\", inputs = { { replicate, shared } }, outputs = { { "
+      "partial, replicate } } }),\n"
       "  at(\"model.layers.*.mlp.gate\", replicated()),\n"
       "  default(replicated()) }\n";
   Plan plan = EvaluatePlan(text, "large.lua", inputs).ValueOrThrow();
@@ -135,8 +136,9 @@ int64_t RowCount(Browser& browser) {
 
 // Selects the module with this path and answers its first large drawing's pieces: [{x, y, w, h, color, mine}].
 JsonValue PiecesOf(Browser& browser, const std::string& path) {
-  browser.Evaluate("(() => { const s = document.getElementById('search'); s.value = '" + path +
-                   "'; s.dispatchEvent(new Event('input')); [...document.querySelectorAll('[role=treeitem]')].at(-1).click(); })()");
+  browser.Evaluate(
+      "(() => { const s = document.getElementById('search'); s.value = '" + path +
+      "'; s.dispatchEvent(new Event('input')); [...document.querySelectorAll('[role=treeitem]')].at(-1).click(); })()");
   return browser.Evaluate(
       "[...document.querySelector('#details svg').querySelectorAll('.piece')].map((e) => { const b = "
       "e.getBoundingClientRect(); return { x: b.x, y: b.y, w: b.width, h: b.height, color: "
@@ -213,8 +215,9 @@ TEST_CASE("the tree by keyboard") {
   CHECK(Focused(browser) == "model");
   browser.Key("End");
   CHECK(Focused(browser) == "norm");
-  CHECK(browser.Evaluate("(() => { const b = document.activeElement.getBoundingClientRect(); return b.top >= 0 && "
-                         "b.bottom <= innerHeight; })()")
+  CHECK(browser
+            .Evaluate("(() => { const b = document.activeElement.getBoundingClientRect(); return b.top >= 0 && "
+                      "b.bottom <= innerHeight; })()")
             .AsBool());
   CHECK(browser.errors().empty());
 }
@@ -236,8 +239,10 @@ TEST_CASE("search and filter") {
   const auto filter = [&](const std::string& value) {
     browser.Evaluate("(() => { const f = document.getElementById('filter'); f.value = '" + value +
                      "'; f.dispatchEvent(new Event('change')); })()");
-    return browser.Evaluate("[...document.querySelectorAll('[role=treeitem]:not([aria-expanded]) .label')].map((e) => "
-                            "e.textContent).join()")
+    return browser
+        .Evaluate(
+            "[...document.querySelectorAll('[role=treeitem]:not([aria-expanded]) .label')].map((e) => "
+            "e.textContent).join()")
         .AsString();
   };
   CHECK(filter("unclaimed").empty());
@@ -312,12 +317,16 @@ TEST_CASE("memory and collectives are as long as they are many") {
   // Four times the tokens: what moves with them becomes longer beside what does not.
   const auto width = [&] {
     return browser
-        .Evaluate("(() => { const row = [...document.querySelectorAll('#calls tbody tr')].find((r) => "
-                  "r.textContent.includes('embed_tokens')); return row.querySelector('.call-bar').getBoundingClientRect().width; })()")
+        .Evaluate(
+            "(() => { const row = [...document.querySelectorAll('#calls tbody tr')].find((r) => "
+            "r.textContent.includes('embed_tokens')); return "
+            "row.querySelector('.call-bar').getBoundingClientRect().width; })()")
         .AsDouble();
   };
   const double before = width();
-  browser.Evaluate("(() => { const e = document.getElementById('sequence'); e.value = 64; e.dispatchEvent(new Event('change')); })()");
+  browser.Evaluate(
+      "(() => { const e = document.getElementById('sequence'); e.value = 64; e.dispatchEvent(new Event('change')); "
+      "})()");
   CHECK(width() > 2 * before);
   CHECK(browser.Evaluate("document.querySelectorAll('.finding.warning').length").AsInt() == 1);
 }
@@ -327,13 +336,18 @@ TEST_CASE("a narrow window needs no scrolling sideways") {
   if (!pages) return;
   Browser& browser = pages.Open(SmallPlan(), {.width = 400, .height = 860});
   CHECK(browser.Evaluate("document.documentElement.scrollWidth").AsInt() <= 400);
-  CHECK(browser.Evaluate("[...document.querySelectorAll('.row, .card, .bar-row, .finding, .stacked tr')].every((e) => { "
-                         "const b = e.getBoundingClientRect(); return b.left >= 0 && b.right <= 400; })")
+  CHECK(browser
+            .Evaluate("[...document.querySelectorAll('.row, .card, .bar-row, .finding, .stacked tr')].every((e) => { "
+                      "const b = e.getBoundingClientRect(); return b.left >= 0 && b.right <= 400; })")
             .AsBool());
   // No name is broken into single letters.
-  CHECK(browser.Evaluate("[...document.querySelectorAll('.row .label')].every((e) => e.getBoundingClientRect().height < 60)").AsBool());
-  CHECK(browser.Evaluate("document.getElementById('details').getBoundingClientRect().top > "
-                         "document.getElementById('tree').getBoundingClientRect().bottom - 1")
+  CHECK(
+      browser
+          .Evaluate("[...document.querySelectorAll('.row .label')].every((e) => e.getBoundingClientRect().height < 60)")
+          .AsBool());
+  CHECK(browser
+            .Evaluate("document.getElementById('details').getBoundingClientRect().top > "
+                      "document.getElementById('tree').getBoundingClientRect().bottom - 1")
             .AsBool());
   KeepPicture(browser, "light_400");
   browser.Show({.width = 400, .height = 860, .dark = true});
@@ -355,8 +369,8 @@ TEST_CASE("61 layers of 256 experts stay a small page") {
   browser.Type("layers.57.mlp.experts.200.gate_proj");
   CHECK(Focused(browser).empty());  // the search itself
   browser.Key("Enter");
-  CHECK(browser.Evaluate("[...document.querySelectorAll('[role=treeitem] .label')].map((e) => e.textContent).join()").AsString() ==
-        "model,layers,{0..60},mlp,experts,{0..255},gate_proj");
+  CHECK(browser.Evaluate("[...document.querySelectorAll('[role=treeitem] .label')].map((e) => e.textContent).join()")
+            .AsString() == "model,layers,{0..60},mlp,experts,{0..255},gate_proj");
   KeepPicture(browser, "large");
   CHECK(browser.errors().empty());
 }

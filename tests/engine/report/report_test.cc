@@ -21,10 +21,8 @@ std::string Pieces(const std::vector<int64_t>& shape, const Placement& placement
 }
 
 TEST_CASE("pieces of a dim") {
-  CHECK(Pieces({5, 4}, Layout::Shard(0), "tp=2") ==
-        R"([{"axes":["tp"],"of":2,"pieces":[[[0,3]],[[3,2]]]},null])");
-  CHECK(Pieces({2, 4}, Layout::Shard(0), "tp=3") ==
-        R"([{"axes":["tp"],"of":3,"pieces":[[[0,1]],[[1,1]],[]]},null])");
+  CHECK(Pieces({5, 4}, Layout::Shard(0), "tp=2") == R"([{"axes":["tp"],"of":2,"pieces":[[[0,3]],[[3,2]]]},null])");
+  CHECK(Pieces({2, 4}, Layout::Shard(0), "tp=3") == R"([{"axes":["tp"],"of":3,"pieces":[[[0,1]],[[1,1]],[]]},null])");
   CHECK(Pieces({8}, Layout::Packed(0, {{4, 0}, {4, 0}}), "tp=2") ==
         R"([{"axes":["tp"],"of":2,"pieces":[[[0,2],[4,2]],[[2,2],[6,2]]]}])");
   CHECK(Pieces({4, 4}, Layout::Shard(0), "tp=1") == "[null,null]");
@@ -83,8 +81,9 @@ TEST_CASE("memory by rank adds up, equal neighbours in one row") {
   const auto memory = [](const CompiledPlan& plan) { return WriteJson(*ReportData(plan, {}).Find("memory"), 0); };
   // Three matrices of 10 x 4 and float32, and of the uneven ones 7 x 4.
   CHECK(memory(CompileMlp("tp=2")) == R"([{"count":2,"first":0,"ranks":"0..1","sharded":240,"whole":0}])");
-  CHECK(memory(CompileMlp("tp=2", 7)) ==
-        R"([{"count":1,"first":0,"ranks":"0","sharded":192,"whole":0},{"count":1,"first":1,"ranks":"1","sharded":144,"whole":0}])");
+  CHECK(
+      memory(CompileMlp("tp=2", 7)) ==
+      R"([{"count":1,"first":0,"ranks":"0","sharded":192,"whole":0},{"count":1,"first":1,"ranks":"1","sharded":144,"whole":0}])");
 }
 
 TEST_CASE("no name ends the page's data early, and the page is the same in every run") {
