@@ -79,6 +79,7 @@ int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
   if (const auto* shard = std::get_if<ShardVerb>(&verb)) return RunShard(*shard);
   if (const auto* merge = std::get_if<MergeVerb>(&verb)) return RunMerge(*merge);
   if (const auto* repl = std::get_if<ReplVerb>(&verb)) return RunRepl(*repl);
+  if (const auto* suggest = std::get_if<SuggestVerb>(&verb)) return RunSuggest(*suggest);
   if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval, arguments);
   if (const auto* verify = std::get_if<VerifyVerb>(&verb)) return RunVerify(*verify, arguments);
   return RunWithTensors(arguments, 0);

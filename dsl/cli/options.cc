@@ -121,6 +121,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddSay(*explain_app, say);
   explain_app->add_option("--rank", explain.rank, "whose local shapes and bytes (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
+  explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
   explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives");
 
   CheckVerb check;
@@ -214,6 +215,15 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   repl_app->add_flag("--bail", repl.bail, "a script ends with its first line that fails");
   repl_app->add_flag("!--no-history", repl.history, "neither reads nor keeps the history of typed lines");
 
+  SuggestVerb suggest;
+  CLI::App* suggest_app = app.add_subcommand("suggest", "a first plan file for a model that no plan is for");
+  suggest_app
+      ->add_option("MODEL", suggest.model.model,
+                   "model folder: config.json and safetensors, of which headers are enough")
+      ->required();
+  suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
+  suggest_app->add_flag("--replace", suggest.replace, "the plan file may be there already");
+
   CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
 
   CommandLine out;
@@ -249,6 +259,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (merge_app->parsed()) take(merge);
   if (compare_app->parsed()) take(compare);
   if (repl_app->parsed()) take(repl);
+  if (suggest_app->parsed()) take(suggest);
   if (doctor_app->parsed()) take(DoctorVerb{});
   if (!error.empty()) return {std::nullopt, error + "\n", 2};
   return out;

@@ -19,6 +19,7 @@ struct ExplainVerb {
   SayOptions say;
   int64_t rank = 0;
   bool json = false;
+  std::string html;    // a file for the report, or "-" for stdout; "": none
   std::string tokens;  // "B,S"; "": see ExplainOptions
 };
 
@@ -95,6 +96,12 @@ struct MergeVerb {
   bool json = false;
 };
 
+struct SuggestVerb {
+  ModelOptions model;  // the folder alone
+  std::string out;     // of the plan file; "": stdout
+  bool replace = false;
+};
+
 struct CompareVerb {
   std::string actual;
   std::string expected;
@@ -113,7 +120,7 @@ struct ReplVerb {
 };
 
 using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, ShardVerb, MergeVerb,
-                          CompareVerb, DoctorVerb, ReplVerb, ExplainFindingVerb>;
+                          CompareVerb, DoctorVerb, ReplVerb, SuggestVerb, ExplainFindingVerb>;
 
 // How the verb was asked to tell what it finds.
 SayOptions SayOf(const Verb& verb);

@@ -1,12 +1,15 @@
 #include "dsl/cli/verbs.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 
 #include "dsl/cli/hugging_face.h"
 #include "dsl/hugging_face/export.h"
 #include "dsl/resolve/resolve.h"
 #include "engine/explain/explain.h"
+#include "engine/report/report.h"
 
 namespace moonshard {
 
@@ -15,6 +18,26 @@ namespace {
 // Which plan it is, and why, where it was not named.
 void SayChoice(const Plan& plan, const SayOptions& say) {
   if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
+}
+
+// Writes the report where it was asked for; says so, or why not.
+bool WriteReport(const CompiledPlan& plan, const ExplainOptions& options, const ExplainVerb& verb) {
+  const std::filesystem::path folder = std::filesystem::absolute(verb.model.model).lexically_normal();
+  const std::string name = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+  const std::string page = ReportHtml(plan, {name, options.rank, options.tokens});
+  if (verb.html == "-") {
+    std::cout << page;
+    return true;
+  }
+  std::ofstream file(verb.html, std::ios::binary);
+  file << page;
+  file.close();
+  if (!file) {
+    std::cerr << MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + verb.html + "'").ToText() << "\n";
+    return false;
+  }
+  std::cerr << verb.html << ": a report, to be opened in a browser\n";
+  return true;
 }
 
 }  // namespace
@@ -45,6 +68,8 @@ int RunExplain(const ExplainVerb& verb) {
   Say(diagnostics, verb.say);
   if (!plan || HasErrors(diagnostics)) return kExitUsage;
   SayChoice(*plan->plan, verb.say);
+  if (!verb.html.empty() && !WriteReport(*plan, options, verb)) return kExitFailed;
+  if (!verb.html.empty() && !verb.json) return kExitGood;
   if (verb.json) {
     std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";
   } else {

@@ -19,6 +19,7 @@ int RunCheck(const CheckVerb& verb);
 int RunExplainFinding(const ExplainFindingVerb& verb);
 int RunImport(const ImportVerb& verb);
 // kExitFailed where something cannot be said in the other form, and is left out of it.
+int RunSuggest(const SuggestVerb& verb);
 int RunExport(const ExportVerb& verb);
 
 // Progress on stderr, with --json the summary on stdout.

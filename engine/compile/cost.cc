@@ -42,19 +42,21 @@ class Counter {
   Counter(const CompiledPlan& plan, int64_t rank, Tokens tokens)
       : plan_(plan), rank_(rank), tokens_(tokens.batch * tokens.sequence) {}
 
-  CollectiveCounts Count() {
+  std::vector<PlannedCollective> Count() {
     const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(plan_);
     for (size_t m = 0; m < plan_.tree->modules().size(); ++m) {
       const ModuleSteps& steps = plan_.StepsOf(m);
       const int64_t runs = RunsOf(plan_.tree->modules()[m].path);
       for (size_t i = 0; i < steps.inputs.size(); ++i) {
-        if (shared[i][m].first) Add(steps.inputs[i], steps.in_features, DTypeOf(m), runs);
+        if (shared[i][m].first) Add(PlannedCollective::Of::kInput, m, steps.inputs[i], steps.in_features, runs);
       }
-      for (const std::optional<Move>& move : steps.outputs) Add(move, steps.out_features, DTypeOf(m), runs);
+      for (const std::optional<Move>& move : steps.outputs) {
+        Add(PlannedCollective::Of::kOutput, m, move, steps.out_features, runs);
+      }
     }
     CountGradientSums();
     CountUnits();
-    return counts_;
+    return std::move(out_);
   }
 
  private:
@@ -74,18 +76,19 @@ class Counter {
     return runs;
   }
 
-  void Add(const std::optional<Move>& move, int64_t features, DType dtype, int64_t runs) {
+  void Add(PlannedCollective::Of of, size_t module, const std::optional<Move>& move, int64_t features, int64_t runs) {
     const std::optional<MeshAxis> axis = MovingAxis(move, plan_.mesh);
     if (!axis) return;
     const std::optional<MoveRow> row = RowOf(move->from[*axis], move->to[*axis]);
     Check(row.has_value(), "a compiled move without a row");
     if (move->to[*axis].is_shared_last()) features = move->to[*axis].last;
-    const int64_t bytes = features < 0 ? 0 : BytesOf(dtype, tokens_ * features);
+    const int64_t bytes = features < 0 ? 0 : BytesOf(DTypeOf(module), tokens_ * features);
     for (Direction direction : {Direction::kForward, Direction::kBackward}) {
       const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
       if (!kind) continue;
       for (int64_t run = 0; run < (direction == Direction::kForward ? runs : 1); ++run) {
-        counts_.Add(direction, *kind, *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(*axis) : bytes);
+        const int64_t sent = *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(*axis) : bytes;
+        out_.push_back({of, direction, *kind, sent, static_cast<int64_t>(module), -1});
       }
     }
   }
@@ -126,7 +129,10 @@ class Counter {
         if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
       }
     }
-    for (const auto& [key, sum] : bytes) counts_.Add(Direction::kBackward, CollectiveKind::kAllReduce, sum);
+    for (const auto& [key, sum] : bytes) {
+      out_.push_back(
+          {PlannedCollective::Of::kGradientSum, Direction::kBackward, CollectiveKind::kAllReduce, sum, -1, -1});
+    }
   }
 
   // A unit is gathered once a dtype in forward, again in backward where it went back to pieces, and its gradients are cut.
@@ -142,10 +148,14 @@ class Counter {
         whole += BytesOf(UsedDType(plan_, ref), elements);
         reduced += BytesOf(ReducedDType(plan_, ref), elements);
       }
+      const int64_t index = &unit - plan_.units.data();
+      const auto add = [&](Direction direction, CollectiveKind kind, int64_t of_unit) {
+        out_.push_back({PlannedCollective::Of::kUnit, direction, kind, of_unit, -1, index});
+      };
       for (const auto& [dtypes, of_unit] : bytes) {
-        counts_.Add(Direction::kForward, CollectiveKind::kAllGather, of_unit.first);
-        if (unit.reshard) counts_.Add(Direction::kBackward, CollectiveKind::kAllGather, of_unit.first);
-        counts_.Add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit.second);
+        add(Direction::kForward, CollectiveKind::kAllGather, of_unit.first);
+        if (unit.reshard) add(Direction::kBackward, CollectiveKind::kAllGather, of_unit.first);
+        add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit.second);
       }
     }
   }
@@ -153,7 +163,7 @@ class Counter {
   const CompiledPlan& plan_;
   int64_t rank_;
   int64_t tokens_;
-  CollectiveCounts counts_;
+  std::vector<PlannedCollective> out_;
 };
 
 }  // namespace
@@ -187,16 +197,25 @@ std::vector<std::vector<SharedMove>> SharedMovesOf(const CompiledPlan& plan) {
   return out;
 }
 
+std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens) {
+  return Counter(plan, rank, tokens).Count();
+}
+
+Tokens FewestTokens(const CompiledPlan& plan) {
+  const auto cuts = [](const ModuleSteps& steps) {
+    return std::ranges::any_of(steps.inputs, CutsSequence) || std::ranges::any_of(steps.outputs, CutsSequence);
+  };
+  // Steps that no module has do not count.
+  const bool cuts_sequence = std::ranges::any_of(plan.steps_of, [&](uint32_t s) { return cuts(plan.steps[s]); });
+  return {1, cuts_sequence ? plan.mesh.size(MeshAxis::kTp) : 1};
+}
+
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens) {
   PlanTotals totals;
   const std::set<ParamRef> repeats = Repeats(*plan.tree);
-  bool cuts_sequence = false;
   std::vector<std::vector<int64_t>> known(plan.steps.size());  // bytes of each parameter on this rank, by steps
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
     const ModuleSteps& steps = plan.StepsOf(m);
-    for (const auto* moves : {&steps.inputs, &steps.outputs}) {
-      cuts_sequence |= std::ranges::any_of(*moves, CutsSequence);
-    }
     std::vector<int64_t>& bytes = known[plan.steps_of[m]];
     if (bytes.empty()) bytes = BytesOnRank(plan, steps, rank);
     for (uint32_t p = 0; p < steps.params.size(); ++p) {
@@ -211,8 +230,9 @@ PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens
       (IsSharded(steps.params[p], plan.mesh) ? totals.sharded_params : totals.replicated_params) += elements;
     }
   }
-  if (!tokens) tokens = Tokens{1, cuts_sequence ? plan.mesh.size(MeshAxis::kTp) : 1};
-  totals.collectives = Counter(plan, rank, *tokens).Count();
+  for (const PlannedCollective& c : CollectivesOf(plan, rank, tokens ? *tokens : FewestTokens(plan))) {
+    totals.collectives.Add(c.direction, c.kind, c.bytes);
+  }
   return totals;
 }
 

@@ -32,6 +32,23 @@ struct Tokens {
 // do not tell are counted with 0 bytes.
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens = std::nullopt);
 
+// One collective of a step, and whose it is.
+struct PlannedCollective {
+  enum class Of : uint8_t { kInput, kOutput, kGradientSum, kUnit };
+  Of of = Of::kInput;
+  Direction direction = Direction::kForward;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  int64_t bytes = 0;
+  int64_t module = -1;  // of the tree, whose input or output; else -1
+  int64_t unit = -1;    // of the plan, whose parameters or gradients; else -1
+};
+
+// Every collective of one training step that this rank takes part in; their sums are PlanTotals::collectives.
+std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens);
+
+// What `tokens` none means for TotalsOf.
+Tokens FewestTokens(const CompiledPlan& plan);
+
 // The one axis on which a move communicates; none where it does not.
 std::optional<MeshAxis> MovingAxis(const std::optional<Move>& move, const MeshShape& mesh);
 

@@ -15,7 +15,7 @@ constexpr std::string_view kWeight = "weight";
 constexpr std::array<std::string_view, 6> kTokenEmbeddings = {"embed_tokens", "wte",       "word_embeddings",
                                                               "embed_in",     "embedding", "tok_embeddings"};
 // Decoder model types whose configuration class in transformers 5.18 has tie_word_embeddings = True.
-constexpr std::array<std::string_view, 19> kTiedByDefault = {
+constexpr std::array<std::string_view, 17> kTiedByDefault = {
     "bloom",       "cohere",  "cohere2", "falcon", "gemma",      "gemma2", "gemma3",  "gemma3_text", "gpt2",
     "gpt_bigcode", "gpt_neo", "lfm2",    "mpt",    "openai-gpt", "opt",    "smollm3", "starcoder2"};
 constexpr std::array<std::string_view, 7> kBuffers = {"inv_freq",    "original_inv_freq", "running_mean",
@@ -65,7 +65,8 @@ std::string GuessKind(std::string_view path, const ModuleTree::Signature& parame
   if (weight == parameters.end()) return "";
   const std::string_view last = LastComponent(path);
   const size_t rank = weight->shape.size();
-  if (rank == 2 && (last.starts_with("embed") || last == "wte" || last == "wpe")) return "Embedding";
+  const bool embeds = last.starts_with("embed") && last != "embed_out";  // that one is GPT-NeoX's head
+  if (rank == 2 && (embeds || last == "wte" || last == "wpe")) return "Embedding";
   if (rank == 2) return "Linear";
   const bool others = std::ranges::any_of(parameters, [](const Parameter& p) { return p.shape.size() != 1; });
   return rank == 1 && !others ? "Norm" : "";

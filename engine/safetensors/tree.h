@@ -13,7 +13,7 @@ namespace moonshard {
 // `bias`, then the others by name. Modules are in the order of their paths, component by component, numbers as numbers.
 // The tree is not complete(): modules without parameters leave no trace in a file.
 //
-// Kinds are guessed: "Embedding" for a path whose last component begins with embed, or is wte or wpe; "Linear" for a
+// Kinds are guessed: "Embedding" for a path whose last component begins with embed (but for embed_out), or is wte or wpe; "Linear" for a
 // weight of two dims; "Norm" where there is only a weight of one dim, with or without a bias; else "". What HF models
 // register as buffers (inv_freq, running_mean, ...) is marked as such.
 //

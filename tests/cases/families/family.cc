@@ -51,6 +51,12 @@ std::string Trimmed(std::string text) {
 
 }  // namespace
 
+void WriteModelFolder(const std::string& folder, const JsonValue& json) {
+  fs::create_directories(folder);
+  std::ofstream(folder + "/config.json") << WriteJson(*json.Find("config"), 2);
+  WriteHeaders(folder + "/model.safetensors", json.Find("dtype")->AsString(), json.Find("tensors")->AsObject());
+}
+
 std::vector<Family> ReadFamilies(const std::string& work) {
   std::vector<Family> families;
   for (const auto& entry : fs::directory_iterator(kSource + "/tests/cases/families")) {
@@ -58,11 +64,8 @@ std::vector<Family> ReadFamilies(const std::string& work) {
     Family family;
     family.name = entry.path().stem().string();
     family.folder = work + "/" + family.name;
-    fs::create_directories(family.folder);
     const JsonValue json = ReadJsonFile(entry.path().string()).ValueOrThrow();
-    std::ofstream(family.folder + "/config.json") << WriteJson(*json.Find("config"), 2);
-    WriteHeaders(family.folder + "/model.safetensors", json.Find("dtype")->AsString(),
-                 json.Find("tensors")->AsObject());
+    WriteModelFolder(family.folder, json);
     for (const auto& [option, value] : json.Find("options")->AsObject()) family.options[option] = value.AsString();
     for (const auto& [path, entry_of] : json.Find("reference")->AsObject()) {
       ReferenceShard shard;

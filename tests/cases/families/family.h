@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dsl/cli/options.h"
+#include "engine/base/json.h"
 #include "engine/base/result.h"
 #include "engine/compile/compiled_plan.h"
 
@@ -25,6 +26,9 @@ struct Family {
   std::map<std::string, std::string> options;       // of the plan, which the family needs
   std::map<std::string, ReferenceShard> reference;  // by parameter path
 };
+
+// Makes a model folder, headers only, of {"config", "dtype", "tensors": {name: shape}}.
+void WriteModelFolder(const std::string& folder, const JsonValue& json);
 
 // Every family, sorted by name, each with a folder of its own below `work`.
 std::vector<Family> ReadFamilies(const std::string& work);

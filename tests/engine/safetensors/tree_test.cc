@@ -88,10 +88,12 @@ TEST_CASE("ties") {
   CHECK(TreeText(with_head, R"({"architectures": ["GemmaForCausalLM"], "model_type": "gemma"})") == head + body);
   CHECK(TreeText(kSmall, R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"})") ==
         head + body + tie);
+  CHECK(TreeText(kSmall, R"({"architectures": ["NewForCausalLM"]})") == body);  // of a type that nobody knows
   // A classifier has no language model's head.
   CHECK(TreeText(kSmall, R"({"architectures": ["XForSequenceClassification"], "tie_word_embeddings": true})") == body);
   CHECK(TreeText({{"wte.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") ==
         "lm_head Linear weight:bfloat16[8, 4]\nwte Embedding weight:bfloat16[8, 4]\ntied: wte.weight lm_head.weight\n");
+  CHECK(TreeText({{"embed_out.weight", "[8,4]"}}, "{}") == "embed_out Linear weight:bfloat16[8, 4]\n");
   CHECK(TreeText({{"x.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") == "x Linear weight:bfloat16[8, 4]\n");
 }
 

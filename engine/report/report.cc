@@ -1,0 +1,41 @@
+#include "engine/report/report.h"
+
+#include <string_view>
+
+#include "engine/base/check.h"
+#include "engine/report/page.h"
+#include "engine/report/report_data.h"
+
+namespace moonshard {
+namespace {
+
+void Replace(std::string& text, std::string_view mark, std::string_view by) {
+  const size_t at = text.find(mark);
+  Check(at != std::string::npos, "page.html has no " + std::string(mark));
+  text.replace(at, mark.size(), by);
+}
+
+// JSON as it may stand in a script element: no "<" can end it.
+std::string Embedded(const JsonValue& value) {
+  std::string out;
+  for (const char c : WriteJson(value, 0)) {
+    if (c == '<') {
+      out += "\\u003c";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string ReportHtml(const CompiledPlan& plan, const ReportOptions& options) {
+  std::string page(PageHtml());
+  Replace(page, "/*STYLE*/", PageStyle());
+  Replace(page, "/*SCRIPT*/", PageScript());
+  Replace(page, "/*DATA*/", Embedded(ReportData(plan, options)));
+  return page;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,26 @@
+-- A first plan for MPTForCausalLM, from names, shapes and config.json (moonshard suggest).
+-- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
+local n_heads <const> = config.n_heads
+
+return plan {
+  api = 1,
+  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  at("transformer.wte", vocab_rowwise { output = residual }),
+  -- sure: norms over all 64 features of the hidden states
+  at("transformer.blocks.*.norm_{1,2}", norm_on(residual)),
+  -- guess: 8 heads of 8 features; taken to lie as all queries, all keys, all values
+  transformer.heads_fit("transformer.blocks.*.attn", n_heads),
+  at("transformer.blocks.*.attn.Wqkv",
+     transformer.fused_colwise { input = residual, sizes = { 64, 64, 64 }, heads = { n_heads, n_heads, n_heads } }),
+  at("transformer.blocks.*.attn.out_proj", rowwise { output = residual }),
+  -- sure: 64 features to 256 and back
+  at("transformer.blocks.*.ffn.up_proj", colwise { input = residual }),
+  at("transformer.blocks.*.ffn.down_proj", rowwise { output = residual }),
+  -- sure: the norm after the last layer
+  at("transformer.norm_f", norm_on(residual)),
+  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  fsdp { wrap = "transformer.blocks.*" },
+}

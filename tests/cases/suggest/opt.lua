@@ -1,0 +1,30 @@
+-- A first plan for OPTForCausalLM, from names, shapes and config.json (moonshard suggest).
+-- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- No sequence parallelism: nobody knows what model.decoder.embed_positions does with the sequence
+local transformer <const> = require "transformer"
+local opt <const> = options { loss_parallel = false }
+local logits <const> = opt.loss_parallel and shard(-1) or replicate
+local n_heads <const> = config.num_attention_heads
+
+return plan {
+  api = 1,
+  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  at("model.decoder.embed_tokens", vocab_rowwise {}),
+  -- whole: nothing tells what these are for
+  at("model.decoder.embed_positions", replicated()),
+  -- sure: norms over all 64 features of the hidden states
+  at("model.decoder.layers.*.{final,self_attn}_layer_norm", replicated()),
+  -- sure: 8 heads of 8 features
+  transformer.heads_fit("model.decoder.layers.*.self_attn", n_heads),
+  at("model.decoder.layers.*.self_attn.{q,k,v}_proj", colwise { heads = n_heads }),
+  at("model.decoder.layers.*.self_attn.out_proj", rowwise {}),
+  -- sure: 64 features to 256 and back
+  at("model.decoder.layers.*.fc1", colwise {}),
+  at("model.decoder.layers.*.fc2", rowwise {}),
+  -- sure: the norm after the last layer
+  at("model.decoder.final_layer_norm", replicated()),
+  -- sure: the head: logits of 96 words
+  at("lm_head", colwise { output = logits }),
+  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  fsdp { wrap = "model.decoder.layers.*" },
+}

@@ -1,0 +1,32 @@
+-- A first plan for Qwen2MoeForCausalLM, from names, shapes and config.json (moonshard suggest).
+-- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+local transformer <const> = require "transformer"
+local experts <const> = require "experts"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
+local logits <const> = opt.loss_parallel and shard(-1) or replicate
+local stream <const> = { residual = residual, logits = logits, stable = false }
+local n_heads <const> = config.num_attention_heads
+local n_kv_heads <const> = config.num_key_value_heads
+
+return plan {
+  api = 1,
+  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  at("model.embed_tokens", vocab_rowwise { output = residual }),
+  -- sure: norms over all 64 features of the hidden states
+  at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
+  -- sure: 8 heads of 8 features
+  transformer.heads_fit("model.layers.*.self_attn", n_heads, n_kv_heads),
+  at("model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
+  at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
+  at("model.layers.*.self_attn.o_proj", rowwise { output = residual }),
+  -- guess: 4 experts of 48 features, each cut; shared_expert_gate is taken for a gate on the shared mlp
+  experts.block("model.layers.*.mlp", stream, { shared = "shared_expert" }),
+  at("model.layers.*.mlp.shared_expert_gate", style { name = "summed", params = { weight = shared } }),
+  -- sure: the norm after the last layer
+  at("model.norm", norm_on(residual)),
+  -- sure: the head: logits of 96 words
+  at("lm_head", colwise { input = residual, output = logits }),
+  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  fsdp { wrap = "model.layers.*" },
+}

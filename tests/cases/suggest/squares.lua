@@ -1,0 +1,24 @@
+-- A first plan for StrangeModel, from names, shapes and config.json (moonshard suggest).
+-- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- No sequence parallelism: not everything in a layer is understood
+local opt <const> = options { loss_parallel = false }
+local logits <const> = opt.loss_parallel and shard(-1) or replicate
+
+return plan {
+  api = 1,
+  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  at("net.tok", vocab_rowwise {}),
+  -- sure: norms over all 64 features of the hidden states
+  at("net.stage.*.pre_norm", replicated()),
+  -- guess: 64 features to 200 and back; found by shapes alone
+  at("net.stage.*.wide.x", colwise {}),
+  at("net.stage.*.wide.z", rowwise {}),
+  -- whole: neither names nor shapes tell what these are for: every rank works on them whole
+  at("net.stage.*.mix.{a,b,c,d}", replicated()),
+  -- sure: the norm after the last layer
+  at("net.last_norm", replicated()),
+  -- sure: the head: logits of 96 words
+  at("net.unembed", colwise { output = logits }),
+  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  fsdp { wrap = "net.stage.*" },
+}

@@ -1,0 +1,28 @@
+-- A first plan for vit, from names, shapes and config.json (moonshard suggest).
+-- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- No sequence parallelism: nobody knows what the model's own parameters do with the sequence
+local transformer <const> = require "transformer"
+local n_heads <const> = config.num_heads
+
+return plan {
+  api = 1,
+  -- whole: nothing tells what these are for
+  at("{cls_token,pos_embed}", replicate),
+  -- sure: norms over all 64 features of the hidden states
+  at("blocks.*.{norm1,norm2}", replicated()),
+  -- guess: 8 heads of 8 features; taken to lie as all queries, all keys, all values
+  transformer.heads_fit("blocks.*.attn", n_heads),
+  at("blocks.*.attn.qkv", transformer.fused_colwise { sizes = { 64, 64, 64 }, heads = { n_heads, n_heads, n_heads } }),
+  at("blocks.*.attn.proj", rowwise {}),
+  -- sure: 64 features to 256 and back
+  at("blocks.*.mlp.fc1", colwise {}),
+  at("blocks.*.mlp.fc2", rowwise {}),
+  -- sure: the norm after the last layer
+  at("norm", replicated()),
+  -- sure: the head of a classifier of 10
+  at("head", colwise { output = replicate }),
+  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  fsdp { wrap = "blocks.*" },
+  -- whole: 1 module that nobody told about, the first one patch_embed.proj
+  default(replicated()),
+}
