@@ -114,6 +114,15 @@ class Parser {
   }
 
   Node ParseChoice() {
+    if (++depth_ > kMostBraceDepth) {
+      Fail("braces lie more than " + std::to_string(kMostBraceDepth) + " deep within each other");
+    }
+    Node node = ParseOpenChoice();
+    --depth_;
+    return node;
+  }
+
+  Node ParseOpenChoice() {
     const size_t begin = position_++;
     Node node{Node::Kind::kChoice, "", {}, {}};
     const size_t close = text_.find('}', position_);
@@ -162,6 +171,7 @@ class Parser {
 
   std::string_view text_;
   size_t position_ = 0;
+  int depth_ = 0;  // of braces
 };
 
 bool IsBoundary(const Sequence& sequence, size_t index) {
@@ -247,6 +257,21 @@ Diagnostic BadPattern(std::string_view text, std::string message, const SourceSp
   return d;
 }
 
+// One alternative for each choice of each brace.
+void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
+  std::vector<const Node*> choices;
+  CollectChoices(sequence, choices);
+  size_t bytes = 0;
+  for (const Node* choice : choices) {
+    for (size_t i = 0; i < choice->choices.size(); ++i) {
+      pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true)});
+      bytes += pattern.alternatives.back().regex.size();
+      if (bytes <= kMostAlternativeBytes) continue;
+      throw ParseError{"its braces spell out more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
+    }
+  }
+}
+
 void CheckComponents(std::string_view text) {
   if (text.empty()) return;
   const size_t empty = text.find("..");
@@ -260,6 +285,10 @@ void CheckComponents(std::string_view text) {
 }  // namespace
 
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source) {
+  if (text.size() > kMostPatternBytes) {
+    return BadPattern(text.substr(0, 40), "it has " + std::to_string(text.size()) + " bytes; at most " +
+                                              std::to_string(kMostPatternBytes) + " are read", source);
+  }
   Pattern pattern;
   if (syntax == PatternSyntax::kNumbered) {
     pattern = TranslateNumbered(text);
@@ -272,13 +301,7 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
       const Sequence sequence = Parser(text).ParseAll();
       pattern.regex = Writer(nullptr, 0).Write(sequence, true, true);
       pattern.depends_on_numbers = DependsOnNumbers(sequence);
-      std::vector<const Node*> choices;
-      CollectChoices(sequence, choices);
-      for (const Node* choice : choices) {
-        for (size_t i = 0; i < choice->choices.size(); ++i) {
-          pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true)});
-        }
-      }
+      AddAlternatives(sequence, pattern);
     } catch (const ParseError& error) {
       return BadPattern(text, error.message + " (at character " + std::to_string(error.position + 1) + ")", source);
     }
