@@ -3,7 +3,7 @@
 //   *            one path component, or part of one        model.layers.*.mlp     *_proj
 //   **           any number of components, none too        model.**.q_proj
 //   ?  [0-3]     one character of a component; [!ab] any but these
-//   {q,k,v}_proj alternatives, which may hold dots and other pattern words
+//   {q,k,v}_proj alternatives, which may hold dots and other pattern words; "**" only with more beside it
 //   {0..15}      the numbers 0 to 15
 //   numbered"layers.*.mlp"  * is one number, everything else itself (PatternSyntax::kNumbered, numbered.h)
 //   re"..."      a raw RE2 expression (PatternSyntax::kRegex), anchored at both ends by us
