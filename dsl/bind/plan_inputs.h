@@ -33,6 +33,7 @@ struct PlanInputs {
   std::map<std::string, JsonValue> options = {};  // by name; a text ("true", "8") is read as the option's declared type
   std::vector<std::string> search_path = {};      // folders looked into for named plans before the built-in ones
   ScriptLimits limits = {};
+  bool isolate = false;                // in a child process under limits of the system (dsl/eval/isolated.h)
   EvaluationRecord* record = nullptr;  // filled where it is given; must outlive the evaluation
 };
 

@@ -11,11 +11,15 @@ namespace {
 
 constexpr int kApi = 1;              // the version of the plan language that this is
 constexpr int kDeepestNesting = 32;  // lists within lists
+constexpr size_t kMostRules = 10'000;
 
 // Gathers the entries of one plan { ... } (argument 1).
 class PlanReader {
  public:
   explicit PlanReader(lua_State* L) : lua_(L), state_(ScriptState::From(L)) {}
+  ~PlanReader() { state_.GiveMemory(held_); }
+  PlanReader(const PlanReader&) = delete;
+  PlanReader& operator=(const PlanReader&) = delete;
 
   Plan Read() {
     const std::string& chunk = Evaluation::From(lua_).running().back().chunk;
@@ -26,11 +30,12 @@ class PlanReader {
     ReadList(1, 0);
     for (Rule& rule : plan_.rules) rule.lenient = plan_.lenient;
     // Base plans come last, in the order of their extends.
-    for (const Plan& base : bases_) {
+    for (const Plan* entry : bases_) {
+      const Plan& base = *entry;
       plan_.lenient |= base.lenient;
       for (Rule rule : base.rules) {
         ++rule.level;
-        plan_.rules.push_back(std::move(rule));
+        AddRule(std::move(rule));
       }
       if (!plan_.fallback && base.fallback) {
         plan_.fallback = base.fallback;
@@ -90,19 +95,20 @@ class PlanReader {
     // false: what is left of `condition and at(...)`.
     if (lua_toboolean(lua_, index) == 0 || IsPoison(lua_, index)) return;
     if (const Rule* rule = Userdata<Rule>::To(lua_, index)) {
-      plan_.rules.push_back(*rule);
+      AddRule(*rule);
     } else if (const DefaultValue* fallback = Userdata<DefaultValue>::To(lua_, index)) {
       ReadDefault(*fallback);
     } else if (const DataParallel* section = Userdata<DataParallel>::To(lua_, index)) {
       ReadSection(*section);
     } else if (const Recomputed* recompute = Userdata<Recomputed>::To(lua_, index)) {
-      plan_.recompute.push_back(*recompute);
+      ReadRecompute(*recompute);
     } else if (const Precision* precision = Userdata<Precision>::To(lua_, index)) {
       ReadPrecision(*precision);
     } else if (const KeptDType* kept = Userdata<KeptDType>::To(lua_, index)) {
+      Count(plan_.kept_dtypes.size(), "modules of keep_dtype", sizeof(KeptDType) + kept->modules.pattern.size());
       plan_.kept_dtypes.push_back(*kept);
     } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
-      bases_.push_back(*base);
+      bases_.push_back(base);
     } else if (Userdata<AssertionValue>::To(lua_, index) != nullptr) {
       return;
     } else if (IsTable(lua_, index)) {
@@ -115,6 +121,20 @@ class PlanReader {
                   index);
       lua_pop(lua_, 1);
     }
+  }
+
+  // One rule in many places of a list costs the script nothing, but each is one more here.
+  void AddRule(Rule rule) {
+    Count(plan_.rules.size(), "rules", sizeof(Rule) + HeldBy(rule));
+    plan_.rules.push_back(std::move(rule));
+  }
+  void Count(size_t so_far, const char* what, size_t held) {
+    if (so_far >= kMostRules) {
+      state_.RaiseLimit("the plan has more than " + std::to_string(kMostRules) + " " + what,
+                        "a pattern stands for many modules");
+    }
+    state_.TakeMemory(held);
+    held_ += held;
   }
 
   void ReadSection(const DataParallel& section) {
@@ -137,6 +157,17 @@ class PlanReader {
     plan_.precision = section;
   }
 
+  void ReadRecompute(const Recomputed& section) {
+    size_t held = sizeof(section);
+    for (const auto* modules : {&section.modules, &section.keep_modules}) {
+      for (const ModulePattern& module : *modules) {
+        held += sizeof(module) + module.pattern.size() + module.source.file.size() + module.source.text.size();
+      }
+    }
+    Count(plan_.recompute.size(), "recompute sections", held);
+    plan_.recompute.push_back(section);
+  }
+
   void ReadDefault(const DefaultValue& fallback) {
     if (plan_.fallback) {
       Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan has one default", fallback.source);
@@ -151,7 +182,8 @@ class PlanReader {
   lua_State* lua_;
   ScriptState& state_;
   Plan plan_;
-  std::vector<Plan> bases_;
+  std::vector<const Plan*> bases_;  // values of the script, which argument 1 keeps alive
+  size_t held_ = 0;  // memory taken for plan_
 };
 
 int MakePlan(lua_State* L) {

@@ -6,6 +6,7 @@
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
 #include "dsl/eval/file_words.h"
+#include "dsl/eval/isolated.h"
 #include "engine/base/text.h"
 
 namespace moonshard {
@@ -34,14 +35,14 @@ void ReportUndeclaredOptions(Evaluation& evaluation, const std::string& name) {
   }
 }
 
-Result<Plan> Evaluate(const SourceFile& file, const PlanInputs& inputs) {
+Result<Plan> EvaluateHere(const SourceFile& file, const PlanInputs& inputs) {
   Evaluation evaluation(inputs);
   std::optional<Plan> plan;
   const bool done = evaluation.state().Run([&](lua_State* L) {
     OpenLanguage(L);
     RunSource(L, file);
-    if (const Plan* value = Userdata<Plan>::To(L, -1)) {
-      plan = *value;
+    if (Userdata<Plan>::To(L, -1) != nullptr) {
+      plan = Userdata<Plan>::Take(L, -1);
     } else if (!IsPoison(L, -1)) {
       ReportNotAPlan(L, file.name);
     }
@@ -51,6 +52,15 @@ Result<Plan> Evaluate(const SourceFile& file, const PlanInputs& inputs) {
   Diagnostics diagnostics = evaluation.state().TakeDiagnostics();
   if (done && plan) return {*std::move(plan), std::move(diagnostics)};
   return diagnostics;
+}
+
+Result<Plan> Evaluate(const SourceFile& file, const PlanInputs& inputs) {
+  if (!inputs.isolate) return EvaluateHere(file, inputs);
+  return EvaluateInChild(file.name, inputs.limits, inputs.record, [&](EvaluationRecord* record) {
+    PlanInputs here = inputs;
+    here.record = record;
+    return EvaluateHere(file, here);
+  });
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ void Session::TakeInputs() {
 Outcome Session::Open() {
   Diagnostics problems = workspace_.SetMesh(options_.model.mesh);
   workspace_.SetPlan(options_.model.plan);
+  workspace_.SetIsolate(options_.model.isolate);
   for (const auto& [name, value] : options_.model.options) workspace_.SetOption(name, value);
   if (!options_.model.model.empty()) {
     const Diagnostics more = workspace_.OpenModel(options_.model.model);

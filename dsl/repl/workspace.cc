@@ -57,6 +57,7 @@ Diagnostics Workspace::SetRank(int64_t rank) {
 PlanInputs Workspace::Inputs() const {
   PlanInputs inputs;
   inputs.mesh = mesh_;
+  inputs.isolate = isolate_;
   if (model_) inputs.config = model_->config;
   if (model_) inputs.model = model_->tree.get();
   for (const auto& [name, value] : options_) inputs.options[name] = value;

@@ -34,6 +34,8 @@ class Workspace {
   void SetPlan(std::string plan) { plan_name_ = std::move(plan); }
   Diagnostics SetMesh(const std::string& text);
   void SetOption(const std::string& name, std::optional<std::string> value);
+  // Plans are evaluated in a child process (dsl/eval/isolated.h); lines that are typed are not.
+  void SetIsolate(bool isolate) { isolate_ = isolate; }
   // Errors where the mesh has no such rank.
   Diagnostics SetRank(int64_t rank);
 
@@ -67,6 +69,7 @@ class Workspace {
   std::string plan_name_;
   MeshShape mesh_;
   std::map<std::string, std::string> options_;
+  bool isolate_ = false;
   int64_t rank_ = 0;
   EvaluationRecord record_;
   Resolution resolution_;

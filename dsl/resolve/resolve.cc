@@ -73,6 +73,7 @@ Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder&
   inputs.config = folder.config.json();
   inputs.mesh = folder.mesh;
   inputs.model = tree.get();
+  inputs.isolate = options.isolate;
   for (const auto& [name, value] : options.options) inputs.options[name] = value;
   Resolution resolved = ResolveStages(options.plan, inputs, std::move(tree));
   if (!resolved.compiled) return std::move(resolved.diagnostics);

@@ -24,6 +24,7 @@ struct ModelOptions {
   std::string plan;   // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by architecture
   std::string mesh;   // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
+  bool isolate = false;                        // PlanInputs::isolate
 };
 
 // "2,128" as batch and sequence. Errors: kBadArgument.

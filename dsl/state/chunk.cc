@@ -95,8 +95,7 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
   } else {
     state.sources().Add(name, text, internal);
   }
-  state.Charge(text.size());
-  const int status = luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t");
+  const int status = state.Parse(text, "@" + name);
   if (status == LUA_ERRMEM) lua_error(L);
   if (status != LUA_OK) {
     state.Report(SyntaxError(state, name, text, lua_tostring(L, -1)));
@@ -115,8 +114,7 @@ ChunkKind KindOfChunk(lua_State* L, std::string_view text) {
   bool at_first_word = false;
   for (const bool expression : {true, false}) {
     const std::string placed = PlacedText(text, {1, expression});
-    ScriptState::From(L).Charge(placed.size());
-    const int status = luaL_loadbufferx(L, placed.data(), placed.size(), "=input", "t");
+    const int status = ScriptState::From(L).Parse(placed, "=input");
     if (status == LUA_ERRMEM) lua_error(L);
     if (status != LUA_OK) {
       const std::string_view message = lua_tostring(L, -1);

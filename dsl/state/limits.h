@@ -9,7 +9,7 @@
 namespace moonshard {
 
 struct ScriptLimits {
-  size_t memory_bytes = size_t{64} << 20;  // all that Lua and the values of the plan hold
+  size_t memory_bytes = size_t{48} << 20;  // all that Lua and the values of the plan hold, as the system counts it
   int64_t steps = 20'000'000;              // Lua instructions, plus the work of library functions in like units
   // CPU time of the evaluating thread, not wall time: a busy machine must not fail the plan on one rank only.
   std::chrono::milliseconds time{500};

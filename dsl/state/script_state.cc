@@ -24,6 +24,9 @@ int64_t ThreadCpuNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// What an allocation takes of the process: glibc puts eight bytes before it and rounds up to sixteen.
+size_t RealSize(size_t bytes) { return bytes == 0 ? 0 : std::max<size_t>((bytes + 8 + 15) & ~size_t{15}, 32); }
+
 int Panic(lua_State*) { throw InternalError("Lua raised an error outside of ScriptState::Run"); }
 
 // What Lua's own messages are mostly about; "" for others.
@@ -86,16 +89,17 @@ ScriptState& ScriptState::From(lua_State* L) { return **static_cast<ScriptState*
 void* ScriptState::Allocate(void* self, void* block, size_t old_size, size_t new_size) {
   auto& state = *static_cast<ScriptState*>(self);
   // With no block, Lua passes the kind of the new object in place of a size.
-  const size_t held = block != nullptr ? old_size : 0;
+  const size_t held = block != nullptr ? RealSize(old_size) : 0;
   if (new_size == 0) {
     std::free(block);
     state.used_ -= held;
     return nullptr;
   }
-  if (new_size > held && new_size - held > state.memory_cap_ - std::min(state.memory_cap_, state.used_)) return nullptr;
+  const size_t wanted = RealSize(new_size);
+  if (wanted > held && wanted - held > state.memory_cap_ - std::min(state.memory_cap_, state.used_)) return nullptr;
   void* grown = std::realloc(block, new_size);
   if (grown == nullptr) return nullptr;
-  state.used_ += new_size - held;
+  state.used_ += wanted - held;
   state.peak_ = std::max(state.peak_, state.used_);
   return grown;
 }
@@ -121,11 +125,40 @@ void ScriptState::CountHook(lua_State* L, lua_Debug* record) {
   }
   state.last_seen_ = state.UserSpan();
   state.Charge(kHookInterval);
-  const int64_t spent_ns = ThreadCpuNs() - state.cpu_start_ns_;
-  if (spent_ns > std::chrono::nanoseconds(state.limits_.time).count()) {
-    state.RaiseLimit("the plan ran for more than " + std::to_string(state.limits_.time.count()) + " ms",
-                     "a plan only makes rules; the work is done later");
-  }
+  if (state.OutOfTime()) state.RaiseTimeLimit();
+}
+
+bool ScriptState::OutOfTime() const {
+  return ThreadCpuNs() - cpu_start_ns_ > std::chrono::nanoseconds(limits_.time).count();
+}
+
+void ScriptState::RaiseTimeLimit() {
+  RaiseLimit("the plan ran for more than " + std::to_string(limits_.time.count()) + " ms",
+             "a plan only makes rules; the work is done later");
+}
+
+int ScriptState::Parse(std::string_view text, const std::string& name) {
+  Charge(text.size());
+  struct Source {
+    const ScriptState& state;
+    std::string_view left;
+    bool late = false;
+  } source{*this, text};
+  // In pieces that Lua's parser is done with soon, though a chain of `and` costs it the square of its length.
+  const lua_Reader next_piece = [](lua_State*, void* data, size_t* size) -> const char* {
+    constexpr size_t kPiece = 256;
+    Source& from = *static_cast<Source*>(data);
+    from.late = from.late || from.state.OutOfTime();
+    const std::string_view piece = from.late ? "" : from.left.substr(0, kPiece);
+    from.left.remove_prefix(piece.size());
+    *size = piece.size();
+    return piece.empty() ? nullptr : piece.data();
+  };
+  parsing_ = true;
+  const int status = lua_load(lua_, next_piece, &source, name.c_str(), "t");
+  parsing_ = false;
+  if (source.late) RaiseTimeLimit();
+  return status;
 }
 
 void ScriptState::Charge(size_t steps) {
@@ -191,7 +224,7 @@ Diagnostics ScriptState::TakeDiagnostics() {
 }
 
 int ScriptState::MessageHandler(lua_State* L) {
-  From(L).ReportRaised();
+  if (!From(L).parsing_) From(L).ReportRaised();
   return 1;
 }
 

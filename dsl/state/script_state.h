@@ -51,6 +51,11 @@ class ScriptState {
   // lua_getlocal takes. It may raise a Lua error.
   void OnChunkEnd(std::function<void(lua_State*, lua_Debug*)> on_chunk_end);
 
+  // lua_load of a text as a chunk called `name` ("@plan.lua"): Lua's status, its function or message on top of the stack.
+  // No instruction runs while Lua reads, so the CPU time is looked at here too: raises a Lua error where it is used up.
+  // An error is the caller's to report.
+  int Parse(std::string_view text, const std::string& name);
+
   // Takes `steps` off the budget; raises a Lua error where it is used up. For library functions whose work is not
   // bounded by the number of instructions.
   void Charge(size_t steps);
@@ -81,6 +86,8 @@ class ScriptState {
   static void* Allocate(void* self, void* block, size_t old_size, size_t new_size);
   static void CountHook(lua_State* L, lua_Debug* record);
   void SetHook();
+  bool OutOfTime() const;
+  [[noreturn]] void RaiseTimeLimit();
   static int MessageHandler(lua_State* L);
   static int CallBody(lua_State* L);
   void ReportRaised();
@@ -94,6 +101,7 @@ class ScriptState {
   size_t memory_cap_ = 0;
   int64_t steps_left_ = 0;
   int64_t cpu_start_ns_ = 0;
+  bool parsing_ = false;
   bool dead_ = false;  // a limit was passed: every further instruction raises again
   Sources sources_;
   SourceSpan last_seen_;  // where the count hook last was: an allocation that fails cannot ask Lua

@@ -29,6 +29,8 @@ class Userdata {
   // Leaves the value on top of the stack. `held` is the memory it holds outside of itself, about.
   static const T& Push(lua_State* L, T value, size_t held = 0) {
     static_assert(std::is_nothrow_move_constructible_v<T> && alignof(T) <= alignof(double));
+    constexpr size_t kOverhead = 32;  // of the allocations, which are few
+    if (held > 0) held += kOverhead;
     ScriptState::From(L).TakeMemory(held);
     Box* box = nullptr;
     try {
@@ -42,6 +44,9 @@ class Userdata {
     lua_setmetatable(L, -2);
     return box->value;
   }
+
+  // Moves the value at `index` out, which is left as a moved-from one: where nothing in the script runs afterwards.
+  static T Take(lua_State* L, int index) { return std::move(static_cast<Box*>(lua_touserdata(L, index))->value); }
 
   // The value at `index`; nullptr where something else is there. It lives as long as Lua can reach it.
   static const T* To(lua_State* L, int index) {

@@ -76,19 +76,47 @@ std::string Excerpt(const SourceSpan& span, bool color) {
 }
 
 void AddLine(std::string& out, const char* label, const std::string& value, bool color) {
-  if (!value.empty())
-    out += "\n" + std::string(kIndent) + Painted(label + std::string(":"), kBold, color) + " " + value;
+  if (!value.empty()) {
+    out += "\n" + std::string(kIndent) + Painted(label + std::string(":"), kBold, color) + " " + SafeText(value);
+  }
 }
 
 }  // namespace
+
+std::string SafeText(std::string_view text, size_t most) {
+  size_t end = std::min(text.size(), most);
+  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  std::string out;
+  const auto add_code = [&](char c) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    out += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 0xF]};
+  };
+  for (size_t i = 0; i < end; ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < end ? text[i + 1] : 0);
+    if (text[i] == '\n') {
+      out += "\n" + std::string(kIndent);
+    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F are control characters too
+      add_code(text[i]);
+      add_code(text[++i]);
+    } else if ((byte < 0x20 && text[i] != '\t') || byte == 0x7F) {
+      add_code(text[i]);
+    } else {
+      out += text[i];
+    }
+  }
+  if (end < text.size()) out += "... (" + std::to_string(text.size()) + " bytes)";
+  return out;
+}
 
 std::string SourceSpan::ToString() const { return line > 0 ? file + ":" + std::to_string(line) : file; }
 
 std::string Diagnostic::ToText(bool color) const {
   const FindingInfo& info = InfoOf(finding);
-  std::string out = where.known() ? Painted(where.ToString() + ":", kBold, color) + " " : "";
+  std::string out = where.known() ? Painted(SafeText(where.ToString()) + ":", kBold, color) + " " : "";
   out += Painted(std::string(moonshard::ToString(severity)) + "[" + info.id + "]:", ColorOf(severity), color) + " " +
-         Painted(message, kBold, color);
+         Painted(SafeText(message), kBold, color);
   out += Excerpt(where, color);
   AddLine(out, "at", path, color);
   AddLine(out, "declared", declared, color);

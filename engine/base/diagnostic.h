@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/finding.h"
@@ -38,8 +39,9 @@ struct Diagnostic {
   std::vector<SourceSpan> related;  // other lines that take part (the second rule of a conflict)
 
   // FILE:LINE: severity[ID]: message, then indented lines for path, excerpt with caret, declared, required, help and
-  // related places. Ends without a line end. `color` adds the escape sequences of a terminal. A source line is shown
-  // without its control characters, and only the part around the caret where it is long.
+  // related places. Ends without a line end. `color` adds the escape sequences of a terminal. What a plan or a model's
+  // files brought into it goes through SafeText; a source line is shown without its control characters, and only the part
+  // around the caret where it is long.
   std::string ToText(bool color = false) const;
 };
 
@@ -47,6 +49,10 @@ struct Diagnostic {
 Diagnostic MakeDiagnostic(Finding finding, std::string message, SourceSpan where = {});
 
 using Diagnostics = std::vector<Diagnostic>;
+
+// A text of strangers for a terminal or a log: control bytes but tabs and line ends as \x1b, and of more than `most` bytes
+// only the first. Line ends go on indented, so that no line of it can be taken for a diagnostic.
+std::string SafeText(std::string_view text, size_t most = 2000);
 
 bool HasErrors(const Diagnostics& diagnostics);
 // Each diagnostic's text in order, one after the other, separated by line ends; ends with one unless empty.

@@ -119,6 +119,7 @@ class Matcher {
   void Conflict(int32_t first, int32_t second, const std::string& path) {
     const auto [known, fresh] = conflicts_.try_emplace({first, second}, diagnostics_.size());
     if (!fresh) return;  // one conflict a pair of rules: the first module stands for the others
+    if (conflicts_.size() > kMostConflicts) return;
     const Rule& a = matched_.plan->rules[static_cast<size_t>(first)];
     const Rule& b = matched_.plan->rules[static_cast<size_t>(second)];
     Diagnostic d = MakeDiagnostic(Finding::kRuleConflict, "two rules claim '" + path + "'", b.source);
@@ -237,6 +238,8 @@ class Matcher {
     }
     return {paths.begin(), paths.end()};
   }
+
+  static constexpr size_t kMostConflicts = 100;  // that are told: pairs are many where rules are
 
   MatchedPlan matched_;
   Diagnostics diagnostics_;

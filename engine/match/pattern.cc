@@ -97,7 +97,9 @@ class Parser {
     const size_t first = position_;
     for (; !AtEnd() && (text_[position_] != ']' || position_ == first); ++position_) {
       const char c = text_[position_];
-      if (c == '.') Fail("a character class cannot hold the dot between components");
+      const bool spans_dot = c == '-' && position_ > first && text_[position_ - 1] < '.' &&
+                             position_ + 1 < text_.size() && text_[position_ + 1] > '.' && text_[position_ + 1] != ']';
+      if (c == '.' || spans_dot) Fail("a character class cannot hold the dot between components");
       if (c == '-' && position_ > first && position_ + 1 < text_.size() && text_[position_ + 1] != ']') {
         out += '-';
       } else {
@@ -114,6 +116,15 @@ class Parser {
   }
 
   Node ParseChoice() {
+    if (++depth_ > kMostBraceDepth) {
+      Fail("braces lie more than " + std::to_string(kMostBraceDepth) + " deep within each other");
+    }
+    Node node = ParseOpenChoice();
+    --depth_;
+    return node;
+  }
+
+  Node ParseOpenChoice() {
     const size_t begin = position_++;
     Node node{Node::Kind::kChoice, "", {}, {}};
     const size_t close = text_.find('}', position_);
@@ -162,6 +173,7 @@ class Parser {
 
   std::string_view text_;
   size_t position_ = 0;
+  int depth_ = 0;  // of braces
 };
 
 bool IsBoundary(const Sequence& sequence, size_t index) {
@@ -247,6 +259,37 @@ Diagnostic BadPattern(std::string_view text, std::string message, const SourceSp
   return d;
 }
 
+// "**" takes a dot beside it along, so within braces too it must stand between dots or ends, and not be all of one
+// alternative where something stands beside the braces. `starts` and `ends`: whether the sequence's ends are ends of
+// components; `alone`: whether nothing stands beside it.
+void CheckStars(const Sequence& sequence, bool starts, bool ends, bool alone) {
+  for (size_t i = 0; i < sequence.size(); ++i) {
+    const bool left = i == 0 ? starts : sequence[i - 1].kind == Node::Kind::kDot;
+    const bool right = i + 1 == sequence.size() ? ends : sequence[i + 1].kind == Node::Kind::kDot;
+    if (sequence[i].kind == Node::Kind::kComponents && (!left || !right || (sequence.size() == 1 && !alone))) {
+      throw ParseError{sequence.size() == 1 ? "'**' cannot be all of one alternative, with more beside the braces"
+                                            : "'**' stands for whole components and must be alone between dots",
+                       0};
+    }
+    for (const Sequence& choice : sequence[i].choices) CheckStars(choice, left, right, alone && sequence.size() == 1);
+  }
+}
+
+// One alternative for each choice of each brace.
+void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
+  std::vector<const Node*> choices;
+  CollectChoices(sequence, choices);
+  size_t bytes = 0;
+  for (const Node* choice : choices) {
+    for (size_t i = 0; i < choice->choices.size(); ++i) {
+      pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true)});
+      bytes += pattern.alternatives.back().regex.size();
+      if (bytes <= kMostAlternativeBytes) continue;
+      throw ParseError{"its braces spell out more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
+    }
+  }
+}
+
 void CheckComponents(std::string_view text) {
   if (text.empty()) return;
   const size_t empty = text.find("..");
@@ -260,6 +303,10 @@ void CheckComponents(std::string_view text) {
 }  // namespace
 
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source) {
+  if (text.size() > kMostPatternBytes) {
+    return BadPattern(text.substr(0, 40), "it has " + std::to_string(text.size()) + " bytes; at most " +
+                                              std::to_string(kMostPatternBytes) + " are read", source);
+  }
   Pattern pattern;
   if (syntax == PatternSyntax::kNumbered) {
     pattern = TranslateNumbered(text);
@@ -270,15 +317,10 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
     try {
       CheckComponents(text);
       const Sequence sequence = Parser(text).ParseAll();
+      CheckStars(sequence, true, true, true);
       pattern.regex = Writer(nullptr, 0).Write(sequence, true, true);
       pattern.depends_on_numbers = DependsOnNumbers(sequence);
-      std::vector<const Node*> choices;
-      CollectChoices(sequence, choices);
-      for (const Node* choice : choices) {
-        for (size_t i = 0; i < choice->choices.size(); ++i) {
-          pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true)});
-        }
-      }
+      AddAlternatives(sequence, pattern);
     } catch (const ParseError& error) {
       return BadPattern(text, error.message + " (at character " + std::to_string(error.position + 1) + ")", source);
     }

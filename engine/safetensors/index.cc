@@ -29,11 +29,9 @@ bool StaysInFolder(const std::string& name) {
 
 }  // namespace
 
-Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path) {
-  Result<JsonValue> read = ReadJsonFile(path);
-  if (!read.ok()) return read.diagnostics();
+Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::string& path) {
   const std::string required = "\"weight_map\": {\"tensor\": \"file.safetensors\", ...}";
-  const JsonValue* map = read.value().Find("weight_map");
+  const JsonValue* map = json.Find("weight_map");
   if (!map || !map->is_object()) {
     return BadIndex(path, map ? std::string("weight_map is a ") + map->KindName() : "the index has no weight_map",
                     required);
@@ -58,6 +56,12 @@ Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path) {
   }
   if (!errors.empty()) return errors;
   return index;
+}
+
+Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path) {
+  const Result<JsonValue> json = ReadJsonFile(path);
+  if (!json.ok()) return json.diagnostics();
+  return CheckpointIndexFrom(json.value(), path);
 }
 
 }  // namespace moonshard

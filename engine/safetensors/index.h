@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "engine/base/json.h"
 #include "engine/base/result.h"
 
 namespace moonshard {
@@ -12,6 +13,9 @@ namespace moonshard {
 struct CheckpointIndex {
   std::map<std::string, std::string> file_of;  // tensor name -> file name within the folder
 };
+
+// The index that `json` is, read from the file `path`. Errors: those of ReadCheckpointIndex but for its JSON.
+Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::string& path);
 
 // Reads {"metadata": {...}, "weight_map": {"tensor": "file"}}. Errors, all that are found: those of ReadJsonFile (a
 // tensor that stands twice is kBadJson); kBadIndex: no weight_map, or one that is not an object of texts; a file name

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name '_G'
 local f = _G
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'collectgarbage'
 local f = collectgarbage
 return plan { f("x") }

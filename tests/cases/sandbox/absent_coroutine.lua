@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'coroutine'
 local f = coroutine
 return plan { f("x") }

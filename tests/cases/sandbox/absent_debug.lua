@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'debug'
 local f = debug
 return plan { f("x") }

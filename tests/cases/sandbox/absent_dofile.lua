@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'dofile'
 local f = dofile
 return plan { f("x") }

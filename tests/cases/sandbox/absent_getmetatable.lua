@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'getmetatable'
 local f = getmetatable
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'io'
 local f = io
 return plan { f("x") }

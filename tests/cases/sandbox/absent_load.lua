@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'load'
 local f = load
 return plan { f("x") }

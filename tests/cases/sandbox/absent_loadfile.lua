@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'loadfile'
 local f = loadfile
 return plan { f("x") }

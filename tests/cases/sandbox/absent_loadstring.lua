@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'loadstring'
 local f = loadstring
 return plan { f("x") }

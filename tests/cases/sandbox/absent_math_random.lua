@@ -1,3 +1,3 @@
---- expect: MS0103
+--- expect: MS0103 'math' has no 'random'
 local f = math.random
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0103
+--- expect: MS0103 'math' has no 'randomseed'
 local f = math.randomseed
 return plan { f("x") }

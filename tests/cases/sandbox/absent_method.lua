@@ -1,2 +1,2 @@
---- expect: MS0103
+--- expect: MS0103 'string' has no 'dump'
 return plan { ("x"):dump() }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'newproxy'
 local f = newproxy
 return plan { f("x") }

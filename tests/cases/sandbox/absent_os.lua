@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'os'
 local f = os
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'package'
 local f = package
 return plan { f("x") }

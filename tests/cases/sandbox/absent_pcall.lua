@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'pcall'
 local f = pcall
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'print'
 local f = print
 return plan { f("x") }

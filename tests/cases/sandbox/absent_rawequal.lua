@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'rawequal'
 local f = rawequal
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'rawget'
 local f = rawget
 return plan { f("x") }

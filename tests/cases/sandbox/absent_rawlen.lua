@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'rawlen'
 local f = rawlen
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'rawset'
 local f = rawset
 return plan { f("x") }

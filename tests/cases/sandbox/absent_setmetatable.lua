@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'setmetatable'
 local f = setmetatable
 return plan { f("x") }

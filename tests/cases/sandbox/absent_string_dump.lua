@@ -1,3 +1,3 @@
---- expect: MS0103
+--- expect: MS0103 'string' has no 'dump'
 local f = string.dump
 return plan { f("x") }

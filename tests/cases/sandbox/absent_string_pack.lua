@@ -1,3 +1,3 @@
---- expect: MS0103
+--- expect: MS0103 'string' has no 'pack'
 local f = string.pack
 return plan { f("x") }

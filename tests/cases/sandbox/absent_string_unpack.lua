@@ -1,3 +1,3 @@
---- expect: MS0103
+--- expect: MS0103 'string' has no 'unpack'
 local f = string.unpack
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0103
+--- expect: MS0103 'table' has no 'move'
 local f = table.move
 return plan { f("x") }

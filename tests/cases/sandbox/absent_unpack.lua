@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'unpack'
 local f = unpack
 return plan { f("x") }

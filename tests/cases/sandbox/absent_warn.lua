@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'warn'
 local f = warn
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0102
+--- expect: MS0102 unknown name 'xpcall'
 local f = xpcall
 return plan { f("x") }

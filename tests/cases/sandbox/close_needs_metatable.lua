@@ -1,2 +1,2 @@
---- expect: MS0108
+--- expect: MS0108 variable 'x' got a non-closable value
 local x <close> = {}

@@ -1,2 +1,2 @@
---- expect: MS0108
+--- expect: MS0108 the plan raised a nil as an error
 error()

@@ -1,2 +1,2 @@
---- expect: MS0108
+--- expect: MS0108 the plan raised a table as an error
 error({ code = 1 })

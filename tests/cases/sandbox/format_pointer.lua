@@ -1,2 +1,2 @@
---- expect: MS0108
+--- expect: MS0108 invalid conversion '%p' to 'format'
 return string.format("%p", {})

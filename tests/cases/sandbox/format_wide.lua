@@ -1,2 +1,2 @@
---- expect: MS0108
+--- expect: MS0108 invalid format (width or precision longer than two digits)
 return string.format("%1000d", 1)

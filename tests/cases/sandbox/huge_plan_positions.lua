@@ -1,2 +1,2 @@
 --- expect: ok
-return plan { [math.maxinteger] = at("x", colwise {}) }
+return plan { [math.maxinteger] = default(replicated()) }

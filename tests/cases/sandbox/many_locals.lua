@@ -1,4 +1,4 @@
---- expect: MS0109
+--- expect: MS0109 too many local variables (limit is 200) in main function near '='
 local a0 = 0
 local a1 = 1
 local a2 = 2

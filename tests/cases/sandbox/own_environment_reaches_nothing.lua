@@ -1,3 +1,3 @@
---- expect: MS0108
+--- expect: MS0108 attempt to call a nil value (global 'plan')
 local _ENV = {}
 return plan {}

@@ -1,2 +1,2 @@
---- expect: MS0108
+--- expect: MS0108 string.rep: the result is longer than 1 MiB
 local s = ("xx"):rep(math.maxinteger)

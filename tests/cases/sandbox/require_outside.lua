@@ -1,4 +1,4 @@
---- expect: MS0111
+--- expect: MS0111 '..secret' is not the name of a module
 require "..secret"
 require "/etc/passwd"
 require "a/b"

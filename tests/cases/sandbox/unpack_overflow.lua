@@ -1,2 +1,2 @@
---- expect: MS0108
+--- expect: MS0108 too many results to unpack
 return table.unpack({}, math.mininteger, math.maxinteger)

@@ -122,3 +122,19 @@ TEST_CASE("a source line cannot write to the terminal") {
   CHECK(text.find('\x07') == std::string::npos);
   CHECK(text.find("at(\" [2J  \")") != std::string::npos);
 }
+
+TEST_CASE("a text of strangers reaches no terminal and forges no line") {
+  CHECK(SafeText("a\033]0;x\007\tb\x7f\xc2\x9b caf\xc3\xa9") == "a\\x1b]0;x\\x07\tb\\x7f\\xc2\\x9b caf\xc3\xa9");
+  CHECK(SafeText("first\r\nplan.lua:1: no errors") == "first\\x0d\n    plan.lua:1: no errors");
+  CHECK(SafeText("caf\xc3\xa9!", 4) == "caf... (6 bytes)");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kScriptError, "m\033[2J", {"f\033.lua", 2, 3, 1, "x\033y" + std::string(5000, 'z')});
+  d.help = "h\033";
+  d.declared = "d\033";
+  const std::string text = d.ToText();
+  CHECK(text.find('\033') == std::string::npos);
+  CHECK(text.size() < 700);
+  d.where = {"f.lua", 1, 2, 1, "\tat(x)"};
+  CHECK(d.ToText() ==
+        "f.lua:1: error[MS0108]: m\\x1b[2J\n    1 | \tat(x)\n      | \t^\n    declared: d\\x1b\n    help: h\\x1b");
+}

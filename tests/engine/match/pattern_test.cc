@@ -53,6 +53,10 @@ TEST_CASE("what a pattern matches") {
       {"l.{0..15}", "l.1", true},
       {"{a,b{c,d}}", "bd", true},
       {"{a,}x", "x", true},
+      {"{a,**}", "x.y", true},
+      {"x.{**.a,b}", "x.y.z.a", true},
+      {"x.{**.a,b}", "x.a", true},
+      {"{x.**,b}.c", "x.c", true},
   }));
   CAPTURE(glob, path);
   CHECK(RE2::FullMatch(path, RE2(Regex(glob))) == matches);
@@ -71,6 +75,12 @@ TEST_CASE("patterns that cannot be read say why and where") {
       {"a.{0..99999}", "the range {0..99999} has more than 4096 numbers"},
       {"a.{0..x}", "'{0..x}' is no range of numbers such as {0..15}"},
       {"a.[.]", "a character class cannot hold the dot between components"},
+      {"a.[+-9]", "a character class cannot hold the dot between components"},
+      {"{a,**}.b", "'**' cannot be all of one alternative, with more beside the braces"},
+      {"a.{b,{c,**}}", "'**' cannot be all of one alternative, with more beside the braces"},
+      {"x{**.a,b}", "'**' stands for whole components and must be alone between dots"},
+      {"{a,b.**}c", "'**' stands for whole components and must be alone between dots"},
+      {"a{b,c}**.d", "'**' stands for whole components and must be alone between dots"},
   }));
   const Result<Pattern> pattern = TranslatePattern(glob, PatternSyntax::kGlob, {"p.lua", 3, 0, 0, ""});
   REQUIRE_FALSE(pattern.ok());

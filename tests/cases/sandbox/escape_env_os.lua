@@ -1,0 +1,2 @@
+--- expect: MS0102 unknown name 'os'
+return _ENV.os.exit(1)

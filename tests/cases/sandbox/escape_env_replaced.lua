@@ -1,0 +1,3 @@
+--- expect: MS0103 'string' has no 'dump'
+local _ENV = { string = string }
+return string.dump(function() end)

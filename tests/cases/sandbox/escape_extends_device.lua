@@ -1,0 +1,2 @@
+--- expect: MS0112 no plan '/dev/zero'
+return plan { extends "/dev/zero" }

@@ -1,0 +1,2 @@
+--- expect: MS0111 no module 'index'
+return require "index"

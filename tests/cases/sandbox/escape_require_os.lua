@@ -1,0 +1,2 @@
+--- expect: MS0111 no module 'os'
+return require "os"

@@ -1,0 +1,3 @@
+--- expect: MS0115 'transformer' cannot be changed: 'attention' is set here
+require("transformer").attention = nil
+return plan {}

@@ -1,0 +1,2 @@
+--- expect: MS0108 xxx
+error(("x"):rep(1000000):rep(1))

@@ -1,0 +1,2 @@
+--- expect: ok
+return plan { name = ("x"):rep(1000000), default(replicated()) }

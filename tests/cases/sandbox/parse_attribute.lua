@@ -1,0 +1,2 @@
+--- expect: MS0101 unknown attribute 'forever'
+local x <forever> = 1

@@ -1,0 +1,3 @@
+--- expect: MS0110 the file does not return a plan
+--- repeat 1  do ::a:: end
+--- repeat 80000  do ::a:: end

@@ -1,0 +1,3 @@
+--- expect: MS0101 unfinished long comment
+--[[
+--- repeat 1000000 x

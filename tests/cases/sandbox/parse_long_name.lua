@@ -1,0 +1,3 @@
+--- expect: MS0102 unknown name 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+return 
+--- repeat 1000000 x

@@ -1,0 +1,2 @@
+--- expect: MS0109 too many local variables (limit is 200) in main function
+--- repeat 40000  local function a() end

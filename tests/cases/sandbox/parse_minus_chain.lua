@@ -1,0 +1,4 @@
+--- expect: MS0109 C stack overflow
+return
+--- repeat 1000  -
+1

@@ -1,0 +1,3 @@
+--- expect: MS0109 C stack overflow
+--- repeat 300  do
+--- repeat 300  end

@@ -1,0 +1,2 @@
+--- expect: MS0107 plan: an entry must be a rule, a list of rules, a section, extends, default or divides, go
+return plan { #model:find(("{a,b}"):rep(64)) }

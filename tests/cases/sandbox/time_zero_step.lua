@@ -1,0 +1,2 @@
+--- expect: MS0108 step is zero
+for i = 1, 10, 0 do end
