@@ -53,8 +53,8 @@ class OptimizerAdapter {
   virtual Diagnostics SetMemory(const at::Tensor& parameter, std::optional<ParameterMemory> memory) = 0;
 };
 
-// For Adam, AdamW, SGD, Adagrad and RMSprop, and what is derived from them without a state of its own. `optimizer`
-// outlives the adapter. Errors: kNotSupported for any other (LBFGS: it keeps no tensors by parameter).
+// For Adam, AdamW, SGD, Adagrad and RMSprop. `optimizer` outlives the adapter. Errors: kNotSupported for any other, also
+// one derived from these, which may remember more.
 Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(torch::optim::Optimizer& optimizer);
 
 }  // namespace moonshard

@@ -40,6 +40,7 @@
 
 #include "engine/apply/applied_plan.h"
 #include "engine/base/diagnostic.h"
+#include "engine/checkpoint/run_folder.h"  // IWYU pragma: export
 #include "engine/checkpoint/storage.h"
 #include "engine/mesh/device_mesh.h"
 #include "engine/training_state/optimizer_adapter.h"
@@ -122,8 +123,5 @@ class TrainingCheckpoints {
   explicit TrainingCheckpoints(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// "step_00000100".
-std::string StepFolderName(int64_t step);
 
 }  // namespace moonshard
