@@ -14,7 +14,7 @@
 //                        under their paths, an optimizer's tensors as "optimizer.exp_avg.<path>", every piece once
 //                        however many ranks hold it; moonshard/random.safetensors: the ranks' generators;
 //                        config.json and the like of the model folder. The manifest has the rest (training_record.h).
-//   run/latest           "step_00000100", moved last
+//   run/latest           names the newest, moved last (checkpoint/run_folder.h)
 //
 // `moonshard merge run/step_00000100 OUT` gives the model's weights back as a model folder.
 //
