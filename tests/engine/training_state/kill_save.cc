@@ -2,7 +2,10 @@
 // SIGKILL at a random moment, again and again. After every kill the step that `latest` names is complete, and none that a
 // save had returned for is lost; the run that goes on from it is, to the bit, the one that nobody killed (dropout, AdamW,
 // the processes' own generators). Exits with 1 where any of that is not so.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -212,8 +215,24 @@ class Supervisor {
     return scratch_ / (trace + "-" + std::to_string(rank));
   }
 
+  // A port that is free now.
+  static std::string FreePort() {
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);  // NOLINT: what sockets take
+    const bool bound = ::bind(listener, any, size) == 0 && ::getsockname(listener, any, &size) == 0;
+    ::close(listener);
+    return bound ? std::to_string(ntohs(address.sin_port)) : "29517";
+  }
+
+  // The ranks meet in a file and over TCP by turns.
   std::vector<pid_t> Start(const std::string& run, int64_t until) {
     ++generation_;
+    const bool tcp = generation_ % 2 == 0;
+    const std::string port = tcp ? FreePort() : "";
     std::vector<pid_t> ranks;
     for (int64_t rank = 0; rank < world_; ++rank) {
       const pid_t child = fork();
@@ -223,7 +242,13 @@ class Supervisor {
       }
       setenv("RANK", std::to_string(rank).c_str(), 1);
       setenv("WORLD_SIZE", std::to_string(world_).c_str(), 1);
-      setenv("MOONSHARD_STORE", (scratch_ / ("store" + std::to_string(generation_))).c_str(), 1);
+      if (tcp) {
+        setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        setenv("MASTER_PORT", port.c_str(), 1);
+      } else {
+        setenv("MOONSHARD_STORE", (scratch_ / ("store" + std::to_string(generation_))).c_str(), 1);
+      }
       int code = 0;
       try {
         RunRank(mesh_, run, TracePath(trace_, rank), until);
