@@ -59,7 +59,10 @@ class SignalCatcher {
   SignalCatcher() {
     for (size_t i = 0; i < kSignals.size(); ++i) {
       struct sigaction action = {};
-      action.sa_handler = [](int signal) { caught_ = signal; };
+      action.sa_handler = [](int signal) {
+        caught_ = signal;
+        times_ = times_ + 1;
+      };
       sigaction(kSignals[i], nullptr, &before_[i]);
       if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);  // nohup's choice stays
     }
@@ -69,6 +72,7 @@ class SignalCatcher {
   SignalCatcher& operator=(const SignalCatcher&) = delete;
 
   static const volatile std::sig_atomic_t& Caught() { return caught_; }
+  static const volatile std::sig_atomic_t& Times() { return times_; }
   // Ends this process by the signal that came, if one did.
   void EndAsAsked() const {
     Restore();
@@ -82,6 +86,7 @@ class SignalCatcher {
   }
   std::array<struct sigaction, kSignals.size()> before_ = {};
   static inline volatile std::sig_atomic_t caught_ = 0;  // NOLINT(readability-identifier-naming): a member all the same
+  static inline volatile std::sig_atomic_t times_ = 0;   // NOLINT(readability-identifier-naming): so is this
 };
 
 struct Rank {
@@ -107,8 +112,8 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  // `interrupted` holds the signal that asks this process to end, or 0.
-  int Run(const volatile std::sig_atomic_t& interrupted) {
+  // `interrupted` holds the signal that asks this process to end, or 0; `times` how many came.
+  int Run(const volatile std::sig_atomic_t& interrupted, const volatile std::sig_atomic_t& times) {
     if (folder_.path().empty()) return Fail("cannot make a temporary folder");
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (!Start(r)) return Fail("cannot start " + options_.program + ": " + std::strerror(errno));
@@ -117,9 +122,11 @@ class Launcher {
       Read(50);
       Reap();
       if (interrupted != 0 && !stopped_) Stop();
-      if ((stopped_ || first_failed_) && Clock::now() > deadline_) Stop();
+      const bool in_their_time = options_.finish_first && !first_failed_ && times < 2;
+      if ((stopped_ || first_failed_) && !in_their_time && (times > 1 || Clock::now() > deadline_)) Stop();
     }
     Read(0);
+    if (options_.finish_first && times < 2) return asked_code_ != 0 && !first_failed_ ? asked_code_ : Report();
     return interrupted != 0 ? 1 : Report();
   }
 
@@ -174,6 +181,7 @@ class Launcher {
     out.push_back("WORLD_SIZE=" + std::to_string(ranks_.size()));
     out.push_back("LOCAL_WORLD_SIZE=" + std::to_string(ranks_.size()));
     out.push_back("MOONSHARD_STORE=" + folder_.path() + "/store");
+    if (isatty(STDERR_FILENO) == 1) out.emplace_back("MOONSHARD_TERMINAL=1");
     if (!threads) {
       const size_t cores = std::max(1U, std::thread::hardware_concurrency());
       out.push_back("OMP_NUM_THREADS=" + std::to_string(std::max<size_t>(1, cores / ranks_.size())));
@@ -212,6 +220,10 @@ class Launcher {
       if (ranks_[r].status || waitpid(ranks_[r].pid, &status, WNOHANG) != ranks_[r].pid) continue;
       ranks_[r].status = status;
       if (status == 0) continue;
+      if (const int asked = AskedCode(status); asked != 0) {
+        asked_code_ = asked;
+        continue;
+      }
       // A rank that a signal ended is the cause, whoever was reaped before it.
       const bool signalled = WIFSIGNALED(status) && !stopped_;
       if (!first_failed_ || (signalled && !WIFSIGNALED(*ranks_[*first_failed_].status))) {
@@ -219,6 +231,15 @@ class Launcher {
         first_failed_ = r;
       }
     }
+  }
+
+  // Of a rank that ended because it was asked to, also one that was not yet so far as to finish anything; else 0.
+  int AskedCode(int status) const {
+    if (!options_.finish_first) return 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) > kExitAsked) return WEXITSTATUS(status);
+    if (!stopped_ || !WIFSIGNALED(status)) return 0;
+    const int signal = WTERMSIG(status);
+    return signal == SIGINT || signal == SIGTERM ? kExitAsked + signal : 0;
   }
 
   void Stop() {
@@ -254,20 +275,23 @@ class Launcher {
   std::optional<size_t> first_failed_;
   Clock::time_point deadline_;
   bool stopped_ = false;
+  int asked_code_ = 0;  // of a rank that a signal asked to stop; 0: none did
 };
 
 }  // namespace
 
 int LaunchRanks(const LaunchOptions& options) {
   const SignalCatcher signals;
-  const int code = Launcher(options).Run(SignalCatcher::Caught());
-  signals.EndAsAsked();
+  const int code = Launcher(options).Run(SignalCatcher::Caught(), SignalCatcher::Times());
+  // What a rank failed at while it finished is the end of this process instead.
+  if (!options.finish_first || code > kExitAsked || SignalCatcher::Times() > 1) signals.EndAsAsked();
   return code;
 }
 
 bool StartedByLauncher() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
-  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS"));
+  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS")) ||
+         set("OMPI_COMM_WORLD_RANK") || (set("PMI_RANK") && set("MPI_LOCALRANKID"));
 }
 
 std::string SiblingProgram(const std::string& name) {

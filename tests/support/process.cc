@@ -22,7 +22,7 @@ double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 bool DescribesRanks(const std::string& variable) {
   static const std::vector<std::string> kPrefixes = {"RANK=",      "WORLD_SIZE=", "LOCAL_",      "MASTER_",
-                                                     "MOONSHARD_", "SLURM_",      "GROUP_RANK=", "TORCHELASTIC_"};
+                                                     "MOONSHARD_", "SLURM_",      "OMPI_",      "PMI",      "GROUP_RANK=", "TORCHELASTIC_"};
   return std::ranges::any_of(kPrefixes, [&](const std::string& prefix) { return variable.starts_with(prefix); });
 }
 
