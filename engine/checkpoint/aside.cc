@@ -60,7 +60,7 @@ Result<Aside> Aside::Open(const std::string& place, const AsideOptions& options)
   Aside aside;
   aside.storage_ = options.storage;
   aside.place_ = WithoutSlash(place);
-  aside.partial_ = aside.place_ + ".partial";
+  aside.partial_ = PartialOf(place);
   aside.folder_ = aside.partial_ + "/new";
   aside.replace_ = options.replace;
   // What a process left between moving the folder and saying so is found before the place is looked at.
@@ -80,10 +80,12 @@ Result<Aside> Aside::Open(const std::string& place, const AsideOptions& options)
   return aside;
 }
 
+std::string Aside::PartialOf(const std::string& place) { return WithoutSlash(place) + ".partial"; }
+
 void Aside::Forget(const std::string& place, Storage& storage) {
   Aside aside;
   aside.storage_ = &storage;
-  aside.partial_ = WithoutSlash(place) + ".partial";
+  aside.partial_ = PartialOf(place);
   std::error_code ignored;
   if (!fs::is_directory(aside.partial_, ignored) || aside.Lock()) return;
   // What cannot be removed is in nobody's way.

@@ -37,6 +37,9 @@ class Aside {
   // Errors: kWriteFailed, also where OUT holds something and `replace` is not set, where another process is at work on
   // it, and where the system refuses.
   static Result<Aside> Open(const std::string& place, const AsideOptions& options);
+  // OUT.partial, for processes that write into a folder that one of them has opened: its new/ gets their files, and what
+  // they note beside it goes with the rest.
+  static std::string PartialOf(const std::string& place);
   // Removes what a process left aside for this place, unless one is at work on it.
   static void Forget(const std::string& place, Storage& storage);
   Aside(Aside&& other) noexcept;

@@ -27,7 +27,8 @@ Result<WrittenHeader> MakeHeader(const LaidOut& laid_out, size_t file) {
   std::vector<TensorSpec> specs;
   for (uint32_t t : OrderInFile(laid_out)) {
     const ShardedTensor& tensor = manifest.tensors[t];
-    specs.push_back({tensor.name, tensor.dtype, LocalShapeOf(*manifest.LayoutOf(tensor).pieces[file])});
+    const std::optional<PieceDims>& piece = manifest.LayoutOf(tensor).pieces[file];
+    if (piece) specs.push_back({tensor.name, tensor.dtype, LocalShapeOf(*piece)});
   }
   const RankFile& rank_file = manifest.rank_files[file];
   return WriteHeader(rank_file.name, specs,
@@ -38,7 +39,8 @@ Result<WrittenHeader> MakeHeader(const LaidOut& laid_out, size_t file) {
 
 class Layer {
  public:
-  Layer(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh) : tensors_(tensors) {
+  Layer(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh, Replicas replicas)
+      : tensors_(tensors), replicas_(replicas) {
     out_.manifest.mesh = mesh;
   }
 
@@ -94,15 +96,18 @@ class Layer {
     for (size_t l = 0; l < placements_.size(); ++l) {
       ShardLayout& layout = out_.manifest.layouts[l];
       for (const RankFile& file : out_.manifest.rank_files) {
-        layout.pieces.emplace_back(
-            TidyPiece(LocalIntervals(layout.shape, placements_[l], out_.manifest.mesh, file.rank)));
+        std::optional<PieceDims> piece =
+            TidyPiece(LocalIntervals(layout.shape, placements_[l], out_.manifest.mesh, file.rank));
+        const bool is_there = std::ranges::find(layout.pieces, piece) != layout.pieces.end();
+        if (replicas_ == Replicas::kFirst && is_there) piece.reset();
+        layout.pieces.push_back(std::move(piece));
       }
     }
   }
 
   void CheckBytes(const PlacedTensor& tensor, uint32_t layout) {
     for (const std::optional<PieceDims>& piece : out_.manifest.layouts[layout].pieces) {
-      if (CutsAtBytes(tensor.shape, tensor.dtype, *piece)) continue;
+      if (!piece || CutsAtBytes(tensor.shape, tensor.dtype, *piece)) continue;
       Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                     "a piece of " + QuotedName(tensor.name) + " begins or ends within a byte");
       d.path = tensor.name;
@@ -138,8 +143,9 @@ class Layer {
     uint64_t at = header->text.size();
     for (uint32_t t : OrderInFile(out_)) {
       const ShardedTensor& tensor = out_.manifest.tensors[t];
+      const std::optional<PieceDims>& piece = out_.manifest.LayoutOf(tensor).pieces[file];
       begin[t] = at;
-      at += static_cast<uint64_t>(PieceBytes(tensor.dtype, *out_.manifest.LayoutOf(tensor).pieces[file]));
+      if (piece) at += static_cast<uint64_t>(PieceBytes(tensor.dtype, *piece));
     }
     out_.begin.push_back(std::move(begin));
     out_.manifest.rank_files[file].bytes = header->text.size() + header->data_bytes;
@@ -147,6 +153,7 @@ class Layer {
   }
 
   const std::vector<PlacedTensor>& tensors_;
+  Replicas replicas_;
   std::vector<uint32_t> layout_of_;    // by tensor as given
   std::vector<Placement> placements_;  // by layout
   LaidOut out_;
@@ -155,8 +162,8 @@ class Layer {
 
 }  // namespace
 
-Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh) {
-  return Layer(tensors, mesh).Run();
+Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh, Replicas replicas) {
+  return Layer(tensors, mesh, replicas).Run();
 }
 
 std::string HeaderOf(const LaidOut& laid_out, size_t file) {

@@ -29,10 +29,17 @@ struct LaidOut {
   std::vector<std::vector<uint64_t>> begin;  // by rank file, by tensor of the manifest: offset in the file
 };
 
+// Which of the files that belong to ranks with the same piece of a tensor have it.
+enum class Replicas : uint8_t {
+  kAll,    // each: a rank's file has all that the rank holds
+  kFirst,  // the first: nothing is written twice
+};
+
 // Ranks that differ only along axes that cut nothing share a file. In a file, tensors of wider dtypes stand first, else
 // those of the given order. Errors: kNotSupported, a piece of a sub-byte dtype that begins or ends within a byte;
 // kBadSafetensors: two tensors of one name; kWriteFailed: as WriteHeader.
-Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh);
+Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh,
+                       Replicas replicas = Replicas::kAll);
 
 // The header of a rank file; its tensors begin behind it. LayOut has found it good.
 std::string HeaderOf(const LaidOut& laid_out, size_t file);

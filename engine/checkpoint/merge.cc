@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "engine/base/text.h"
@@ -30,6 +31,9 @@ class Merger {
 
   Result<ConvertSummary> Run() {
     if (manifest_.source.empty()) return NotFromModel();
+    for (const std::vector<std::string>& tie : manifest_.ties) {
+      for (const std::string& name : tie) stored_as_.emplace(name, tie.front());
+    }
     if (Failure nested = RefuseNested(sharded_.folder(), out_)) return *nested;
     for (size_t file = 0; file < manifest_.rank_files.size(); ++file) {
       const auto offsets = sharded_.Offsets(file).Collect(found_);
@@ -92,8 +96,15 @@ class Merger {
     rebuilt_.push_back(std::move(rebuilt));
   }
 
+  // The tensor, or the one that is stored for it.
+  const ShardedTensor* Find(const std::string& name) const {
+    if (const ShardedTensor* found = manifest_.Find(name)) return found;
+    const auto tie = stored_as_.find(name);
+    return tie == stored_as_.end() ? nullptr : manifest_.Find(tie->second);
+  }
+
   void CheckKnown(const HeaderTensor& tensor, const std::string& path) {
-    const ShardedTensor* known = manifest_.Find(tensor.name);
+    const ShardedTensor* known = Find(tensor.name);
     if (known && known->dtype == tensor.dtype && manifest_.LayoutOf(*known).shape == tensor.shape) return;
     Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "tensor " + QuotedName(tensor.name) + " of '" + path +
                                                              "' is not as the manifest has it");
@@ -170,7 +181,7 @@ class Merger {
       if (!is(file.name, 0, rebuilt.text.size(), file.bytes, file.header_hash)) return false;
       for (const HeaderTensor& tensor : rebuilt.header.tensors) {
         const uint64_t begin = rebuilt.header.data_begin + tensor.begin;
-        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, manifest_.Find(tensor.name)->hash))
+        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, Find(tensor.name)->hash))
           return false;
       }
     }
@@ -183,8 +194,8 @@ class Merger {
   }
 
   // Whether an earlier process has written the tensor, and checked its pieces.
-  bool TakeNoted(const ShardedTensor& tensor, const std::string& path, uint64_t begin, uint64_t bytes) {
-    const std::vector<uint64_t>* noted = aside_->Noted(tensor.name);
+  bool TakeNoted(const std::string& name, const std::string& path, uint64_t begin, uint64_t bytes) {
+    const std::vector<uint64_t>* noted = aside_->Noted(name);
     if (!noted || noted->size() != 1) return false;
     const Result<File> file = File::Open(path);
     if (!file.ok()) return false;
@@ -193,12 +204,12 @@ class Merger {
   }
 
   Failure WriteTensor(const HeaderTensor& stored, const Rebuilt& rebuilt, OutputFiles& output) {
-    const ShardedTensor& tensor = *manifest_.Find(stored.name);
+    const ShardedTensor& tensor = *Find(stored.name);
     const ShardLayout& layout = manifest_.LayoutOf(tensor);
     const uint64_t begin = rebuilt.header.data_begin + stored.begin;
     uint64_t pieces_bytes = 0;
     for (const auto& piece : layout.pieces) pieces_bytes += piece ? ShareBytes(tensor.dtype, *piece) : 0;
-    if (TakeNoted(tensor, output.path(0), begin, stored.end - stored.begin)) {
+    if (TakeNoted(stored.name, output.path(0), begin, stored.end - stored.begin)) {
       summary_.resumed_bytes += pieces_bytes;
       Report(pieces_bytes);
       return std::nullopt;
@@ -228,7 +239,7 @@ class Merger {
       found_.push_back(Corrupt(output.path(0), tensor.name, whole.Value(), *tensor.hash));
       return std::nullopt;
     }
-    return aside_->Note(tensor.name, {whole.Value()});
+    return aside_->Note(stored.name, {whole.Value()});
   }
 
   // A file's share of a chunk into buffer_. Replicas are read and checked like everything else.
@@ -266,6 +277,7 @@ class Merger {
   Diagnostics found_;
   std::vector<const std::vector<uint64_t>*> offsets_;  // by rank file
   std::vector<Rebuilt> rebuilt_;
+  std::map<std::string, std::string> stored_as_;  // tied names
   std::optional<InputFiles> inputs_;
   Aside* aside_ = nullptr;
   ConvertSummary summary_;

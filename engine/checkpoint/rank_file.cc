@@ -17,7 +17,9 @@ Result<RankFileWriter> RankFileWriter::Create(Storage& storage, const std::strin
   if (!opened.ok()) return opened.diagnostics();
   writer.file_ = std::move(opened).value();
   writer.hashes_.assign(laid_out.manifest.tensors.size(), 0);
-  writer.written_.assign(laid_out.manifest.tensors.size(), false);
+  for (const ShardedTensor& tensor : laid_out.manifest.tensors) {
+    writer.written_.push_back(!laid_out.manifest.LayoutOf(tensor).pieces[file]);
+  }
   const std::string header = HeaderOf(laid_out, file);
   if (Failure failed = writer.file_->Truncate(rank_file.bytes)) return *failed;
   if (Failure failed = writer.file_->Write(0, header.data(), header.size())) return *failed;

@@ -22,10 +22,10 @@ class RankFileWriter {
                                        size_t file);
 
   // The whole piece of manifest.tensors[tensor]: `bytes` bytes, row-major, as many as the piece has. In any order, each
-  // tensor once. Errors: kWriteFailed.
+  // tensor that the file has once. Errors: kWriteFailed.
   Failure Write(size_t tensor, const void* data, uint64_t bytes);
-  // Syncs the file. By tensor of the manifest: the hash of its piece, for ShardedTensor::piece_hash[file]. Errors:
-  // kWriteFailed.
+  // Syncs the file. By tensor of the manifest: the hash of its piece, for ShardedTensor::piece_hash[file]; 0 where the
+  // file does not have it. Errors: kWriteFailed.
   Result<std::vector<uint64_t>> Finish();
 
  private:

@@ -7,6 +7,7 @@
 #include "engine/base/text.h"
 #include "engine/checkpoint/cover.h"
 #include "engine/checkpoint/hash.h"
+#include "engine/checkpoint/model_files.h"
 #include "engine/safetensors/header.h"
 #include "engine/safetensors/header_json.h"
 #include "engine/safetensors/reader.h"
@@ -200,6 +201,21 @@ Failure ShardedCheckpoint::ReadPiece(const ShardedTensor& tensor, const PieceDim
     }
   }
   return std::nullopt;
+}
+
+Failure ShardedCheckpoint::CheckPiece(const ShardedTensor& tensor, size_t file) {
+  const std::optional<PieceDims>& piece = manifest_->LayoutOf(tensor).pieces[file];
+  if (!piece) return std::nullopt;
+  const Result<const std::vector<uint64_t>*> offsets = Offsets(file);
+  if (!offsets.ok()) return offsets.diagnostics().front();
+  const Result<const File*> opened = files_->At(file);
+  if (!opened.ok()) return opened.diagnostics().front();
+  const uint64_t begin = (*offsets.value())[static_cast<size_t>(&tensor - manifest_->tensors.data())];
+  const Result<uint64_t> hash =
+      HashFile(*opened.value(), begin, static_cast<uint64_t>(PieceBytes(tensor.dtype, *piece)));
+  if (!hash.ok()) return hash.diagnostics().front();
+  if (hash.value() == tensor.piece_hash[file]) return std::nullopt;
+  return Corrupt(opened.value()->path(), tensor.name, hash.value(), tensor.piece_hash[file]);
 }
 
 }  // namespace moonshard

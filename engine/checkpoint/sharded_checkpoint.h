@@ -45,6 +45,10 @@ class ShardedCheckpoint {
   // (kCorruptData); one that is put together from others is not. Memory: what is wanted, once more. Errors: as Locate.
   Failure ReadPiece(const ShardedTensor& tensor, const PieceDims& wanted, void* destination);
 
+  // Holds what a rank file has of a tensor against its hash, if it has anything; little memory. Errors: kCorruptData,
+  // and those of Offsets.
+  Failure CheckPiece(const ShardedTensor& tensor, size_t file);
+
  private:
   ShardedCheckpoint() = default;
 
