@@ -5,6 +5,15 @@
 namespace moonshard {
 namespace {
 
+CLI::Validator BelowOne() {
+  return {[](std::string& text) {
+            double number = 0;
+            const bool good = CLI::detail::lexical_cast(text, number) && number >= 0 && number < 1;
+            return good ? std::string() : "'" + text + "' is no number from 0 to below 1";
+          },
+          "FLOAT from 0 to below 1"};
+}
+
 void AddData(CLI::App& app, TrainVerb& train) {
   app.add_option("--data", train.data,
                  "what to train on: .safetensors with a list `tokens`, .bin of raw tokens, any other file as text, a "
@@ -13,10 +22,12 @@ void AddData(CLI::App& app, TrainVerb& train) {
       ->allow_extra_args(false);
   app.add_option("--data-dtype", train.data_dtype, "what a .bin file holds (default uint16)")
       ->check(CLI::IsMember({"uint16", "uint32"}));
-  app.add_option("--eval-data", train.eval_data, "held out: its loss is taken and nothing learnt from it")
-      ->allow_extra_args(false);
+  CLI::Option* eval_data =
+      app.add_option("--eval-data", train.eval_data, "held out: its loss is taken and nothing learnt from it")
+          ->allow_extra_args(false);
   app.add_option("--eval-every", train.eval_every, "steps between these losses (default 0: at the end)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->needs(eval_data);
 }
 
 void AddStep(CLI::App& app, TrainVerb& train) {
@@ -48,7 +59,7 @@ void AddOptimizer(CLI::App& app, TrainVerb& train) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--weight-decay", train.weight_decay, "of parameters of two dims or more (default 0.1)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--betas", train.betas, "AdamW's, as in 0.9,0.95 (default)")->delimiter(',');
+  app.add_option("--betas", train.betas, "AdamW's, as in 0.9,0.95 (default)")->delimiter(',')->check(BelowOne());
   app.add_option("--eps", train.eps, "AdamW's (default 1e-8)")->check(CLI::NonNegativeNumber);
   app.add_option("--clip", train.clip, "largest norm of the gradients (default 1; 0: none)")
       ->check(CLI::NonNegativeNumber);
@@ -58,11 +69,15 @@ void AddOptimizer(CLI::App& app, TrainVerb& train) {
 }
 
 void AddRecord(CLI::App& app, TrainVerb& train) {
-  app.add_option("--save", train.save, "folder for the run's steps: saved at the end, and when the run is asked to stop");
+  CLI::Option* save =
+      app.add_option("--save", train.save, "folder for the run's steps: saved at the end, and when the run is asked to stop");
   app.add_option("--save-every", train.save_every, "steps between saves, made while training goes on (default 0: at the end)")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--keep", train.keep, "saved steps that stay (default 3; 0: all)")->check(CLI::NonNegativeNumber);
-  app.add_flag("--resume", train.resume, "goes on from the latest step in --save, if there is one");
+      ->check(CLI::NonNegativeNumber)
+      ->needs(save);
+  app.add_option("--keep", train.keep, "saved steps that stay (default 3; 0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(save);
+  app.add_flag("--resume", train.resume, "goes on from the latest step in --save, if there is one")->needs(save);
   app.add_option("--log", train.log, "file of JSON lines, one a step; appended to");
   app.add_option("--log-every", train.log_every, "steps between lines on stderr where it is no terminal (default 10)")
       ->check(CLI::PositiveNumber);

@@ -41,3 +41,4 @@
 #include "engine/safetensors/checkpoint.h"
 #include "engine/safetensors/config.h"
 #include "engine/safetensors/file.h"
+#include "engine/training_state/training_checkpoints.h"

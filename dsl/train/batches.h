@@ -35,6 +35,8 @@ class Batches {
   Batch Next(int64_t micro) const;
   void EndStep() { rows_ += options_.batch; }
 
+  // This rank's place among those that see different rows.
+  int64_t place() const { return place_; }
   // Tokens of one step, over all ranks.
   int64_t tokens_per_step() const { return options_.batch * files_.sequence(); }
   // As a small JSON text: the rows taken so far, the order's seed and what the data was.

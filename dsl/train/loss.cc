@@ -18,6 +18,10 @@ Diagnostic NotInChunks(const std::string& message, const std::string& required) 
 // The vocabulary as the head's weight is cut, which its own rule may gather afterwards.
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
   if (net.head == nullptr) return NotInChunks("the logits of this model are not made by a Linear alone", "no --loss-chunk");
+  if (!model.plan().units.empty()) {
+    return NotInChunks("under fsdp the head's weight is whole within the model's own call alone",
+                       "no --loss-chunk, or a plan with ddp {} in place of fsdp");
+  }
   const auto weight = std::ranges::find_if(model.parameters(), [&](const LiveParameter& p) {
     return p.tensor.is_same(net.head->weight);
   });

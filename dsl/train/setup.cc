@@ -62,6 +62,21 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, Appli
   return {};
 }
 
+TrainingCheckpoints OpenSaves(const TrainVerb& verb, const DeviceMesh& mesh) {
+  TrainingCheckpointOptions options;
+  options.keep = verb.keep;
+  options.model_folder = verb.model.model;
+  options.timeout = mesh.timeout();
+  return TrainingCheckpoints::Open(verb.save, mesh, options);
+}
+
+Diagnostic RunIsThere(const std::string& folder, int64_t step) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the folder holds a run already, saved after step " + std::to_string(step));
+  d.path = folder;
+  d.required = "--resume to go on with it, or another folder";
+  return d;
+}
+
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model) {
   const auto [beta1, beta2] = verb.betas;
   return MakeAdamW(model, torch::optim::AdamWOptions(verb.lr)
