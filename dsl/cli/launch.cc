@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -242,9 +243,21 @@ class Launcher {
     return signal == SIGINT || signal == SIGTERM ? kExitAsked + signal : 0;
   }
 
+  // Whether a signal has halted the process (SIGSTOP, a debugger): the third field of its stat, behind the name's bracket.
+  static bool IsHalted(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(") ");
+    return name_end != std::string::npos && (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+  }
+
   void Stop() {
     const bool again = stopped_;
     stopped_ = true;
+    for (size_t r = 0; r < ranks_.size() && !halted_; ++r) {
+      if (!ranks_[r].status && IsHalted(ranks_[r].pid)) halted_ = r;
+    }
     for (const Rank& rank : ranks_) {
       if (!rank.status) kill(rank.pid, again ? SIGKILL : SIGTERM);
     }
@@ -254,6 +267,7 @@ class Launcher {
   int Report() const {
     if (!first_failed_) return 0;
     const Rank& rank = ranks_[*first_failed_];
+    if (halted_) Fail("rank " + std::to_string(*halted_) + " was halted by a signal while the others waited for it");
     if (*first_failed_ != 0) {
       // Where every rank says the same (a wrong plan), rank 0 has said it.
       if (!rank.text.empty() && rank.text != ranks_[0].text) {
@@ -273,6 +287,7 @@ class Launcher {
   TemporaryFolder folder_;
   std::vector<Rank> ranks_;
   std::optional<size_t> first_failed_;
+  std::optional<size_t> halted_;  // a rank that was stopped, not ended, when the others had gone
   Clock::time_point deadline_;
   bool stopped_ = false;
   int asked_code_ = 0;  // of a rank that a signal asked to stop; 0: none did

@@ -7,8 +7,10 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "tests/dsl/train/runs.h"
+#include "tests/support/pty.h"
 
 namespace moonshard::test {
 namespace {
@@ -163,6 +165,21 @@ TEST_CASE("one rank that is asked stops all of them after the same step") {
   CHECK(LogLines(run.folder / "log", "save").size() == 1);
 }
 
+TEST_CASE("on a terminal one line is written over and over, and Ctrl-C saves and stops") {
+  const ScratchFolder folder;
+  Pty program(MOONSHARD_PROGRAM,
+              TrainWords(folder, {"--mesh", "tp=2", "--steps", "1000000", "--save", folder / "run", "--log", folder / "log"}),
+              {"TERM=xterm", "OMP_NUM_THREADS=1"});
+  REQUIRE(program.WaitFor("tokens/s", kSeconds));
+  REQUIRE(program.WaitFor("tokens/s", kSeconds));
+  CHECK_THAT(program.Shown(), !Contains("\n"));
+  program.Type("\x03");  // the terminal sends it to the launcher and to every rank
+  CHECK(program.WaitFor("stopped after step ", kSeconds));
+  program.Wait(kSeconds);
+  CHECK(LogLines(folder / "log", "save").size() == 1);
+  CHECK(fs::exists(folder / "run/latest"));
+}
+
 TEST_CASE("a second Ctrl-C ends it at once") {
   LongRun run;
   run.WaitForSteps(2);
@@ -196,6 +213,7 @@ TEST_CASE("a killed or a stopped rank: everybody ends in time, and it is said wh
       CHECK_THAT(done.err, Contains("rank 1 was ended by signal 9"));
     } else {
       CHECK_THAT(done.err, Contains("a rank of tp[0,1] went away or did not come in time"));
+      CHECK_THAT(done.err, Contains("rank 1 was halted by a signal"));
     }
     // What was saved is there, and good.
     Words words = run.words;
@@ -206,6 +224,54 @@ TEST_CASE("a killed or a stopped rank: everybody ends in time, and it is said wh
     INFO(resumed.ToText());
     CHECK(resumed.code == 0);
     CHECK_THAT(resumed.err, Contains("resumed after step "));
+  }
+}
+
+// One rank of two as torchrun starts it, with a store in a file.
+std::unique_ptr<Process> StartRank(const ScratchFolder& folder, int rank, const Words& words) {
+  const std::string number = std::to_string(rank);
+  return std::make_unique<Process>(MOONSHARD_PROGRAM, words,
+                                   Words{"RANK=" + number, "LOCAL_RANK=" + number, "WORLD_SIZE=2", "OMP_NUM_THREADS=1",
+                                         "MOONSHARD_STORE=" + folder / "store"});
+}
+
+TEST_CASE("ranks that others started, and that go apart: told on every rank, in time") {
+  struct Row {
+    std::string name;
+    Words zero, one;  // of each rank
+    int code;
+    Words said;
+  };
+  const ScratchFolder files;
+  const auto tokens = [&](const std::string& name, int64_t last) {
+    std::filesystem::create_directory(files / name);
+    std::vector<int64_t> all = SomeTokens(4000, 64);
+    all.back() = last;
+    for (size_t i = 0; i < all.size(); i += 50) all[i] = last;
+    return files.Write(name + "/more.bin", RawTokens<uint16_t>(all));
+  };
+  const std::vector<Row> rows = {
+      {"good", {}, {}, 0, {}},
+      {"another rate", {"--lr", "1e-3"}, {"--lr", "2e-3"}, 1, {"MS0502", "the training run", "0.001", "0.002"}},
+      {"other data", {"--data", tokens("a", 1)}, {"--data", tokens("b", 2)}, 1, {"MS0507", "rank 0", "rank 1"}},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name);
+    const ScratchFolder folder;
+    const auto start = [&](int rank, const Words& own) {
+      Words words = {"--mesh", "tp=2", "--steps", "3", "--timeout", "5"};
+      words.insert(words.end(), own.begin(), own.end());
+      return StartRank(folder, rank, TrainWords(folder, words));
+    };
+    const auto zero = start(0, row.zero);
+    const auto one = start(1, row.one);
+    for (Process* rank : {zero.get(), one.get()}) {
+      const Outcome done = rank->Wait(kSeconds);
+      INFO(done.ToText());
+      CHECK_FALSE(done.timed_out);
+      CHECK(done.code == row.code);
+      for (const std::string& said : row.said) CHECK_THAT(done.err, Contains(said));
+    }
   }
 }
 
