@@ -80,23 +80,23 @@ struct TrainVerb {
   int64_t micro_batches = 1;              // parts that a rank works through, gradients accumulated
   double lr = 3e-4;
   double min_lr = 0;
-  int64_t warmup = 0;                // steps
-  std::string schedule = "cosine";   // after it: cosine, linear or constant
-  int64_t decay_steps = 0;           // where the decay ends; 0: with the run
-  double weight_decay = 0.1;         // of parameters of two dims or more
+  int64_t warmup = 0;               // steps
+  std::string schedule = "cosine";  // after it: cosine, linear or constant
+  int64_t decay_steps = 0;          // where the decay ends; 0: with the run
+  double weight_decay = 0.1;        // of parameters of two dims or more
   std::pair<double, double> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1;                   // largest norm of the gradients; 0: they stay as they are
-  int64_t skips = 3;                 // steps in a row that may have no finite loss or gradients
-  int64_t loss_chunk = 0;            // tokens whose logits exist at a time; 0: all
-  uint64_t seed = 0;                 // of the order of the data, and of dropout
-  std::string save;                  // folder for the run's steps; "": nothing is saved
-  int64_t save_every = 0;            // steps; 0: at the end alone
-  int64_t keep = 3;                  // saved steps that stay; 0: all
-  bool resume = false;               // from the latest step in `save`, if there is one
-  std::string log;                   // file of JSON lines, appended to; "": none
-  int64_t log_every = 10;            // steps between lines on a stderr that is no terminal
-  bool json = false;                 // the summary on stdout
+  double clip = 1;         // largest norm of the gradients; 0: they stay as they are
+  int64_t skips = 3;       // steps in a row that may have no finite loss or gradients
+  int64_t loss_chunk = 0;  // tokens whose logits exist at a time; 0: all
+  uint64_t seed = 0;       // of the order of the data, and of dropout
+  std::string save;        // folder for the run's steps; "": nothing is saved
+  int64_t save_every = 0;  // steps; 0: at the end alone
+  int64_t keep = 3;        // saved steps that stay; 0: all
+  bool resume = false;     // from the latest step in `save`, if there is one
+  std::string log;         // file of JSON lines, appended to; "": none
+  int64_t log_every = 10;  // steps between lines on a stderr that is no terminal
+  bool json = false;       // the summary on stdout
 };
 
 // A model folder to one file a rank, and back.

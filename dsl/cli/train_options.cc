@@ -37,7 +37,8 @@ void AddStep(CLI::App& app, TrainVerb& train) {
   app.add_option("--batch", train.batch, "rows of a step, over all ranks and micro-batches (default 8)")
       ->check(CLI::PositiveNumber);
   app.add_option("--sequence", train.sequence, "tokens of a row (default 128)")->check(CLI::PositiveNumber);
-  app.add_option("--micro-batches", train.micro_batches, "parts of a rank's rows; gradients are accumulated (default 1)")
+  app.add_option("--micro-batches", train.micro_batches,
+                 "parts of a rank's rows; gradients are accumulated (default 1)")
       ->check(CLI::PositiveNumber);
   app.add_option("--loss-chunk", train.loss_chunk,
                  "the loss makes its logits so many tokens at a time, and again in backward (default 0: all at once)")
@@ -69,9 +70,10 @@ void AddOptimizer(CLI::App& app, TrainVerb& train) {
 }
 
 void AddRecord(CLI::App& app, TrainVerb& train) {
-  CLI::Option* save =
-      app.add_option("--save", train.save, "folder for the run's steps: saved at the end, and when the run is asked to stop");
-  app.add_option("--save-every", train.save_every, "steps between saves, made while training goes on (default 0: at the end)")
+  CLI::Option* save = app.add_option("--save", train.save,
+                                     "folder for the run's steps: saved at the end, and when the run is asked to stop");
+  app.add_option("--save-every", train.save_every,
+                 "steps between saves, made while training goes on (default 0: at the end)")
       ->check(CLI::NonNegativeNumber)
       ->needs(save);
   app.add_option("--keep", train.keep, "saved steps that stay (default 3; 0: all)")

@@ -18,10 +18,10 @@ Batches::Batches(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& o
 Result<Batches> Batches::Make(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options) {
   Batches out(std::move(files), mesh, options);
   if (options.batch % (out.ranks_ * options.micro_batches) == 0) return out;
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "a batch of " + std::to_string(options.batch) +
-                                                        " has no equal parts for " + std::to_string(out.ranks_) +
-                                                        " data-parallel ranks and " +
-                                                        std::to_string(options.micro_batches) + " micro-batches");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kBadInput, "a batch of " + std::to_string(options.batch) + " has no equal parts for " +
+                                             std::to_string(out.ranks_) + " data-parallel ranks and " +
+                                             std::to_string(options.micro_batches) + " micro-batches");
   d.path = "--batch";
   d.required = "a multiple of " + std::to_string(out.ranks_ * options.micro_batches);
   return d;

@@ -17,20 +17,21 @@ Diagnostic NotInChunks(const std::string& message, const std::string& required) 
 
 // The vocabulary as the head's weight is cut, which its own rule may gather afterwards.
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
-  if (net.head == nullptr) return NotInChunks("the logits of this model are not made by a Linear alone", "no --loss-chunk");
+  if (net.head == nullptr)
+    return NotInChunks("the logits of this model are not made by a Linear alone", "no --loss-chunk");
   if (!model.plan().units.empty()) {
     return NotInChunks("under fsdp the head's weight is whole within the model's own call alone",
                        "no --loss-chunk, or a plan with ddp {} in place of fsdp");
   }
-  const auto weight = std::ranges::find_if(model.parameters(), [&](const LiveParameter& p) {
-    return p.tensor.is_same(net.head->weight);
-  });
+  const auto weight = std::ranges::find_if(model.parameters(),
+                                           [&](const LiveParameter& p) { return p.tensor.is_same(net.head->weight); });
   const Layout& cut = weight->placement[MeshAxis::kTp];
   const bool in_pieces = cut == Layout::Shard(0) && model.plan().mesh.size(MeshAxis::kTp) > 1;
   if (!in_pieces && cut.is_shard() && model.plan().mesh.size(MeshAxis::kTp) > 1) {
     return NotInChunks("the head's weight lies as " + cut.ToText(), "shard(0), or replicate");
   }
-  auto group = in_pieces ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
+  auto group =
+      in_pieces ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
   return Vocabulary::Make(std::move(group), weight->shape[0]);
 }
 
@@ -58,9 +59,9 @@ at::Tensor NextTokenLoss::Loss(const Batch& batch, LossReduction reduction) cons
   const at::Tensor hidden = net_.hidden(batch.ids);
   // The product is made in the weight's type: float32 under autocast too.
   const at::Tensor& weight = net_.head->weight;
-  return CrossEntropy(vocabulary_,
-                      ShardedLogits::OfHead(vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
-                      batch.targets, {.reduction = reduction});
+  return CrossEntropy(
+      vocabulary_, ShardedLogits::OfHead(vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
+      batch.targets, {.reduction = reduction});
 }
 
 at::Tensor NextTokenLoss::Mean(const Batch& batch) const { return Loss(batch, LossReduction::kMean); }

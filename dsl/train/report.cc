@@ -60,6 +60,8 @@ Report::Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world
   throw PlanError({d});
 }
 
+void Report::Begin() { begin_ = last_ = Clock::now(); }
+
 void Report::Write(const JsonValue& line) {
   if (log_.is_open()) log_ << WriteJson(line, 0) << std::endl;  // NOLINT(performance-avoid-endl): read while it grows
 }
@@ -72,6 +74,10 @@ void Report::Say(const std::string& text) {
   if (!speaks_) return;
   ClearLine();
   std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+void Report::Warn(const Diagnostics& warnings) {
+  for (const Diagnostic& d : warnings) Say(d.ToText());
 }
 
 void Report::Step(const StepNumbers& numbers) {
@@ -107,11 +113,13 @@ void Report::Show(const StepNumbers& numbers, double seconds) {
   if (!terminal_ && !last && numbers.step % verb_.log_every != 0 && numbers.step != first_step_ + 1) return;
   if (terminal_ && !last && Seconds(Clock::now() - shown_) < kTerminalSeconds) return;
   shown_ = Clock::now();
-  std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %.0f MB a rank  %lld collectives, %.2f MB%s",
-               terminal_ ? "\r\033[K" : "", static_cast<long long>(numbers.step), static_cast<long long>(verb_.steps),
-               numbers.loss, numbers.grad_norm, numbers.learning_rate, static_cast<double>(numbers.tokens) / seconds,
-               static_cast<double>(std::ranges::max(memory_)) / 1e6, static_cast<long long>(numbers.collectives.count),
-               static_cast<double>(numbers.collectives.bytes) / 1e6, terminal_ && !last ? "" : "\n");
+  std::fprintf(
+      stderr,
+      "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %.0f MB a rank  %lld collectives, %.2f MB%s",
+      terminal_ ? "\r\033[K" : "", static_cast<long long>(numbers.step), static_cast<long long>(verb_.steps),
+      numbers.loss, numbers.grad_norm, numbers.learning_rate, static_cast<double>(numbers.tokens) / seconds,
+      static_cast<double>(std::ranges::max(memory_)) / 1e6, static_cast<long long>(numbers.collectives.count),
+      static_cast<double>(numbers.collectives.bytes) / 1e6, terminal_ && !last ? "" : "\n");
 }
 
 void Report::Eval(int64_t step, double loss) {
@@ -133,25 +141,27 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
   const double seconds = Seconds(Clock::now() - begin_);
   if (!speaks_) return;
   ClearLine();
-  if (stopped != 0) Say("stopped after step " + std::to_string(step) + ", asked to by signal " + std::to_string(stopped));
+  if (stopped != 0)
+    Say("stopped after step " + std::to_string(step) + ", asked to by signal " + std::to_string(stopped));
   const CollectiveCount& total = newest_.collectives;
-  JsonValue::Object summary = {{"event", "end"},
-                               {"step", step},
-                               {"steps_taken", tokens_ > 0 ? step - first_step_ : 0},
-                               {"skipped_steps", skipped_},
-                               {"loss", tokens_ > 0 ? JsonValue(newest_.loss) : JsonValue()},
-                               {"eval_loss", eval_loss_ ? JsonValue(*eval_loss_) : JsonValue()},
-                               {"tokens", tokens_},
-                               {"seconds", seconds},
-                               {"tokens_per_second", static_cast<double>(tokens_) / seconds},
-                               {"memory_bytes", List(memory_)},
-                               {"collectives", total.count},
-                               {"collective_bytes", total.bytes},
-                               {"plan", model.plan().plan->name},
-                               {"plan_hash", model.plan().Hash()},
-                               {"mesh", model.plan().mesh.ToString()},
-                               {"saved_step", saved_ ? JsonValue(*saved_) : JsonValue()},
-                               {"stopped", stopped == 0 ? JsonValue() : JsonValue("SIG" + std::string(sigabbrev_np(stopped)))}};
+  JsonValue::Object summary = {
+      {"event", "end"},
+      {"step", step},
+      {"steps_taken", tokens_ > 0 ? step - first_step_ : 0},
+      {"skipped_steps", skipped_},
+      {"loss", tokens_ > 0 ? JsonValue(newest_.loss) : JsonValue()},
+      {"eval_loss", eval_loss_ ? JsonValue(*eval_loss_) : JsonValue()},
+      {"tokens", tokens_},
+      {"seconds", seconds},
+      {"tokens_per_second", static_cast<double>(tokens_) / seconds},
+      {"memory_bytes", List(memory_)},
+      {"collectives", total.count},
+      {"collective_bytes", total.bytes},
+      {"plan", model.plan().plan->name},
+      {"plan_hash", model.plan().Hash()},
+      {"mesh", model.plan().mesh.ToString()},
+      {"saved_step", saved_ ? JsonValue(*saved_) : JsonValue()},
+      {"stopped", stopped == 0 ? JsonValue() : JsonValue("SIG" + std::string(sigabbrev_np(stopped)))}};
   Write(summary);
   summary.erase("event");
   summary["format_version"] = kFormatVersion;

@@ -20,8 +20,8 @@ struct StepNumbers {
   double loss = 0;
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  bool skipped = false;  // the parameters stayed as they were
-  int64_t tokens = 0;    // of the step, over all ranks
+  bool skipped = false;         // the parameters stayed as they were
+  int64_t tokens = 0;           // of the step, over all ranks
   CollectiveCount collectives;  // of this rank, of all kinds
 };
 
@@ -33,8 +33,12 @@ class Report {
   // Opens the log. Throws PlanError (kWriteFailed).
   Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world);
 
+  // The first step begins: what is measured counts from here.
+  void Begin();
   // A line of its own on stderr.
   void Say(const std::string& text);
+  // Each as a line, if there are any.
+  void Warn(const Diagnostics& warnings);
   // Collective over the mesh.
   void Step(const StepNumbers& numbers);
   void Eval(int64_t step, double loss);
@@ -53,9 +57,9 @@ class Report {
   bool speaks_;  // rank 0
   bool terminal_;
   std::ofstream log_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_ = begin_;  // end of the step before
-  std::chrono::steady_clock::time_point shown_ = {};     // of the terminal's line
+  std::chrono::steady_clock::time_point begin_ = {};
+  std::chrono::steady_clock::time_point last_ = {};   // end of the step before
+  std::chrono::steady_clock::time_point shown_ = {};  // of the terminal's line
   std::vector<int64_t> memory_;
   int64_t first_step_ = 0;
   int64_t tokens_ = 0;

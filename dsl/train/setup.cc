@@ -58,31 +58,15 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, AppliedPlan& model) {
   if (!verb.init) return LoadCheckpoint(model, Checkpoint::Open(verb.model.model).ValueOrThrow());
   const JsonValue* range = config.Get("initializer_range");
-  Initialize(model, *verb.init, range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit());
+  Initialize(model, *verb.init,
+             range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit());
   return {};
-}
-
-TrainingCheckpoints OpenSaves(const TrainVerb& verb, const DeviceMesh& mesh) {
-  TrainingCheckpointOptions options;
-  options.keep = verb.keep;
-  options.model_folder = verb.model.model;
-  options.timeout = mesh.timeout();
-  return TrainingCheckpoints::Open(verb.save, mesh, options);
-}
-
-Diagnostic RunIsThere(const std::string& folder, int64_t step) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the folder holds a run already, saved after step " + std::to_string(step));
-  d.path = folder;
-  d.required = "--resume to go on with it, or another folder";
-  return d;
 }
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model) {
   const auto [beta1, beta2] = verb.betas;
-  return MakeAdamW(model, torch::optim::AdamWOptions(verb.lr)
-                              .betas({beta1, beta2})
-                              .eps(verb.eps)
-                              .weight_decay(verb.weight_decay));
+  return MakeAdamW(
+      model, torch::optim::AdamWOptions(verb.lr).betas({beta1, beta2}).eps(verb.eps).weight_decay(verb.weight_decay));
 }
 
 Schedule ScheduleOf(const TrainVerb& verb) {
@@ -105,6 +89,7 @@ c10::ScalarType ComputeType(const TrainVerb& verb) {
 std::string Describe(const TrainVerb& verb) {
   return WriteJson(JsonValue::Object{{"dtype", verb.run.dtype},
                                      {"init", verb.init ? JsonValue(std::to_string(*verb.init)) : JsonValue()},
+                                     {"data_dtype", verb.data_dtype},
                                      {"steps", verb.steps},
                                      {"batch", verb.batch},
                                      {"sequence", verb.sequence},

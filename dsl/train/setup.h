@@ -30,11 +30,6 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
 // From the seed, or from the model folder. Returns warnings.
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, AppliedPlan& model);
 
-// The folder of the run's steps.
-TrainingCheckpoints OpenSaves(const TrainVerb& verb, const DeviceMesh& mesh);
-// For a folder that holds a run which was not asked for.
-Diagnostic RunIsThere(const std::string& folder, int64_t step);
-
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);
 // What products are made in; all else is float32, or float64 where this is.

@@ -24,10 +24,14 @@ Diagnostic Bad(const std::string& path, const std::string& message, const std::s
 // Bytes of a token; 0 for what holds no tokens.
 int WidthOf(DType dtype) {
   switch (dtype) {
-    case DType::kU8: case DType::kI8: return 1;
-    case DType::kU16: case DType::kI16: return 2;
-    case DType::kU32: case DType::kI32: return 4;
-    case DType::kU64: case DType::kI64: return 8;
+    case DType::kU8:
+    case DType::kI8: return 1;
+    case DType::kU16:
+    case DType::kI16: return 2;
+    case DType::kU32:
+    case DType::kI32: return 4;
+    case DType::kU64:
+    case DType::kI64: return 8;
     default: return 0;
   }
 }
@@ -95,8 +99,8 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
                  "a multiple of " + std::to_string(source.width) + " bytes, or another --data-dtype");
     }
   } else if (options_.vocabulary < kByteValues) {
-    return Bad(path, "text has 256 tokens, its bytes, and the model's vocabulary is " +
-                         std::to_string(options_.vocabulary),
+    return Bad(path,
+               "text has 256 tokens, its bytes, and the model's vocabulary is " + std::to_string(options_.vocabulary),
                "a vocabulary of 256 at least, or a file of tokens: .safetensors or .bin");
   }
   if (source.tokens <= options_.sequence) {
@@ -112,7 +116,8 @@ std::optional<Diagnostic> TokenFiles::ReadTokens(const Source& source, int64_t b
   const uint64_t offset = source.offset + static_cast<uint64_t>(begin * source.width);
   if (auto error = source.file.Read(offset, bytes.data(), bytes.size())) return error;
   Widen(bytes.data(), source.width, source.is_signed, count, to);
-  const int64_t* outside = std::find_if<const int64_t*>(to, to + count, [&](int64_t id) { return id < 0 || id >= options_.vocabulary; });
+  const int64_t* outside =
+      std::find_if<const int64_t*>(to, to + count, [&](int64_t id) { return id < 0 || id >= options_.vocabulary; });
   if (outside == to + count) return std::nullopt;
   return Bad(source.file.path(),
              "token " + std::to_string(begin + (outside - to)) + " of the file is " + std::to_string(*outside) +

@@ -17,9 +17,9 @@
 namespace moonshard::train {
 
 struct TokenOptions {
-  int64_t sequence = 0;          // tokens of a row
-  int64_t vocabulary = 0;        // ids are below it
-  std::string raw = "uint16";    // what a .bin file holds
+  int64_t sequence = 0;        // tokens of a row
+  int64_t vocabulary = 0;      // ids are below it
+  std::string raw = "uint16";  // what a .bin file holds
 };
 
 class TokenFiles {

@@ -1,12 +1,15 @@
 #include "dsl/train/train.h"
 
-#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "dsl/embed/moonshard.h"
 #include "dsl/train/batches.h"
 #include "dsl/train/loss.h"
 #include "dsl/train/report.h"
+#include "dsl/train/saves.h"
 #include "dsl/train/setup.h"
 #include "dsl/train/stop.h"
 
@@ -30,24 +33,30 @@ class Run {
         optimizer_(MakeOptimizer(verb, model_)),
         schedule_(ScheduleOf(verb)),
         compute_type_(ComputeType(verb)),
-        report_(verb, mesh_, world_) {
+        report_(verb, mesh_, world_),
+        saves_(verb, mesh_, model_, optimizer_, data_, report_) {
     if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, config_, 1));
-    Agree(mesh_, "the training run", Describe(verb) + "\n" + data_.Position());
-    SeedDropout();
-    if (!verb.save.empty()) saves_.emplace(OpenSaves(verb, mesh_));
-    if (!Resume()) Warn(FirstWeights(verb, config_, model_));
+    Agree(mesh_, "the training run",
+          Describe(verb) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
+    at::manual_seed(verb.seed + static_cast<uint64_t>(data_.place()));  // ranks that share their rows draw alike
+    if (const std::optional<int64_t> resumed = saves_.Resume()) {
+      step_ = *resumed;
+    } else {
+      report_.Warn(FirstWeights(verb, config_, model_));
+    }
   }
 
   int Go() {
+    report_.Begin();
     while (step_ < verb_.steps && stopped_ == 0) {
       report_.Step(Step());
       if (!checked_) CheckCalls();
       if (verb_.eval_every > 0 && step_ % verb_.eval_every == 0) Evaluate();
-      if (verb_.save_every > 0 && step_ % verb_.save_every == 0) SaveInBackground();
+      if (verb_.save_every > 0 && step_ % verb_.save_every == 0) saves_.Begin(step_);
       // Whoever was asked, all stop after the same step.
       stopped_ = static_cast<int>(world_.Max(StopRequest::Asked(), CollectiveLabel("whether to stop")));
     }
-    SaveLast();
+    saves_.End(step_);
     if (evaluated_ != step_ && stopped_ == 0) Evaluate();
     report_.End(model_, step_, stopped_);
     mesh_.Close();
@@ -119,7 +128,9 @@ class Run {
                                                           std::to_string(numbers.loss) + " and a gradient norm of " +
                                                           std::to_string(numbers.grad_norm));
     d.path = found.path;
-    d.declared = found.path.empty() ? "" : found.in_parameter ? "a parameter that is not finite" : "its gradient is not finite";
+    d.declared = found.path.empty()   ? ""
+                 : found.in_parameter ? "a parameter that is not finite"
+                                      : "its gradient is not finite";
     d.required = "finite numbers; the parameters stay as they were before the step";
     if (skips_ > verb_.skips) {
       d.message += ", step after step";
@@ -130,66 +141,13 @@ class Run {
     report_.Say(d.ToText());
   }
 
-  // From the latest step that was saved, on the same mesh or another. False where there is none.
-  bool Resume() {
-    if (!saves_) return false;
-    const std::optional<int64_t> latest = saves_->Latest();
-    if (!latest) return false;
-    if (!verb_.resume) throw PlanError({RunIsThere(verb_.save, *latest)});
-    LoadedStep loaded = saves_->Load(state_);
-    const Diagnostics other_data = data_.Seek(state_.host["data"]);
-    if (HasErrors(other_data)) throw PlanError(other_data);
-    step_ = saved_ = loaded.step;
-    report_.Say("resumed after step " + std::to_string(step_) + ", saved on " + loaded.mesh.ToString());
-    Warn(loaded.findings);
-    return true;
-  }
-
-  // Training goes on while the pieces are written. A save that failed is said, and the run goes on.
-  void SaveInBackground() {
-    FinishSave();
-    state_.host["data"] = data_.Position();
-    saves_->SaveInBackground(state_, step_);
-    saving_ = step_;
-  }
-
-  void FinishSave() {
-    if (saving_ < 0) return;
-    try {
-      Warn(saves_->Wait());
-      saved_ = saving_;
-      report_.Saved(saved_);
-    } catch (const PlanError& error) {
-      const auto written = [](const Diagnostic& d) { return d.finding != Finding::kWriteFailed; };
-      if (std::ranges::any_of(error.diagnostics(), written)) throw;
-      report_.Say(error.what());
-    }
-    saving_ = -1;
-  }
-
-  void SaveLast() {
-    if (!saves_) return;
-    FinishSave();
-    if (saved_ == step_) return;
-    state_.host["data"] = data_.Position();
-    Warn(saves_->Save(state_, step_));
-    report_.Saved(step_);
-  }
-
-  // Ranks that share their rows draw alike.
-  void SeedDropout() const { at::manual_seed(verb_.seed + static_cast<uint64_t>(data_.place())); }
-
-  void Warn(const Diagnostics& warnings) {
-    if (!warnings.empty()) report_.Say(ToText(warnings));
-  }
-
   // Planned modules that the first step never called.
   void CheckCalls() {
     checked_ = true;
     Diagnostics findings = model_.Findings();
     if (verb_.loss_chunk > 0) std::erase_if(findings, [](const Diagnostic& d) { return d.path == "lm_head"; });
     if (HasErrors(findings)) throw PlanError(findings);
-    Warn(findings);
+    report_.Warn(findings);
   }
 
   const TrainVerb& verb_;
@@ -206,11 +164,8 @@ class Run {
   Schedule schedule_;
   c10::ScalarType compute_type_;
   Report report_;
-  TrainingState state_{.model = &model_, .optimizer = &optimizer_};
-  std::optional<TrainingCheckpoints> saves_;
-  int64_t step_ = 0;     // taken so far
-  int64_t saved_ = -1;   // the newest step on disk
-  int64_t saving_ = -1;  // being written in the background
+  Saves saves_;
+  int64_t step_ = 0;  // taken so far
   int64_t evaluated_ = -1;
   bool checked_ = false;
   int64_t skips_ = 0;  // in a row

@@ -41,8 +41,8 @@ void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule) {
     const uint64_t own = StableHash(std::to_string(seed) + " " + parameter.path);
     at::Tensor whole = at::empty(parameter.shape, at::kFloat);
     whole.normal_(0, value.number, at::make_generator<at::CPUGeneratorImpl>(own));
-    target.copy_(CutPiece(whole, LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh,
-                                                model.mesh().rank())));
+    target.copy_(
+        CutPiece(whole, LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank())));
   }
 }
 

@@ -21,18 +21,20 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
     return d;
   }
   const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(found));
-  const Layout left = steps.outputs.empty() || !steps.outputs[0] ? Layout::Replicate()
-                                                                 : steps.outputs[0]->to[MeshAxis::kTp];
+  const Layout left =
+      steps.outputs.empty() || !steps.outputs[0] ? Layout::Replicate() : steps.outputs[0]->to[MeshAxis::kTp];
   const bool in_pieces = left.is_plain_shard() && plan.mesh.size(MeshAxis::kTp) > 1;
   if (plan.mesh.size(MeshAxis::kTp) > 1 && left != Layout::Replicate() && left != Layout::Shard(-1)) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "no loss is made of logits that leave '" + head + "' like this");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "no loss is made of logits that leave '" + head + "' like this");
     d.path = head;
     d.declared = left.ToText();
     d.required = "shard(-1), or replicate";
     return d;
   }
   // In a group of one the losses talk to nobody.
-  auto group = in_pieces ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
+  auto group =
+      in_pieces ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
   return Vocabulary::Make(std::move(group), weight->shape[0], std::move(options));
 }
 

@@ -11,7 +11,7 @@
 namespace moonshard {
 
 struct NonFinite {
-  std::string path;          // of the first such parameter in the order of paths; "" where there is none
+  std::string path;           // of the first such parameter in the order of paths; "" where there is none
   bool in_parameter = false;  // the parameter itself; else its gradient
 };
 

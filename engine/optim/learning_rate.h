@@ -10,9 +10,9 @@ struct Schedule {
   enum class Decay : uint8_t { kConstant, kLinear, kCosine };
 
   double peak = 3e-4;
-  double lowest = 0;    // at the end of the decay, and after it
-  int64_t warmup = 0;   // steps of the way up
-  int64_t steps = 1;    // where the decay ends, counted from the first step
+  double lowest = 0;   // at the end of the decay, and after it
+  int64_t warmup = 0;  // steps of the way up
+  int64_t steps = 1;   // where the decay ends, counted from the first step
   Decay decay = Decay::kCosine;
 };
 

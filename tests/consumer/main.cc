@@ -111,7 +111,8 @@ void TrainAndResume(const std::string& plan_file, const std::string& folder, con
   const auto whole = train("whole", 1, kSteps);
   train("parts", 1, kSteps / 2);
   const auto resumed = train("parts", 2, kSteps);
-  for (const auto& [path, tensor] : whole) Expect(torch::equal(tensor, resumed.at(path)), path + " differs after resuming");
+  for (const auto& [path, tensor] : whole)
+    Expect(torch::equal(tensor, resumed.at(path)), path + " differs after resuming");
 }
 
 void ExpectPlanError(const std::string& plan_file, const moonshard::DeviceMesh& mesh) {

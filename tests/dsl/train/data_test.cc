@@ -84,8 +84,7 @@ TEST_CASE("several files and folders are one list, and no window spans two") {
   folder.Write("more/b.txt", "bbbbbbb");
   folder.Write("more/a.txt", "aaaaaaaaa");
   folder.Write("more/.hidden", "x");
-  const TokenFiles data =
-      TokenFiles::Open({one, folder / "more"}, {.sequence = 4, .vocabulary = 256}).ValueOrThrow();
+  const TokenFiles data = TokenFiles::Open({one, folder / "more"}, {.sequence = 4, .vocabulary = 256}).ValueOrThrow();
   REQUIRE(data.windows() == 2 + 2 + 1);
   std::vector<int64_t> window(5);
   data.Read(1, window.data());
@@ -109,8 +108,12 @@ TEST_CASE("data that cannot be trained on is said, all of it at once") {
       {"odd.bin", "12345", {"5 bytes are no whole tokens of uint16"}},
       {"text.txt", "a text of bytes", {"the model's vocabulary is 20", "a vocabulary of 256"}},
       {"other.safetensors", TensorFile("ids", "I32", "[6]", RawTokens<int32_t>(Counting(6))), {"no tensor 'tokens'"}},
-      {"floats.safetensors", TensorFile("tokens", "F32", "[6]", RawTokens<int32_t>(Counting(6))), {"no list of integers"}},
-      {"square.safetensors", TensorFile("tokens", "I32", "[2,3]", RawTokens<int32_t>(Counting(6))), {"no list of integers"}},
+      {"floats.safetensors",
+       TensorFile("tokens", "F32", "[6]", RawTokens<int32_t>(Counting(6))),
+       {"no list of integers"}},
+      {"square.safetensors",
+       TensorFile("tokens", "I32", "[2,3]", RawTokens<int32_t>(Counting(6))),
+       {"no list of integers"}},
       {"broken.safetensors", "not a header", {"MS0403"}},
   };
   std::vector<std::string> paths = {"/nowhere/tokens.bin"};
@@ -132,7 +135,8 @@ TEST_CASE("an id outside the vocabulary is named with its file and place before 
   std::vector<int64_t> tokens = Counting(18);
   tokens[13] = 20;
   tokens[16] = -1;
-  const std::string path = folder.Write("a.safetensors", TensorFile("tokens", "I64", "[18]", RawTokens<int64_t>(tokens)));
+  const std::string path =
+      folder.Write("a.safetensors", TensorFile("tokens", "I64", "[18]", RawTokens<int64_t>(tokens)));
   const Result<TokenFiles> data = TokenFiles::Open({path}, {.sequence = 4, .vocabulary = 20});
   REQUIRE_FALSE(data.ok());
   CHECK_THAT(ToText(data.diagnostics()),

@@ -50,23 +50,24 @@ TEST_CASE("ten steps are five and five, to the bit") {
 TEST_CASE("a run goes on on another mesh") {
   const ScratchFolder folder;
   const auto train = [&](const std::string& mesh, const std::string& steps, const std::string& log) {
-    const Outcome done = RunTraining(TrainWords(folder, {"--mesh", mesh, "--decay-steps", "9", "--steps", steps, "--log",
-                                                         folder / log, "--save", folder / "run", "--resume"}));
+    const Outcome done = RunTraining(TrainWords(folder, {"--mesh", mesh, "--decay-steps", "9", "--steps", steps,
+                                                         "--log", folder / log, "--save", folder / "run", "--resume"}));
     INFO(done.ToText());
     REQUIRE(done.code == 0);
   };
   train("tp=2", "3", "moved");
   train("dp=2", "6", "moved");
   train("tp=1", "9", "moved");
-  const Outcome done = RunTraining(TrainWords(folder, {"--decay-steps", "9", "--steps", "9", "--log", folder / "alone"}));
+  const Outcome done =
+      RunTraining(TrainWords(folder, {"--decay-steps", "9", "--steps", "9", "--log", folder / "alone"}));
   REQUIRE(done.code == 0);
   ExpectNear(Losses(folder / "moved"), Losses(folder / "alone"), 1e-5);
 }
 
 TEST_CASE("steps are saved as the run goes, the old ones go, and a folder with a run is not written over") {
   const ScratchFolder folder;
-  const Words words = TrainWords(folder, {"--mesh", "tp=2", "--steps", "9", "--save", folder / "run", "--save-every", "2",
-                                          "--keep", "2", "--log", folder / "log"});
+  const Words words = TrainWords(folder, {"--mesh", "tp=2", "--steps", "9", "--save", folder / "run", "--save-every",
+                                          "2", "--keep", "2", "--log", folder / "log"});
   const Outcome done = RunTraining(words);
   INFO(done.ToText());
   REQUIRE(done.code == 0);
@@ -167,9 +168,10 @@ TEST_CASE("one rank that is asked stops all of them after the same step") {
 
 TEST_CASE("on a terminal one line is written over and over, and Ctrl-C saves and stops") {
   const ScratchFolder folder;
-  Pty program(MOONSHARD_PROGRAM,
-              TrainWords(folder, {"--mesh", "tp=2", "--steps", "1000000", "--save", folder / "run", "--log", folder / "log"}),
-              {"TERM=xterm", "OMP_NUM_THREADS=1"});
+  Pty program(
+      MOONSHARD_PROGRAM,
+      TrainWords(folder, {"--mesh", "tp=2", "--steps", "1000000", "--save", folder / "run", "--log", folder / "log"}),
+      {"TERM=xterm", "OMP_NUM_THREADS=1"});
   REQUIRE(program.WaitFor("tokens/s", kSeconds));
   REQUIRE(program.WaitFor("tokens/s", kSeconds));
   CHECK_THAT(program.Shown(), !Contains("\n"));

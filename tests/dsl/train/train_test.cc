@@ -74,10 +74,9 @@ TEST_CASE("new weights are the same for every mesh, and another seed's are other
 TEST_CASE("every line of the log has its fields, and the summary is on stdout") {
   const ScratchFolder folder;
   const std::string held_out = folder.Write("held_out.bin", RawTokens<uint16_t>(SomeTokens(170, 64)));
-  const Outcome done =
-      RunTraining(TrainWords(folder, {"--steps", "6", "--mesh", "dp=2,tp=2", "--log", folder / "log", "--json",
-                                      "--eval-data", held_out, "--eval-every", "4", "--log-every", "2", "--warmup", "2",
-                                      "--min-lr", "1e-3", "--schedule", "linear"}));
+  const Outcome done = RunTraining(TrainWords(
+      folder, {"--steps", "6", "--mesh", "dp=2,tp=2", "--log", folder / "log", "--json", "--eval-data", held_out,
+               "--eval-every", "4", "--log-every", "2", "--warmup", "2", "--min-lr", "1e-3", "--schedule", "linear"}));
   INFO(done.ToText());
   REQUIRE(done.code == 0);
   const std::vector<JsonValue> steps = LogLines(folder / "log");
@@ -117,8 +116,8 @@ TEST_CASE("every line of the log has its fields, and the summary is on stdout") 
   // The held-out loss is that of all its rows, whatever the number of ranks.
   const Outcome alone = RunTraining(TrainWords(
       folder, {"--steps", "1", "--batch", "2", "--lr", "0", "--log", folder / "one", "--eval-data", held_out}));
-  const Outcome shared = RunTraining(TrainWords(folder, {"--steps", "1", "--batch", "6", "--lr", "0", "--mesh", "dp=2", "--log",
-                                                         folder / "two", "--eval-data", held_out}));
+  const Outcome shared = RunTraining(TrainWords(folder, {"--steps", "1", "--batch", "6", "--lr", "0", "--mesh", "dp=2",
+                                                         "--log", folder / "two", "--eval-data", held_out}));
   INFO(alone.ToText());
   INFO(shared.ToText());
   REQUIRE(alone.code == 0);
@@ -132,8 +131,9 @@ TEST_CASE("text is a token a byte, for a vocabulary that has as many") {
   std::string text;
   for (int i = 0; i < 200; ++i) text += "the quick brown fox jumps over the lazy dog " + std::to_string(i) + "\n";
   const std::string path = folder.Write("text.txt", text);
-  const Outcome done = RunTraining({"train", MOONSHARD_SOURCE_DIR "/tests/parity/llama_vocab331", "--data", path, "--steps",
-                                    "12", "--mesh", "tp=2", "--sequence", "32", "--lr", "1e-2", "--log", folder / "log"});
+  const Outcome done =
+      RunTraining({"train", MOONSHARD_SOURCE_DIR "/tests/parity/llama_vocab331", "--data", path, "--steps", "12",
+                   "--mesh", "tp=2", "--sequence", "32", "--lr", "1e-2", "--log", folder / "log"});
   INFO(done.ToText());
   REQUIRE(done.code == 0);
   const std::vector<double> losses = Losses(folder / "log");
@@ -142,12 +142,14 @@ TEST_CASE("text is a token a byte, for a vocabulary that has as many") {
 
 TEST_CASE("a loss that is no number: the step is left out and named, and too many in a row end the run") {
   const ScratchFolder folder;
-  const Outcome done = RunTraining(TrainWords(folder, {"--steps", "9", "--mesh", "tp=2", "--lr", "1e30", "--clip", "0", "--skips",
-                                                       "2", "--log", folder / "log"}));
+  const Outcome done = RunTraining(TrainWords(folder, {"--steps", "9", "--mesh", "tp=2", "--lr", "1e30", "--clip", "0",
+                                                       "--skips", "2", "--log", folder / "log"}));
   INFO(done.ToText());
   CHECK(done.code == 1);
   CHECK_THAT(done.err, Contains("warning[") && Contains("step 2 has loss ") && Contains("is not finite") &&
                            Contains("model.") && Contains("step after step"));
+  // Had a step been taken, they would be.
+  CHECK_THAT(done.err, Contains("its gradient is not finite") && !Contains("a parameter that is not finite"));
   const std::vector<JsonValue> steps = LogLines(folder / "log");
   REQUIRE(steps.size() >= 3);
   CHECK_FALSE(steps[0].Find("skipped")->AsBool());
@@ -165,8 +167,7 @@ TEST_CASE("what cannot be trained is said once, and nothing begins") {
   const std::string text = folder.Write("text.txt", "some text that is long enough for a row");
   const std::string large = folder.Write("large.bin", RawTokens<uint16_t>(SomeTokens(400, 70)));
   const std::string plan = folder.Write("plan.lua", "return plan { extends \"llama\", ddp {} }");
-  const std::string no_section = folder.Write("alone.lua",
-                                              "return plan { api = 1, default(replicated()) }");
+  const std::string no_section = folder.Write("alone.lua", "return plan { api = 1, default(replicated()) }");
   const std::vector<Row> rows = {
       {"no data", {"--data", "/nowhere/a.bin"}, 2, {"MS0401", "/nowhere/a.bin"}},
       {"text", {"--data", text}, 1, {"MS0508", "the model's vocabulary is 64", "text.txt"}},

@@ -65,8 +65,10 @@ TEST_CASE("srun's variables") {
 }
 
 TEST_CASE("mpirun's variables") {
-  const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
-                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+  const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                               {"PMIX_NAMESPACE", "prterun-host7-4711@1"}};
   const Launch launch = Read(open_mpi, "tp=2").ValueOrThrow();
   CHECK(launch.rank == 1);
@@ -88,8 +90,11 @@ TEST_CASE("mpirun's variables") {
   CHECK(ToText(no_host.diagnostics()).find("MASTER_ADDR = the host of rank 0") != std::string::npos);
   CHECK(Read(With(two_machines, "MASTER_ADDR", "host7"), "tp=2").ValueOrThrow().host == "host7");
 
-  const Variables hydra = {{"PMI_RANK", "0"},        {"PMI_SIZE", "2"},         {"MPI_LOCALRANKID", "0"},
-                           {"MPI_LOCALNRANKS", "2"}, {"MASTER_PORT", "29500"}};
+  const Variables hydra = {{"PMI_RANK", "0"},
+                           {"PMI_SIZE", "2"},
+                           {"MPI_LOCALRANKID", "0"},
+                           {"MPI_LOCALNRANKS", "2"},
+                           {"MASTER_PORT", "29500"}};
   const Launch of_hydra = Read(hydra, "tp=2").ValueOrThrow();
   CHECK(of_hydra.serves_store);
   CHECK(of_hydra.host == "127.0.0.1");
