@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 
@@ -59,7 +60,10 @@ class SignalCatcher {
   SignalCatcher() {
     for (size_t i = 0; i < kSignals.size(); ++i) {
       struct sigaction action = {};
-      action.sa_handler = [](int signal) { caught_ = signal; };
+      action.sa_handler = [](int signal) {
+        caught_ = signal;
+        times_ = times_ + 1;
+      };
       sigaction(kSignals[i], nullptr, &before_[i]);
       if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);  // nohup's choice stays
     }
@@ -69,6 +73,7 @@ class SignalCatcher {
   SignalCatcher& operator=(const SignalCatcher&) = delete;
 
   static const volatile std::sig_atomic_t& Caught() { return caught_; }
+  static const volatile std::sig_atomic_t& Times() { return times_; }
   // Ends this process by the signal that came, if one did.
   void EndAsAsked() const {
     Restore();
@@ -82,6 +87,7 @@ class SignalCatcher {
   }
   std::array<struct sigaction, kSignals.size()> before_ = {};
   static inline volatile std::sig_atomic_t caught_ = 0;  // NOLINT(readability-identifier-naming): a member all the same
+  static inline volatile std::sig_atomic_t times_ = 0;   // NOLINT(readability-identifier-naming): so is this
 };
 
 struct Rank {
@@ -107,8 +113,8 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  // `interrupted` holds the signal that asks this process to end, or 0.
-  int Run(const volatile std::sig_atomic_t& interrupted) {
+  // `interrupted` holds the signal that asks this process to end, or 0; `times` how many came.
+  int Run(const volatile std::sig_atomic_t& interrupted, const volatile std::sig_atomic_t& times) {
     if (folder_.path().empty()) return Fail("cannot make a temporary folder");
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (!Start(r)) return Fail("cannot start " + options_.program + ": " + std::strerror(errno));
@@ -117,9 +123,11 @@ class Launcher {
       Read(50);
       Reap();
       if (interrupted != 0 && !stopped_) Stop();
-      if ((stopped_ || first_failed_) && Clock::now() > deadline_) Stop();
+      const bool in_their_time = options_.finish_first && !first_failed_ && times < 2;
+      if ((stopped_ || first_failed_) && !in_their_time && (times > 1 || Clock::now() > deadline_)) Stop();
     }
     Read(0);
+    if (options_.finish_first && times < 2) return asked_code_ != 0 && !first_failed_ ? asked_code_ : Report();
     return interrupted != 0 ? 1 : Report();
   }
 
@@ -174,6 +182,7 @@ class Launcher {
     out.push_back("WORLD_SIZE=" + std::to_string(ranks_.size()));
     out.push_back("LOCAL_WORLD_SIZE=" + std::to_string(ranks_.size()));
     out.push_back("MOONSHARD_STORE=" + folder_.path() + "/store");
+    if (isatty(STDERR_FILENO) == 1) out.emplace_back("MOONSHARD_TERMINAL=1");
     if (!threads) {
       const size_t cores = std::max(1U, std::thread::hardware_concurrency());
       out.push_back("OMP_NUM_THREADS=" + std::to_string(std::max<size_t>(1, cores / ranks_.size())));
@@ -212,6 +221,10 @@ class Launcher {
       if (ranks_[r].status || waitpid(ranks_[r].pid, &status, WNOHANG) != ranks_[r].pid) continue;
       ranks_[r].status = status;
       if (status == 0) continue;
+      if (const int asked = AskedCode(status); asked != 0) {
+        asked_code_ = asked;
+        continue;
+      }
       // A rank that a signal ended is the cause, whoever was reaped before it.
       const bool signalled = WIFSIGNALED(status) && !stopped_;
       if (!first_failed_ || (signalled && !WIFSIGNALED(*ranks_[*first_failed_].status))) {
@@ -221,9 +234,30 @@ class Launcher {
     }
   }
 
+  // Of a rank that ended because it was asked to, also one that was not yet so far as to finish anything; else 0.
+  int AskedCode(int status) const {
+    if (!options_.finish_first) return 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) > kExitAsked) return WEXITSTATUS(status);
+    if (!stopped_ || !WIFSIGNALED(status)) return 0;
+    const int signal = WTERMSIG(status);
+    return signal == SIGINT || signal == SIGTERM ? kExitAsked + signal : 0;
+  }
+
+  // Whether a signal has halted the process (SIGSTOP, a debugger): the third field of its stat, behind the name's bracket.
+  static bool IsHalted(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(") ");
+    return name_end != std::string::npos && (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+  }
+
   void Stop() {
     const bool again = stopped_;
     stopped_ = true;
+    for (size_t r = 0; r < ranks_.size() && !halted_; ++r) {
+      if (!ranks_[r].status && IsHalted(ranks_[r].pid)) halted_ = r;
+    }
     for (const Rank& rank : ranks_) {
       if (!rank.status) kill(rank.pid, again ? SIGKILL : SIGTERM);
     }
@@ -233,6 +267,7 @@ class Launcher {
   int Report() const {
     if (!first_failed_) return 0;
     const Rank& rank = ranks_[*first_failed_];
+    if (halted_) Fail("rank " + std::to_string(*halted_) + " was halted by a signal while the others waited for it");
     if (*first_failed_ != 0) {
       // Where every rank says the same (a wrong plan), rank 0 has said it.
       if (!rank.text.empty() && rank.text != ranks_[0].text) {
@@ -252,22 +287,26 @@ class Launcher {
   TemporaryFolder folder_;
   std::vector<Rank> ranks_;
   std::optional<size_t> first_failed_;
+  std::optional<size_t> halted_;  // a rank that was stopped, not ended, when the others had gone
   Clock::time_point deadline_;
   bool stopped_ = false;
+  int asked_code_ = 0;  // of a rank that a signal asked to stop; 0: none did
 };
 
 }  // namespace
 
 int LaunchRanks(const LaunchOptions& options) {
   const SignalCatcher signals;
-  const int code = Launcher(options).Run(SignalCatcher::Caught());
-  signals.EndAsAsked();
+  const int code = Launcher(options).Run(SignalCatcher::Caught(), SignalCatcher::Times());
+  // What a rank failed at while it finished is the end of this process instead.
+  if (!options.finish_first || code > kExitAsked || SignalCatcher::Times() > 1) signals.EndAsAsked();
   return code;
 }
 
 bool StartedByLauncher() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
-  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS"));
+  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS")) ||
+         set("OMPI_COMM_WORLD_RANK") || (set("PMI_RANK") && set("MPI_LOCALRANKID"));
 }
 
 std::string SiblingProgram(const std::string& name) {

@@ -28,7 +28,7 @@ int Become(const std::string& program, const std::vector<std::string>& arguments
   return kExitFailed;
 }
 
-int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks) {
+int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, bool finish_first = false) {
   const std::string program = SiblingProgram("moonshard-run");
   if (!std::filesystem::exists(program)) {
     std::cerr << "moonshard: this build has no LibTorch (" << program
@@ -36,7 +36,7 @@ int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks) {
     return kExitFailed;
   }
   if (StartedByLauncher() || ranks == 0) return Become(program, arguments);
-  return LaunchRanks({program, arguments, ranks});
+  return LaunchRanks({.program = program, .arguments = arguments, .ranks = ranks, .finish_first = finish_first});
 }
 
 // Whether `path` is a file that this process may make or replace.
@@ -70,6 +70,21 @@ int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments)
   return RunWithTensors(arguments, plan.value().mesh.world_size());
 }
 
+// New weights need no checkpoint, whose headers the plan could be resolved against here: the ranks do it.
+int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
+  Diagnostics found;
+  std::optional<MeshShape> mesh;
+  if (verb.init) {
+    mesh = MeshShape::Parse(verb.model.mesh).Collect(found);
+    (void)ModelConfig::Read(verb.model.model).Collect(found);
+  } else if (const auto plan = ResolveFromHeaders(verb.model, /*headers_only=*/false).Collect(found)) {
+    mesh = plan->mesh;
+  }
+  if (HasErrors(found) || !StartedByLauncher()) Say(found, verb.say);
+  if (HasErrors(found)) return kExitUsage;
+  return RunWithTensors(arguments, mesh->world_size(), /*finish_first=*/true);
+}
+
 int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
   if (const auto* explain = std::get_if<ExplainVerb>(&verb)) return RunExplain(*explain);
   if (const auto* check = std::get_if<CheckVerb>(&verb)) return RunCheck(*check);
@@ -82,6 +97,7 @@ int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
   if (const auto* suggest = std::get_if<SuggestVerb>(&verb)) return RunSuggest(*suggest);
   if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval, arguments);
   if (const auto* verify = std::get_if<VerifyVerb>(&verb)) return RunVerify(*verify, arguments);
+  if (const auto* train = std::get_if<TrainVerb>(&verb)) return RunTrain(*train, arguments);
   return RunWithTensors(arguments, 0);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dsl/cli/train_options.h"
 #include "engine/base/text.h"
 
 namespace moonshard {
@@ -158,6 +159,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
   AddRun(*verify_app, verify.run);
 
+  TrainVerb train;
+  CLI::App* train_app = app.add_subcommand("train", "train the reference architecture, sharded; saves and resumes");
+  AddModel(*train_app, train.model, plan_options);
+  AddSay(*train_app, say);
+  AddTrain(*train_app, train);
+
   ShardVerb shard;
   CLI::App* shard_app = app.add_subcommand("shard", "cut a checkpoint into one safetensors file a rank, bit for bit");
   AddModel(*shard_app, shard.model, plan_options);
@@ -256,6 +263,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (export_app->parsed()) take(export_verb);
   if (eval_app->parsed()) take(eval);
   if (verify_app->parsed()) take(verify);
+  if (train_app->parsed()) take(train);
   if (shard_app->parsed()) take(shard);
   if (merge_app->parsed()) take(merge);
   if (compare_app->parsed()) take(compare);

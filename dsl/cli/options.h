@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -79,6 +80,41 @@ struct VerifyVerb {
   double tolerance = 2e-4;
 };
 
+// A training run: what dsl/train/ works from.
+struct TrainVerb {
+  ModelOptions model;
+  SayOptions say;
+  RunOptions run = {.dtype = "float32"};  // or bfloat16: products under autocast, all that is kept in float32
+  std::optional<uint64_t> init;           // seed of the first weights; none: the model folder's
+  std::vector<std::string> data;          // files and folders of tokens or text
+  std::string data_dtype = "uint16";      // of a .bin file
+  std::vector<std::string> eval_data;     // held out
+  int64_t eval_every = 0;                 // steps; 0: at the end alone
+  int64_t steps = 0;                      // of the whole run, those before a resume included
+  int64_t batch = 8;                      // rows of a step, over all ranks
+  int64_t sequence = 128;                 // tokens of a row
+  int64_t micro_batches = 1;              // parts that a rank works through, gradients accumulated
+  double lr = 3e-4;
+  double min_lr = 0;
+  int64_t warmup = 0;               // steps
+  std::string schedule = "cosine";  // after it: cosine, linear or constant
+  int64_t decay_steps = 0;          // where the decay ends; 0: with the run
+  double weight_decay = 0.1;        // of parameters of two dims or more
+  std::pair<double, double> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double clip = 1;         // largest norm of the gradients; 0: they stay as they are
+  int64_t skips = 3;       // steps in a row that may have no finite loss or gradients
+  int64_t loss_chunk = 0;  // tokens whose logits exist at a time; 0: all
+  uint64_t seed = 0;       // of the order of the data, and of dropout
+  std::string save;        // folder for the run's steps; "": nothing is saved
+  int64_t save_every = 0;  // steps; 0: at the end alone
+  int64_t keep = 3;        // saved steps that stay; 0: all
+  bool resume = false;     // from the latest step in `save`, if there is one
+  std::string log;         // file of JSON lines, appended to; "": none
+  int64_t log_every = 10;  // steps between lines on a stderr that is no terminal
+  bool json = false;       // the summary on stdout
+};
+
 // A model folder to one file a rank, and back.
 struct ShardVerb {
   ModelOptions model;
@@ -119,8 +155,8 @@ struct ReplVerb {
   bool history = true;
 };
 
-using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, ShardVerb, MergeVerb,
-                          CompareVerb, DoctorVerb, ReplVerb, SuggestVerb, ExplainFindingVerb>;
+using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, TrainVerb, ShardVerb,
+                          MergeVerb, CompareVerb, DoctorVerb, ReplVerb, SuggestVerb, ExplainFindingVerb>;
 
 // How the verb was asked to tell what it finds.
 SayOptions SayOf(const Verb& verb);

@@ -9,6 +9,7 @@
 #include "dsl/cli/options.h"
 #include "dsl/cli/verbs.h"
 #include "dsl/run/verbs.h"
+#include "dsl/train/train.h"
 
 namespace moonshard {
 namespace {
@@ -20,6 +21,7 @@ int Main(const std::vector<std::string>& arguments) {
   try {
     if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
     if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify);
+    if (const auto* train = std::get_if<TrainVerb>(&*command.verb)) return train::RunTrain(*train);
     if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
     if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();
   } catch (const PlanError& error) {

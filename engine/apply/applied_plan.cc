@@ -367,6 +367,9 @@ std::shared_ptr<AppliedPlan> AppliedPlan::Apply(const LiveTree& live, CompiledPl
 const CompiledPlan& AppliedPlan::plan() const { return state_->plan; }
 const DeviceMesh& AppliedPlan::mesh() const { return state_->mesh; }
 const std::vector<LiveParameter>& AppliedPlan::parameters() const { return state_->parameters; }
+torch::nn::Module& AppliedPlan::ModuleOf(const LiveParameter& parameter) const {
+  return *state_->live.modules[parameter.ref.module];
+}
 AxisGroup& AppliedPlan::group(MeshAxis axis) const { return *state_->groups.at(axis); }
 bool AppliedPlan::has_group(MeshAxis axis) const { return state_->groups.contains(axis); }
 

@@ -57,6 +57,8 @@ class AppliedPlan {
   const DeviceMesh& mesh() const;
   // Sorted by path.
   const std::vector<LiveParameter>& parameters() const;
+  // The module that has registered it, under its first path.
+  torch::nn::Module& ModuleOf(const LiveParameter& parameter) const;
 
   // The group of an axis above 1 that the plan uses; tp always.
   AxisGroup& group(MeshAxis axis) const;

@@ -95,13 +95,4 @@ Diagnostics FindDrift(const AppliedPlan& model) {
   return out;
 }
 
-std::vector<std::string> NonFiniteGradients(const AppliedPlan& model) {
-  std::vector<std::string> paths;
-  for (const LiveParameter& parameter : model.parameters()) {
-    const at::Tensor grad = parameter.tensor.grad();
-    if (grad.defined() && !at::isfinite(grad).all().item<bool>()) paths.push_back(parameter.path);
-  }
-  return paths;
-}
-
 }  // namespace moonshard

@@ -1,5 +1,5 @@
 // Replicas: tensors that several ranks hold alike, which a step keeps alike only as long as they began so and nobody
-// wrote to one of them alone. And gradients that are no numbers.
+// wrote to one of them alone.
 // Stage before: apply. Stage after: the host's training loop.
 #pragma once
 
@@ -20,9 +20,5 @@ void BroadcastReplicas(const AppliedPlan& model);
 // ranks: of the groups that this rank is in. Collective over the axes that the plan uses: one all-gather of a number a tensor each.
 // Key/value heads that only some ranks of an axis share are not compared.
 Diagnostics FindDrift(const AppliedPlan& model);
-
-// Paths of parameters whose gradient, as far as this rank holds it, has an infinite or undefined element; sorted. Not
-// collective: another rank may hold the element.
-std::vector<std::string> NonFiniteGradients(const AppliedPlan& model);
 
 }  // namespace moonshard

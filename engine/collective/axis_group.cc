@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -159,7 +160,13 @@ void AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const Collect
     throw PlanError({MismatchError(name_, std::vector{group_->ranks[static_cast<size_t>(rank_)]}, std::vector{mine},
                                    std::vector{use.label->text()})});
   }
-  Guard(*use.label, call);
+  Guard(*use.label, [&] {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      throw std::runtime_error(ToText(mine) + ": " + TextOf(error));
+    }
+  });
   counts_->Add(use.direction, kind, use.bytes);
 }
 

@@ -7,9 +7,9 @@ namespace moonshard {
 namespace {
 
 constexpr int64_t kMaxPort = 65535;
-// Ports for SLURM jobs that name none: below the range that Linux gives to outgoing connections.
-constexpr int64_t kSlurmPortBase = 15000;
-constexpr int64_t kSlurmPortCount = 15000;
+// Ports for jobs that name none: below the range that Linux gives to outgoing connections.
+constexpr int64_t kJobPortBase = 15000;
+constexpr int64_t kJobPortCount = 15000;
 
 Diagnostic BadMesh(std::string message, std::string declared, std::string required, std::string help = {}) {
   Diagnostic d = MakeDiagnostic(Finding::kBadMesh, std::move(message));
@@ -99,8 +99,47 @@ void ReadSlurm(Reader& reader, Launch& launch) {
     launch.port = static_cast<uint16_t>(reader.Number("MASTER_PORT", kMaxPort));
   } else {
     const int64_t job = reader.Number("SLURM_JOB_ID", int64_t{1} << 62);
-    launch.port = static_cast<uint16_t>(kSlurmPortBase + job % kSlurmPortCount);
+    launch.port = static_cast<uint16_t>(kJobPortBase + job % kJobPortCount);
   }
+}
+
+// The variables of one kind of mpirun.
+struct MpiNames {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* job;  // a name that all ranks of the job have, and no other job on the machine; "": none
+};
+constexpr MpiNames kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
+constexpr MpiNames kHydra = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""};
+
+// FNV-1a (Fowler, Noll and Vo), 64 bits.
+uint64_t HashOf(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : text) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
+  return hash;
+}
+
+void ReadMpi(Reader& reader, const MpiNames& names, Launch& launch) {
+  launch.rank = reader.Number(names.rank, kMostRanks);
+  launch.world_size = reader.Number(names.size, kMostRanks);
+  launch.local_rank = reader.Number(names.local_rank, kMostRanks);
+  launch.serves_store = launch.rank == 0;
+  if (std::optional<std::string> host = reader.Text("MASTER_ADDR")) {
+    launch.host = *host;
+  } else if (reader.Number(names.local_size, kMostRanks) == launch.world_size) {
+    launch.host = "127.0.0.1";
+  } else {
+    reader.errors.push_back(BadMesh("the host of rank 0 is not known", "ranks on several machines, and no MASTER_ADDR",
+                                    "MASTER_ADDR = the host of rank 0",
+                                    "mpirun -x MASTER_ADDR=... -x MASTER_PORT=... (Open MPI), or -genv (MPICH)"));
+  }
+  const std::optional<std::string> job = reader.Text(names.job);
+  launch.port = reader.Has("MASTER_PORT") || !job
+                    ? static_cast<uint16_t>(reader.Number("MASTER_PORT", kMaxPort))
+                    : static_cast<uint16_t>(kJobPortBase + static_cast<int64_t>(HashOf(*job) % kJobPortCount));
 }
 
 }  // namespace
@@ -129,12 +168,16 @@ Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape
   Launch launch;
   if (reader.Has("RANK") || reader.Has("WORLD_SIZE")) {
     ReadTorchrun(reader, launch);
+  } else if (reader.Has(kOpenMpi.rank)) {  // before SLURM: within a job mpirun's processes see the job's variables too
+    ReadMpi(reader, kOpenMpi, launch);
+  } else if (reader.Has(kHydra.rank) && reader.Has(kHydra.local_rank)) {  // srun may set the first by itself
+    ReadMpi(reader, kHydra, launch);
   } else if (reader.Has("SLURM_PROCID")) {
     ReadSlurm(reader, launch);
   } else if (shape.world_size() != 1) {
     return BadMesh("the environment does not say which rank this process is",
-                   "a mesh of " + shape.ToString() + " and neither RANK nor SLURM_PROCID",
-                   "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or srun's variables",
+                   "a mesh of " + shape.ToString() + " and neither RANK nor SLURM_PROCID nor those of mpirun",
+                   "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or srun's or mpirun's variables",
                    "start " + std::to_string(shape.world_size()) +
                        " ranks, for example with torchrun --nproc-per-node " + std::to_string(shape.world_size()));
   }

@@ -4,6 +4,9 @@
 //   torchrun        RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
 //   SLURM (srun)    SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; MASTER_ADDR or the first host of SLURM_STEP_NODELIST or
 //                   SLURM_JOB_NODELIST; MASTER_PORT or one derived from SLURM_JOB_ID
+//   mpirun          OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_RANK (Open MPI), or PMI_RANK, PMI_SIZE and MPI_LOCALRANKID
+//                   (MPICH's Hydra, Intel); MASTER_ADDR, or this machine where all ranks are on it; MASTER_PORT, or for
+//                   Open MPI one derived from the job's name
 //   one machine     RANK, WORLD_SIZE and MOONSHARD_STORE, a file that the ranks meet in (it must not exist before)
 //   none of these   one rank by itself
 #pragma once

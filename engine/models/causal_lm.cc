@@ -65,6 +65,18 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
                          const std::optional<at::Tensor>& position_ids) mutable {
     return model(input_ids, attention_mask, position_ids);
   };
+  made.hidden = [model](const at::Tensor& input_ids) mutable {
+    struct Headless {
+      explicit Headless(DecoderForCausalLmImpl& impl) : impl(impl) { impl.LeaveOutHead(true); }
+      ~Headless() { impl.LeaveOutHead(false); }
+      Headless(const Headless&) = delete;
+      Headless& operator=(const Headless&) = delete;
+      DecoderForCausalLmImpl& impl;
+    };
+    const Headless scope(*model);
+    return model(input_ids);
+  };
+  made.head = model->head();
   return {std::move(made), std::move(diagnostics)};
 }
 

@@ -24,6 +24,10 @@ struct CausalLm {
   // input_ids, attention_mask, position_ids -> logits, as DecoderForCausalLmImpl::forward.
   std::function<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       forward;
+  // The same up to the head: input_ids -> the last hidden states [B, T, H].
+  std::function<at::Tensor(const at::Tensor&)> hidden;
+  // What makes logits of them; nullptr where that is more than a Linear. The module's own.
+  const nn::LinearImpl* head = nullptr;
 };
 
 // The classes of Hugging Face that have a reference model, sorted.

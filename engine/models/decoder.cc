@@ -87,9 +87,15 @@ DecoderForCausalLmImpl::DecoderForCausalLmImpl(const DecoderSpec& spec) : logit_
   linear->TieWeight(model_->embed_tokens->weight);
 }
 
+const nn::LinearImpl* DecoderForCausalLmImpl::head() const {
+  return logit_softcap_ ? nullptr : dynamic_cast<const nn::LinearImpl*>(head_.module().get());
+}
+
 at::Tensor DecoderForCausalLmImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                            const std::optional<at::Tensor>& position_ids) {
-  const at::Tensor logits = head_(model_(input_ids, attention_mask, position_ids));
+  const at::Tensor hidden = model_(input_ids, attention_mask, position_ids);
+  if (without_head_) return hidden;
+  const at::Tensor logits = head_(hidden);
   return logit_softcap_ ? Softcap(logits, *logit_softcap_) : logits;
 }
 

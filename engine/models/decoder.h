@@ -117,9 +117,16 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt);
 
+  // The next calls end before the head, and give the last hidden states [B, T, H]: for a loss that applies the head
+  // itself, a chunk of tokens at a time (loss/sharded_logits.h).
+  void LeaveOutHead(bool leave_out) { without_head_ = leave_out; }
+  // nullptr where the logits are not a Linear of the hidden states alone (a soft cap).
+  const nn::LinearImpl* head() const;
+
  private:
   Decoder model_ = nullptr;
   UnaryModule head_;
+  bool without_head_ = false;
   std::optional<double> logit_softcap_;
 };
 MOONSHARD_MODULE(DecoderForCausalLm);

@@ -1,5 +1,6 @@
-// consumer PLAN.lua: one rank of RANK, WORLD_SIZE ranks. Trains the host's model for a few steps whole and under the
-// plan, without and with sequence parallelism; ends with 0 where both give the same losses and the same parameters.
+// consumer PLAN.lua FOLDER: one rank of RANK, WORLD_SIZE ranks. Trains the host's model for a few steps whole and under
+// the plan, without and with sequence parallelism, and then saves it in FOLDER and resumes; ends with 0 where all of them
+// give the same losses and the same parameters.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -83,6 +84,37 @@ void TrainBothWays(const std::string& plan_file, const moonshard::DeviceMesh& me
   Expect(mesh.shape().world_size() == 1 || local.at("blocks.0.up.weight").size(0) == kInner / 2, "up is not sharded");
 }
 
+// As a trainer of the host's would: warm-up and cosine, weight decay on matrices alone, clipping, and a run that is left in
+// the middle and gone on with in another process, here by another model with other first weights.
+void TrainAndResume(const std::string& plan_file, const std::string& folder, const moonshard::DeviceMesh& mesh) {
+  const moonshard::Plan plan = moonshard::LoadPlan(plan_file, {.config = {}, .mesh = mesh.shape(), .options = {}});
+  const moonshard::Schedule schedule{.peak = 1e-2, .warmup = 1, .steps = kSteps};
+  const std::vector<torch::Tensor> batches = Batches();
+  const auto train = [&](const std::string& name, uint64_t seed, int64_t last) {
+    auto model = moonshard::Parallelize(Net(kVocabulary, kWidth, kInner, kBlocks), plan, mesh);
+    moonshard::Initialize(model, seed);
+    torch::optim::AdamW optimizer = moonshard::MakeAdamW(model, torch::optim::AdamWOptions().weight_decay(0.1));
+    auto checkpoints = moonshard::TrainingCheckpoints::Open(folder + "/" + name, mesh);
+    moonshard::TrainingState state{.model = &model.applied(), .optimizer = &optimizer};
+    int64_t step = checkpoints.Latest() ? checkpoints.Load(state).step : 0;
+    for (; step < last; ++step) {
+      moonshard::SetLearningRate(optimizer, moonshard::LearningRate(schedule, step));
+      optimizer.zero_grad();
+      const torch::Tensor& ids = batches[static_cast<size_t>(step)];
+      Loss(model.forward(ids), ids).backward();
+      moonshard::ClipGradNorm(model, 0.5);
+      optimizer.step();
+    }
+    checkpoints.Save(state, step);
+    return moonshard::FullState(model);
+  };
+  const auto whole = train("whole", 1, kSteps);
+  train("parts", 1, kSteps / 2);
+  const auto resumed = train("parts", 2, kSteps);
+  for (const auto& [path, tensor] : whole)
+    Expect(torch::equal(tensor, resumed.at(path)), path + " differs after resuming");
+}
+
 void ExpectPlanError(const std::string& plan_file, const moonshard::DeviceMesh& mesh) {
   try {
     moonshard::LoadPlan(plan_file, {.config = {}, .mesh = mesh.shape(), .options = {{"sequence_paralel", true}}});
@@ -93,11 +125,12 @@ void ExpectPlanError(const std::string& plan_file, const moonshard::DeviceMesh& 
   }
 }
 
-int Main(const std::string& plan_file) {
+int Main(const std::string& plan_file, const std::string& folder) {
   Expect(HostLuaWorks(), "the host's Lua does not work before a plan ran");
   moonshard::DeviceMesh mesh = moonshard::DeviceMesh::FromEnvironment({{"tp", 2}});
   TrainBothWays(plan_file, mesh, false);
   TrainBothWays(plan_file, mesh, true);
+  TrainAndResume(plan_file, folder, mesh);
   ExpectPlanError(plan_file, mesh);
   Expect(HostLuaWorks(), "the host's Lua does not work after a plan ran");
   if (failures == 0)
@@ -110,9 +143,9 @@ int Main(const std::string& plan_file) {
 }  // namespace host
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc != 3) return 2;
   try {
-    return host::Main(argv[1]);
+    return host::Main(argv[1], argv[2]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "consumer: %s\n", error.what());
     return 1;

@@ -26,8 +26,8 @@ Run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_BUILD
   "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
 Run(${CMAKE_COMMAND} --build ${WORK}/build)
 
-file(REMOVE ${WORK}/store)
-set(rank "'${WORK}/build/consumer' '${SOURCE}/net.lua'")
+file(REMOVE_RECURSE ${WORK}/store ${WORK}/runs)
+set(rank "'${WORK}/build/consumer' '${SOURCE}/net.lua' '${WORK}/runs'")
 execute_process(
   COMMAND ${CMAKE_COMMAND} -E env TORCH_FR_BUFFER_SIZE=0 OMP_NUM_THREADS=1 WORLD_SIZE=2 MOONSHARD_STORE=${WORK}/store
     sh -c "RANK=0 ${rank} & first=$!; RANK=1 ${rank}; second=$?; wait $first && exit $second"

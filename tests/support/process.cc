@@ -21,8 +21,8 @@ namespace {
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 bool DescribesRanks(const std::string& variable) {
-  static const std::vector<std::string> kPrefixes = {"RANK=",      "WORLD_SIZE=", "LOCAL_",      "MASTER_",
-                                                     "MOONSHARD_", "SLURM_",      "GROUP_RANK=", "TORCHELASTIC_"};
+  static const std::vector<std::string> kPrefixes = {"RANK=",  "WORLD_SIZE=", "LOCAL_", "MASTER_",     "MOONSHARD_",
+                                                     "SLURM_", "OMPI_",       "PMI",    "GROUP_RANK=", "TORCHELASTIC_"};
   return std::ranges::any_of(kPrefixes, [&](const std::string& prefix) { return variable.starts_with(prefix); });
 }
 

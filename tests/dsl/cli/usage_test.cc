@@ -19,12 +19,17 @@ TEST_CASE("help and version are data") {
   const Outcome help = Run({"--help"});
   CHECK(help.code == 0);
   CHECK(help.err.empty());
-  for (const char* word : {"explain", "check", "eval", "Exit codes"}) CHECK_THAT(help.out, Contains(word));
+  for (const char* word : {"explain", "check", "eval", "train", "Exit codes"}) CHECK_THAT(help.out, Contains(word));
   CHECK(Run({"help"}).out == help.out);
   const Outcome verb = Run({"eval", "--help"});
   CHECK(verb.code == 0);
   for (const char* word : {"--input", "--grads", "--stats"}) CHECK_THAT(verb.out, Contains(word));
   CHECK(Run({"help", "eval"}).out == verb.out);
+  const Outcome train = Run({"train", "--help"});
+  CHECK(train.code == 0);
+  for (const char* word : {"--data", "--init", "--micro-batches", "--resume", "--loss-chunk", "under autocast"}) {
+    CHECK_THAT(train.out, Contains(word));
+  }
 }
 
 TEST_CASE("wrong command lines") {

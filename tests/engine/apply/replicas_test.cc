@@ -1,7 +1,6 @@
 // What keeps ranks alike, and parameters whole for a while, on thread ranks.
 #include <catch2/catch.hpp>
 
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -70,19 +69,6 @@ TEST_CASE("a replica that drifted is named with its rank, and broadcast mends it
       });
     }
   }
-}
-
-TEST_CASE("gradients that are no numbers are named") {
-  RunRanks("dp=2", [](DeviceMesh& mesh) {
-    auto model = Parallelize(MakeNet({}), FsdpPlan(false), mesh);
-    const at::Tensor logits = model.forward(Ids());
-    logits.sum().backward();
-    Expect(NonFiniteGradients(model).empty(), "finite gradients are not named");
-    for (const LiveParameter& p : model.applied().parameters()) {
-      if (p.path == "layer_0.up.bias") p.tensor.mutable_grad()[0] = std::numeric_limits<double>::quiet_NaN();
-    }
-    Expect(NonFiniteGradients(model) == std::vector<std::string>{"layer_0.up.bias"}, "the parameter's path");
-  });
 }
 
 TEST_CASE("an unshard scope gives whole parameters, and pieces after it, whatever happens inside") {

@@ -64,6 +64,46 @@ TEST_CASE("srun's variables") {
   CHECK(given.port == 7000);
 }
 
+TEST_CASE("mpirun's variables") {
+  const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                              {"PMIX_NAMESPACE", "prterun-host7-4711@1"}};
+  const Launch launch = Read(open_mpi, "tp=2").ValueOrThrow();
+  CHECK(launch.rank == 1);
+  CHECK(launch.world_size == 2);
+  CHECK(launch.local_rank == 1);
+  CHECK(launch.host == "127.0.0.1");
+  CHECK(launch.port >= 15000);
+  CHECK(launch.port < 30000);
+  CHECK_FALSE(launch.serves_store);
+  const Launch first = Read(With(open_mpi, "OMPI_COMM_WORLD_RANK", "0"), "tp=2").ValueOrThrow();
+  CHECK(first.serves_store);
+  CHECK(first.port == launch.port);
+  CHECK(Read(With(With(open_mpi, "SLURM_PROCID", "0"), "SLURM_NTASKS", "2"), "tp=2").ValueOrThrow().rank == 1);
+  CHECK(Read(With(open_mpi, "PMIX_NAMESPACE", "prterun-host7-4712@1"), "tp=2").ValueOrThrow().port != launch.port);
+
+  const Variables two_machines = With(open_mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+  const Result<Launch> no_host = Read(two_machines, "tp=2");
+  REQUIRE_FALSE(no_host.ok());
+  CHECK(ToText(no_host.diagnostics()).find("MASTER_ADDR = the host of rank 0") != std::string::npos);
+  CHECK(Read(With(two_machines, "MASTER_ADDR", "host7"), "tp=2").ValueOrThrow().host == "host7");
+
+  const Variables hydra = {{"PMI_RANK", "0"},
+                           {"PMI_SIZE", "2"},
+                           {"MPI_LOCALRANKID", "0"},
+                           {"MPI_LOCALNRANKS", "2"},
+                           {"MASTER_PORT", "29500"}};
+  const Launch of_hydra = Read(hydra, "tp=2").ValueOrThrow();
+  CHECK(of_hydra.serves_store);
+  CHECK(of_hydra.host == "127.0.0.1");
+  CHECK(of_hydra.port == 29500);
+  const Result<Launch> no_port = Read(With(hydra, "MASTER_PORT", ""), "tp=2");
+  REQUIRE_FALSE(no_port.ok());
+  CHECK(ToText(no_port.diagnostics()).find("MASTER_PORT is missing") != std::string::npos);
+}
+
 TEST_CASE("the first host of a node list") {
   CHECK(FirstHost("node7") == "node7");
   CHECK(FirstHost("node7,node8") == "node7");

@@ -1,0 +1,25 @@
+// StopRequest: whether somebody asked this process to stop: Ctrl-C, or a scheduler that takes the machine back.
+#pragma once
+
+#include <array>
+#include <csignal>
+
+namespace moonshard::train {
+
+// For as long as it lives SIGINT and SIGTERM are noted instead of ending the process; a second SIGINT ends it at once, as
+// a program that does not catch it ends. One at a time.
+class StopRequest {
+ public:
+  StopRequest();
+  ~StopRequest();
+  StopRequest(const StopRequest&) = delete;
+  StopRequest& operator=(const StopRequest&) = delete;
+
+  // The signal, or 0.
+  static int Asked();
+
+ private:
+  std::array<struct sigaction, 2> before_ = {};
+};
+
+}  // namespace moonshard::train
