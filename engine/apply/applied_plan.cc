@@ -309,8 +309,13 @@ class Applier {
 
   void MakeUnits() {
     if (s_.plan.units.empty()) return;
-    auto [units, order, params] = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard),
-                                               options_.check, s_.counts, s_.backward_end, s_.gradient_sum);
+    // Where nothing is cut a unit only changes dtypes, and every rank gathers from itself.
+    const bool cuts = s_.plan.plan->data_parallel && s_.plan.plan->data_parallel->shards;
+    const std::shared_ptr<AxisGroup> group =
+        cuts ? s_.groups.at(MeshAxis::kDpShard)
+             : AxisGroup::MakeSub(s_.mesh, MeshAxis::kDpShard, 1, options_.check, s_.counts);
+    auto [units, order, params] = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, group, options_.check, s_.counts,
+                                                       s_.backward_end, s_.gradient_sum);
     s_.units = std::move(units);
     in_units_ = std::move(params);
     for (size_t u = 0; u < s_.units.size(); ++u) {

@@ -137,7 +137,8 @@ class Counter {
 
   // A unit is gathered once a dtype in forward, again in backward where it went back to pieces, and its gradients are cut.
   void CountUnits() {
-    if (plan_.mesh.size(MeshAxis::kDpShard) == 1) return;
+    const bool cuts = plan_.plan->data_parallel && plan_.plan->data_parallel->shards;
+    if (!cuts || plan_.mesh.size(MeshAxis::kDpShard) == 1) return;
     for (const ShardedUnit& unit : plan_.units) {
       std::map<std::pair<DType, DType>, std::pair<int64_t, int64_t>> bytes;  // by stored and used dtype: whole, reduced
       for (ParamRef ref : unit.params) {

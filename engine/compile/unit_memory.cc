@@ -16,7 +16,7 @@ namespace {
 class Step {
  public:
   Step(const CompiledPlan& plan, int64_t rank, bool gloo) : gloo_(gloo), section_(plan.plan->data_parallel.value_or(DataParallel{})) {
-    ranks_ = plan.mesh.size(MeshAxis::kDpShard);
+    if (section_.shards && plan.plan->data_parallel) ranks_ = plan.mesh.size(MeshAxis::kDpShard);
     for (const ShardedUnit& unit : plan.units) {
       Bytes bytes;
       for (ParamRef ref : unit.params) {

@@ -79,7 +79,8 @@ void AddPrecision(std::string& out, const CompiledPlan& plan) {
 
 void AddUnits(std::string& out, const CompiledPlan& plan) {
   AddPrecision(out, plan);
-  if (plan.units.empty() || plan.mesh.size(MeshAxis::kDpShard) == 1) return;
+  const bool cuts = plan.plan->data_parallel && plan.plan->data_parallel->shards;
+  if (plan.units.empty() || !cuts || plan.mesh.size(MeshAxis::kDpShard) == 1) return;
   out += "\nfsdp over " + std::to_string(plan.mesh.size(MeshAxis::kDpShard)) + " ranks, whole while used:\n";
   for (const bool reshard : {false, true}) {
     std::vector<std::string> paths;

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <c10/core/Allocator.h>
@@ -133,7 +135,6 @@ TEST_CASE("units take what explain says, within a tenth") {
         step();
         step();
         Meter& meter = *MeterOfThread();
-        const int64_t before = meter.live;
         int64_t stored = 0;
         for (const at::Tensor& p : model.parameters()) {
           stored += static_cast<int64_t>(p.storage().nbytes()) + static_cast<int64_t>(p.grad().numel() * 4);
@@ -142,8 +143,12 @@ TEST_CASE("units take what explain says, within a tenth") {
         Expect(stored == totals.bytes_per_rank + totals.gradient_bytes, "parameters and gradients as told");
         const double share = static_cast<double>(totals.params) * 4 / static_cast<double>(mesh.shape().world_size());
         Expect(static_cast<double>(totals.bytes_per_rank) < 1.03 * share, "an equal share of the parameters");
-        // Beyond what is stored: what the gradients' blocks hold besides (flags, padding).
-        Expect(before < stored + stored / 20, "nothing else stays between steps");
+        // Gloo's threads let go of what they hold a moment later. Beyond what is stored: what the gradients' blocks hold
+        // besides (flags, padding).
+        const auto settled = [&] { return meter.live < stored + stored / 20; };
+        for (int i = 0; i < 400 && !settled(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        Expect(settled(), "nothing else stays between steps");
+        const int64_t before = meter.live;
         meter.peak = before;
         step();
         if (mesh.rank() == 0) {
