@@ -140,7 +140,7 @@ class Applier {
         if (parent >= 0) opens_frame[static_cast<size_t>(parent)] = true;
       }
     }
-    const std::set<int64_t> cut_dims = CutDims();
+    const std::set<int64_t> cut_dims = CutDimsOf(s_.plan);
     boundaries_.resize(count);
     for (size_t m = 0; m < count; ++m) {
       const ModuleSteps& steps = s_.plan.StepsOf(m);
@@ -184,24 +184,6 @@ class Applier {
     const std::vector<Interval> own =
         LocalIntervals({experts}, Placement(Layout::Shard(0)), s_.plan.mesh, s_.mesh.rank()).front();
     return own.empty() ? LocalExperts{experts, 0} : LocalExperts{own.front().begin, own.front().length};
-  }
-
-  // Tensor dims, counted from the front, that a boundary has in pieces.
-  std::set<int64_t> CutDims() const {
-    std::set<int64_t> dims;
-    for (const ModuleSteps& steps : s_.plan.steps) {
-      for (const auto* moves : {&steps.inputs, &steps.outputs}) {
-        for (const std::optional<Move>& move : *moves) {
-          if (!move) continue;
-          for (const Placement* placement : {&move->from, &move->to}) {
-            for (const Layout& layout : placement->by_axis) {
-              if (layout.is_shard() && layout.dim >= 0) dims.insert(layout.dim);
-            }
-          }
-        }
-      }
-    }
-    return dims;
   }
 
   const at::Tensor& TensorAt(size_t m, const std::string& name) const {
@@ -309,13 +291,8 @@ class Applier {
 
   void MakeUnits() {
     if (s_.plan.units.empty()) return;
-    // Where nothing is cut a unit only changes dtypes, and every rank gathers from itself.
-    const bool cuts = s_.plan.plan->data_parallel && s_.plan.plan->data_parallel->shards;
-    const std::shared_ptr<AxisGroup> group =
-        cuts ? s_.groups.at(MeshAxis::kDpShard)
-             : AxisGroup::MakeSub(s_.mesh, MeshAxis::kDpShard, 1, options_.check, s_.counts);
-    auto [units, order, params] = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, group, options_.check, s_.counts,
-                                                       s_.backward_end, s_.gradient_sum);
+    auto [units, order, params] = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard),
+                                                       options_.check, s_.counts, s_.backward_end, s_.gradient_sum);
     s_.units = std::move(units);
     in_units_ = std::move(params);
     for (size_t u = 0; u < s_.units.size(); ++u) {

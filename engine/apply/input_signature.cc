@@ -99,4 +99,21 @@ const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments)
   return label_;
 }
 
+std::set<int64_t> CutDimsOf(const CompiledPlan& plan) {
+  std::set<int64_t> dims;
+  for (const ModuleSteps& steps : plan.steps) {
+    for (const auto* moves : {&steps.inputs, &steps.outputs}) {
+      for (const std::optional<Move>& move : *moves) {
+        if (!move) continue;
+        for (const Placement* placement : {&move->from, &move->to}) {
+          for (const Layout& layout : placement->by_axis) {
+            if (layout.is_shard() && layout.dim >= 0) dims.insert(layout.dim);
+          }
+        }
+      }
+    }
+  }
+  return dims;
+}
+
 }  // namespace moonshard

@@ -17,6 +17,8 @@
 #include "engine/collective/label.h"
 #include "engine/nn/boundary.h"
 
+#include "engine/compile/compiled_plan.h"
+
 namespace moonshard {
 
 class InputSignature {
@@ -46,5 +48,8 @@ class InputSignature {
   uint64_t values_ = 0;        // of all integers
   CollectiveLabel label_{""};
 };
+
+// Tensor dims, counted from the front, that some boundary of the plan has in pieces.
+std::set<int64_t> CutDimsOf(const CompiledPlan& plan);
 
 }  // namespace moonshard

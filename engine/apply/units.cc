@@ -39,12 +39,16 @@ c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
 }  // namespace
 
 PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const DeviceMesh& mesh,
-                       const std::shared_ptr<AxisGroup>& group, const CheckOptions& check,
+                       const std::shared_ptr<AxisGroup>& dp_shard, const CheckOptions& check,
                        const std::shared_ptr<CollectiveCounts>& counts, const std::shared_ptr<BackwardEnd>& end,
                        const std::shared_ptr<GradientSum>& sum) {
   std::map<ParamRef, const LiveParameter*> by_ref;
   for (const LiveParameter& parameter : parameters) by_ref[parameter.ref] = &parameter;
   const DataParallel section = plan.plan->data_parallel.value_or(DataParallel{});
+  // Where nothing is cut a unit only changes dtypes, and every rank gathers from itself.
+  const bool cuts = plan.plan->data_parallel && section.shards;
+  const std::shared_ptr<AxisGroup> group =
+      cuts ? dp_shard : AxisGroup::MakeSub(mesh, MeshAxis::kDpShard, 1, check, counts);
   const bool shares = group->size() > 1;
   PlannedUnits out;
   out.order = std::make_shared<UnitOrder>(shares ? section.prefetch_forward : 0, shares ? section.prefetch_backward : 0);

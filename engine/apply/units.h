@@ -24,7 +24,7 @@ struct PlannedUnits {
 };
 // Makes the groups that it needs besides: collective.
 PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const DeviceMesh& mesh,
-                       const std::shared_ptr<AxisGroup>& group, const CheckOptions& check,
+                       const std::shared_ptr<AxisGroup>& dp_shard, const CheckOptions& check,
                        const std::shared_ptr<CollectiveCounts>& counts, const std::shared_ptr<BackwardEnd>& end,
                        const std::shared_ptr<GradientSum>& sum);
 
