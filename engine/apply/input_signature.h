@@ -15,9 +15,8 @@
 #include <vector>
 
 #include "engine/collective/label.h"
-#include "engine/nn/boundary.h"
-
 #include "engine/compile/compiled_plan.h"
+#include "engine/nn/boundary.h"
 
 namespace moonshard {
 
