@@ -45,7 +45,11 @@ void ReadInto(PieceReader& reader, const Read& read, const std::vector<std::vect
   if (std::optional<Diagnostic> error = reader.ReadPiece(*read.stored, piece, buffer.mutable_data_ptr())) {
     throw PlanError({*error});
   }
-  if (!direct) target.copy_(buffer);
+  if (direct) {
+    target.unsafeGetTensorImpl()->bump_version();  // fsdp may have gathered what was here before
+  } else {
+    target.copy_(buffer);
+  }
 }
 
 }  // namespace

@@ -276,6 +276,30 @@ TEST_CASE("after an exception the next step is exact") {
   }
 }
 
+TEST_CASE("what was gathered is not used after the pieces have changed") {
+  for (const Setup& setup : Setups()) {
+    DYNAMIC_SECTION(setup.Name()) {
+      Net whole = MakeNet({});
+      const at::Tensor before = whole(Ids(0, 0)).detach();
+      {
+        const torch::NoGradGuard no_grad;
+        for (at::Tensor& p : whole->parameters()) p.mul_(0.5);
+      }
+      const at::Tensor after = whole(Ids(0, 0)).detach();
+      RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+        auto model = Parallelize(MakeNet({}), PlanOf(setup), mesh);
+        // Forwards whose backward never comes leave units whole that are not resharded.
+        for (int i = 0; i < 2; ++i) ExpectClose(model.forward(Ids(0, 0)).detach(), before, "the logits");
+        {
+          const torch::NoGradGuard no_grad;
+          for (at::Tensor& p : model.parameters()) p.mul_(0.5);
+        }
+        ExpectClose(model.forward(Ids(0, 0)).detach(), after, "the logits of changed parameters");
+      });
+    }
+  }
+}
+
 TEST_CASE("a model that is gone leaves no parameter behind") {
   for (const Setup& setup : {Setup{"dp=2"}, Setup{"dp=2", false}}) {
     RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
