@@ -11,6 +11,7 @@
 #include "engine/explain/explain.h"
 #include "engine/explain/fold.h"
 #include "engine/explain/words.h"
+#include "engine/findings/forms.h"
 #include "engine/report/folded_tree.h"
 #include "engine/report/pieces_json.h"
 
