@@ -60,7 +60,8 @@ constexpr auto kNames = std::to_array<NameInfo>({
     // Sections.
     {"fsdp",
      "fsdp { [wrap = pattern | { pattern... }, reshard = true | false | \"all_but_last\" | ranks, level = 0..3, "
-     "prefetch = units | { forward = units, backward = units }, accumulate = \"whole\" | \"pieces\", offload = boolean, "
+     "prefetch = units | { forward = units, backward = units }, accumulate = \"whole\" | \"pieces\", offload = "
+     "boolean, "
      "ignore = pattern | { pattern... }, gradients = \"mean\" | \"sum\"] } -> section",
      "parameters lie in pieces over dp_shard and are whole while the module that wrap names is used"},
     {"ddp", "ddp { [gradients = \"mean\" | \"sum\"] } -> section",

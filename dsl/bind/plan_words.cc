@@ -183,7 +183,7 @@ class PlanReader {
   ScriptState& state_;
   Plan plan_;
   std::vector<const Plan*> bases_;  // values of the script, which argument 1 keeps alive
-  size_t held_ = 0;  // memory taken for plan_
+  size_t held_ = 0;                 // memory taken for plan_
 };
 
 int MakePlan(lua_State* L) {

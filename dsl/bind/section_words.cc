@@ -46,10 +46,10 @@ class SectionReader {
   }
 
   bool Read() {
-    const std::vector<std::string> keys =
-        section_.shards ? std::vector<std::string>{"accumulate", "gradients", "ignore",  "level",
-                                                   "offload",    "prefetch",  "reshard", "wrap"}
-                        : std::vector<std::string>{"gradients"};
+    const std::vector<std::string> keys = section_.shards
+                                              ? std::vector<std::string>{"accumulate", "gradients", "ignore",  "level",
+                                                                         "offload",    "prefetch",  "reshard", "wrap"}
+                                              : std::vector<std::string>{"gradients"};
     good_ = CheckKeys(lua_, 1, word_, keys, false) && !HoldsPoison(lua_, 1);
     if (!good_) return false;
     section_.source = ScriptState::From(lua_).UserSpan(word_);
@@ -238,8 +238,7 @@ int Recompute(lua_State* L) {
   lua_settop(L, 1);
   lua_getfield(L, 1, "keep_modules");
   const bool list = IsTable(L, 2);
-  if (!lua_isnil(L, 2) &&
-      !(list ? AddPatterns(L, 2, section.keep_modules) : AddPattern(L, 2, section.keep_modules))) {
+  if (!lua_isnil(L, 2) && !(list ? AddPatterns(L, 2, section.keep_modules) : AddPattern(L, 2, section.keep_modules))) {
     return BadArgument(L, "recompute", "'keep_modules' must be a pattern or a list of patterns", -1);
   }
   const size_t held = sizeof(Recomputed) + HeldBy(section.modules) + HeldBy(section.keep_modules);

@@ -104,7 +104,8 @@ Result<Plan> DefaultPlan(const PlanInputs& inputs, const std::map<std::string, s
         Finding::kPlanNotFound,
         WhyNot(inputs.config) + ", and neither its attention nor its mlp has the modules of a usual decoder's");
     d.help = NearestClass(inputs.config, index) +
-             "moonshard suggest writes a first plan file for it: --plan FILE; a shipped plan that fits it: --plan NAME, one of " +
+             "moonshard suggest writes a first plan file for it: --plan FILE; a shipped plan that fits it: --plan "
+             "NAME, one of " +
              Join(BuiltInPlans(), ", ") + "; or --mesh tp=1";
     diagnostics.push_back(std::move(d));
     return diagnostics;
@@ -150,7 +151,8 @@ Result<std::string> SelectPlan(const JsonValue& config) {
   std::vector<std::string> known;
   for (const auto& [name, plan] : index) known.push_back(name);
   Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, WhyNot(config));
-  d.help = "there are plans for " + Join(known, ", ") + "; moonshard suggest writes a first one for others, to be named instead";
+  d.help = "there are plans for " + Join(known, ", ") +
+           "; moonshard suggest writes a first one for others, to be named instead";
   return d;
 }
 

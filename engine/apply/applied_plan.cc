@@ -291,8 +291,9 @@ class Applier {
 
   void MakeUnits() {
     if (s_.plan.units.empty()) return;
-    auto [units, order, params] = moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard),
-                                                       options_.check, s_.counts, s_.backward_end, s_.gradient_sum);
+    auto [units, order, params] =
+        moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard), options_.check,
+                             s_.counts, s_.backward_end, s_.gradient_sum);
     s_.units = std::move(units);
     in_units_ = std::move(params);
     for (size_t u = 0; u < s_.units.size(); ++u) {

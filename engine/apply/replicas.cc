@@ -18,9 +18,7 @@ bool IsReplica(const AppliedPlan& model, const LiveParameter& parameter, MeshAxi
 }
 
 // As bytes, which sum without rounding and keep the sign of a zero.
-at::Tensor Bytes(const at::Tensor& tensor) {
-  return tensor.detach().contiguous().view(-1).view(at::kByte);
-}
+at::Tensor Bytes(const at::Tensor& tensor) { return tensor.detach().contiguous().view(-1).view(at::kByte); }
 
 }  // namespace
 

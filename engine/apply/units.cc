@@ -21,8 +21,8 @@ double MeanScale(const CompiledPlan& plan) {
 namespace {
 
 std::optional<c10::ScalarType> TypeNamed(std::string_view name) {
-  for (c10::ScalarType type : {c10::ScalarType::Half, c10::ScalarType::BFloat16, c10::ScalarType::Float,
-                               c10::ScalarType::Double}) {
+  for (c10::ScalarType type :
+       {c10::ScalarType::Half, c10::ScalarType::BFloat16, c10::ScalarType::Float, c10::ScalarType::Double}) {
     if (name == ToString(*DTypeOf(type))) return type;
   }
   return std::nullopt;
@@ -51,7 +51,8 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
       cuts ? dp_shard : AxisGroup::MakeSub(mesh, MeshAxis::kDpShard, 1, check, counts);
   const bool shares = group->size() > 1;
   PlannedUnits out;
-  out.order = std::make_shared<UnitOrder>(shares ? section.prefetch_forward : 0, shares ? section.prefetch_backward : 0);
+  out.order =
+      std::make_shared<UnitOrder>(shares ? section.prefetch_forward : 0, shares ? section.prefetch_backward : 0);
   UnitGroups groups = {group, nullptr, out.order, end, sum};
   if (std::ranges::any_of(plan.units, [](const ShardedUnit& unit) { return unit.reshard_ranks > 0; })) {
     groups.some = AxisGroup::MakeSub(mesh, MeshAxis::kDpShard, section.reshard_ranks, check, counts);

@@ -71,7 +71,7 @@ class AxisGroup {
   const std::string& name() const { return name_; }  // "tp[0,1]"
   int64_t rank() const { return rank_; }             // within the group
   int64_t size() const { return size_; }
-  c10::Device device() const;                        // where its tensors lie
+  c10::Device device() const;  // where its tensors lie
   const CollectiveCounts& counts() const { return *counts_; }
   void ClearCounts() { *counts_ = CollectiveCounts{}; }
 

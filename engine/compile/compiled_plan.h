@@ -60,15 +60,15 @@ struct CompiledPlan {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
   MeshShape mesh;
-  std::vector<ModuleSteps> steps;       // distinct ones
-  std::vector<uint32_t> steps_of;       // per module of the tree: index into steps
+  std::vector<ModuleSteps> steps;  // distinct ones
+  std::vector<uint32_t> steps_of;  // per module of the tree: index into steps
   std::vector<ShardedUnit> units;  // of fsdp, where dp_shard has ranks to share with, and of precision; in tree order
-  std::vector<std::string> recomputed;       // paths of modules whose activations are made again, sorted
-  std::vector<int32_t> recompute_section;    // parallel: index into plan->recompute
-  std::vector<std::string> kept_results;     // paths of modules whose results recomputation keeps, sorted
-  std::vector<ModuleDType> kept_dtypes;      // sorted by path
-  std::vector<int64_t> rule_matches;    // per rule: modules or parameters it claims
-  Diagnostics findings;                 // warnings and notes of all stages so far
+  std::vector<std::string> recomputed;     // paths of modules whose activations are made again, sorted
+  std::vector<int32_t> recompute_section;  // parallel: index into plan->recompute
+  std::vector<std::string> kept_results;   // paths of modules whose results recomputation keeps, sorted
+  std::vector<ModuleDType> kept_dtypes;    // sorted by path
+  std::vector<int64_t> rule_matches;       // per rule: modules or parameters it claims
+  Diagnostics findings;                    // warnings and notes of all stages so far
 
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
 

@@ -120,9 +120,8 @@ class Compiler {
     CheckTies(unit_of_path);
     // The root is one whatever it holds: a step begins and ends there.
     std::erase_if(plan_.units, [](const ShardedUnit& unit) { return unit.params.empty() && !unit.path.empty(); });
-    std::ranges::sort(plan_.units, {}, [](const ShardedUnit& unit) {
-      return unit.params.empty() ? ParamRef{} : unit.params.front();
-    });
+    std::ranges::sort(plan_.units, {},
+                      [](const ShardedUnit& unit) { return unit.params.empty() ? ParamRef{} : unit.params.front(); });
     SetReshard();
   }
 

@@ -15,7 +15,8 @@ namespace {
 // One step's live bytes.
 class Step {
  public:
-  Step(const CompiledPlan& plan, int64_t rank, bool gloo) : gloo_(gloo), section_(plan.plan->data_parallel.value_or(DataParallel{})) {
+  Step(const CompiledPlan& plan, int64_t rank, bool gloo)
+      : gloo_(gloo), section_(plan.plan->data_parallel.value_or(DataParallel{})) {
     if (section_.shards && plan.plan->data_parallel) ranks_ = plan.mesh.size(MeshAxis::kDpShard);
     for (const ShardedUnit& unit : plan.units) {
       Bytes bytes;

@@ -9,9 +9,8 @@
 
 namespace moonshard {
 
-GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameters,
-                                     std::vector<c10::ScalarType> reduced, double scale,
-                                     std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum,
+GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameters, std::vector<c10::ScalarType> reduced,
+                                     double scale, std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum,
                                      std::string label)
     : parameters_(parameters),
       reduced_(std::move(reduced)),
@@ -35,9 +34,8 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
       whole.push_back(std::move(gradients[i]));
     }
     if (!trains) continue;
-    at::Tensor all =
-        at::zeros({n * flat.pieces.block()},
-                  at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device()));
+    at::Tensor all = at::zeros({n * flat.pieces.block()},
+                               at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device()));
     flat.pieces.PackWhole(whole, all);
     whole.clear();
     const at::Tensor flags = at::tensor(has).to(all.options());

@@ -27,9 +27,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/collective/axis_group.h"
-#include "engine/fsdp/whole_parameters.h"
 #include "engine/fsdp/gradient_reduction.h"
 #include "engine/fsdp/unit_order.h"
+#include "engine/fsdp/whole_parameters.h"
 #include "engine/layout/backward_end.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/nn/boundary.h"

@@ -43,7 +43,7 @@ std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int6
 }
 
 WholeParameters::WholeParameters(const std::vector<UnitParameter>& parameters, std::shared_ptr<AxisGroup> group,
-                   std::shared_ptr<AxisGroup> some, std::string label)
+                                 std::shared_ptr<AxisGroup> some, std::string label)
     : parameters_(parameters),
       group_(std::move(group)),
       some_(std::move(some)),

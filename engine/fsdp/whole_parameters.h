@@ -22,8 +22,8 @@
 namespace moonshard {
 
 struct UnitParameter {
-  at::Tensor tensor;           // the registered one, a leaf that holds this rank's rows
-  std::vector<int64_t> shape;  // of what is gathered
+  at::Tensor tensor;                              // the registered one, a leaf that holds this rank's rows
+  std::vector<int64_t> shape;                     // of what is gathered
   c10::ScalarType used = c10::ScalarType::Float;  // dtype of what is gathered
 };
 
@@ -38,7 +38,7 @@ class WholeParameters {
  public:
   // `some`: the group of neighbours that KeepSome leaves pieces to; may be null. `label`: for errors.
   WholeParameters(const std::vector<UnitParameter>& parameters, std::shared_ptr<AxisGroup> group,
-           std::shared_ptr<AxisGroup> some, std::string label);
+                  std::shared_ptr<AxisGroup> some, std::string label);
 
   // While false, the tensors have their shapes and no memory.
   bool filled() const { return filled_; }

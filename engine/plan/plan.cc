@@ -96,7 +96,8 @@ std::string Plan::ToText() const {
     out += "\n";
   }
   if (data_parallel) out += data_parallel->source.ToString() + ": " + moonshard::ToText(*data_parallel) + "\n";
-  for (const Recomputed& section : recompute) out += section.source.ToString() + ": " + moonshard::ToText(section) + "\n";
+  for (const Recomputed& section : recompute)
+    out += section.source.ToString() + ": " + moonshard::ToText(section) + "\n";
   if (precision) out += precision->source.ToString() + ": " + moonshard::ToText(*precision) + "\n";
   for (const KeptDType& kept : kept_dtypes) {
     out += kept.modules.source.ToString() + ": " + moonshard::ToText(kept) + "\n";

@@ -12,7 +12,9 @@ namespace {
 // Each structure names its members once, in Members; writing and reading go over them. A structured binding takes all
 // members of a structure, so a new one does not compile until it is named here.
 template <class A, class T>
-concept Named = requires(A& archive, T& value) { Members(archive, value); };
+concept Named = requires(A& archive, T& value) {
+  Members(archive, value);
+};
 
 // A text may hold any bytes, and JSON's are UTF-8: each byte stands as the code point of its number.
 std::string ToCodePoints(const std::string& bytes) {
@@ -313,8 +315,7 @@ void Members(A& archive, Style& style) {
   archive("kind_styles", kind_styles);
   archive("bare", bare);
   archive("missing", missing);
-  Require(archive,
-          heads >= 0 && inputs.size() <= size_t{kMostPosition} && outputs.size() <= size_t{kMostPosition},
+  Require(archive, heads >= 0 && inputs.size() <= size_t{kMostPosition} && outputs.size() <= size_t{kMostPosition},
           "a number of the style is out of range");
 }
 
@@ -396,8 +397,8 @@ void Members(A& archive, KeptDType& kept) {
 
 template <class A>
 void Members(A& archive, Plan& plan) {
-  auto& [name, chosen, api, lenient, rules, fallback, fallback_source, data_parallel, recompute, precision, kept_dtypes] =
-      plan;
+  auto& [name, chosen, api, lenient, rules, fallback, fallback_source, data_parallel, recompute, precision,
+         kept_dtypes] = plan;
   archive("name", name);
   archive("chosen", chosen);
   archive("api", api);

@@ -20,8 +20,7 @@ std::string ToText(const DataParallel& section) {
     const std::string reshard[] = {"always", "never", "all_but_last", std::to_string(section.reshard_ranks)};
     out += " wrap=[" + PatternsText(section.wrap) + "] reshard=" + reshard[static_cast<size_t>(section.reshard)];
     if (section.prefetch_forward != usual.prefetch_forward || section.prefetch_backward != usual.prefetch_backward) {
-      out +=
-          " prefetch=" + std::to_string(section.prefetch_forward) + "," + std::to_string(section.prefetch_backward);
+      out += " prefetch=" + std::to_string(section.prefetch_forward) + "," + std::to_string(section.prefetch_backward);
     }
     if (section.accumulate_pieces) out += " accumulate=pieces";
     if (section.offload) out += " offload";
@@ -50,8 +49,6 @@ std::string ToText(const Precision& section) {
   return out;
 }
 
-std::string ToText(const KeptDType& section) {
-  return "keep_dtype [" + section.modules.pattern + "] " + section.dtype;
-}
+std::string ToText(const KeptDType& section) { return "keep_dtype [" + section.modules.pattern + "] " + section.dtype; }
 
 }  // namespace moonshard

@@ -106,7 +106,8 @@ void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& st
   size_t i = 0;
   VisitTensors(kept.results, [&](const at::Tensor& tensor) {
     if (!tensor.is_inference() && tensor._version() != kept.versions[i]) {
-      NotSupported("the result of " + kept.op + " was changed in place", "results that are kept stay as they were made");
+      NotSupported("the result of " + kept.op + " was changed in place",
+                   "results that are kept stay as they were made");
     }
     ++i;
   });

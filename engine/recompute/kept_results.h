@@ -44,8 +44,8 @@ class KeptResults {
   struct Kept {
     std::string op;
     std::vector<c10::IValue> results;
-    std::vector<uint32_t> versions;    // of the tensors in results
-    std::optional<RunState> after;     // random numbers, where the operator drew some
+    std::vector<uint32_t> versions;  // of the tensors in results
+    std::optional<RunState> after;   // random numbers, where the operator drew some
   };
   friend class KeepAllScope;
   class Run;

@@ -123,7 +123,8 @@ void RankTalk::Say(const std::string& key, const std::string& text) {
 }
 
 std::string RankTalk::Hear(const std::string& key, Clock::time_point until) {
-  for (std::chrono::microseconds pause = kFirstPause; !store_->check({key}); pause = std::min(2 * pause, kLongestPause)) {
+  for (std::chrono::microseconds pause = kFirstPause; !store_->check({key});
+       pause = std::min(2 * pause, kLongestPause)) {
     if (Clock::now() > until) throw TimeOut(key);
     std::this_thread::sleep_for(pause);
   }

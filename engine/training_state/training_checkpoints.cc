@@ -96,9 +96,8 @@ struct TrainingCheckpoints::Impl {
       return found;
     });
     const JsonValue told = JsonValue::Object{{"step", step}, {"memory", saved ? saved->told() : JsonValue()}};
-    const JsonValue settled =
-        talk.Agree("begin to save " + StepFolderName(step), errors, told,
-                   [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
+    const JsonValue settled = talk.Agree("begin to save " + StepFolderName(step), errors, told,
+                                         [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
     begin_errors = Guarded([&] {
       LayOutJob(state, *saved, settled, copy, *job);
       return Diagnostics();
@@ -178,12 +177,12 @@ struct TrainingCheckpoints::Impl {
   Diagnostics Complete(StepJob& job, Diagnostics errors) {
     if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
     try {
-      return DiagnosticsFromJson(talk.Agree("save " + StepFolderName(job.step), errors, nullptr,
-                                            [&](const std::vector<JsonValue>&) {
-                                              const Diagnostics found = CompleteStep(storage(), run, job);
-                                              if (HasErrors(found)) throw PlanError(ByFirst(found));
-                                              return DiagnosticsToJson(found);
-                                            }));
+      return DiagnosticsFromJson(
+          talk.Agree("save " + StepFolderName(job.step), errors, nullptr, [&](const std::vector<JsonValue>&) {
+            const Diagnostics found = CompleteStep(storage(), run, job);
+            if (HasErrors(found)) throw PlanError(ByFirst(found));
+            return DiagnosticsToJson(found);
+          }));
     } catch (const PlanError& error) {
       // Where a rank is lost, another one may still be writing: the next run removes it.
       if (error.diagnostics().front().finding != Finding::kRankLost) AbandonStep(storage(), job);

@@ -34,9 +34,7 @@ constexpr int64_t kKept = 48;  // elements of a tensor that are recorded
 
 std::filesystem::path Folder() { return std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity"; }
 
-JsonValue Runs() {
-  return ReadJsonFile((Folder() / "training_runs/runs.json").string()).ValueOrThrow();
-}
+JsonValue Runs() { return ReadJsonFile((Folder() / "training_runs/runs.json").string()).ValueOrThrow(); }
 
 at::Tensor Sampled(const at::Tensor& whole) {
   const int64_t stride = (whole.numel() + kKept - 1) / kKept;
@@ -118,8 +116,7 @@ class Trainer {
     const at::Tensor rows =
         numbers.remainder(vocabulary_).view({kRows, kTokens + 1}).narrow(0, rank * kRows / ranks, kRows / ranks);
     const at::Tensor logits = model_.forward(rows.narrow(1, 0, kTokens), std::nullopt, std::nullopt);
-    const at::Tensor loss =
-        at::cross_entropy_loss(logits.flatten(0, 1), rows.narrow(1, 1, kTokens).flatten());
+    const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), rows.narrow(1, 1, kTokens).flatten());
     loss.backward();
     return loss.item<double>();
   }

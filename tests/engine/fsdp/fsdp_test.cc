@@ -47,7 +47,10 @@ struct Setup {
   std::string Name() const {
     const char* const how[] = {"always", "never", "all but last", "some"};
     return mesh + (shards ? std::string(" fsdp, reshard ") + how[static_cast<size_t>(reshard)] : " ddp") +
-           (wrap ? "" : ", one unit") + (mean ? "" : ", sum") + (prefetch == 1 ? "" : prefetch == 0 ? ", none ahead" : ", two ahead") +
+           (wrap ? "" : ", one unit") + (mean ? "" : ", sum") +
+           (prefetch == 1   ? ""
+            : prefetch == 0 ? ", none ahead"
+                            : ", two ahead") +
            (accumulate_pieces ? ", pieces wait" : "") + (ignore ? ", one ignored" : "");
   }
 };

@@ -108,9 +108,9 @@ TEST_CASE("units take what explain says, within a tenth") {
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
   using R = DataParallel::Reshard;
   const Setup setups[] = {
-      {"dp=2", R::kAlways, 0},     {"dp=2", R::kAlways, 1}, {"dp=2", R::kAlways, 2},        {"dp=4", R::kAlways, 1},
-      {"dp=2", R::kAllButLast, 1}, {"dp=2", R::kNever, 0},  {"dp=4", R::kSome, 0, 2},       {"dp=3", R::kAllButLast, 1},
-      {"dp=2", R::kAlways, 1, 0, true},
+      {"dp=2", R::kAlways, 0},  {"dp=2", R::kAlways, 1},     {"dp=2", R::kAlways, 2},
+      {"dp=4", R::kAlways, 1},  {"dp=2", R::kAllButLast, 1}, {"dp=2", R::kNever, 0},
+      {"dp=4", R::kSome, 0, 2}, {"dp=3", R::kAllButLast, 1}, {"dp=2", R::kAlways, 1, 0, true},
   };
   for (const Setup& setup : setups) {
     DYNAMIC_SECTION(setup.mesh << " reshard " << static_cast<int>(setup.reshard) << " ahead " << setup.ahead

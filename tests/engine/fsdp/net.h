@@ -86,9 +86,9 @@ inline Net MakeNet(const Behaviour& behaviour) {
   const torch::NoGradGuard no_grad;
   int64_t seed = 1;
   for (at::Tensor& p : net->parameters()) {
-    p.set_data(torch::sin(torch::arange(1, p.numel() + 1, torch::kFloat64) * static_cast<double>(seed))
-                   .reshape(p.sizes()) /
-               2);
+    p.set_data(
+        torch::sin(torch::arange(1, p.numel() + 1, torch::kFloat64) * static_cast<double>(seed)).reshape(p.sizes()) /
+        2);
     ++seed;
   }
   net->layers[1]->throws = behaviour.throw_forward;

@@ -71,11 +71,12 @@ struct Setup {
 };
 
 TEST_CASE("parameters are used in the dtype that precision says and stay in their own") {
-  for (const Setup& setup : {Setup{"tp=1", ""}, Setup{"tp=1", "fsdp"}, Setup{"dp=2", "fsdp"}, Setup{"dp=3", "fsdp"},
-                             Setup{"dp=2", "ddp"}}) {
+  for (const Setup& setup :
+       {Setup{"tp=1", ""}, Setup{"tp=1", "fsdp"}, Setup{"dp=2", "fsdp"}, Setup{"dp=3", "fsdp"}, Setup{"dp=2", "ddp"}}) {
     for (const bool keep : {false, true}) {
       for (const char* reduce : {"", "float64"}) {
-        DYNAMIC_SECTION(setup.mesh << " " << setup.section << (keep ? " with a module kept" : "") << " sums in " << reduce) {
+        DYNAMIC_SECTION(setup.mesh << " " << setup.section << (keep ? " with a module kept" : "") << " sums in "
+                                   << reduce) {
           RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
             const int64_t ranks = mesh.shape().world_size();
             auto model = Parallelize(MakeNet({}), PlanOf(setup.section, keep, reduce), mesh);
@@ -101,7 +102,8 @@ TEST_CASE("parameters are used in the dtype that precision says and stay in thei
               const double error = ((grad - want[p.path]).abs().max() / want[p.path].abs().max()).item<double>();
               // Sums of float32 terms in float64 round once each; sums in float32 as often as there are ranks.
               const bool exact = ranks == 1 || *reduce != '\0' || setup.section == "ddp";
-              Expect(error < (exact ? 1e-15 : 1e-6), p.path + " differs by " + std::to_string(error) + " of " + std::to_string(want[p.path].abs().max().item<double>()));
+              Expect(error < (exact ? 1e-15 : 1e-6), p.path + " differs by " + std::to_string(error) + " of " +
+                                                         std::to_string(want[p.path].abs().max().item<double>()));
             }
           });
         }

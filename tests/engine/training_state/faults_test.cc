@@ -271,8 +271,8 @@ TEST_CASE("'latest' that is damaged is said, with a step that is there") {
   for (const std::string& damaged : {std::string("step_00000002") + latest.substr(13), std::string("step_00000009\n"),
                                      std::string("\0\0\0", 3), std::string()}) {
     std::ofstream(scratch / "run/latest", std::ios::binary) << damaged;
-    const std::vector<RankFailure> failures = RunRanksFailing(
-        "dp=2", [&](DeviceMesh& mesh) { TrainingCheckpoints::Open(scratch / "run", mesh).Latest(); });
+    const std::vector<RankFailure> failures =
+        RunRanksFailing("dp=2", [&](DeviceMesh& mesh) { TrainingCheckpoints::Open(scratch / "run", mesh).Latest(); });
     REQUIRE(failures.size() == 2);
     CHECK_THAT(failures[0].text, Catch::Contains("MS0410") && Catch::Contains("step_00000003"));
   }

@@ -103,7 +103,9 @@ void Number(Trainer& trainer) {
 }
 
 TEST_CASE("a checkpoint loads onto any other mesh, every element in its place") {
-  const RunSetup meshes[] = {{"tp=1"},  {"tp=2"}, {"tp=4"}, {"dp=2"}, {"dp=3"}, {"dp_replicate=2,dp_shard=2"},
+  const RunSetup meshes[] = {{"tp=1"},      {"tp=2"},
+                             {"tp=4"},      {"dp=2"},
+                             {"dp=3"},      {"dp_replicate=2,dp_shard=2"},
                              {"dp=2,tp=2"}, {"dp_replicate=2", false}};
   for (const RunSetup& from : meshes) {
     const ScratchFolder scratch;
