@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
