@@ -13,7 +13,7 @@ namespace moonshard {
 namespace {
 
 constexpr std::array<int64_t, 1> kApis = {1};  // the versions of the plan language that this knows, oldest first
-constexpr int kDeepestNesting = 32;  // lists within lists
+constexpr int kDeepestNesting = 32;            // lists within lists
 constexpr size_t kMostRules = 10'000;
 
 // Gathers the entries of one plan { ... } (argument 1).
@@ -88,7 +88,8 @@ class PlanReader {
     d.declared = "api = " + Describe(lua_, -1);
     d.required = (known.size() > 1 ? "one of: " : "") + Join(known, ", ");
     if (api && *api > kApis.back()) d.help = "the plan was written for a newer moonshard";
-    if (api && *api < kApis.front()) d.help = "the plan was written for an older moonshard; plans/ shows what is written now";
+    if (api && *api < kApis.front())
+      d.help = "the plan was written for an older moonshard; plans/ shows what is written now";
     state_.Report(std::move(d));
   }
 
@@ -183,7 +184,7 @@ class PlanReader {
   ScriptState& state_;
   Plan plan_;
   std::vector<const Plan*> bases_;  // values of the script, which argument 1 keeps alive
-  size_t held_ = 0;  // memory taken for plan_
+  size_t held_ = 0;                 // memory taken for plan_
 };
 
 int MakePlan(lua_State* L) {

@@ -12,9 +12,9 @@ class App;
 namespace moonshard {
 
 struct CommandOption {
-  std::vector<std::string> names;    // "--mesh"; "-c", "--code"; empty for a word by its place
-  std::string place;                 // "MODEL", of a word by its place
-  bool takes_value = false;          // else a flag
+  std::vector<std::string> names;  // "--mesh"; "-c", "--code"; empty for a word by its place
+  std::string place;               // "MODEL", of a word by its place
+  bool takes_value = false;        // else a flag
   bool required = false;
   std::vector<std::string> choices;  // the values that there are; empty: any
   std::string description;

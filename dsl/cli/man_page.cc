@@ -40,13 +40,15 @@ std::string OptionText(const CommandOption& option) {
 
 std::string ManPage(const CommandTree& tree, const std::string& version) {
   const std::vector<std::string> about = Split(tree.about, '\n');
-  std::string out = ".TH " + Upper(tree.program) + " 1 \"\" \"" + tree.program + " " + version + "\" \"User Commands\"\n";
+  std::string out =
+      ".TH " + Upper(tree.program) + " 1 \"\" \"" + tree.program + " " + version + "\" \"User Commands\"\n";
   out += ".SH NAME\n" + tree.program + " \\- " + Troff(about.front()) + "\n";
   out += ".SH SYNOPSIS\n";
   for (const CommandVerb& verb : tree.verbs) {
     out += ".B " + tree.program + " " + Troff(verb.name) + "\n";
     for (const CommandOption& option : verb.options) {
-      if (!option.place.empty()) out += (option.required ? "" : "[") + Troff(option.place) + (option.required ? "" : "]") + "\n";
+      if (!option.place.empty())
+        out += (option.required ? "" : "[") + Troff(option.place) + (option.required ? "" : "]") + "\n";
     }
     out += "[\\fIoption\\fR]...\n.br\n";
   }

@@ -24,7 +24,8 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
-  app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits, for a plan of strangers");
+  app.add_flag("--isolate", model.isolate,
+               "evaluate the plan in a child process under limits, for a plan of strangers");
 }
 
 void AddRun(CLI::App& app, RunOptions& run) {

@@ -14,9 +14,10 @@ namespace moonshard {
 ProgramTexts::ProgramTexts(CLI::App& app) : app_(app) {
   CLI::App* definitions = app.add_subcommand("definitions", "the words of the plan language, for editors and checkers");
   definitions
-      ->add_option("--form", form_,
-                   "luacats: definitions for lua-language-server; luarc: its settings; luacheck: a .luacheckrc; markdown: "
-                   "the reference")
+      ->add_option(
+          "--form", form_,
+          "luacats: definitions for lua-language-server; luarc: its settings; luacheck: a .luacheckrc; markdown: "
+          "the reference")
       ->check(CLI::IsMember({"luacats", "luarc", "luacheck", "markdown"}));
   definitions->add_option("--library", library_, "of luarc: the folder that holds the definitions");
   CLI::App* completion = app.add_subcommand("completion", "completion of this command line, as a script for a shell");

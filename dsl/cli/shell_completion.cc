@@ -64,17 +64,22 @@ std::string Bash(const CommandTree& tree, std::span<const std::string> plans) {
          "    if [[ ${COMP_WORDS[i]} != -* ]]; then verb=${COMP_WORDS[i]}; break; fi\n"
          "  done\n"
          "  if [[ -z $verb ]]; then\n"
-         "    COMPREPLY=($(compgen -W '" + verbs + Join(NamesOf(tree.options), " ") + "' -- \"$cur\"))\n"
+         "    COMPREPLY=($(compgen -W '" +
+         verbs + Join(NamesOf(tree.options), " ") +
+         "' -- \"$cur\"))\n"
          "    return\n"
          "  fi\n"
-         "  case $verb:$prev in\n" + values +
+         "  case $verb:$prev in\n" +
+         values +
          "  esac\n"
-         "  case $verb in\n" + words +
+         "  case $verb in\n" +
+         words +
          "  esac\n"
          "  if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
          "  else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
          "}\n"
-         "complete -o filenames -F " + function + " " + tree.program + "\n";
+         "complete -o filenames -F " +
+         function + " " + tree.program + "\n";
 }
 
 // Within a specification of _arguments, where [ ] : and the backslash mean something.
@@ -113,21 +118,25 @@ std::string Zsh(const CommandTree& tree, std::span<const std::string> plans) {
          "  if ((CURRENT == 2)); then\n    _describe verb verbs\n    return\n  fi\n"
          "  local verb=$words[2]\n"
          "  shift words\n  ((CURRENT--))\n"
-         "  case $verb in\n" + cases + "  esac\n}\n_" + tree.program + " \"$@\"\n";
+         "  case $verb in\n" +
+         cases + "  esac\n}\n_" + tree.program + " \"$@\"\n";
 }
 
 std::string Fish(const CommandTree& tree, std::span<const std::string> plans) {
   const std::string begin = "complete -c " + tree.program + " ";
-  std::string out = "# fish completion for " + tree.program + "; `" + tree.program + " completion fish` prints this file.\n";
+  std::string out =
+      "# fish completion for " + tree.program + "; `" + tree.program + " completion fish` prints this file.\n";
   for (const CommandVerb& verb : tree.verbs) {
-    out += begin + "-n __fish_use_subcommand -f -a " + verb.name + " -d " + SingleQuoted(Short(verb.description)) + "\n";
+    out +=
+        begin + "-n __fish_use_subcommand -f -a " + verb.name + " -d " + SingleQuoted(Short(verb.description)) + "\n";
   }
   for (const CommandVerb& verb : tree.verbs) {
     const std::string here = begin + "-n '__fish_seen_subcommand_from " + verb.name + "' ";
     for (const CommandOption& option : verb.options) {
       const Values of = ValuesOf(option, plans);
       std::string words;
-      if (!of.words.empty()) words = std::string(of.files ? "" : "-f ") + "-a " + SingleQuoted(Join(of.words, " ")) + " ";
+      if (!of.words.empty())
+        words = std::string(of.files ? "" : "-f ") + "-a " + SingleQuoted(Join(of.words, " ")) + " ";
       if (option.names.empty()) {
         if (!words.empty()) out += here + words + "\n";
         continue;

@@ -59,8 +59,7 @@ void ConfineChild(const ScriptLimits& limits, pid_t parent) {
   if (getppid() != parent) _exit(1);  // it ended before that was set
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   // The script's own limit strikes first and says more.
-  const auto seconds =
-      static_cast<rlim_t>(std::chrono::duration_cast<std::chrono::seconds>(limits.time).count()) + 2;
+  const auto seconds = static_cast<rlim_t>(std::chrono::duration_cast<std::chrono::seconds>(limits.time).count()) + 2;
   Limit(RLIMIT_CPU, seconds, seconds + 1);
   Limit(RLIMIT_CORE, 0, 0);
   Limit(RLIMIT_FSIZE, 0, 0);
@@ -74,9 +73,9 @@ void ConfineChild(const ScriptLimits& limits, pid_t parent) {
 JsonValue RecordJson(const EvaluationRecord& record) {
   JsonValue::Object options;
   for (const auto& [name, option] : record.options) {
-    options.emplace(name, JsonValue::Object{{"value", option.value},
-                                            {"fallback", option.fallback},
-                                            {"source", SpanJson(option.source)}});
+    options.emplace(
+        name,
+        JsonValue::Object{{"value", option.value}, {"fallback", option.fallback}, {"source", SpanJson(option.source)}});
   }
   return JsonValue::Object{{"options", std::move(options)},
                            {"files", JsonValue::Array(record.files.begin(), record.files.end())}};
@@ -181,10 +180,9 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
   }
   const int code = WEXITSTATUS(end.status);
   if (code == kChildOutOfMemory) {
-    return Ended(
-        Finding::kScriptLimit, name,
-        "the plan's process needs more than " +
-            std::to_string((limits.memory_bytes + kMoreMemory) >> 20) + " MiB of memory");
+    return Ended(Finding::kScriptLimit, name,
+                 "the plan's process needs more than " + std::to_string((limits.memory_bytes + kMoreMemory) >> 20) +
+                     " MiB of memory");
   }
   if (code != 0) {
     return Ended(Finding::kInternal, name, "the plan's process ended with exit code " + std::to_string(code));

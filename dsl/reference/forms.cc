@@ -18,9 +18,10 @@ namespace {
 
 const NameInfo& NameOf(const WordInfo& word) {
   const auto names = AllNames();
-  const auto* found = std::ranges::find_if(names, [&](const NameInfo& info) {
-    return std::string_view(info.name) == word.name;
-  }).operator->();
+  const auto* found =
+      std::ranges::find_if(names, [&](const NameInfo& info) { return std::string_view(info.name) == word.name; })
+          .
+          operator->();
   Check(found != names.data() + names.size(), std::string("no name '") + word.name + "'");
   return *found;
 }
@@ -54,7 +55,8 @@ std::string KeyClasses() {
       if (!open.empty()) out += "\n";
       open = key.table;
       out += "---@class " + std::string(key.table) + "\n";
-      if (open == "plan_keys") out += "---@field [integer] any rules, lists of them, sections, extends, default, divides; false\n";
+      if (open == "plan_keys")
+        out += "---@field [integer] any rules, lists of them, sections, extends, default, divides; false\n";
     }
     out += "---@field " + std::string(key.key) + "? " + key.type + " " + key.doc + "\n";
   }
@@ -102,7 +104,8 @@ std::string LuaDefinitions() {
     if (dot != std::string::npos && opened.insert(name.substr(0, dot)).second) out += name.substr(0, dot) + " = {}\n\n";
     const NameInfo& info = NameOf(word);
     out += "---" + std::string(info.doc) + "\n";
-    if (info.signature != name && std::string_view(info.signature) != "layout") out += "---\n---    " + std::string(info.signature) + "\n";
+    if (info.signature != name && std::string_view(info.signature) != "layout")
+      out += "---\n---    " + std::string(info.signature) + "\n";
     const std::string type = word.type;
     if (type.starts_with("fun(")) {
       out += FunctionDefinition(name, type);
@@ -120,9 +123,9 @@ std::string LuaDefinitions() {
 
 std::string LuarcJson(const std::string& library) {
   JsonValue::Object builtin;
-  for (const char* name : {"basic", "bit", "bit32", "builtin", "coroutine", "debug", "ffi", "io", "jit", "jit.profile",
-                           "jit.util", "math", "os", "package", "string", "string.buffer", "table", "table.clear",
-                           "table.new", "utf8"}) {
+  for (const char* name : {"basic",  "bit",           "bit32",       "builtin",     "coroutine", "debug", "ffi",
+                           "io",     "jit",           "jit.profile", "jit.util",    "math",      "os",    "package",
+                           "string", "string.buffer", "table",       "table.clear", "table.new", "utf8"}) {
     builtin.emplace(name, "disable");
   }
   builtin["builtin"] = "default";  // the types themselves
@@ -138,7 +141,8 @@ std::string LuarcJson(const std::string& library) {
 std::string ReferencePage() {
   std::string out =
       "# The words of the plan language\n\n"
-      "Every name that a plan can use; what a plan is, and how its parts go together, is told in dsl/README.md. Made by\n"
+      "Every name that a plan can use; what a plan is, and how its parts go together, is told in dsl/README.md. Made "
+      "by\n"
       "`moonshard definitions --form markdown`; every example is run by a test.\n";
   std::string_view group;
   for (const WordInfo& word : AllWords()) {

@@ -18,7 +18,8 @@ constexpr auto kWords = std::to_array<WordInfo>({
     {"plan", kPlan, "fun(entries: plan_keys): plan",
      "return plan { api = 1, name = \"mine\", at(\"lm_head\", colwise {}) }"},
     {"at", kPlan, "fun(pattern: string|pattern, style: style|layout, o?: at_keys): rule",
-     "return plan { at(\"model.layers.*.mlp.down_proj\", rowwise {}), at(\"lm_head.weight\", shard(0), { optional = true }) "
+     "return plan { at(\"model.layers.*.mlp.down_proj\", rowwise {}), at(\"lm_head.weight\", shard(0), { optional = "
+     "true }) "
      "}"},
     {"re", kPlan, "fun(expression: string): pattern", "return plan { at(re[[model\\.extra_[a-z]+]], replicated()) }"},
     {"numbered", kPlan, "fun(key: string): pattern", "return plan { at(numbered\"layers.*.mlp\", replicated()) }"},
@@ -46,7 +47,8 @@ constexpr auto kWords = std::to_array<WordInfo>({
      "return plan { at(\"lm_head\", style { params = { weight = shard(1) }, inputs = { { shard(-1), shard(-1) } },\n"
      "  outputs = { { partial, replicate } } }) }"},
     {"shard", kLayouts, "fun(dim: integer, o?: shard_keys): layout",
-     "return plan { at(\"model.layers.*.self_attn.q_proj.weight\", shard(0, { heads = config.num_attention_heads })) }"},
+     "return plan { at(\"model.layers.*.self_attn.q_proj.weight\", shard(0, { heads = config.num_attention_heads })) "
+     "}"},
     {"packed", kLayouts, "fun(dim: integer, sizes: integer[]|integer, o?: packed_keys): layout",
      "return plan { at(\"model.layers.*.self_attn.qkv.weight\", packed(0, { 64, 32, 32 }, { heads = { 8, 4, 4 } })) }"},
     {"on", kLayouts, "fun(axis: axis, layout: layout): layout\nfun(by_axis: table<axis, layout>): layout",
@@ -71,7 +73,8 @@ constexpr auto kWords = std::to_array<WordInfo>({
     {"replicated", kStyles, "fun(keys?: replicated_keys): style",
      "return plan { at(\"model.layers.*.mlp.router\", replicated { input = shard(1) }) }"},
     {"norm_on", kStyles, "fun(layout: layout): style", "return plan { at(\"model.norm\", norm_on(shard(1))) }"},
-    {"rotary_on", kStyles, "fun(layout: layout): style", "return plan { at(\"model.rotary_emb\", rotary_on(shard(1))) }"},
+    {"rotary_on", kStyles, "fun(layout: layout): style",
+     "return plan { at(\"model.rotary_emb\", rotary_on(shard(1))) }"},
     {"prepare_input", kStyles, "fun(moves: (layout[]|false)[]): style",
      "return plan { at(\"model.layers.*.mlp\", prepare_input { { shard(1), replicate } }) }"},
     {"prepare_output", kStyles, "fun(moves: (layout[]|false)[]): style",
@@ -87,7 +90,8 @@ constexpr auto kWords = std::to_array<WordInfo>({
     {"config:get", kInputs, "fun(key: string, default: any): any",
      "return plan { config:get(\"attention_bias\", false) and at(\"model.layers.*.self_attn.bias\", replicate),\n"
      "  at(\"lm_head\", colwise {}) }"},
-    {"mesh", kInputs, "table<axis, integer>", "return plan { at(\"lm_head\", mesh.tp > 4 and replicated() or colwise {}) }"},
+    {"mesh", kInputs, "table<axis, integer>",
+     "return plan { at(\"lm_head\", mesh.tp > 4 and replicated() or colwise {}) }"},
     {"model", kInputs, "model", ""},
     {"model:has", kInputs, "fun(pattern: string|pattern): boolean",
      "return plan { model:has(\"lm_head\") and at(\"lm_head\", colwise {}), at(\"model.norm\", replicated()) }"},
@@ -96,7 +100,8 @@ constexpr auto kWords = std::to_array<WordInfo>({
      "for _, path in ipairs(model:find(\"**.up_proj\")) do table.insert(rules, at(path, colwise {})) end\n"
      "return plan { rules }"},
     {"model:parameters", kInputs, "fun(path: string): string[]",
-     "return plan { #model:parameters(\"lm_head\") > 0 and at(\"lm_head\", colwise {}), at(\"model.norm\", replicated()) }"},
+     "return plan { #model:parameters(\"lm_head\") > 0 and at(\"lm_head\", colwise {}), at(\"model.norm\", "
+     "replicated()) }"},
     {"model:shape", kInputs, "fun(path: string): integer[]",
      "return plan { divides(mesh.tp, model:shape(\"lm_head.weight\")[2]), at(\"lm_head\", rowwise {}) }"},
     {"assert", kLua, "fun(value: any, message?: string): any", ""},
@@ -110,7 +115,8 @@ constexpr auto kWords = std::to_array<WordInfo>({
     {"type", kLua, "fun(value: any): string", ""},
     {"string.byte", kLua, "fun(text: string, i?: integer, j?: integer): integer", ""},
     {"string.char", kLua, "fun(...: integer): string", ""},
-    {"string.find", kLua, "fun(text: string, pattern: string, start?: integer, plain?: boolean): integer?, integer?", ""},
+    {"string.find", kLua, "fun(text: string, pattern: string, start?: integer, plain?: boolean): integer?, integer?",
+     ""},
     {"string.format", kLua, "fun(format: string, ...: any): string", ""},
     {"string.gmatch", kLua, "fun(text: string, pattern: string): fun(): string", ""},
     {"string.gsub", kLua,
@@ -162,7 +168,8 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
     {"style_keys", "style", "name", "string", "what explain and messages call it"},
     {"style_keys", "style", "outputs", "(layout[]|false)[]", "{ from, to } by position in the result"},
     {"style_keys", "style", "params", "table<string, layout>", "layouts by parameter name; [\"*\"] is every other"},
-    {"style_keys", "style", "route", "route_keys", "which input or output is the ids and the weights of chosen experts"},
+    {"style_keys", "style", "route", "route_keys",
+     "which input or output is the ids and the weights of chosen experts"},
     {"style_keys", "style", "vectors", "table<string, layout>", "as params, for parameters of one dim"},
     {"route_keys", "route", "ids", "integer", "position of the ids"},
     {"route_keys", "route", "of", "\"inputs\"|\"outputs\"", "among which of the two"},
@@ -179,7 +186,8 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
     {"replicated_keys", "replicated", "input", "layout", "how the input arrives; replicate"},
     {"replicated_keys", "replicated", "output", "layout", "how the output leaves; replicate"},
     {"fsdp_keys", "fsdp", "gradients", "\"mean\"|\"sum\"", kGradients},
-    {"fsdp_keys", "fsdp", "reshard", "boolean|\"all_but_last\"", "whether a unit goes back to pieces after its forward"},
+    {"fsdp_keys", "fsdp", "reshard", "boolean|\"all_but_last\"",
+     "whether a unit goes back to pieces after its forward"},
     {"fsdp_keys", "fsdp", "wrap", "string|pattern|(string|pattern)[]", "the modules that are units"},
     {"ddp_keys", "ddp", "gradients", "\"mean\"|\"sum\"", kGradients},
 });

@@ -12,7 +12,7 @@ const char kNamesKey = 0;        // registry: name -> value
 const char kEnvironmentKey = 0;  // registry: the read-only view of it
 const char kSessionNamesKey = 0;
 const char kDeprecatedKey = 0;  // registry: old name -> { replacement, help }
-const char kSessionKey = 0;  // registry: the view of a session's names and these
+const char kSessionKey = 0;     // registry: the view of a session's names and these
 
 std::vector<std::string> StringKeys(lua_State* L, int table) {
   std::vector<std::string> keys;

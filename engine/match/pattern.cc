@@ -304,8 +304,10 @@ void CheckComponents(std::string_view text) {
 
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source) {
   if (text.size() > kMostPatternBytes) {
-    return BadPattern(text.substr(0, 40), "it has " + std::to_string(text.size()) + " bytes; at most " +
-                                              std::to_string(kMostPatternBytes) + " are read", source);
+    return BadPattern(
+        text.substr(0, 40),
+        "it has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(kMostPatternBytes) + " are read",
+        source);
   }
   Pattern pattern;
   if (syntax == PatternSyntax::kNumbered) {

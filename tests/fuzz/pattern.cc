@@ -110,7 +110,8 @@ bool MatchesComponent(std::string_view glob, std::string_view text) {
 
 bool MatchesFrom(const std::vector<std::string>& glob, size_t g, const std::vector<std::string>& path, size_t p) {
   if (g == glob.size()) return p == path.size();
-  if (glob[g] == "**") return MatchesFrom(glob, g + 1, path, p) || (p < path.size() && MatchesFrom(glob, g, path, p + 1));
+  if (glob[g] == "**")
+    return MatchesFrom(glob, g + 1, path, p) || (p < path.size() && MatchesFrom(glob, g, path, p + 1));
   return p < path.size() && MatchesComponent(glob[g], path[p]) && MatchesFrom(glob, g + 1, path, p + 1);
 }
 

@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (const int64_t dim : tensor.shape) fuzz::Require(dim >= 0, "a negative size");
     }
     fuzz::Require(read.data_bytes == end, "the tensors do not end where the data does");
-    fuzz::Require(read.header_only ? read.data_begin == size : read.data_begin + end == size, "the file ends elsewhere");
+    fuzz::Require(read.header_only ? read.data_begin == size : read.data_begin + end == size,
+                  "the file ends elsewhere");
   }
   return 0;
 }

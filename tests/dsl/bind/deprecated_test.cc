@@ -11,9 +11,8 @@
 namespace moonshard {
 namespace {
 
-constexpr std::array<DeprecatedName, 3> kPlanted = {{{"column_wise", "colwise", "0.2"},
-                                                     {"colwise.in_layout", "input", "0.2"},
-                                                     {"shard.n_heads", "heads", "0.3"}}};
+constexpr std::array<DeprecatedName, 3> kPlanted = {
+    {{"column_wise", "colwise", "0.2"}, {"colwise.in_layout", "input", "0.2"}, {"shard.n_heads", "heads", "0.3"}}};
 
 PlanInputs Planted() {
   PlanInputs inputs = LlamaInputs(2);
@@ -44,8 +43,8 @@ TEST_CASE("a deprecated key is the new one, with a warning at its place") {
         PlanOf("return plan { at(\"a\", colwise { input = shard(1) }) }"));
   CHECK(PlanOf("return plan { at(\"a\", shard(0, { n_heads = 8 })) }") ==
         PlanOf("return plan { at(\"a\", shard(0, { heads = 8 })) }"));
-  CHECK(Said("return plan { at(\"a\", colwise { in_layout = shard(1) }) }").find(
-            "warning[MS0117]: 'in_layout' of 'colwise' is now called 'input'") != std::string::npos);
+  CHECK(Said("return plan { at(\"a\", colwise { in_layout = shard(1) }) }")
+            .find("warning[MS0117]: 'in_layout' of 'colwise' is now called 'input'") != std::string::npos);
   // Where both stand there the new one counts.
   CHECK(PlanOf("return plan { at(\"a\", colwise { in_layout = shard(1), input = shard(0) }) }") ==
         PlanOf("return plan { at(\"a\", colwise { input = shard(0) }) }"));

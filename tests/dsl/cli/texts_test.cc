@@ -79,8 +79,9 @@ TEST_CASE("bash completes verbs, options, values and plans") {
   const std::string script = scratch.Write("completion.bash", Printed({"completion", "bash"}));
   const auto completed = [&](const std::string& words) {
     const Outcome done = RunProgram(
-        "/bin/bash", {"-c", "source " + script + "; COMP_WORDS=(" + words +
-                                "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _moonshard; printf '%s\\n' \"${COMPREPLY[@]}\""});
+        "/bin/bash",
+        {"-c", "source " + script + "; COMP_WORDS=(" + words +
+                   "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _moonshard; printf '%s\\n' \"${COMPREPLY[@]}\""});
     INFO(done.ToText());
     CHECK(done.code == 0);
     CHECK(done.err.empty());

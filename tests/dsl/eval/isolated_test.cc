@@ -62,7 +62,8 @@ TEST_CASE("every shipped plan is the same from a child process") {
 }
 
 TEST_CASE("what a plan did wrong is said from the child as here") {
-  for (const char* text : {"return plan { at(\"a\", colwse {}) }", "x = 1", "while true do end", "return 1", "(", "error {}"}) {
+  for (const char* text :
+       {"return plan { at(\"a\", colwse {}) }", "x = 1", "while true do end", "return 1", "(", "error {}"}) {
     PlanInputs inputs = LlamaInputs(2);
     const std::string here = Whole(EvaluatePlan(text, "t.lua", inputs));
     inputs.isolate = true;
@@ -76,11 +77,12 @@ TEST_CASE("a child that crashes is a diagnostic") {
     std::raise(SIGSEGV);
     return Plan{};
   });
-  CHECK_THAT(crashed, Catch::StartsWith("p.lua: error[MS0901]: the plan's process") &&
-                          Catch::Contains("nothing of it is used"));
+  CHECK_THAT(crashed,
+             Catch::StartsWith("p.lua: error[MS0901]: the plan's process") && Catch::Contains("nothing of it is used"));
   if (!kSanitized) CHECK_THAT(crashed, Catch::Contains("was ended by signal 11"));
   CHECK_THAT(WhatIsSaid([](EvaluationRecord*) -> Result<Plan> { std::abort(); }), Catch::Contains("signal 6"));
-  CHECK_THAT(WhatIsSaid([](EvaluationRecord*) -> Result<Plan> { _exit(7); }), Catch::Contains("ended with exit code 7"));
+  CHECK_THAT(WhatIsSaid([](EvaluationRecord*) -> Result<Plan> { _exit(7); }),
+             Catch::Contains("ended with exit code 7"));
   CHECK_THAT(WhatIsSaid([](EvaluationRecord*) -> Result<Plan> { _exit(0); }),
              Catch::Contains("wrote something that is no plan"));
   CHECK_THAT(WhatIsSaid([](EvaluationRecord*) -> Result<Plan> { throw std::runtime_error("a defect"); }),

@@ -45,7 +45,8 @@ TEST_CASE("Lua reads the definitions, and they define the names of the language 
     listed.insert(name);
   }
   // A value that is no function is nil there: it has its type in the comment alone.
-  for (const char* value : {"replicate", "shared", "partial", "mesh", "math.huge", "math.maxinteger", "math.mininteger"}) {
+  for (const char* value :
+       {"replicate", "shared", "partial", "mesh", "math.huge", "math.maxinteger", "math.mininteger"}) {
     CHECK(found.insert(value).second);
     CHECK(LuaDefinitions().find("\n" + std::string(value) + " = nil\n") != std::string::npos);
   }
@@ -86,9 +87,11 @@ TEST_CASE("every type that the definitions name is defined in them") {
 
 TEST_CASE("the page has every word, every key and every example") {
   const std::string page = ReferencePage();
-  for (const NameInfo& info : AllNames()) CHECK(page.find("### `" + std::string(info.name) + "`\n") != std::string::npos);
+  for (const NameInfo& info : AllNames())
+    CHECK(page.find("### `" + std::string(info.name) + "`\n") != std::string::npos);
   for (const KeyInfo& key : AllKeys()) {
-    if (std::string(key.table) != "route_keys") CHECK(page.find("| `" + std::string(key.key) + "` |") != std::string::npos);
+    if (std::string(key.table) != "route_keys")
+      CHECK(page.find("| `" + std::string(key.key) + "` |") != std::string::npos);
   }
   size_t examples = 0;
   for (size_t at = 0; (at = page.find("```lua\n", at)) != std::string::npos; ++examples) {
@@ -107,7 +110,8 @@ TEST_CASE("the settings for an editor switch Lua's own libraries off") {
   const JsonValue json = ParseJson(LuarcJson("/x/library"), ".luarc.json").ValueOrThrow();
   CHECK(json.Find("runtime.version")->AsString() == "Lua 5.4");
   CHECK(json.Find("workspace.library")->AsArray().front().AsString() == "/x/library");
-  for (const char* library : {"basic", "string", "table", "math", "os", "io", "debug", "coroutine", "package", "utf8"}) {
+  for (const char* library :
+       {"basic", "string", "table", "math", "os", "io", "debug", "coroutine", "package", "utf8"}) {
     CHECK(json.Find("runtime.builtin")->Find(library)->AsString() == "disable");
   }
   CheckGolden(MOONSHARD_SOURCE_DIR "/.luarc.json", LuarcJson("build/release/share/moonshard/library"));

@@ -93,9 +93,13 @@ TEST_CASE("every word that takes a table of keys has its keys in the reference")
 }
 
 TEST_CASE("a key takes a value of its type and no other") {
-  const std::map<std::string, std::string> values = {{"integer", "2"},       {"boolean", "true"}, {"string", "\"x\""},
-                                                     {"layout", "replicate"}, {"string[]", "{ \"x\" }"},
-                                                     {"\"masked\"", "\"masked\""}, {"\"mean\"|\"sum\"", "\"sum\""},
+  const std::map<std::string, std::string> values = {{"integer", "2"},
+                                                     {"boolean", "true"},
+                                                     {"string", "\"x\""},
+                                                     {"layout", "replicate"},
+                                                     {"string[]", "{ \"x\" }"},
+                                                     {"\"masked\"", "\"masked\""},
+                                                     {"\"mean\"|\"sum\"", "\"sum\""},
                                                      {"table<string, layout>", "{ weight = replicate }"}};
   size_t tried = 0;
   for (const KeyInfo& key : AllKeys()) {
@@ -114,7 +118,8 @@ TEST_CASE("a key takes a value of its type and no other") {
 }
 
 TEST_CASE("types are read part by part") {
-  const Signature call = ParseType("fun(a: table<string, integer>, b?: fun(x: any, y: any): boolean, ...: any): any, any");
+  const Signature call =
+      ParseType("fun(a: table<string, integer>, b?: fun(x: any, y: any): boolean, ...: any): any, any");
   REQUIRE(call.parameters.size() == 3);
   CHECK(call.parameters[0].type == "table<string, integer>");
   CHECK(call.parameters[1].name == "b");

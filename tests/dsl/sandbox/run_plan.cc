@@ -81,11 +81,13 @@ int main(int argc, char** argv) {
   const std::string file = argv[1];
   const std::string name = file.substr(file.rfind('/') + 1);
   const std::string text = Expanded(moonshard::ReadWholeFile(file));
-  const std::string before = moonshard::TextOf(moonshard::EvaluatePlan(kGoodPlan, "good.lua", moonshard::LlamaInputs(2)));
+  const std::string before =
+      moonshard::TextOf(moonshard::EvaluatePlan(kGoodPlan, "good.lua", moonshard::LlamaInputs(2)));
   const double start = CpuMs();
   const moonshard::Diagnostics said = Try(text, name);
   const double spent = CpuMs() - start;
-  const std::string after = moonshard::TextOf(moonshard::EvaluatePlan(kGoodPlan, "good.lua", moonshard::LlamaInputs(2)));
+  const std::string after =
+      moonshard::TextOf(moonshard::EvaluatePlan(kGoodPlan, "good.lua", moonshard::LlamaInputs(2)));
   std::cout << "cpu_ms " << static_cast<long>(spent) << "\npeak_kib " << PeakKib() << "\nnext "
             << (after == before && before.starts_with("plan good api=1\n") ? "same" : "differs") << "\n";
   for (const moonshard::Diagnostic& d : said) {

@@ -61,9 +61,7 @@ Plan FullPlan() {
 
 std::string Written(const Plan& plan) { return WriteJson(PlanJson(plan), 0); }
 
-Result<Plan> Read(const std::string& text) {
-  return ReadPlanJson(ParseJson(text, "wire").ValueOrThrow(), "wire");
-}
+Result<Plan> Read(const std::string& text) { return ReadPlanJson(ParseJson(text, "wire").ValueOrThrow(), "wire"); }
 
 TEST_CASE("a plan is the same after JSON") {
   const Plan plan = FullPlan();
@@ -115,11 +113,13 @@ TEST_CASE("what is no plan is refused with the member's name") {
   CHECK(said("\"api\":1", "\"api\":9999999999") == "this is no plan: api: the number is out of range");
   CHECK(said("\"syntax\":2", "\"syntax\":3") == "this is no plan: rules: syntax: the number is out of range");
   CHECK(said("\"level\":2", "\"level\":-2") == "this is no plan: rules: the level is negative");
-  CHECK(said("\"lookup\":1", "\"lookup\":true") == "this is no plan: rules: style: lookup: it is of kind boolean, not an integer");
+  CHECK(said("\"lookup\":1", "\"lookup\":true") ==
+        "this is no plan: rules: style: lookup: it is of kind boolean, not an integer");
   CHECK(said("\"owner\":3", "\"owner\":-3").find("a number of the layout is out of range") != std::string::npos);
   CHECK(said("\"size\":64", "\"size\":0").find("only some parts have a size") != std::string::npos);
   CHECK(said("\"ids\":2", "\"ids\":1").find("a position of the route is out of range") != std::string::npos);
-  CHECK(said("\"name\":\"full\"", "\"name\":\"\xe2\x82\xac\"") == "this is no plan: name: a text holds more than bytes");
+  CHECK(said("\"name\":\"full\"", "\"name\":\"\xe2\x82\xac\"") ==
+        "this is no plan: name: a text holds more than bytes");
   CHECK(Read("null").diagnostics().front().message == "this is no plan: it is of kind null, not an object");
   CHECK(Read("{}").diagnostics().front().message == "this is no plan: 'name' is missing");
 }
