@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dsl/bind/deprecated.h"
+#include "dsl/bind/evaluation.h"
 #include "dsl/bind/names.h"
 #include "dsl/bind/values.h"
 #include "dsl/sandbox/environment.h"
@@ -112,13 +114,38 @@ std::string HelpForKey(lua_State* L, const std::string& word, const std::string&
                        std::span<const std::string> keys) {
   if (word == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "a rule is at(\"" + key + "\", style)";
   if (word == "plan" && IsWord(key, "plan")) return "without the equals sign: " + key + " \"llama\"";
-  if (word == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute")) {
+  if (word == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute" || key == "precision")) {
     return "without the equals sign: " + key + " { ... }";
   }
   if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
     return "it belongs to the rule: at(pattern, style, { optional = true })";
   }
   return DidYouMean(key, keys);
+}
+
+// A key under its old name: reports it and, where the new one is not there too, moves its value there.
+bool TakeDeprecatedKey(lua_State* L, int index, const std::string& word, const std::string& key) {
+  const std::string name = word + "." + key;
+  for (const DeprecatedName& deprecated : Evaluation::From(L).inputs().deprecated) {
+    if (name != deprecated.name) continue;
+    ScriptState& state = ScriptState::From(L);
+    const SourceSpan call = state.UserSpan();
+    Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName,
+                                  "'" + key + "' of '" + word + "' is now called '" + deprecated.replacement + "'",
+                                  state.sources().SpanOfKey(call.file, call.line, key));
+    d.help = DeprecatedHelp(deprecated);
+    state.Report(std::move(d));
+    lua_getfield(L, index, key.c_str());
+    if (lua_getfield(L, index, deprecated.replacement) == LUA_TNIL) {
+      lua_pushvalue(L, -2);
+      lua_setfield(L, index, deprecated.replacement);
+    }
+    lua_pop(L, 2);
+    lua_pushnil(L);
+    lua_setfield(L, index, key.c_str());
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -136,6 +163,7 @@ bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const
     const std::string key = lua_tostring(L, -1);
     lua_pop(L, 1);
     if (named && std::ranges::find(keys, key) != keys.end()) continue;
+    if (named && TakeDeprecatedKey(L, index, word, key)) continue;
     good = false;
     if (named) {
       const SourceSpan call = state.UserSpan();

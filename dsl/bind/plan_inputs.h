@@ -2,9 +2,11 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "dsl/bind/deprecated.h"
 #include "dsl/state/limits.h"
 #include "engine/base/json.h"
 #include "engine/plan/mesh_shape.h"
@@ -33,6 +35,7 @@ struct PlanInputs {
   std::map<std::string, JsonValue> options = {};  // by name; a text ("true", "8") is read as the option's declared type
   std::vector<std::string> search_path = {};      // folders looked into for named plans before the built-in ones
   ScriptLimits limits = {};
+  std::span<const DeprecatedName> deprecated = DeprecatedNames();
   bool isolate = false;                // in a child process under limits of the system (dsl/eval/isolated.h)
   EvaluationRecord* record = nullptr;  // filled where it is given; must outlive the evaluation
 };

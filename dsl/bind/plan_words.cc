@@ -1,16 +1,19 @@
 // plan.
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "dsl/bind/arguments.h"
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
 #include "dsl/sandbox/environment.h"
+#include "engine/base/text.h"
 
 namespace moonshard {
 namespace {
 
-constexpr int kApi = 1;              // the version of the plan language that this is
-constexpr int kDeepestNesting = 32;  // lists within lists
+constexpr std::array<int64_t, 1> kApis = {1};  // the versions of the plan language that this knows, oldest first
+constexpr int kDeepestNesting = 32;            // lists within lists
 constexpr size_t kMostRules = 10'000;
 
 // Gathers the entries of one plan { ... } (argument 1).
@@ -54,12 +57,10 @@ class PlanReader {
     lua_getfield(lua_, 1, "api");
     if (!lua_isnil(lua_, -1) && !IsPoison(lua_, -1)) {
       const std::optional<int64_t> api = IntegerAt(lua_, -1);
-      if (api != kApi) {
-        Diagnostic d =
-            MakeDiagnostic(Finding::kApiVersion, "this plan language version is not supported", state_.UserSpan("api"));
-        d.declared = "api = " + Describe(lua_, -1);
-        d.required = "api = " + std::to_string(kApi);
-        state_.Report(std::move(d));
+      if (!api || std::ranges::find(kApis, *api) == kApis.end()) {
+        ReportApi(api);
+      } else {
+        plan_.api = static_cast<int>(*api);
       }
     }
     lua_getfield(lua_, 1, "name");
@@ -78,6 +79,20 @@ class PlanReader {
       BadArgument(lua_, "plan", "'lenient' must be true or false", -1);
     }
     lua_settop(lua_, 1);
+  }
+
+  // The value of `api` is on top of the stack.
+  void ReportApi(const std::optional<int64_t>& api) {
+    std::vector<std::string> known;
+    for (const int64_t one : kApis) known.push_back("api = " + std::to_string(one));
+    Diagnostic d =
+        MakeDiagnostic(Finding::kApiVersion, "this plan language version is not supported", state_.UserSpan("api"));
+    d.declared = "api = " + Describe(lua_, -1);
+    d.required = (known.size() > 1 ? "one of: " : "") + Join(known, ", ");
+    if (api && *api > kApis.back()) d.help = "the plan was written for a newer moonshard";
+    if (api && *api < kApis.front())
+      d.help = "the plan was written for an older moonshard; plans/ shows what is written now";
+    state_.Report(std::move(d));
   }
 
   void ReadList(int index, int depth) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dsl/cli/program_texts.h"
 #include "dsl/cli/train_options.h"
 #include "engine/base/text.h"
 
@@ -235,6 +236,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
 
   CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
 
+  const ProgramTexts texts(app);
+
   CommandLine out;
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -250,6 +253,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   } catch (const CLI::ParseError& wrong) {
     return {std::nullopt, "moonshard: " + WhatIsWrong(app, wrong) + "\nRun with --help for more information.\n", 2};
   }
+  if (const std::optional<std::string> text = texts.Asked()) return {std::nullopt, *text, 0};
   std::string error;
   const auto take = [&](auto verb) {
     if constexpr (requires { verb.model; }) ReadPlanOptions(plan_options, verb.model, error);

@@ -195,6 +195,9 @@ void OpenLanguage(lua_State* L) {
   OpenEnvironment(L);
   AddWords(L);
   AddFileWords(L);
+  for (const DeprecatedName& name : Evaluation::From(L).inputs().deprecated) {
+    SetDeprecated(L, name.name, name.replacement, DeprecatedHelp(name).c_str());
+  }
 }
 
 void ForgetModules(lua_State* L) {

@@ -181,8 +181,9 @@ LuaPlanText WriteIdiomaticPlan(const HuggingFaceChoice& choice, const std::strin
     has_base |= table->of_base;
     writer.Take(*table, ties);
   }
-  return writer.Write("-- " + choice.name + (choice.experts ? ", expert parallel" : "") + ", after " + from + ".", base,
-                      has_base);
+  return writer.Write(
+      "-- " + OneLine(choice.name) + (choice.experts ? ", expert parallel" : "") + ", after " + OneLine(from) + ".",
+      base, has_base);
 }
 
 }  // namespace moonshard

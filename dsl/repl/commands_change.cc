@@ -151,7 +151,8 @@ Answer RunSave(CommandCall& call) {
     return Refused(call, "a plan in '" + path + "' cannot extend '" + call.workspace.plan_name() + "'",
                    "save it in that plan's folder");
   }
-  std::string text = "-- " + std::filesystem::path(path).filename().string() + ": rules that were tried over " + base +
+  std::string text = "-- " +
+                     OneLine(std::filesystem::path(path).filename().string() + ": rules that were tried over " + base) +
                      ".\n" + OptionCode(call.workspace.record(), call.workspace.options()) +
                      "\nreturn plan {\n  api = 1,\n  extends " + Quoted(base) + ",\n";
   // A rule that was tried again counts once: two rules with one pattern would be in conflict.

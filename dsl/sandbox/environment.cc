@@ -12,7 +12,8 @@ namespace {
 const char kNamesKey = 0;        // registry: name -> value
 const char kEnvironmentKey = 0;  // registry: the read-only view of it
 const char kSessionNamesKey = 0;
-const char kSessionKey = 0;  // registry: the view of a session's names and these
+const char kDeprecatedKey = 0;  // registry: old name -> { replacement, help }
+const char kSessionKey = 0;     // registry: the view of a session's names and these
 
 std::vector<std::string> StringKeys(lua_State* L, int table) {
   std::vector<std::string> keys;
@@ -57,12 +58,39 @@ void ReportMissing(lua_State* L, const std::string& key, ReadOnlyKind kind, cons
   }
 }
 
+// Where the name at `index` is a deprecated one: reports it and leaves what its replacement is in the names at `names` on top
+// of the stack.
+bool PushDeprecated(lua_State* L, int index, int names) {
+  index = lua_absindex(L, index);
+  const int top = lua_gettop(L);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kDeprecatedKey) == LUA_TTABLE && lua_type(L, index) == LUA_TSTRING) {
+    lua_pushvalue(L, index);
+    if (lua_rawget(L, -2) == LUA_TTABLE) {
+      lua_rawgeti(L, -1, 1);
+      lua_rawgeti(L, -2, 2);
+      const std::string old = lua_tostring(L, index);
+      const std::string replacement = lua_tostring(L, -2);
+      ScriptState::From(L).Report(Finding::kDeprecatedName, "'" + old + "' is now called '" + replacement + "'", old,
+                                  lua_tostring(L, -1));
+      lua_pushstring(L, replacement.c_str());
+      lua_rawget(L, names);
+      lua_replace(L, top + 1);
+      lua_settop(L, top + 1);
+      return true;
+    }
+  }
+  lua_settop(L, top);
+  return false;
+}
+
 // Upvalues: 1 the table, 2 the kind, 3 the label.
 int ReadMissing(lua_State* L) {
   const int table = lua_upvalueindex(1);
   lua_pushvalue(L, 2);
   if (lua_rawget(L, table) != LUA_TNIL) return 1;
   if (IsPoison(L, 2)) return PushPoison(L);
+  const bool names = lua_tointeger(L, lua_upvalueindex(2)) == static_cast<int>(ReadOnlyKind::kNames);
+  if (names && PushDeprecated(L, 2, table)) return 1;
   lua_pushvalue(L, table);  // upvalue indices do not count from the top
   PushText(L, 2);
   const std::string key = lua_tostring(L, -1);
@@ -103,6 +131,7 @@ int ReadSession(lua_State* L) {
     lua_pop(L, 1);
   }
   if (IsPoison(L, 2)) return PushPoison(L);
+  if (PushDeprecated(L, 2, lua_upvalueindex(2))) return 1;
   lua_newtable(L);  // [view, key, names of both]
   for (const int table : {lua_upvalueindex(1), lua_upvalueindex(2)}) {
     lua_pushvalue(L, table);
@@ -232,6 +261,22 @@ void PushSessionEnvironment(lua_State* L) {
   lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &kSessionKey);
+}
+
+void SetDeprecated(lua_State* L, const char* name, const char* replacement, const char* help) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kDeprecatedKey) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &kDeprecatedKey);
+  }
+  lua_createtable(L, 2, 0);
+  lua_pushstring(L, replacement);
+  lua_rawseti(L, -2, 1);
+  lua_pushstring(L, help);
+  lua_rawseti(L, -2, 2);
+  lua_setfield(L, -2, name);
+  lua_pop(L, 1);
 }
 
 void SetName(lua_State* L, const char* name) {

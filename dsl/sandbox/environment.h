@@ -37,6 +37,9 @@ void PushSessionEnvironment(lua_State* L);
 void PushSessionNames(lua_State* L);
 // Adds a name to the environment; takes the value on top of the stack.
 void SetName(lua_State* L, const char* name);
+// A name that was given another one, `replacement`, which stands for what there is under that: reading it is reported
+// (kDeprecatedName) with `help`.
+void SetDeprecated(lua_State* L, const char* name, const char* replacement, const char* help);
 // Replaces the table on top of the stack by a read-only view of it. `label` is how messages call it.
 void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label);
 

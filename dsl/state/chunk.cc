@@ -1,5 +1,7 @@
 #include "dsl/state/chunk.h"
 
+#include <algorithm>
+
 #include "dsl/state/lua.h"
 #include "dsl/state/script_state.h"
 #include "dsl/state/syntax_hint.h"
@@ -93,6 +95,9 @@ bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, boo
     placed = PlacedText(text, *place);
     text = placed;
   } else {
+    constexpr size_t kHeldByLine = 40;
+    const auto lines = static_cast<size_t>(std::ranges::count(text, '\n')) + 1;
+    state.TakeMemory(text.size() + lines * kHeldByLine);
     state.sources().Add(name, text, internal);
   }
   const int status = state.Parse(text, "@" + name);

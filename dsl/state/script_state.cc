@@ -17,6 +17,7 @@ namespace {
 constexpr int kHookInterval = 100;
 constexpr size_t kMostDiagnostics = 100;
 constexpr size_t kStepsOfReport = 1000;
+constexpr size_t kMostText = 8000;  // bytes of one text of a diagnostic
 
 int64_t ThreadCpuNs() {
   timespec now{};
@@ -192,6 +193,10 @@ SourceSpan ScriptState::UserSpan(std::string_view token) {
 }
 
 void ScriptState::Add(Diagnostic diagnostic) {
+  // A script chooses its texts, and there are up to kMostDiagnostics.
+  for (std::string* text : {&diagnostic.message, &diagnostic.declared, &diagnostic.required, &diagnostic.help}) {
+    if (text->size() > kMostText) *text = text->substr(0, kMostText) + "...";
+  }
   const std::string text = diagnostic.ToText();
   const bool said = std::ranges::any_of(diagnostics_, [&](const Diagnostic& d) { return d.ToText() == text; });
   if (!said) diagnostics_.push_back(std::move(diagnostic));

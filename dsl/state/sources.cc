@@ -8,6 +8,9 @@
 namespace moonshard {
 namespace {
 
+// Of a line, what a place quotes: rules and diagnostics are many, and each holds its own.
+constexpr size_t kMostOfLine = 400;
+
 bool IsNameLetter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 // The part of a line before a comment; "--" within quotes is none.
@@ -70,8 +73,10 @@ SourceSpan Sources::SpanOf(const std::string& name, int line, std::string_view t
   span.line = line;
   const auto found = texts_.find(name);
   if (found == texts_.end() || line < 1 || line > static_cast<int>(found->second.lines.size())) return span;
-  span.text = found->second.lines[static_cast<size_t>(line - 1)];
-  span.column = ColumnOf(span.text, token);
+  const std::string& whole = found->second.lines[static_cast<size_t>(line - 1)];
+  span.column = ColumnOf(whole, token);
+  if (span.column + token.size() > kMostOfLine) span.column = 0;  // not in what is quoted
+  span.text = whole.substr(0, kMostOfLine);
   span.length = span.column > 0 ? static_cast<int>(token.size()) : 0;
   return span;
 }

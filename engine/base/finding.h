@@ -28,6 +28,7 @@ enum class Finding {
   kApiVersion,
   kReadOnly,
   kPlanFallback,
+  kDeprecatedName,
   // MS02xx: rules against the module tree
   kBadPattern,
   kUnmatchedRule,

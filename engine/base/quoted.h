@@ -1,5 +1,5 @@
-// Quoted: a text as a literal between double quotes, with quotes, backslashes and line ends escaped: what Lua's %q writes,
-// and Python reads too. (JSON escapes more: JsonQuoted in json.h.)
+// Quoted: a text as a literal between double quotes, with quotes, backslashes, line ends and other control bytes escaped: Lua
+// and Python read it. (JSON escapes otherwise: JsonQuoted in json.h.)
 #pragma once
 
 #include <string>
@@ -8,5 +8,7 @@
 namespace moonshard {
 
 std::string Quoted(std::string_view text);
+// The text for a comment that ends with its line: control bytes escaped, line ends too.
+std::string OneLine(std::string_view text);
 
 }  // namespace moonshard

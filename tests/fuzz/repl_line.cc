@@ -24,7 +24,7 @@ bool Harmless(const std::string& line) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace moonshard;
-  constexpr size_t kMostLines = 12;
+  constexpr size_t kMostLines = 6;
   static const auto tree = std::make_shared<const ModuleTree>(SmallLlama());
   static const JsonValue config = LlamaInputs(2).config;
   Session session({});

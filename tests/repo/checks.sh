@@ -5,7 +5,7 @@ set -euo pipefail
 
 names=(lines mirror torch_free lua_free light_headers no_swallowed_lua_errors headers_say_what built readme_map)
 torch_free=(engine/base engine/plan engine/tree engine/match engine/compile engine/safetensors engine/checkpoint
-  dsl/state dsl/sandbox dsl/bind dsl/eval dsl/hugging_face dsl/choose dsl/resolve dsl/repl dsl/cli)
+  dsl/state dsl/sandbox dsl/bind dsl/reference dsl/eval dsl/hugging_face dsl/choose dsl/resolve dsl/repl dsl/cli)
 
 # Every file is short enough to be read at once.
 lines() {

@@ -80,6 +80,18 @@ TEST_CASE("keys and styles of any text are quoted") {
   CHECK(text.text.find(R"lua(hf.at("a\"b\\c", hf["col-wise"]),)lua") != std::string::npos);
 }
 
+TEST_CASE("control bytes of a file reach the plan escaped, and no line of it is the file's") {
+  const std::string text =
+      R"({"x\ny()/C": {"kind": "model", "_tp_plan": {"a\u0000\rb": "col\u0007", "c": "colwise"}}})";
+  const HuggingFaceFile file = ReadHuggingFacePlans(text, "plan.json").ValueOrThrow();
+  const LuaPlanText plan = WriteLuaPlan(ChooseHuggingFacePlan(file, "", {}).ValueOrThrow(), "", "p\n.json");
+  CHECK(plan.text.starts_with("-- x\\x0ay()/C, from p\\x0a.json: "));
+  CHECK(plan.text.find(R"lua(hf.at("a\x00\x0db", hf["col\x07"]),)lua") != std::string::npos);
+  const Diagnostics said = EvaluatePlan(plan.text, "plan.json", {}).diagnostics();
+  REQUIRE(said.size() == 1);
+  CHECK(said.front().message == "'hugging_face' has no 'col\a'");
+}
+
 TEST_CASE("where the base model stands") {
   const HuggingFaceFile file = Release();
   const HuggingFaceChoice choice = ChooseHuggingFacePlan(file, "qwen3/Qwen3Config", {}).ValueOrThrow();

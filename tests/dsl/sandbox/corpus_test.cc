@@ -96,6 +96,36 @@ TEST_CASE("scripts that try to hang, grow or escape") {
   }
 }
 
+// What a sandbox of Lua must hold against, and scripts that try each. (The child process is tested in
+// tests/dsl/eval/isolated_test.cc, destructors under Lua's errors in tests/dsl/state/script_state_test.cc.)
+TEST_CASE("every rule of the sandbox has a script that tries to break it") {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> rules = {
+      {"memory is counted, whoever holds it",
+       {"memory_tables", "memory_patterns", "one_gigabyte_of_layouts", "rep_many"}},
+      {"steps and CPU time both end a script, also within an instruction", {"endless_while", "joined_long_texts"}},
+      {"nothing outlives the end of a script", {"close_loop", "poison_loop", "absent_pcall", "absent_coroutine"}},
+      {"a library's work is bounded before it is done",
+       {"rep_empty", "pattern_backtracking", "sort_slow", "unpack_huge"}},
+      {"no finalizer", {"gc_metamethod", "absent_setmetatable", "absent_collectgarbage"}},
+      {"nothing that loads or reaches out",
+       {"absent_load", "absent_io", "absent_os", "absent_debug", "absent_package"}},
+      {"text alone, of bounded size and depth, read in bounded time",
+       {"bytecode", "byte_order_mark", "nul_byte", "deep_tables", "parse_and_chain", "parse_nested_functions"}},
+      {"libraries, words and the metatable of strings are read only",
+       {"string_library_is_read_only", "environment_is_read_only", "metatable_field_is_locked", "escape_stdlib_write"}},
+      {"the same on every rank", {"no_addresses", "format_pointer", "absent_math_random", "time_pairs_of_many"}},
+      {"files of its own folder alone", {"require_outside", "escape_require_dotdot", "escape_extends_device"}},
+      {"what comes after the evaluation is bounded too", {"match_many_rules", "match_ranges", "match_deep_braces"}},
+      {"what is said reaches no terminal", {"escape_terminal"}},
+  };
+  for (const auto& [rule, scripts] : rules) {
+    for (const std::string& script : scripts) {
+      INFO(rule << ": " << script);
+      CHECK(std::filesystem::exists(kFolder + script + ".lua"));
+    }
+  }
+}
+
 TEST_CASE("a text longer than allowed is not read") {
   const std::string text = "return plan {} --" + std::string(size_t{1} << 20, '-');
   CHECK(TextOf(EvaluatePlan(text, "long.lua", LlamaInputs(2))) ==

@@ -3,7 +3,7 @@
     python make_verdicts.py            (needs the package safetensors; the output names the version it was made with)
 
 One file a line: `accept` or `reject`, a name, the file's bytes in base64. header_test.cc replays them, so that the C++
-reader is held against the Rust one without Python. Cases by hand cover each rule; seeded mutations look for the rest.
+reader is held against the Rust one without Python. Cases by hand cover each rule; seeded mutations and the fuzzer's corpus look for the rest.
 """
 
 import base64
@@ -267,6 +267,13 @@ def mutated():
         yield "%s %d" % (kind, number), raw
 
 
+# What a fuzzer found that takes another way through our reader (tests/fuzz).
+def fuzzed():
+    folder = Path(__file__).parents[2] / "fuzz/corpus/safetensors_header"
+    for path in sorted(folder.iterdir()):
+        yield "fuzz " + path.name, path.read_bytes()
+
+
 def verdict(raw):
     try:
         safetensors.deserialize(raw)
@@ -277,7 +284,7 @@ def verdict(raw):
 
 def main():
     lines, seen = [], set()
-    for name, raw in [*by_hand(), *mutated()]:
+    for name, raw in [*by_hand(), *mutated(), *fuzzed()]:
         if raw in seen:
             continue
         seen.add(raw)

@@ -1,0 +1,38 @@
+// CommandTree: the verbs and options of the program as plain data, read off the definitions that the command line is parsed
+// by (options.cc), so that what is made of it cannot lack a verb. Stage after: shell_completion.h, man_page.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace moonshard {
+
+struct CommandOption {
+  std::vector<std::string> names;  // "--mesh"; "-c", "--code"; empty for a word by its place
+  std::string place;               // "MODEL", of a word by its place
+  bool takes_value = false;        // else a flag
+  bool required = false;
+  std::vector<std::string> choices;  // the values that there are; empty: any
+  std::string description;
+};
+
+struct CommandVerb {
+  std::string name;
+  std::string description;
+  std::vector<CommandOption> options;  // in the order in which they are defined
+};
+
+struct CommandTree {
+  std::string program;
+  std::string about;
+  std::vector<CommandOption> options;  // of the program itself: --help, --version
+  std::vector<CommandVerb> verbs;
+};
+
+CommandTree ReadCommandTree(const CLI::App& app);
+
+}  // namespace moonshard

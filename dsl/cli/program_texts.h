@@ -1,0 +1,34 @@
+// ProgramTexts: the verbs that print a text made of the program itself: `definitions` (the plan language for editors),
+// `completion` and `man`. They read the definitions of all verbs, so they are added last.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace moonshard {
+
+class ProgramTexts {
+ public:
+  // Adds the verbs to `app`, which must outlive this.
+  explicit ProgramTexts(CLI::App& app);
+  ProgramTexts(const ProgramTexts&) = delete;
+  ProgramTexts& operator=(const ProgramTexts&) = delete;
+
+  // After parsing: the text of the verb that was given; nothing where it is another one.
+  std::optional<std::string> Asked() const;
+
+ private:
+  const CLI::App& app_;
+  const CLI::App* definitions_;
+  const CLI::App* completion_;
+  const CLI::App* man_;
+  std::string form_ = "luacats";
+  std::string library_ = "/usr/local/share/moonshard/library";
+  std::string shell_;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,62 @@
+// Every shipped plan, resolved in 200 fresh processes, has one hash: nothing in it depends on addresses (ASLR), on the seed
+// of Lua's hashes, which is made of them, or on the clock.
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <set>
+
+#include "tests/cases/families/family.h"
+
+namespace moonshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kProcesses = 200;
+
+// One line a plan: its name, the family's and the hash.
+std::string Hashes() {
+  const std::string work = (fs::temp_directory_path() / ("moonshard_hashes_" + std::to_string(getppid()))).string();
+  std::string out;
+  for (const Family& family : ReadFamilies(work)) {
+    for (const char* parallel : {"false", "true"}) {
+      const Result<CompiledPlan> plan = Resolve(family, 2, {{"sequence_parallel", parallel}});
+      if (plan.ok()) out += plan.value().plan->name + " " + family.name + " " + plan.value().Hash() + "\n";
+    }
+  }
+  return out;
+}
+
+TEST_CASE("prints the hashes", "[.hashes]") { std::cout << "<<" << Hashes() << ">>"; }
+
+std::string FromFreshProcess() {
+  const std::string self = fs::read_symlink("/proc/self/exe");
+  FILE* child = popen(("'" + self + "' '[.hashes]'").c_str(), "r");
+  REQUIRE(child != nullptr);
+  std::string out;
+  std::array<char, 4096> buffer;
+  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), child)) > 0;) out.append(buffer.data(), n);
+  REQUIRE(pclose(child) == 0);
+  const size_t begin = out.find("<<");
+  REQUIRE(begin != std::string::npos);
+  return out.substr(begin + 2, out.rfind(">>") - begin - 2);
+}
+
+TEST_CASE("200 processes give one hash for every shipped plan") {
+  const std::string first = FromFreshProcess();
+  std::set<std::string> plans;
+  for (size_t line = 0; line < first.size(); line = first.find('\n', line) + 1) {
+    plans.insert(first.substr(line, first.find(' ', line) - line));
+  }
+  CHECK(plans.size() >= 24);
+  int same = 1;
+  while (same < kProcesses && FromFreshProcess() == first) ++same;
+  CHECK(same == kProcesses);
+}
+
+}  // namespace
+}  // namespace moonshard
