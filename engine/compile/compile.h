@@ -14,7 +14,8 @@ namespace moonshard {
 
 // Errors, all at once: kNoSuchParameter, kBadDim, kHeadsDoNotFit, kPackedDoesNotFit, kNoSuchMove, kStyleDoesNotFit,
 // kUnreachablePartial, kTieConflict, kNotSupported, and kUnclaimedParameter for a parameter beside sharded ones.
-// Warnings: kUnclaimedParameter for other parameters, kUnusedAxis.
+// Warnings: kUnclaimedParameter for other parameters, kUnusedAxis, kStyleDoesNotFit for a weight and moves that would run
+// and contradict each other.
 Result<CompiledPlan> CompilePlan(const MatchedPlan& matched, const MeshShape& mesh);
 
 }  // namespace moonshard

@@ -14,6 +14,7 @@ struct Contradiction {
   std::string declared;
   std::string required;
   std::string help;
+  bool runs = false;  // shapes fit, and the numbers or the gradients are wrong
 };
 
 // The last dim, whatever the tensor's rank. Another dim may be the last one too, where tokens are one dim: only what is no
@@ -38,37 +39,85 @@ const Layout* MadeAs(const ModuleSteps& steps) {
   return steps.outputs.empty() || !steps.outputs[0] ? nullptr : &steps.outputs[0]->from[MeshAxis::kTp];
 }
 
-std::optional<Contradiction> OfLinear(const Layout& cut, const Layout* used, const Layout* made) {
-  const std::string weight = "weight = " + cut.ToString();
-  if (cut.is_shard() && cut.dim == 0) {
-    if (used != nullptr && CutsFeatures(*used))
-      return Contradiction{weight + ", and an input that is used as " + used->ToString(),
-                           "an input that is used whole: each rank computes its own output features from all of them",
-                           "colwise {} says both"};
-    if (made != nullptr && !made->is_shard())
-      return Contradiction{weight + ", and an output that is made as " + made->ToString(),
-                           "an output that is made as shard(-1): each rank computes its own features",
-                           "colwise {} says both; colwise { output = replicate } gathers them"};
-  } else if (cut.is_shard() && cut.dim == 1) {
-    if (used != nullptr && !used->is_shard())
-      return Contradiction{weight + ", and an input that is used as " + used->ToString(),
-                           "an input that is used as shard(-1): each rank multiplies its own input features",
-                           "rowwise {} says both; rowwise { input = replicate } cuts an input that is whole"};
-    if (made != nullptr && made->kind != LayoutKind::kPartial)
-      return Contradiction{weight + ", and an output that is made as " + made->ToString(),
-                           "an output that is made as partial: each rank computes a term of the sum",
-                           "rowwise {} says both"};
-  } else if (!cut.is_shard() && used != nullptr && CutsFeatures(*used)) {
-    return Contradiction{"a whole weight, and an input that is used as " + used->ToString(),
-                         "a weight that is cut as shard(1), or an input that is used whole", "rowwise {} says both"};
+// The layout of a parameter on tp; nullptr where the module has none of that name.
+const Layout* LayoutOf(const ModuleSteps& steps, const ModuleTree::Signature& signature, std::string_view name) {
+  for (size_t p = 0; p < signature.size(); ++p) {
+    if (signature[p].name == name) return &steps.params[p][MeshAxis::kTp];
+  }
+  return nullptr;
+}
+
+std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleSteps& steps, const Layout* bias) {
+  const Layout* used = UsedAs(steps);
+  const Layout* made = MadeAs(steps);
+  if (used != nullptr && CutsFeatures(*used)) {
+    return Contradiction{weight + ", and an input that is used as " + used->ToString(),
+                         "an input that is used whole: each rank computes its own output features from all of them",
+                         "colwise {} says both"};
+  }
+  if (bias != nullptr && !bias->is_shard()) {
+    return Contradiction{weight + ", and bias = " + bias->ToString(),
+                         "bias = shard(0): it is added to the features of the rank", "colwise {} says both"};
+  }
+  if (made != nullptr && !made->is_shard()) {
+    return Contradiction{weight + ", and an output that is made as " + made->ToString(),
+                         "an output that is made as shard(-1): each rank computes its own features",
+                         "colwise {} says both; colwise { output = replicate } gathers them", true};
+  }
+  if (used != nullptr && used->kind == LayoutKind::kReplicate) {
+    return Contradiction{weight + ", and an input that is used as replicate",
+                         "an input that is used as shared: each rank's gradient of it is a term, and must be summed",
+                         "colwise {} says both", true};
   }
   return std::nullopt;
 }
 
-std::optional<Contradiction> OfVector(const Layout& cut, const Layout* used, const Layout* made) {
-  const bool whole_input = used != nullptr && !used->is_shard();
-  const bool pieces = cut.is_shard();
-  if (pieces && whole_input) {
+std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSteps& steps, const Layout* bias) {
+  const Layout* used = UsedAs(steps);
+  const Layout* made = MadeAs(steps);
+  if (used != nullptr && !used->is_shard()) {
+    return Contradiction{weight + ", and an input that is used as " + used->ToString(),
+                         "an input that is used as shard(-1): each rank multiplies its own input features",
+                         "rowwise {} says both; rowwise { input = replicate } cuts an input that is whole"};
+  }
+  if (made != nullptr && made->kind != LayoutKind::kPartial) {
+    return Contradiction{weight + ", and an output that is made as " + made->ToString(),
+                         "an output that is made as partial: each rank computes a term of the sum",
+                         "rowwise {} says both", true};
+  }
+  const bool late = std::ranges::find(steps.after, "bias") != steps.after.end();
+  if (bias != nullptr && !bias->is_shard() && !late) {
+    return Contradiction{weight + ", and bias = " + bias->ToString() + " within the forward",
+                         "after = { \"bias\" }: in each rank's term it is counted once a rank",
+                         "rowwise {} adds it once, after the sum", true};
+  }
+  return std::nullopt;
+}
+
+// Of a parameter that every rank has whole, while it works on a piece of the tokens or the features.
+std::optional<Contradiction> OfWhole(const Layout& weight, const Layout* used) {
+  if (weight.kind != LayoutKind::kReplicate || used == nullptr || !used->is_shard()) return std::nullopt;
+  return Contradiction{"weight = replicate, and an input that is used as " + used->ToString(),
+                       "weight = shared: each rank's gradient of it is a term, and must be summed",
+                       "norm_on(shard(1)) and sequence_parallel {} say so", true};
+}
+
+std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleSteps& steps, const Layout* bias) {
+  const std::string weight = "weight = " + cut.ToString();
+  if (cut.is_shard() && cut.dim == 0) return OfColwise(weight, steps, bias);
+  if (cut.is_shard()) return OfRowwise(weight, steps, bias);
+  const Layout* used = UsedAs(steps);
+  if (used != nullptr && CutsFeatures(*used)) {
+    return Contradiction{"a whole weight, and an input that is used as " + used->ToString(),
+                         "a weight that is cut as shard(1), or an input that is used whole", "rowwise {} says both"};
+  }
+  return OfWhole(cut, used);
+}
+
+std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& steps) {
+  const Layout* used = UsedAs(steps);
+  const Layout* made = MadeAs(steps);
+  if (cut.is_shard() && used != nullptr && !used->is_shard()) {
     return Contradiction{"weight = " + cut.ToString() + ", and an input that is used as " + used->ToString(),
                          "a whole weight, or an input that is used as shard(-1)",
                          "norm_on(replicate) for a norm on the stream, transformer.head_norm() for one on heads"};
@@ -76,9 +125,9 @@ std::optional<Contradiction> OfVector(const Layout& cut, const Layout* used, con
   if (made != nullptr && made->kind == LayoutKind::kPartial) {
     return Contradiction{"an output that is made as partial",
                          "an output that is made as it arrives: a norm makes no terms",
-                         "norm_on(replicate) for a norm on the stream"};
+                         "norm_on(replicate) for a norm on the stream", true};
   }
-  return std::nullopt;
+  return OfWhole(cut, used);
 }
 
 }  // namespace
@@ -103,13 +152,14 @@ void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics) {
     if (cut.owner >= 0) continue;
     std::optional<Contradiction> found;
     if (module.kind == "Linear" && weight->shape.size() == 2) {
-      found = OfLinear(cut, UsedAs(steps), MadeAs(steps));
-      if (!found && steps.lookup == Lookup::kMasked) {
+      if (steps.lookup == Lookup::kMasked) {
         found = Contradiction{"lookup = \"masked\", whose input is ids", "an embedding",
                               "a head is colwise { output = replicate }, which cuts the same rows"};
+      } else {
+        found = OfLinear(cut, steps, LayoutOf(steps, signature, "bias"));
       }
     } else if (std::ranges::all_of(signature, [](const Parameter& p) { return p.is_buffer || p.shape.size() == 1; })) {
-      found = OfVector(cut, UsedAs(steps), MadeAs(steps));
+      found = OfVector(cut, steps);
     }
     if (!found || !said.insert(steps.rule).second) continue;
     const SourceSpan& where =
@@ -119,7 +169,7 @@ void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics) {
     if (std::ranges::any_of(diagnostics, said_already)) continue;
     Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
                                   "style '" + steps.style + "' contradicts itself on '" + module.path + "'", where);
-    if (plan.plan->lenient) d.severity = Severity::kWarning;
+    if (found->runs || plan.plan->lenient) d.severity = Severity::kWarning;
     d.path = module.path;
     d.declared = found->declared;
     d.required = found->required;

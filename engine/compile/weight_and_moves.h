@@ -13,7 +13,8 @@ namespace moonshard {
 // kStyleDoesNotFit for each rule whose style contradicts itself on a module of a kind that is known to multiply its input
 // with `weight` as it stands: Linear, and modules that own vectors alone. Moves that are not said are not looked at.
 // Headers only guess kinds: there names that usually hold a transposed weight (c_attn, c_fc, c_proj) are left out, and
-// weights of a masked lookup. An error; in a lenient plan a warning.
+// weights of a masked lookup. An error where shapes cannot fit; a warning where the module runs and its numbers, or the
+// gradients, are wrong, and in a lenient plan.
 void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 }  // namespace moonshard

@@ -15,7 +15,7 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-std::string Trimmed(std::string text) {
+std::string Trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of('\n');
   const size_t end = text.find_last_not_of('\n');
   return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
@@ -74,7 +74,7 @@ FindingPage ReadPage(std::string_view markdown) {
       page.sections.back().text += line + "\n";
     }
   }
-  for (PageSection& section : page.sections) section.text = Trimmed(std::move(section.text));
+  for (PageSection& section : page.sections) section.text = Trimmed(section.text);
   return page;
 }
 

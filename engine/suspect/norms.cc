@@ -50,10 +50,11 @@ Stream StreamOf(const Flow& flow, const Station& norm, int64_t size) {
   const std::string_view block = ParentOf(norm.path);
   for (const Station* other : flow.Below(block, &norm, InList(block))) {
     const ModuleSteps& steps = *other->steps;
-    if (SaysTokens(steps) && (steps.in_features == size || steps.out_features == size) && other->matrix) {
+    // A module without parameters that speaks of tokens prepares the input of its block.
+    const bool projection = other->matrix && (steps.in_features == size || steps.out_features == size);
+    const bool block_itself = !other->matrix && NormSize(flow, *other) < 0;
+    if (SaysTokens(steps) && (projection || block_itself)) {
       out.pieces = out.pieces ? out.pieces : other;
-    } else if (SaysTokens(steps) && !other->matrix && NormSize(flow, *other) < 0) {
-      out.pieces = out.pieces ? out.pieces : other;  // a block that prepares its input
     } else if (other->matrix && steps.in_features == size && !steps.inputs.empty() && steps.inputs[0] &&
                steps.inputs[0]->from[MeshAxis::kTp] == Layout::Replicate()) {
       out.whole = out.whole ? out.whole : other;

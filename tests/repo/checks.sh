@@ -4,8 +4,9 @@
 set -euo pipefail
 
 names=(lines mirror torch_free lua_free light_headers no_swallowed_lua_errors headers_say_what built readme_map)
-torch_free=(engine/base engine/plan engine/tree engine/match engine/compile engine/safetensors engine/checkpoint
-  dsl/state dsl/sandbox dsl/bind dsl/reference dsl/eval dsl/hugging_face dsl/choose dsl/resolve dsl/repl dsl/cli)
+torch_free=(engine/base engine/findings engine/plan engine/tree engine/match engine/compile engine/suspect engine/explain
+  engine/report engine/safetensors engine/checkpoint dsl/state dsl/sandbox dsl/bind dsl/reference dsl/eval
+  dsl/hugging_face dsl/choose dsl/resolve dsl/suggest dsl/repl dsl/cli)
 
 # Every file is short enough to be read at once.
 lines() {
