@@ -37,9 +37,10 @@ struct ConvertSummary {
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
                                   const ConvertOptions& options = {});
 
-// SHARDED -> OUT. Everything that is read is held against its hash. Errors: those of Manifest::Parse; kCorruptData: for
+// SHARDED -> OUT; of a step of a training run the model's tensors alone (model_form.h). Everything that is read is held
+// against its hash. Errors: those of Manifest::Parse; kCorruptData: for
 // every tensor or file whose bytes are not those that were written, by name; kFileNotFound, kFileUnreadable,
-// kWriteFailed; kNotSupported: a checkpoint that was not cut from a model folder.
+// kWriteFailed; kNotSupported: a checkpoint without a model's form.
 Result<ConvertSummary> MergeSharded(const std::string& sharded, const std::string& out,
                                     const ConvertOptions& options = {});
 

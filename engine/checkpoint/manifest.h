@@ -10,7 +10,8 @@
 //   moonshard/FILE.header     what stands before the tensors in each safetensors file of the model folder
 //   moonshard/model.safetensors.index.json
 //
-// The last two only where it was cut from a model folder: with them merging gives that folder back, byte for byte.
+// The last two only where it was cut from a model folder, or a training run knows the model's form (model_form.h): with
+// them merging gives that folder back, byte for byte where it was only cut.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// RankFileWriter: one rank's file of a checkpoint that is written from memory, in the middle of training: every rank (the
-// first of those that hold the same, Manifest::FileOfRank) writes its own into one Aside, and sends what Finish answers to
+// RankFileWriter: one rank's file of a checkpoint that is written from memory, in the middle of training (training_state):
+// every rank (the first of those that hold the same, Manifest::FileOfRank) writes its own into one Aside, and sends what Finish answers to
 // the rank that writes the manifest and commits.
 // Stage before: lay_out.h, the same on every rank. Stage after: Manifest::ToText, Aside::Commit.
 #pragma once

@@ -16,6 +16,7 @@
 
 #include "engine/base/json.h"
 #include "engine/checkpoint/aside.h"
+#include "engine/checkpoint/hash.h"
 #include "engine/checkpoint/manifest.h"
 
 namespace moonshard {
@@ -31,6 +32,9 @@ Diagnostic Refused(const std::string& path, const std::string& why) {
   d.path = path;
   return d;
 }
+
+// What `latest` says of a step: its folder, and the hash of that, for one flipped bit can make one step of another.
+std::string Named(int64_t step) { return StepFolderName(step) + " " + HashToText(HashOf(StepFolderName(step))); }
 
 // The folder and all above it.
 Failure MakeFolders(Storage& storage, const std::string& path) {
@@ -95,9 +99,11 @@ Result<std::optional<int64_t>> RunFolder::Latest() const {
   std::string name(std::min<uint64_t>(file.value().bytes(), 100), '\0');
   if (Failure failed = file.value().Read(0, name.data(), name.size())) return *failed;
   while (name.ends_with('\n')) name.pop_back();
-  const std::optional<int64_t> step = StepOfFolderName(name);
+  const size_t space = name.find(' ');
+  const std::optional<int64_t> step = StepOfFolderName(name.substr(0, space));
+  const bool as_written = space == std::string::npos || name == Named(step.value_or(-1));
   std::error_code ignored;
-  if (step && fs::exists(PathOf(*step) + "/" + kManifestFile, ignored)) return step;
+  if (step && as_written && fs::exists(PathOf(*step) + "/" + kManifestFile, ignored)) return step;
   Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "'" + path + "' names no step that is there");
   d.path = path;
   d.declared = JsonQuoted(name);
@@ -138,7 +144,7 @@ Failure RunFolder::Take(Storage& storage) {
 }
 
 Failure RunFolder::PointTo(Storage& storage, int64_t step) const {
-  return ReplaceFile(storage, folder_ + "/" + kLatest, StepFolderName(step) + "\n");
+  return ReplaceFile(storage, folder_ + "/" + kLatest, Named(step) + "\n");
 }
 
 Diagnostics RunFolder::Prune(Storage& storage, int64_t step, int64_t keep) const {

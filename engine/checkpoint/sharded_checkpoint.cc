@@ -8,6 +8,7 @@
 #include "engine/checkpoint/cover.h"
 #include "engine/checkpoint/hash.h"
 #include "engine/checkpoint/model_files.h"
+#include "engine/checkpoint/run_folder.h"
 #include "engine/safetensors/header.h"
 #include "engine/safetensors/header_json.h"
 #include "engine/safetensors/reader.h"
@@ -77,6 +78,10 @@ Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
     if (d.finding == Finding::kFileNotFound) {
       d.message = "'" + folder + "' is no sharded checkpoint: there is no " + kManifestFile;
       d.help = "moonshard shard makes one from a model folder";
+      const std::vector<int64_t> steps = RunFolder(folder).Steps();
+      if (!steps.empty()) {
+        d.help = "it holds a training run: name one of its steps, as '" + RunFolder(folder).PathOf(steps.back()) + "'";
+      }
     }
     return d;
   }

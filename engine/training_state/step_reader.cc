@@ -208,7 +208,6 @@ void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) c
 }
 
 Diagnostics StepReader::Read(bool check_all) {
-  const c10::InferenceMode no_inference(false);
   const c10::AutoGradMode no_grad(false);
   Diagnostics found;
   const std::string random = folder() + "/" + kRandomFile;

@@ -118,12 +118,15 @@ struct TrainingCheckpoints::Impl {
       throw PlanError({d});
     }
     JsonValue settled = SavedState::Settle(*state.model, memories);
-    if (Failure failed = run.Take(storage())) throw PlanError({*failed});
-    AsideOptions aside;
-    aside.storage = &storage();
-    aside.replace = true;
-    job.aside = Aside::Open(job.place, aside).ValueOrThrow();
-    return settled;
+    if (Failure failed = run.Take(storage())) throw PlanError(ByFirst({*failed}));
+    AsideOptions options_aside;
+    options_aside.storage = &storage();
+    options_aside.replace = true;
+    Diagnostics found;
+    job.aside = Aside::Open(job.place, options_aside).Collect(found);
+    if (job.aside) return settled;
+    Aside::Forget(job.place, storage());
+    throw PlanError(ByFirst(std::move(found)));
   }
 
   void LayOutJob(const TrainingState& state, const SavedState& saved, const JsonValue& settled, bool copy,
@@ -163,6 +166,14 @@ struct TrainingCheckpoints::Impl {
     job.keep = options.keep;
   }
 
+  // What rank 0 says of its own disk.
+  Diagnostics ByFirst(Diagnostics found) const {
+    for (Diagnostic& d : found) {
+      if (talk.world() > 1) d.message = "rank 0: " + d.message;
+    }
+    return found;
+  }
+
   // The rest, on whichever thread: every rank writes, rank 0 completes. Returns warnings; throws PlanError.
   Diagnostics Complete(StepJob& job, Diagnostics errors) {
     if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
@@ -170,7 +181,7 @@ struct TrainingCheckpoints::Impl {
       return DiagnosticsFromJson(talk.Agree("save " + StepFolderName(job.step), errors, nullptr,
                                             [&](const std::vector<JsonValue>&) {
                                               const Diagnostics found = CompleteStep(storage(), run, job);
-                                              if (HasErrors(found)) throw PlanError(found);
+                                              if (HasErrors(found)) throw PlanError(ByFirst(found));
                                               return DiagnosticsToJson(found);
                                             }));
     } catch (const PlanError& error) {

@@ -14,16 +14,15 @@
 //                        under their paths, an optimizer's tensors as "optimizer.exp_avg.<path>", every piece once
 //                        however many ranks hold it; moonshard/random.safetensors: the ranks' generators;
 //                        config.json and the like of the model folder. The manifest has the rest (training_record.h).
-//   run/latest           "step_00000100", moved last
+//   run/latest           names the newest, moved last (checkpoint/run_folder.h)
 //
 // `moonshard merge run/step_00000100 OUT` gives the model's weights back as a model folder.
 //
 // What is saved and loaded on a mesh of the same axes goes on bit for bit as if it had not stopped. Replicas count
-// once: of ranks that should hold the same, the first one's values are saved (buffers that drift between data-parallel
+// once: of ranks that should hold the same, the first one's values are saved, by that rank alone (buffers that drift between data-parallel
 // ranks, as running statistics do, become the first rank's). Gradients are not saved: save between steps.
 //
-// Every function but the move operations and Wait's waiting itself is collective: all ranks of the mesh call it in one
-// order. Whatever goes wrong on one rank (its disk is full) is thrown on every rank, as a PlanError that names it; the
+// Every function but the move operations and Wait is collective: all ranks of the mesh call it in one order. Whatever goes wrong on one rank (its disk is full) is thrown on every rank, as a PlanError that names it; the
 // run can go on, and what was saved before is as it was. A rank that does not come within `timeout` is kRankLost on the
 // others; after that the object is of no more use.
 // Stage before: apply (AppliedPlan between two steps), checkpoint.
@@ -102,10 +101,10 @@ class TrainingCheckpoints {
   // Until the background save is done, if there is one. Throws what went wrong in it, and returns its warnings.
   Diagnostics Wait();
 
-  // The step that `latest` names; nothing where nothing was saved. Throws kBadManifest where `latest` names none, or one
+  // The step that `latest` names; nothing where nothing was saved. Waits for a background save. Throws kBadManifest where `latest` names none, or one
   // that is gone.
   std::optional<int64_t> Latest();
-  // The latest step, or one by its number, into the state's model, optimizer and generators, and state.host. What the
+  // Waits for a background save; then the latest step, or one by its number, into the state's model, optimizer and generators, and state.host. What the
   // plan and the mesh are now need not be what they were when it was saved; this rank reads its own pieces, and with
   // check_all its share of those that no rank reads whole. A generator takes the state it had on the same rank of the
   // same mesh; on another mesh, by the rule of random_states.h. Options of parameter groups (lr) are the saved ones.
