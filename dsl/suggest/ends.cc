@@ -27,7 +27,9 @@ bool SaysHead(const std::string& path) { return Says(path, {"head", "out", "unem
 
 std::optional<std::vector<int64_t>> WeightOf(const Item& item) {
   const auto weight = std::ranges::find(*item.parameters, "weight", &Parameter::name);
-  if (weight == item.parameters->end() || weight->shape.size() != 2) return std::nullopt;
+  const bool others =
+      std::ranges::any_of(*item.parameters, [](const Parameter& p) { return p.name != "weight" && p.name != "bias"; });
+  if (others || weight == item.parameters->end() || weight->shape.size() != 2) return std::nullopt;
   return weight->shape;
 }
 
@@ -79,6 +81,7 @@ class Reader {
   }
 
   bool TakeEmbedding(const Item& item, int64_t rows) {
+    if (item.parameters->size() > 1) return false;  // an embedding has no bias
     has_embedding_ = true;
     const bool sure = SaysEmbedding(item.name) && WeightOf(item)->back() == hidden_;
     ends_.first.push_back(Single(Part::kEmbedding, item.name,

@@ -3,7 +3,6 @@
 // Stage before: outline.h, numbers.h. Stage after: write.h.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 

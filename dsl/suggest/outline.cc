@@ -1,6 +1,7 @@
 #include "dsl/suggest/outline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/text.h"
 
@@ -35,23 +36,22 @@ Placed Place(const std::string& path) {
   return {"", -1, path};
 }
 
-// "mlp.experts.*.w1" for "mlp.experts.3.w1"; the name itself where nothing is a number.
-std::string Starred(const std::string& name) {
-  std::vector<std::string> components = Split(name, '.');
-  for (std::string& component : components) {
-    if (IsNumber(component)) component = "*";
-  }
-  return Join(components, ".");
-}
-
 // Items that differ in a number alone become one, where they are experts.
 std::vector<Item> FoldExperts(const std::vector<Item>& items, int64_t experts) {
   std::map<std::pair<std::string, const ModuleTree::Signature*>, int64_t> alike;
   std::map<std::string, int64_t> starred;
+  std::set<std::string> too_wide;  // patterns of which a "*" would also match what is no number
   for (const Item& item : items) {
     const std::string name = Starred(item.name);
     ++alike[{name, item.parameters}];
     ++starred[name];
+    std::vector<std::string> components = Split(name, '.');
+    for (std::string& component : components) {
+      if (component == "*") continue;
+      const std::string kept = std::exchange(component, "*");
+      too_wide.insert(Join(components, "."));
+      component = kept;
+    }
   }
   std::vector<Item> out;
   std::set<std::string> said;
@@ -59,7 +59,7 @@ std::vector<Item> FoldExperts(const std::vector<Item>& items, int64_t experts) {
     const std::string name = Starred(item.name);
     const int64_t copies = alike[{name, item.parameters}];
     const bool expert = name.find("expert") != std::string::npos || (experts > 1 && copies == experts);
-    if (name == item.name || copies == 1 || copies != starred[name] || !expert) {
+    if (name == item.name || too_wide.contains(name) || copies == 1 || copies != starred[name] || !expert) {
       out.push_back(item);
     } else if (said.insert(name).second) {
       out.push_back({name, item.parameters, copies});
@@ -119,6 +119,14 @@ std::optional<Linear> LinearOf(const Item& item, bool turned) {
   return linear;
 }
 
+std::string Starred(const std::string& name) {
+  std::vector<std::string> components = Split(name, '.');
+  for (std::string& component : components) {
+    if (IsNumber(component)) component = "*";
+  }
+  return Join(components, ".");
+}
+
 bool IsUnder(std::string_view name, std::string_view folder) {
   return folder.empty() || name == folder || (name.starts_with(folder) && name[folder.size()] == '.');
 }
@@ -149,6 +157,11 @@ Outline MakeOutline(const ModuleTree& tree, int64_t experts) {
       const auto [kind, is_new] = kinds.emplace(KindText(items), stack.kinds.size());
       if (is_new) stack.kinds.push_back({{}, std::move(items)});
       stack.kinds[kind->second].layers.push_back(layer);
+    }
+    for (const Module& module : tree.modules()) {
+      if (module.path == path || !IsUnder(module.path, path)) continue;
+      const std::string_view inside = std::string_view(module.path).substr(path.empty() ? 0 : path.size() + 1);
+      stack.only_layers &= IsNumber(inside.substr(0, inside.find('.')));
     }
     outline.stacks.push_back(std::move(stack));
   }

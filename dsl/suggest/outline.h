@@ -43,6 +43,7 @@ struct Stack {
   std::vector<LayerKind> kinds;
   std::map<std::string, std::set<int64_t>> layers_of;  // by an item's name: in which layers it is
   int64_t elements = 0;
+  bool only_layers = true;  // nothing but numbers stands beside the layers
 };
 
 struct Outline {
@@ -57,6 +58,9 @@ Outline MakeOutline(const ModuleTree& tree, int64_t experts);
 
 // The matrix of an item that owns a weight of two dims and nothing else but a bias; nothing for any other.
 std::optional<Linear> LinearOf(const Item& item, bool turned);
+
+// "mlp.experts.*.w1" for "mlp.experts.3.w1"; the name itself where nothing in it is a number.
+std::string Starred(const std::string& name);
 
 // Whether `name` is `folder` or in it; everything is in "".
 bool IsUnder(std::string_view name, std::string_view folder);

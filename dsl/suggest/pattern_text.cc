@@ -1,6 +1,7 @@
 #include "dsl/suggest/pattern_text.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "engine/base/text.h"
 
@@ -30,6 +31,20 @@ size_t CommonBegin(const std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+std::string Literally(const std::string& text) {
+  std::vector<std::string> components = Split(text, '.');
+  for (std::string& component : components) {
+    if (component == "*") continue;
+    std::string out;
+    for (const char c : component) {
+      const bool means_something = std::string_view("*?[]{},").find(c) != std::string_view::npos;
+      out += means_something ? std::string("[") + c + "]" : std::string(1, c);
+    }
+    component = std::move(out);
+  }
+  return Join(components, ".");
+}
 
 std::string Braces(const std::vector<std::string>& names) {
   if (names.size() == 1) return names.front();

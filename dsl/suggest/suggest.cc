@@ -60,6 +60,27 @@ std::string WhyNoSequence(const Draft& draft) {
   return "";
 }
 
+// A tensor of two modules must lie alike for both: where one of them stays whole, the other does too.
+void DropHalfTies(const ModuleTree& tree, Draft& draft) {
+  for (const std::vector<ParamRef>& tie : tree.ties()) {
+    std::vector<std::string> cut;
+    for (std::vector<Block>* blocks : {&draft.ends.first, &draft.ends.last}) {
+      for (const Block& block : *blocks) {
+        const std::string& name = block.decisions.front().names.front();
+        const auto is_it = [&](ParamRef param) { return tree.modules()[param.module].path == name; };
+        if (std::ranges::any_of(tie, is_it)) cut.push_back(name);
+      }
+    }
+    if (cut.empty() || cut.size() == tie.size()) continue;
+    for (std::vector<Block>* blocks : {&draft.ends.first, &draft.ends.last}) {
+      std::erase_if(*blocks, [&](const Block& block) {
+        return std::ranges::find(cut, block.decisions.front().names.front()) != cut.end();
+      });
+    }
+    draft.ends.rest.insert(draft.ends.rest.end(), cut.begin(), cut.end());
+  }
+}
+
 // Modules outside that need a rule, because the module that they stand in has parts that are cut. `own`: names of the
 // parameters that the model itself owns.
 void SplitRest(Draft& draft, const std::vector<std::string>& own) {
@@ -108,6 +129,7 @@ Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config) {
   std::vector<std::string> paths;
   for (const ReadStack& read : draft.stacks) paths.push_back(read.stack->path);
   draft.ends = ReadEnds(outline, draft.numbers, hidden, paths);
+  DropHalfTies(tree, draft);
   std::string why_not = WhyNoSequence(draft);
   draft.sequence = why_not.empty() && !draft.stacks.empty();
   draft.no_sequence = std::move(why_not);

@@ -130,7 +130,8 @@ class Writer {
     std::vector<std::string> folders;
     std::map<std::string, std::vector<std::string>> names;
     for (const std::string& name : decision.names) {
-      std::string folder(ParentOf(name));
+      // The layer itself stands beside nothing that is in it.
+      std::string folder(name.empty() ? "." : ParentOf(name));
       if (!names.contains(folder)) folders.push_back(folder);
       names[folder].push_back(name);
     }
@@ -144,16 +145,17 @@ class Writer {
   std::string PathOf(const Stack* stack, const std::set<int64_t>& layers, const std::vector<std::string>& names) const {
     const std::string folder(ParentOf(names.front()));
     std::vector<std::string> last;
-    for (const std::string& name : names) last.push_back(folder.empty() ? name : name.substr(folder.size() + 1));
-    const std::string inside = (folder.empty() ? "" : folder + ".") + Braces(last);
+    for (const std::string& name : names)
+      last.push_back(Literally(folder.empty() ? name : name.substr(folder.size() + 1)));
+    std::string inside = (folder.empty() ? "" : Literally(folder) + ".") + Braces(last);
     if (stack == nullptr) return inside;
     const bool all = std::ranges::all_of(stack->layers_of, [&](const auto& entry) {
-      const bool meant =
-          std::ranges::any_of(names, [&](const std::string& name) { return IsUnder(entry.first, name); });
+      const bool meant = std::ranges::any_of(
+          names, [&](const std::string& name) { return IsUnder(Starred(entry.first), Starred(name)); });
       return !meant || std::ranges::includes(layers, entry.second);
     });
-    return (stack->path.empty() ? "" : stack->path + ".") + (all ? "*" : Numbers(layers)) +
-           (inside.empty() ? "" : "." + inside);
+    return (stack->path.empty() ? "" : Literally(stack->path) + ".") +
+           (all && stack->only_layers ? "*" : Numbers(layers)) + (inside.empty() ? "" : "." + inside);
   }
 
   std::string Text(const Number& number) {
@@ -229,7 +231,8 @@ class Writer {
   void AddSections() {
     std::vector<std::string> wraps;
     for (const ReadStack& read : draft_.stacks) {
-      wraps.push_back(Quoted((read.stack->path.empty() ? "" : read.stack->path + ".") + "*"));
+      wraps.push_back(Quoted((read.stack->path.empty() ? "" : Literally(read.stack->path) + ".") +
+                             (read.stack->only_layers ? "*" : "[0-9]*")));
     }
     if (!wraps.empty()) {
       body_ += "  -- On a mesh with dp: the parameters of a layer are whole while it is used.\n";

@@ -126,11 +126,18 @@ function drawParam(param, large) {
     }
     const top = margin.top + behind;
     picture.append(svg("rect", { x: left, y: top, width, height, class: "whole" }));
-    if (param.dims) cells(param, dims, sheet).forEach((cell) => addCell(picture, cell, { left, top, width, height, large }));
+    if (param.dims) addCells(picture, cells(param, dims, sheet), { left, top, width, height, large });
     if (large && sheet.label) picture.append(svg("text", { x: left + width / 2, y: margin.top - 9, class: "size" }, sheet.label));
   });
   if (large) addSizes(picture, param, dims, { left: margin.left, top: margin.top + behind, width, height, deep, behind, sliced: sheets.length > 1 });
   return picture;
+}
+
+// A small drawing of many pieces is one colour with this rank's own: more could not be told apart.
+function addCells(picture, all, box) {
+  const few = box.large || all.length <= 16;
+  if (!few) picture.append(svg("rect", { x: box.left, y: box.top, width: box.width, height: box.height, class: "many" }));
+  for (const cell of all) if (few || cell.mine) addCell(picture, cell, box);
 }
 
 function addCell(picture, cell, box) {

@@ -55,6 +55,8 @@ TEST_CASE("names as one pattern") {
   CHECK(Braces({"input_layernorm", "norm"}) == "{input_layernorm,norm}");
   CHECK(Braces({"norm", "q_norm"}) == "{norm,q_norm}");
   CHECK(Braces({"q"}) == "q");
+  CHECK(Literally("mlp.experts.*.w{1}") == "mlp.experts.*.w[{]1[}]");
+  CHECK(Literally("a*b.c") == "a[*]b.c");
   CHECK(Numbers({0, 1, 2, 3}) == "{0..3}");
   CHECK(Numbers({0, 1}) == "{0,1}");
   CHECK(Numbers({0, 2, 3}) == "{0,2,3}");

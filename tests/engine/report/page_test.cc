@@ -49,6 +49,16 @@ CompiledPlan LargePlan() {
   return *std::move(resolution.compiled);
 }
 
+// 3,000 layers of which no two are alike: nothing folds.
+CompiledPlan UnlikePlan() {
+  constexpr int64_t kLayers = 3000;
+  auto tree = std::make_shared<ModuleTree>();
+  for (int64_t i = 0; i < kLayers; ++i) {
+    tree->Add("layers." + std::to_string(i), "Linear", {{"weight", {i + 1, 4}, DType::kF32, false}});
+  }
+  return *MatchAndCompile(std::make_shared<const Plan>(), tree, MeshShape()).compiled;
+}
+
 // A browser and the pages it shows; empty where there is no browser.
 class Pages {
  public:
@@ -372,6 +382,22 @@ TEST_CASE("61 layers of 256 experts stay a small page") {
   CHECK(browser.Evaluate("[...document.querySelectorAll('[role=treeitem] .label')].map((e) => e.textContent).join()")
             .AsString() == "model,layers,{0..60},mlp,experts,{0..255},gate_proj");
   KeepPicture(browser, "large");
+  CHECK(browser.errors().empty());
+}
+
+TEST_CASE("where nothing folds, the document holds some rows and the rest on demand") {
+  Pages pages;
+  if (!pages) return;
+  Browser& browser = pages.Open(UnlikePlan());
+  CHECK(browser.seconds_to_load() < 2);
+  browser.Evaluate("document.getElementById('expand').click()");
+  CHECK(RowCount(browser) == 400);
+  CHECK(browser.Evaluate("document.querySelectorAll('*').length").AsInt() < 8000);
+  browser.Evaluate("document.querySelector('.more').click()");
+  CHECK(RowCount(browser) == 800);
+  browser.Evaluate("document.getElementById('search').focus()");
+  browser.Type("layers.2999");
+  CHECK(RowCount(browser) == 2);
   CHECK(browser.errors().empty());
 }
 
