@@ -1,5 +1,5 @@
-# Writes OUT, a C++ source with the text of every page under ROOT/findings.
-file(GLOB files RELATIVE ${ROOT} ${ROOT}/findings/*.md)
+# Writes OUT, a C++ source with the text of every page under ROOT/engine/findings/pages.
+file(GLOB files RELATIVE ${ROOT} ${ROOT}/engine/findings/pages/*.md)
 list(SORT files)
 set(rows "")
 foreach(name IN LISTS files)

@@ -1,4 +1,4 @@
-// Page: what is to be known about one finding, written once. findings/MS0202.md is the page of MS0202; all of them are
+// Page: what is to be known about one finding, written once. pages/MS0202.md is the page of MS0202; all of them are
 // part of the library. From the same text come `explain-finding`, the help of SARIF's rules, the page of all findings,
 // and a test that runs the page's example and compares what is said about it with what the page says.
 //
@@ -49,7 +49,7 @@ struct FindingPage {
 FindingPage ReadPage(std::string_view markdown);
 
 struct EmbeddedPage {
-  std::string_view path;  // "findings/MS0202.md"
+  std::string_view path;  // "engine/findings/pages/MS0202.md"
   std::string_view text;
 };
 // As they stand in the repository, sorted by path.

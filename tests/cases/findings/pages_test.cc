@@ -1,4 +1,4 @@
-// Every finding has a page in findings/, and every page's example says what the page says it does. APPROVE=1 writes the
+// Every finding has a page in engine/findings/pages/, and every page's example says what the page says it does. APPROVE=1 writes the
 // messages anew.
 //
 // The blocks of a page, by the first word behind the language:
@@ -108,7 +108,7 @@ TEST_CASE("every finding has a page, and every page a finding") {
     for (const char* heading : {"", "Why", "Example", "Cure"}) CHECK(!page->Section(heading).empty());
   }
   for (const EmbeddedPage& page : EmbeddedPages()) {
-    CHECK(page.path == "findings/" + ReadPage(page.text).id + ".md");
+    CHECK(page.path == "engine/findings/pages/" + ReadPage(page.text).id + ".md");
   }
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("the example of every page says what the page says") {
   for (const FindingPage& page : AllPages()) {
     INFO(page.id << " " << page.name);
     // From the file, so that a page that is approved need not be built in first.
-    const std::string path = kRoot + "/findings/" + page.id + ".md";
+    const std::string path = kRoot + "/engine/findings/pages/" + page.id + ".md";
     const std::vector<PageBlock> blocks = ReadPage(test::ReadWholeFile(path)).Blocks();
     const PageBlock* wrong = BlockOf(blocks, "wrong");
     if (wrong == nullptr) {

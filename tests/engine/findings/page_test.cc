@@ -1,4 +1,4 @@
-// How a page is read and shown. That the pages of findings/ are right is tests/cases/findings.
+// How a page is read and shown. That the pages of engine/findings are right is tests/cases/findings.
 #include <catch2/catch.hpp>
 
 #include "engine/findings/page.h"
