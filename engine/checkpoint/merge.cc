@@ -181,8 +181,7 @@ class Merger {
       if (!is(file.name, 0, rebuilt.text.size(), file.bytes, file.header_hash)) return false;
       for (const HeaderTensor& tensor : rebuilt.header.tensors) {
         const uint64_t begin = rebuilt.header.data_begin + tensor.begin;
-        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, Find(tensor.name)->hash))
-          return false;
+        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, Find(tensor.name)->hash)) return false;
       }
     }
     std::error_code ignored;

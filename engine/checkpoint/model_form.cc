@@ -138,7 +138,7 @@ class Fitter {
   const ModelForm& form_;
   const Manifest& manifest_;
   std::map<std::string, const ShardedTensor*> by_name_;
-  std::map<std::string, std::vector<HeaderTensor>> tensors_;           // by file, in the order of their bytes
+  std::map<std::string, std::vector<HeaderTensor>> tensors_;            // by file, in the order of their bytes
   std::map<std::string, std::map<std::string, std::string>> metadata_;  // by file
   std::set<std::string> known_;
   std::vector<std::string> added_;

@@ -19,9 +19,8 @@ JsonValue OptimizerToJson(const OptimizerRecord& optimizer) {
   }
   JsonValue::Array memories;
   for (const MemoryRecord& memory : optimizer.memories) {
-    memories.push_back(JsonValue::Object{{"values", memory.values},
-                                         {"tensors", ToArray(memory.tensors)},
-                                         {"parameters", ToArray(memory.parameters)}});
+    memories.push_back(JsonValue::Object{
+        {"values", memory.values}, {"tensors", ToArray(memory.tensors)}, {"parameters", ToArray(memory.parameters)}});
   }
   return JsonValue::Object{{"kind", optimizer.kind}, {"groups", std::move(groups)}, {"memories", std::move(memories)}};
 }
@@ -98,11 +97,10 @@ class Reader {
 JsonValue TrainingRecord::ToJson() const {
   JsonValue::Object texts;
   for (const auto& [name, text] : host) texts.emplace(name, text);
-  JsonValue::Object record{
-      {"step", step},
-      {"host", std::move(texts)},
-      {"random", JsonValue::Object{{"bytes", random_bytes}, {"hash", HashToText(random_hash)}}},
-      {"optimizer", optimizer ? OptimizerToJson(*optimizer) : JsonValue()}};
+  JsonValue::Object record{{"step", step},
+                           {"host", std::move(texts)},
+                           {"random", JsonValue::Object{{"bytes", random_bytes}, {"hash", HashToText(random_hash)}}},
+                           {"optimizer", optimizer ? OptimizerToJson(*optimizer) : JsonValue()}};
   return JsonValue::Object{{kKey, std::move(record)}};
 }
 

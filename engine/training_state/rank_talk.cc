@@ -123,7 +123,8 @@ void RankTalk::Say(const std::string& key, const std::string& text) {
 }
 
 std::string RankTalk::Hear(const std::string& key, Clock::time_point until) {
-  for (std::chrono::microseconds pause = kFirstPause; !store_->check({key}); pause = std::min(2 * pause, kLongestPause)) {
+  for (std::chrono::microseconds pause = kFirstPause; !store_->check({key});
+       pause = std::min(2 * pause, kLongestPause)) {
     if (Clock::now() > until) throw TimeOut(key);
     std::this_thread::sleep_for(pause);
   }
@@ -157,9 +158,13 @@ void RankTalk::LeaveLast() {
     return;
   }
   while (store_->add(Key("left"), 0) < world_ - 1 && Clock::now() < until) std::this_thread::sleep_for(kFirstPause);
-  for (int64_t rank = 1; rank < world_; ++rank) store_->deleteKey(Key(std::to_string(rank)));
-  store_->deleteKey(Key("answer"));
-  store_->deleteKey(Key("left"));
+  try {
+    for (int64_t rank = 1; rank < world_; ++rank) store_->deleteKey(Key(std::to_string(rank)));
+    store_->deleteKey(Key("answer"));
+    store_->deleteKey(Key("left"));
+  } catch (const std::exception&) {
+    // A store that cannot forget keeps a few kilobytes a save.
+  }
 }
 
 JsonValue RankTalk::Ask(const std::string& what, const JsonValue& mine, const Answer& answer) {

@@ -122,9 +122,10 @@ Diagnostics CheckBetweenSteps(const AppliedPlan& model) {
   for (const LiveParameter& parameter : model.parameters()) {
     const std::vector<int64_t> local = LocalShapeHere(model, parameter);
     if (parameter.tensor.sizes() == at::IntArrayRef(local) && !parameter.tensor.is_meta()) continue;
-    errors.push_back(NotSaved(parameter.path, "'" + parameter.path + "' is not this rank's piece now",
-                              ShapeToString(parameter.tensor.sizes().vec()) + (parameter.tensor.is_meta() ? " on meta" : ""),
-                              ShapeToString(local) + ", as it is between two steps"));
+    errors.push_back(
+        NotSaved(parameter.path, "'" + parameter.path + "' is not this rank's piece now",
+                 ShapeToString(parameter.tensor.sizes().vec()) + (parameter.tensor.is_meta() ? " on meta" : ""),
+                 ShapeToString(local) + ", as it is between two steps"));
   }
   return errors;
 }
@@ -195,10 +196,10 @@ JsonValue SavedState::KindOf(const LiveParameter& parameter, const ParameterMemo
     const std::optional<DType> dtype = DTypeOf(tensor.scalar_type());
     const bool piece = tensor.sizes() == parameter.tensor.sizes();
     if (!dtype || (!piece && (tensor.dim() != 0 || !IsFinite(NumberIn(tensor))))) {
-      errors.push_back(NotSaved(parameter.path, "'" + name + "' of the optimizer cannot be saved",
-                                std::string(c10::toString(tensor.scalar_type())) + " " +
-                                    ShapeToString(tensor.sizes().vec()),
-                                ShapeToString(parameter.tensor.sizes().vec()) + ", as the parameter, or one finite number"));
+      errors.push_back(
+          NotSaved(parameter.path, "'" + name + "' of the optimizer cannot be saved",
+                   std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes().vec()),
+                   ShapeToString(parameter.tensor.sizes().vec()) + ", as the parameter, or one finite number"));
       continue;
     }
     tensors[name] = JsonValue::Array{SafetensorsName(*dtype), piece ? kPiece : kNumber};
@@ -212,7 +213,8 @@ JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonVal
   Diagnostics errors;
   for (size_t rank = 1; rank < told.size(); ++rank) {
     if (told[rank].is_null() != told[0].is_null()) {
-      errors.push_back(Disagree("whether there is an optimizer", "", rank, !told[0].is_null(), !told[rank].is_null(), 0));
+      errors.push_back(
+          Disagree("whether there is an optimizer", "", rank, !told[0].is_null(), !told[rank].is_null(), 0));
       continue;
     }
     if (told[0].is_null()) continue;
@@ -242,16 +244,15 @@ JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonVal
         first = rank;
         if (kinds[rank].contains(p)) settled[p] = kinds[rank].at(p);
       } else if (!(at(rank) == at(*first))) {
-        errors.push_back(Disagree("what the optimizer remembers", model.parameters()[p].path, rank, at(*first),
-                                  at(rank), *first));
+        errors.push_back(
+            Disagree("what the optimizer remembers", model.parameters()[p].path, rank, at(*first), at(rank), *first));
         break;
       }
     }
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
-  return JsonValue::Object{{"kind", *told[0].Find("kind")},
-                           {"groups", *told[0].Find("groups")},
-                           {"memories", MemoriesToJson(settled)}};
+  return JsonValue::Object{
+      {"kind", *told[0].Find("kind")}, {"groups", *told[0].Find("groups")}, {"memories", MemoriesToJson(settled)}};
 }
 
 SavedState::Tensors SavedState::TensorsOf(const JsonValue& settled) const {

@@ -122,16 +122,16 @@ void StepReader::PlanParameters(Diagnostics& found) {
   }
   for (const ShardedTensor& tensor : manifest().tensors) {
     if (used.contains(tensor.name)) continue;
-    found.push_back(Say(Finding::kMissingTensor, "the model has no tensor '" + tensor.name + "'", folder(),
-                        Severity::kWarning));
+    found.push_back(
+        Say(Finding::kMissingTensor, "the model has no tensor '" + tensor.name + "'", folder(), Severity::kWarning));
   }
 }
 
 void StepReader::PlanOptimizer(Diagnostics& found) {
   if (!record_.optimizer) {
     if (adapter_) {
-      found.push_back(Say(Finding::kMissingTensor, "the checkpoint was saved without an optimizer", folder(),
-                          Severity::kError));
+      found.push_back(
+          Say(Finding::kMissingTensor, "the checkpoint was saved without an optimizer", folder(), Severity::kError));
     }
     return;
   }

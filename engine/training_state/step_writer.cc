@@ -131,8 +131,8 @@ Diagnostics CompleteStep(Storage& storage, const RunFolder& run, StepJob& job) {
 
   std::vector<std::string> files = {kManifestFile, kRandomFile};
   for (const RankFile& file : manifest.rank_files) files.push_back(file.name);
-  if (Failure failed = WriteForm(storage, job.aside->folder(), FitForm(*job.form, job.form_tensors, manifest),
-                                 manifest, files)) {
+  if (Failure failed =
+          WriteForm(storage, job.aside->folder(), FitForm(*job.form, job.form_tensors, manifest), manifest, files)) {
     return {*failed};
   }
   const std::string random = RandomFile(generators);

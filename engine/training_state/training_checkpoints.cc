@@ -10,6 +10,7 @@
 
 #include "engine/base/check.h"
 #include "engine/checkpoint/model_form.h"
+#include "engine/checkpoint/paths.h"
 #include "engine/training_state/rank_talk.h"
 #include "engine/training_state/saved_state.h"
 #include "engine/training_state/step_reader.h"
@@ -96,9 +97,8 @@ struct TrainingCheckpoints::Impl {
       return found;
     });
     const JsonValue told = JsonValue::Object{{"step", step}, {"memory", saved ? saved->told() : JsonValue()}};
-    const JsonValue settled =
-        talk.Agree("begin to save " + StepFolderName(step), errors, told,
-                   [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
+    const JsonValue settled = talk.Agree("begin to save " + StepFolderName(step), errors, told,
+                                         [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
     begin_errors = Guarded([&] {
       LayOutJob(state, *saved, settled, copy, *job);
       return Diagnostics();
@@ -178,12 +178,12 @@ struct TrainingCheckpoints::Impl {
   Diagnostics Complete(StepJob& job, Diagnostics errors) {
     if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
     try {
-      return DiagnosticsFromJson(talk.Agree("save " + StepFolderName(job.step), errors, nullptr,
-                                            [&](const std::vector<JsonValue>&) {
-                                              const Diagnostics found = CompleteStep(storage(), run, job);
-                                              if (HasErrors(found)) throw PlanError(ByFirst(found));
-                                              return DiagnosticsToJson(found);
-                                            }));
+      return DiagnosticsFromJson(
+          talk.Agree("save " + StepFolderName(job.step), errors, nullptr, [&](const std::vector<JsonValue>&) {
+            const Diagnostics found = CompleteStep(storage(), run, job);
+            if (HasErrors(found)) throw PlanError(ByFirst(found));
+            return DiagnosticsToJson(found);
+          }));
     } catch (const PlanError& error) {
       // Where a rank is lost, another one may still be writing: the next run removes it.
       if (error.diagnostics().front().finding != Finding::kRankLost) AbandonStep(storage(), job);
@@ -263,12 +263,14 @@ TrainingCheckpoints TrainingCheckpoints::Open(const std::string& folder, const D
   auto impl = std::make_unique<Impl>(folder, mesh, options);
   Diagnostics found;
   if (impl->talk.first() && !options.model_folder.empty()) {
-    if (std::optional<ModelForm> form = FormOfModel(options.model_folder).Collect(found)) {
-      impl->form = std::make_shared<const ModelForm>(std::move(*form));
-    }
+    // Steps within the model folder would be files of the model.
+    if (Failure nested = RefuseNested(options.model_folder, folder)) found.push_back(std::move(*nested));
+    std::optional<ModelForm> form = FormOfModel(options.model_folder).Collect(found);
+    if (form) impl->form = std::make_shared<const ModelForm>(std::move(*form));
   }
   impl->talk.Agree("open '" + folder + "'", Only(found, true), nullptr,
                    [](const std::vector<JsonValue>&) { return JsonValue(); });
+  impl->warnings = Only(found, false);
   return TrainingCheckpoints(std::move(impl));
 }
 

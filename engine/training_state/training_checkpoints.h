@@ -48,11 +48,11 @@ namespace moonshard {
 
 // What is saved, and where it is loaded to. Everything pointed to outlives the call (a background save has copied it).
 struct TrainingState {
-  AppliedPlan* model = nullptr;                   // required
-  torch::optim::Optimizer* optimizer = nullptr;   // one that AdapterOf knows; nullptr: none, or `adapter`
-  OptimizerAdapter* adapter = nullptr;            // for an optimizer of the host's own
-  std::map<std::string, std::string> host = {};   // small texts in UTF-8 by name: scheduler, data position, config.
-                                                  // Those of rank 0 are saved; loading replaces all, on every rank
+  AppliedPlan* model = nullptr;                  // required
+  torch::optim::Optimizer* optimizer = nullptr;  // one that AdapterOf knows; nullptr: none, or `adapter`
+  OptimizerAdapter* adapter = nullptr;           // for an optimizer of the host's own
+  std::map<std::string, std::string> host = {};  // small texts in UTF-8 by name: scheduler, data position, config.
+                                                 // Those of rank 0 are saved; loading replaces all, on every rank
   std::map<std::string, at::Generator> generators = {};  // by name; empty: "cpu", LibTorch's own, and on a GPU "cuda"
 };
 

@@ -76,8 +76,8 @@ void WriteStep(const std::string& place, int64_t step, Storage& storage) {
   record.host["data"] = "page 3";
   record.random_bytes = 4;
   record.random_hash = HashOf("dice");
-  record.optimizer = OptimizerRecord{
-      "adamw", {{{{"lr", 0.1}}, {"cut"}}}, {{{{"step", step}}, {"exp_avg"}, {"cut", "whole"}}}};
+  record.optimizer =
+      OptimizerRecord{"adamw", {{{{"lr", 0.1}}, {"cut"}}}, {{{{"step", step}}, {"exp_avg"}, {"cut", "whole"}}}};
   manifest.extra = record.ToJson();
   REQUIRE_FALSE(ReplaceFile(storage, aside.PathOf(kManifestFile), manifest.ToText()));
   REQUIRE_FALSE(aside.Commit(files));
@@ -91,7 +91,8 @@ TEST_CASE("names of steps") {
   for (int64_t step : {int64_t{0}, int64_t{7}, int64_t{1234567890}}) {
     CHECK(StepOfFolderName(StepFolderName(step)) == step);
   }
-  for (const char* name : {"", "step_", "step_7", "step_-0000007", "step_000000x7", "step_00000007.partial", "latest"}) {
+  for (const char* name :
+       {"", "step_", "step_7", "step_-0000007", "step_000000x7", "step_00000007.partial", "latest"}) {
     CHECK_FALSE(StepOfFolderName(name));
   }
 }
@@ -198,7 +199,8 @@ TEST_CASE("pruning that is stopped at any call leaves whole steps and nothing th
     FaultyStorage faulty(FaultyStorage::Fault::kCrash, at);
     bool stopped = false;
     try {
-      CHECK(run.Prune(faulty, 3, 1).empty());
+      const Diagnostics warnings = run.Prune(faulty, 3, 1);
+      CHECK(warnings.empty());
     } catch (const Crash&) {
       stopped = true;
     }

@@ -83,7 +83,8 @@ Plan MakePlan() {
 // What a rank says of a generation: one line each, whole whatever kills it.
 class Trace {
  public:
-  explicit Trace(const std::string& path) : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {}
+  explicit Trace(const std::string& path)
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {}
   void Say(const std::string& line) const {
     const std::string text = line + "\n";
     if (::write(file_, text.data(), text.size()) < 0) std::perror("trace");
@@ -141,7 +142,8 @@ void RunRank(const std::string& mesh_text, const std::string& run, const std::st
   }
   while (step < until) {
     const at::Tensor x =
-        torch::sin(torch::arange(4 * kWidth, torch::kFloat) * static_cast<double>(step + 1 + data_rank)).view({4, kWidth});
+        torch::sin(torch::arange(4 * kWidth, torch::kFloat) * static_cast<double>(step + 1 + data_rank))
+            .view({4, kWidth});
     optimizer.zero_grad();
     (model.forward(x) - x).square().mean().backward();
     optimizer.step();
@@ -163,7 +165,9 @@ void RunRank(const std::string& mesh_text, const std::string& run, const std::st
 class Supervisor {
  public:
   Supervisor(int64_t kills, std::string mesh, unsigned seed)
-      : kills_(kills), mesh_(std::move(mesh)), random_(seed),
+      : kills_(kills),
+        mesh_(std::move(mesh)),
+        random_(seed),
         world_(MeshShape::Parse(mesh_).ValueOrThrow().world_size()) {}
 
   int Run() {

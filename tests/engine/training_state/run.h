@@ -90,7 +90,8 @@ struct Trainer {
     const at::Tensor logits = model.forward(ids);
     const at::Tensor kept = at::rand(logits.sizes(), generator, at::TensorOptions().dtype(at::kDouble)) > 0.3;
     optimizer->zero_grad();
-    (torch::log_softmax(logits, -1) * kept * torch::cos(torch::arange(logits.numel(), torch::kFloat64) + r).view_as(logits))
+    (torch::log_softmax(logits, -1) * kept *
+     torch::cos(torch::arange(logits.numel(), torch::kFloat64) + r).view_as(logits))
         .sum()
         .backward();
     optimizer->step();
