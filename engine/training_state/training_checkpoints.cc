@@ -10,6 +10,7 @@
 
 #include "engine/base/check.h"
 #include "engine/checkpoint/model_form.h"
+#include "engine/checkpoint/paths.h"
 #include "engine/training_state/rank_talk.h"
 #include "engine/training_state/saved_state.h"
 #include "engine/training_state/step_reader.h"
@@ -262,12 +263,14 @@ TrainingCheckpoints TrainingCheckpoints::Open(const std::string& folder, const D
   auto impl = std::make_unique<Impl>(folder, mesh, options);
   Diagnostics found;
   if (impl->talk.first() && !options.model_folder.empty()) {
-    if (std::optional<ModelForm> form = FormOfModel(options.model_folder).Collect(found)) {
-      impl->form = std::make_shared<const ModelForm>(std::move(*form));
-    }
+    // Steps within the model folder would be files of the model.
+    if (Failure nested = RefuseNested(options.model_folder, folder)) found.push_back(std::move(*nested));
+    std::optional<ModelForm> form = FormOfModel(options.model_folder).Collect(found);
+    if (form) impl->form = std::make_shared<const ModelForm>(std::move(*form));
   }
   impl->talk.Agree("open '" + folder + "'", Only(found, true), nullptr,
                    [](const std::vector<JsonValue>&) { return JsonValue(); });
+  impl->warnings = Only(found, false);
   return TrainingCheckpoints(std::move(impl));
 }
 

@@ -77,6 +77,35 @@ TEST_CASE("a resumed run is the run that was not stopped, to the bit") {
   }
 }
 
+TEST_CASE("a model that keeps what it gathered for a backward is saved after a step and after an evaluation") {
+  const ScratchFolder scratch;
+  for (const DataParallel::Reshard reshard : {DataParallel::Reshard::kNever, DataParallel::Reshard::kAlways}) {
+    RunRanks("dp=2", [&](DeviceMesh& mesh) {
+      Plan plan = PlanOf({"dp=2"});
+      plan.data_parallel->reshard = reshard;
+      auto model = Parallelize(MakeNet({}), plan, mesh);
+      torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
+      TrainingState state{.model = &model.applied(), .optimizer = &optimizer};
+      TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh);
+      const at::Tensor ids = torch::arange(10).view({2, 5});
+      const auto evaluate = [&] {
+        const torch::NoGradGuard no_grad;
+        return model.forward(ids);
+      };
+      evaluate();
+      checkpoints.Save(state, 1);
+      model.forward(ids).sum().backward();
+      optimizer.step();
+      const at::Tensor want = evaluate();
+      checkpoints.Save(state, 2);
+      optimizer.step();
+      Expect(!at::equal(evaluate(), want), "another answer after another step");
+      checkpoints.Load(state, 2);
+      ExpectEqual(evaluate(), want, "the answer of the step that was loaded");
+    });
+  }
+}
+
 // Every element of what a rank holds its own number, by the element's place in the whole.
 void Number(Trainer& trainer) {
   const torch::NoGradGuard no_grad;
@@ -106,34 +135,36 @@ TEST_CASE("a checkpoint loads onto any other mesh, every element in its place") 
   const RunSetup meshes[] = {{"tp=1"},      {"tp=2"},
                              {"tp=4"},      {"dp=2"},
                              {"dp=3"},      {"dp_replicate=2,dp_shard=2"},
-                             {"dp=2,tp=2"}, {"dp_replicate=2", false}};
+                             {"dp=3,tp=2"}, {"dp_replicate=2", false}};
+  const ScratchFolder scratch;
   for (const RunSetup& from : meshes) {
-    const ScratchFolder scratch;
     RunRanks(from.mesh, [&](DeviceMesh& mesh) {
       Trainer trainer(from, mesh);
       Number(trainer);
-      TrainingCheckpoints::Open(scratch / "run", mesh).Save(trainer.state, 7);
+      TrainingCheckpoints::Open(scratch / from.mesh, mesh).Save(trainer.state, 7);
     });
-    for (const RunSetup& to : meshes) {
-      for (bool check_all : {true, false}) {
-        DYNAMIC_SECTION(from.mesh << " to " << to.mesh << (check_all ? "" : ", unchecked")) {
-          RunRanks(to.mesh, [&](DeviceMesh& mesh) {
-            Trainer wanted(to, mesh);
-            Number(wanted);
+  }
+  for (const RunSetup& to : meshes) {
+    DYNAMIC_SECTION("onto " << to.mesh) {
+      RunRanks(to.mesh, [&](DeviceMesh& mesh) {
+        Trainer wanted(to, mesh);
+        Number(wanted);
+        std::map<std::string, at::Tensor> want = wanted.Everything();
+        want.erase("generator");
+        for (const RunSetup& from : meshes) {
+          for (bool check_all : {true, false}) {
             Trainer trainer(to, mesh);
             TrainingCheckpointOptions options;
             options.check_all = check_all;
-            TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+            TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / from.mesh, mesh, options);
             const LoadedStep loaded = checkpoints.Load(trainer.state);
-            Expect(loaded.findings.empty(), ToText(loaded.findings));
-            std::map<std::string, at::Tensor> want = wanted.Everything();
+            Expect(loaded.findings.empty(), "from " + from.mesh + ": " + ToText(loaded.findings));
             std::map<std::string, at::Tensor> got = trainer.Everything();
-            want.erase("generator");
             got.erase("generator");
             ExpectSame(got, want);
-          });
+          }
         }
-      }
+      });
     }
   }
 }
