@@ -35,10 +35,10 @@ std::string Axes() {
 // "---@param dim integer" and so on, then the function without a body.
 std::string FunctionDefinition(const std::string& name, const std::string& type) {
   const std::vector<std::string> forms = Split(type, '\n');
-  const Signature signature = ParseType(forms.front());
+  const WordSignature signature = ParseType(forms.front());
   std::string out;
   std::vector<std::string> parameters;
-  for (const Parameter& parameter : signature.parameters) {
+  for (const WordParameter& parameter : signature.parameters) {
     out += "---@param " + parameter.name + (parameter.optional ? "? " : " ") + parameter.type + "\n";
     parameters.push_back(parameter.name);
   }
@@ -64,9 +64,9 @@ std::string KeyClasses() {
 }
 
 // The keys of the tables that a function takes, as rows of Markdown.
-std::string KeyRows(const Signature& signature) {
+std::string KeyRows(const WordSignature& signature) {
   std::string out;
-  for (const Parameter& parameter : signature.parameters) {
+  for (const WordParameter& parameter : signature.parameters) {
     for (const KeyInfo& key : AllKeys()) {
       if (parameter.type != key.table) continue;
       if (out.empty()) out = "\n| key | type | meaning |\n|---|---|---|\n";
@@ -153,7 +153,7 @@ std::string ReferencePage() {
     const NameInfo& info = NameOf(word);
     std::string doc = info.doc;
     out += "\n### `" + std::string(word.name) + "`\n\n`" + info.signature + "`\n\n" + doc + ".\n";
-    const Signature signature = ParseType(Split(word.type, '\n').front());
+    const WordSignature signature = ParseType(Split(word.type, '\n').front());
     out += KeyRows(signature);
     if (std::string_view(word.example).empty()) continue;
     out += "\n```lua\n" + std::string(word.example) + "\n```\n";

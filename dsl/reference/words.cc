@@ -208,8 +208,8 @@ class TypeReader {
  public:
   explicit TypeReader(const std::string& text) : text_(text) {}
 
-  Signature Read() {
-    Signature out;
+  WordSignature Read() {
+    WordSignature out;
     if (!text_.starts_with("fun(")) {
       out.result = text_;
       return out;
@@ -217,7 +217,7 @@ class TypeReader {
     out.is_function = true;
     at_ = 4;
     while (text_[at_] != ')') {
-      Parameter parameter;
+      WordParameter parameter;
       const size_t colon = text_.find(':', at_);
       Check(colon != std::string::npos, "a parameter without a type: " + text_);
       parameter.name = text_.substr(at_, colon - at_);
@@ -262,6 +262,6 @@ std::span<const WordInfo> AllWords() { return kWords; }
 std::span<const KeyInfo> AllKeys() { return kKeys; }
 std::span<const TypeInfo> AllTypes() { return kTypes; }
 
-Signature ParseType(const std::string& type) { return TypeReader(type).Read(); }
+WordSignature ParseType(const std::string& type) { return TypeReader(type).Read(); }
 
 }  // namespace moonshard

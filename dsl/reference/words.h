@@ -40,17 +40,17 @@ struct TypeInfo {
 };
 std::span<const TypeInfo> AllTypes();
 
-struct Parameter {
+struct WordParameter {
   std::string name;  // "...": any number more
   std::string type;
   bool optional = false;
 };
-struct Signature {
+struct WordSignature {
   bool is_function = false;
-  std::vector<Parameter> parameters;
+  std::vector<WordParameter> parameters;
   std::string result;  // of a function, "" for none; else the type itself
 };
 // Reads one line of WordInfo::type. InternalError where it is another form.
-Signature ParseType(const std::string& type);
+WordSignature ParseType(const std::string& type);
 
 }  // namespace moonshard

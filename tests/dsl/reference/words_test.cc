@@ -84,7 +84,7 @@ TEST_CASE("every word that takes a table of keys has its keys in the reference")
   std::set<std::string> used = {"route_keys"};  // within style's
   for (const WordInfo& word : AllWords()) {
     for (const std::string& form : Split(word.type, '\n')) {
-      for (const Parameter& parameter : ParseType(form).parameters) {
+      for (const WordParameter& parameter : ParseType(form).parameters) {
         if (parameter.type.ends_with("_keys")) used.insert(parameter.type);
       }
     }
@@ -118,7 +118,7 @@ TEST_CASE("a key takes a value of its type and no other") {
 }
 
 TEST_CASE("types are read part by part") {
-  const Signature call =
+  const WordSignature call =
       ParseType("fun(a: table<string, integer>, b?: fun(x: any, y: any): boolean, ...: any): any, any");
   REQUIRE(call.parameters.size() == 3);
   CHECK(call.parameters[0].type == "table<string, integer>");
