@@ -24,8 +24,6 @@ Plan FsdpPlan(bool shards = true) {
   return plan;
 }
 
-at::Tensor Ids() { return torch::arange(10).view({2, 5}); }
-
 TEST_CASE("a replica that drifted is named with its rank, and broadcast mends it") {
   for (const char* mesh_text : {"dp=2", "dp_replicate=2,dp_shard=2", "tp=2", "dp_replicate=3"}) {
     DYNAMIC_SECTION(mesh_text) {

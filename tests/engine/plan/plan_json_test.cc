@@ -43,7 +43,13 @@ Plan FullPlan() {
   DataParallel section;
   section.shards = false;
   section.wrap = {{"a.*", PatternSyntax::kRegex, Place(8)}};
-  section.reshard = DataParallel::Reshard::kNever;
+  section.reshard = DataParallel::Reshard::kSome;
+  section.reshard_ranks = 4;
+  section.prefetch_forward = 2;
+  section.prefetch_backward = 3;
+  section.accumulate_pieces = true;
+  section.offload = true;
+  section.ignored = {{"c", PatternSyntax::kGlob, Place(13)}};
   section.mean = false;
   section.source = Place(9);
   Plan plan;
@@ -55,7 +61,14 @@ Plan FullPlan() {
   plan.fallback = inner;
   plan.fallback_source = Place(10);
   plan.data_parallel = section;
-  plan.recompute = Recomputed{{{"b", PatternSyntax::kGlob, Place(11)}}, Place(12)};
+  plan.recompute = {{.modules = {{"b", PatternSyntax::kGlob, Place(11)}},
+                     .keeps_attention = true,
+                     .keeps_matmuls = Recomputed::Matmuls::kEverySecond,
+                     .keep_modules = {{"d", PatternSyntax::kNumbered, Place(14)}},
+                     .source = Place(12)},
+                    {}};
+  plan.precision = {"bfloat16", "float32", "float64", false, Place(15)};
+  plan.kept_dtypes = {{{"e", PatternSyntax::kGlob, Place(16)}, "float16"}};
   return plan;
 }
 
