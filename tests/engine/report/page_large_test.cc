@@ -1,6 +1,8 @@
 // Reports on models of many modules: the page stays small where things are alike, and quick where they are not.
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include "dsl/eval/load_plan.h"
 #include "dsl/resolve/resolve.h"
@@ -41,13 +43,23 @@ CompiledPlan UnlikePlan() {
   return *MatchAndCompile(std::make_shared<const Plan>(), tree, MeshShape()).compiled;
 }
 
+// Two seconds from the file to the first picture; a machine that others keep busy does not tell, and that is said.
+void CheckQuick(const Browser& browser) {
+  double load = 0;
+  if (getloadavg(&load, 1) == 1 && load > 2.0 * std::thread::hardware_concurrency()) {
+    WARN("open after " << browser.seconds_to_load() << " s, not judged: the load is " << load);
+    return;
+  }
+  CHECK(browser.seconds_to_load() < 2);
+}
+
 TEST_CASE("61 layers of 256 experts stay a small page") {
   Pages pages;
   if (!pages) return;
   Browser& browser = pages.Open(LargePlan());
   WARN(pages.bytes() / 1024 << " KiB, open after " << browser.seconds_to_load() << " s");
   CHECK(pages.bytes() < 200 * 1024);
-  CHECK(browser.seconds_to_load() < 2);
+  CheckQuick(browser);
   CHECK(browser.Evaluate("document.querySelectorAll('*').length").AsInt() < 3000);
   browser.Evaluate("document.getElementById('expand').click()");
   CHECK(browser.Evaluate("document.querySelectorAll('*').length").AsInt() < 10000);
@@ -65,7 +77,7 @@ TEST_CASE("where nothing folds, the document holds some rows and the rest on dem
   Pages pages;
   if (!pages) return;
   Browser& browser = pages.Open(UnlikePlan());
-  CHECK(browser.seconds_to_load() < 2);
+  CheckQuick(browser);
   browser.Evaluate("document.getElementById('expand').click()");
   CHECK(RowCount(browser) == 400);
   CHECK(browser.Evaluate("document.querySelectorAll('*').length").AsInt() < 8000);
