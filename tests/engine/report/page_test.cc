@@ -1,19 +1,10 @@
 // The report as a reader meets it, in a headless Chromium: what is where, in which colours, what a key does. Skipped, and
 // said so, where there is no Chromium. MOONSHARD_PICTURES=FOLDER keeps pictures of the pages.
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <fstream>
-#include <iostream>
-#include <memory>
 #include <set>
 
-#include "dsl/eval/load_plan.h"
 #include "dsl/resolve/resolve.h"
-#include "engine/report/report.h"
-#include "engine/safetensors/tree.h"
-#include "tests/bench/large_tree.h"
-#include "tests/support/browser.h"
-#include "tests/support/process.h"
+#include "tests/engine/report/pages.h"
 
 namespace moonshard::test {
 namespace {
@@ -26,64 +17,6 @@ CompiledPlan SmallPlan() {
   options.model = kSource + "/tests/parity/llama_vocab331";
   options.mesh = "tp=4,dp=2,cp=2";
   return ResolveFromHeaders(options).ValueOrThrow();
-}
-
-// 61 layers of 256 experts.
-CompiledPlan LargePlan() {
-  const std::shared_ptr<const ModuleTree> tree = bench::MakeLargeTree();
-  PlanInputs inputs;
-  inputs.mesh = MeshShape::Parse("tp=8").ValueOrThrow();
-  inputs.model = tree.get();
-  const std::string text =
-      "return plan { api = 1,\n"
-      "  at(\"model.layers.*.mlp.experts.*.{gate,up}_proj\", colwise { input = shared }),\n"
-      "  at(\"model.layers.*.mlp.experts.*.down_proj\", rowwise { output = partial }),\n"
-      "  at(\"model.layers.*.mlp\", style { name = \"block\", inputs = { { replicate, shared } }, outputs = { { "
-      "partial, replicate } } }),\n"
-      "  at(\"model.layers.*.mlp.gate\", replicated()),\n"
-      "  default(replicated()) }\n";
-  Plan plan = EvaluatePlan(text, "large.lua", inputs).ValueOrThrow();
-  Resolution resolution = MatchAndCompile(std::make_shared<const Plan>(std::move(plan)), tree, inputs.mesh);
-  INFO(ToText(resolution.diagnostics));
-  REQUIRE(resolution.compiled);
-  return *std::move(resolution.compiled);
-}
-
-// 3,000 layers of which no two are alike: nothing folds.
-CompiledPlan UnlikePlan() {
-  constexpr int64_t kLayers = 3000;
-  auto tree = std::make_shared<ModuleTree>();
-  for (int64_t i = 0; i < kLayers; ++i) {
-    tree->Add("layers." + std::to_string(i), "Linear", {{"weight", {i + 1, 4}, DType::kF32, false}});
-  }
-  return *MatchAndCompile(std::make_shared<const Plan>(), tree, MeshShape()).compiled;
-}
-
-// A browser and the pages it shows; empty where there is no browser.
-class Pages {
- public:
-  Pages() {
-    const std::optional<std::string> program = Browser::Find();
-    if (program) browser_ = std::make_unique<Browser>(*program, scratch_.path());
-    if (!program) std::cout << "SKIPPED: no Chromium in the PATH\n";
-  }
-  explicit operator bool() const { return browser_ != nullptr; }
-  Browser& Open(const CompiledPlan& plan, const View& view = {}) {
-    page_ = ReportHtml(plan, {"a <model> & \"quotes\"", 0, std::nullopt});
-    browser_->Open(scratch_.Write("page.html", page_), view);
-    return *browser_;
-  }
-  size_t bytes() const { return page_.size(); }
-
- private:
-  ScratchFolder scratch_;
-  std::unique_ptr<Browser> browser_;
-  std::string page_;
-};
-
-void KeepPicture(Browser& browser, const std::string& name) {
-  const char* folder = std::getenv("MOONSHARD_PICTURES");
-  if (folder != nullptr) browser.SavePicture(std::string(folder) + "/" + name + ".png");
 }
 
 // The lowest contrast of any text that can be seen against what is behind it, and that text.
@@ -132,16 +65,6 @@ void CheckContrast(Browser& browser) {
   INFO(WriteJson(worst, 0));
   CHECK(worst.Find("ratio")->AsDouble() >= 4.5);
   CHECK(worst.Find("ratio")->AsDouble() < 99);
-}
-
-std::string Focused(Browser& browser) {
-  return browser.Evaluate("(document.activeElement.querySelector('.label') || document.activeElement).textContent")
-      .AsString();
-}
-
-int64_t RowCount(Browser& browser) {
-  return browser.Evaluate("[...document.querySelectorAll('[role=treeitem]')].filter((e) => e.checkVisibility()).length")
-      .AsInt();
 }
 
 // Selects the module with this path and answers its first large drawing's pieces: [{x, y, w, h, color, mine}].
@@ -363,42 +286,6 @@ TEST_CASE("a narrow window needs no scrolling sideways") {
   browser.Show({.width = 400, .height = 860, .dark = true});
   CheckContrast(browser);
   KeepPicture(browser, "dark_400");
-}
-
-TEST_CASE("61 layers of 256 experts stay a small page") {
-  Pages pages;
-  if (!pages) return;
-  Browser& browser = pages.Open(LargePlan());
-  WARN(pages.bytes() / 1024 << " KiB, open after " << browser.seconds_to_load() << " s");
-  CHECK(pages.bytes() < 200 * 1024);
-  CHECK(browser.seconds_to_load() < 2);
-  CHECK(browser.Evaluate("document.querySelectorAll('*').length").AsInt() < 3000);
-  browser.Evaluate("document.getElementById('expand').click()");
-  CHECK(browser.Evaluate("document.querySelectorAll('*').length").AsInt() < 10000);
-  browser.Key("/");
-  browser.Type("layers.57.mlp.experts.200.gate_proj");
-  CHECK(Focused(browser).empty());  // the search itself
-  browser.Key("Enter");
-  CHECK(browser.Evaluate("[...document.querySelectorAll('[role=treeitem] .label')].map((e) => e.textContent).join()")
-            .AsString() == "model,layers,{0..60},mlp,experts,{0..255},gate_proj");
-  KeepPicture(browser, "large");
-  CHECK(browser.errors().empty());
-}
-
-TEST_CASE("where nothing folds, the document holds some rows and the rest on demand") {
-  Pages pages;
-  if (!pages) return;
-  Browser& browser = pages.Open(UnlikePlan());
-  CHECK(browser.seconds_to_load() < 2);
-  browser.Evaluate("document.getElementById('expand').click()");
-  CHECK(RowCount(browser) == 400);
-  CHECK(browser.Evaluate("document.querySelectorAll('*').length").AsInt() < 8000);
-  browser.Evaluate("document.querySelector('.more').click()");
-  CHECK(RowCount(browser) == 800);
-  browser.Evaluate("document.getElementById('search').focus()");
-  browser.Type("layers.2999");
-  CHECK(RowCount(browser) == 2);
-  CHECK(browser.errors().empty());
 }
 
 }  // namespace
