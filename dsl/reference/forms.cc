@@ -55,6 +55,7 @@ std::string KeyClasses() {
       if (!open.empty()) out += "\n";
       open = key.table;
       out += "---@class " + std::string(key.table) + "\n";
+      if (open == "recompute_keys") out += "---@field [integer] string|pattern|false the modules\n";
       if (open == "plan_keys")
         out += "---@field [integer] any rules, lists of them, sections, extends, default, divides; false\n";
     }

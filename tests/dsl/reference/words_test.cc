@@ -48,7 +48,8 @@ std::string CallOf(const std::string& word, const std::string& o) {
   if (word == "shard") return "return plan { at(\"lm_head.weight\", shard(0, " + o + ")) }";
   if (word == "packed") return "return plan { at(\"lm_head.weight\", packed(0, { 64, 64 }, " + o + ")) }";
   if (word == "route") return "return plan { at(\"lm_head\", style { route = " + o + " }) }";
-  if (word == "fsdp" || word == "ddp") return "return plan { " + word + " " + o + " }";
+  if (word == "fsdp" || word == "ddp" || word == "recompute" || word == "precision")
+    return "return plan { " + word + " " + o + " }";
   return "return plan { at(\"lm_head\", " + word + " " + o + ") }";
 }
 

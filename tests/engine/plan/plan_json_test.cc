@@ -64,7 +64,7 @@ Plan FullPlan() {
   plan.recompute = {{.modules = {{"b", PatternSyntax::kGlob, Place(11)}},
                      .keeps_attention = true,
                      .keeps_matmuls = Recomputed::Matmuls::kEverySecond,
-                     .keep_modules = {{"d", PatternSyntax::kNumbered, Place(14)}},
+                     .keep_modules = {{"d", PatternSyntax::kRegex, Place(14)}},
                      .source = Place(12)},
                     {}};
   plan.precision = {"bfloat16", "float32", "float64", false, Place(15)};
