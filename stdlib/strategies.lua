@@ -21,10 +21,15 @@ local kOptions <const> = {
   towers = "string",
 }
 
+-- Whether a module is at the pattern, or below it: headers tell of modules with parameters alone.
+local function there(pattern)
+  return model:has(pattern) or model:has(pattern .. ".**")
+end
+
 -- The first of the names that a module at this pattern has, as a pattern; nil where none is there.
 local function first(layers, names)
   for _, name in ipairs(names) do
-    if model:has(layers .. "." .. name) then return layers .. "." .. name end
+    if there(layers .. "." .. name) then return layers .. "." .. name end
   end
   return nil
 end
@@ -78,10 +83,10 @@ function strategies.frozen_towers(how)
   for _, name in ipairs(names) do
     for _, prefix in ipairs { "", "model." } do
       local path <const> = prefix .. name
-      if how == "whole" and model:has(path) then table.insert(towers.ignore, path) end
+      if how == "whole" and there(path) then table.insert(towers.ignore, path) end
       for _, list in ipairs { "layers", "blocks", "encoder.layers", "encoder.layer" } do
         local layers <const> = path .. "." .. list .. ".*"
-        if how == "layers" and model:has(layers) then table.insert(towers.wrap, layers) end
+        if how == "layers" and there(layers) then table.insert(towers.wrap, layers) end
       end
     end
   end
@@ -111,7 +116,7 @@ local function layers_of(o)
   if o.layers then return o.layers end
   for _, layers in ipairs { "model.layers.*", "model.language_model.layers.*", "language_model.model.layers.*",
                             "backbone.layers.*", "transformer.h.*" } do
-    if model:has(layers) then return layers end
+    if there(layers) then return layers end
   end
   error "no list of layers is known for this model: say it, layers = \"model.layers.*\""
 end
@@ -128,7 +133,7 @@ end
 ---@return table
 function strategies.nemotron_h(o)
   o = takes("nemotron_h", o, kOptions)
-  local layers <const> = o.layers or (model:has("backbone.layers.*") and "backbone.layers.*" or "model.layers.*")
+  local layers <const> = o.layers or (there("backbone.layers.*") and "backbone.layers.*" or "model.layers.*")
   local again <const> = {}
   for _, part in ipairs { "conv1d", "up_proj" } do
     for _, path in ipairs(model:find(layers .. ".mixer." .. part)) do
@@ -146,7 +151,7 @@ end
 ---@return table
 function strategies.qwen3_5(o)
   o = takes("qwen3_5", o, kOptions)
-  return { sections(o, layers_of(o)), o.precision and model:has("**._fp32_params") and keep_dtype("**._fp32_params", "float32") }
+  return { sections(o, layers_of(o)), o.precision and there("**._fp32_params") and keep_dtype("**._fp32_params", "float32") }
 end
 
 -- Hyper-connections, the compressor and the head are computed in float32.
@@ -157,7 +162,7 @@ function strategies.deepseek_v4(o)
   local kept <const> = {}
   for _, name in ipairs { "**.attn_hc", "**.ffn_hc", "**.hc_head", "lm_head", "**.self_attn.compressor.{wkv,wgate}",
                           "**.self_attn.indexer.compressor.{wkv,wgate}" } do
-    if o.precision and model:has(name) then table.insert(kept, keep_dtype(name, "float32")) end
+    if o.precision and there(name) then table.insert(kept, keep_dtype(name, "float32")) end
   end
   return { sections(o, layers_of(o)), kept }
 end

@@ -171,11 +171,33 @@ class Parser {
     switch (c) {
       case 'n': out += '\n'; return;
       case 't': out += '\t'; return;
+      case 'r': out += '\r'; return;
+      case 'u': ParseCodePoint(out); return;
       case '\\':
       case '/':
       case '"':
       case '\'': out += c; return;
       default: --position_; Fail(std::string("the escape \\") + c + " is not read here");
+    }
+  }
+
+  // The four hex digits of a code point, which goes to `out` as UTF-8.
+  void ParseCodePoint(std::string& out) {
+    unsigned code = 0;
+    for (int i = 0; i < 4; ++i) {
+      const char c = Peek();
+      if (std::isxdigit(static_cast<unsigned char>(c)) == 0) Fail("\\u takes four hex digits");
+      code = code * 16 + static_cast<unsigned>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+      ++position_;
+    }
+    if (code >= 0xD800 && code < 0xE000) Fail("a half of a code point is not read here");
+    if (code < 0x80) {
+      out += static_cast<char>(code);
+    } else if (code < 0x800) {
+      out += {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
+    } else {
+      out += {static_cast<char>(0xE0 | (code >> 12)), static_cast<char>(0x80 | ((code >> 6) & 0x3F)),
+              static_cast<char>(0x80 | (code & 0x3F))};
     }
   }
 

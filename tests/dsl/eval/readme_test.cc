@@ -10,16 +10,19 @@ namespace {
 TEST_CASE("the examples of the language's page are plans") {
   const std::string page = ReadWholeFile(MOONSHARD_SOURCE_DIR "/dsl/README.md");
   const std::string open = "```lua\n";
+  const ModuleTree tree = SmallLlama();
   int examples = 0;
   for (size_t at = 0; (at = page.find(open, at)) != std::string::npos; ++examples) {
     at += open.size();
     const std::string text = page.substr(at, page.find("```", at) - at);
-    const Result<Plan> plan = EvaluatePlan(text, "example.lua", LlamaInputs(2));
+    PlanInputs inputs = LlamaInputs(2);
+    inputs.model = &tree;
+    const Result<Plan> plan = EvaluatePlan(text, "example.lua", inputs);
     INFO(text << TextOf(plan));
     CHECK(plan.ok());
     CHECK((plan.ok() && !plan.value().rules.empty()));
   }
-  CHECK(examples == 10);
+  CHECK(examples == 12);
 }
 
 TEST_CASE("the page names every style key and every style of stdlib") {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -147,16 +148,20 @@ TEST_CASE("units take what explain says, within a tenth") {
         const double share =
             static_cast<double>(totals.params * (setup.casts ? 8 : 4)) / static_cast<double>(mesh.shape().world_size());
         Expect(static_cast<double>(totals.bytes_per_rank) < 1.03 * share, "an equal share of the parameters");
-        // Gloo's threads let go of what they hold a moment later. Beyond what is stored: what the gradients' blocks hold
-        // besides (flags, padding).
-        const auto settled = [&] { return meter.live < stored + stored / 20; };
-        for (int i = 0; i < 400 && !settled(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        Expect(settled(), "nothing else stays between steps");
-        const int64_t before = meter.live;
-        meter.peak = before;
-        step();
+        // Gloo's threads let go of what they hold a moment later, so the smallest of several peaks is the step's own.
+        // Beyond what is stored stays what the gradients' blocks hold besides (flags, padding).
+        int64_t least = std::numeric_limits<int64_t>::max();
+        for (int round = 0; round < 8; ++round) {
+          const auto settled = [&] { return meter.live < stored + stored / 20; };
+          for (int i = 0; i < 400 && !settled(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          Expect(settled(), "nothing else stays between steps");
+          const int64_t before = meter.live;
+          meter.peak = before;
+          step();
+          least = std::min(least, meter.peak - before);
+        }
         if (mesh.rank() == 0) {
-          seen = meter.peak - before;
+          seen = least;
           told = MemoryOfUnits(model.applied().plan(), 0, /*gloo=*/true).peak;
         }
       });
