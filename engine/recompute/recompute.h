@@ -4,8 +4,9 @@
 //
 // Both runs see the same state: the random numbers (the CPU's generator, the current GPU's too) and autocast are as they
 // were, so gradients are those without recomputation: to the bit where the terms of each sum come in the same order, which
-// they need not where a module is called several times in a step, or reads what others read too. Parameters inside get their gradients in the nested
-// backward. Source of the technique: Chen et al. 2016; the form is that of PyTorch's reentrant checkpoint.
+// they need not where a module is called several times in a step, or reads what others read too. Parameters inside get
+// their gradients in the nested backward. Source of the technique: Chen et al. 2016; the form is that of PyTorch's
+// reentrant checkpoint.
 // Stage before: nn (CallRunner). Stage after: apply.
 #pragma once
 
