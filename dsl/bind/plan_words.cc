@@ -173,13 +173,13 @@ class PlanReader {
   }
 
   void ReadRecompute(const Recomputed& section) {
-    size_t held = sizeof(section);
     for (const auto* modules : {&section.modules, &section.keep_modules}) {
       for (const ModulePattern& module : *modules) {
-        held += sizeof(module) + module.pattern.size() + module.source.file.size() + module.source.text.size();
+        Count(recompute_patterns_++, "patterns to recompute",
+              sizeof(module) + module.pattern.size() + module.source.file.size() + module.source.text.size());
       }
     }
-    Count(plan_.recompute.size(), "recompute sections", held);
+    Count(plan_.recompute.size(), "recompute sections", sizeof(section));
     plan_.recompute.push_back(section);
   }
 
@@ -197,6 +197,7 @@ class PlanReader {
   lua_State* lua_;
   ScriptState& state_;
   Plan plan_;
+  size_t recompute_patterns_ = 0;
   std::vector<const Plan*> bases_;  // values of the script, which argument 1 keeps alive
   size_t held_ = 0;                 // memory taken for plan_
 };

@@ -65,7 +65,8 @@ TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same 
   CHECK(weight.Find("layout")->AsString() == "shard(0)");
   CHECK(weight.Find("local_shape")->AsArray().at(0).AsInt() == 32);
   const JsonValue& totals = *json.Find("totals");
-  CHECK(KeysOf(totals) == Keys{"bytes_per_rank", "collectives", "params", "replicated_params", "sharded_params"});
+  CHECK(KeysOf(totals) == Keys{"bytes_per_rank", "collectives", "gradient_bytes", "optimizer_bytes", "params",
+                               "replicated_params", "sharded_params", "unit_peak_bytes"});
   CHECK(totals.Find("params")->AsInt() == 69952);
   CHECK(totals.Find("bytes_per_rank")->AsInt() == 140544);
   CHECK(totals.Find("collectives")->Find("forward")->Find("all_reduce")->Find("count")->AsInt() == 5);

@@ -87,7 +87,7 @@ TEST_CASE("bash completes verbs, options, values and plans") {
     CHECK(done.err.empty());
     return " " + Replaced(done.out + "\n", "\n\n", "\n");
   };
-  CHECK(completed("moonshard expl") == " explain\n");
+  CHECK(completed("moonshard expl") == " explain\nexplain-finding\n");
   CHECK_THAT(completed("moonshard ''"), Contains("check\n") && Contains("repl\n"));
   CHECK(completed("moonshard explain --ran") == " --rank\n");
   CHECK(completed("moonshard eval model --dtype b") == " bfloat16\n");
