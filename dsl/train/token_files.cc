@@ -45,7 +45,7 @@ void Widen(const char* bytes, int64_t count, int64_t* to) {
   for (int64_t i = 0; i < count; ++i) {
     T token;
     std::memcpy(&token, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-    to[i] = static_cast<int64_t>(token);
+    to[i] = int64_t{token};
   }
 }
 

@@ -38,7 +38,8 @@ class Compiler {
       if (!IsIgnored(modules[m].path)) continue;
       const auto [entry, fresh] = own.try_emplace(plan_.steps_of[m], static_cast<uint32_t>(plan_.steps.size()));
       if (fresh) {
-        plan_.steps.push_back(ModuleSteps(plan_.steps[plan_.steps_of[m]]));
+        ModuleSteps copy = plan_.steps[plan_.steps_of[m]];
+        plan_.steps.push_back(std::move(copy));
         ignored_.insert(entry->second);
       }
       plan_.steps_of[m] = entry->second;

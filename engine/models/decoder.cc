@@ -93,7 +93,7 @@ const nn::LinearImpl* DecoderForCausalLmImpl::head() const {
 
 at::Tensor DecoderForCausalLmImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                            const std::optional<at::Tensor>& position_ids) {
-  const at::Tensor hidden = model_(input_ids, attention_mask, position_ids);
+  at::Tensor hidden = model_(input_ids, attention_mask, position_ids);
   if (without_head_) return hidden;
   const at::Tensor logits = head_(hidden);
   return logit_softcap_ ? Softcap(logits, *logit_softcap_) : logits;

@@ -70,7 +70,7 @@ TEST_CASE("every format gives the same windows") {
     REQUIRE(data.windows() == 4);  // 21 targets, 5 a window
     std::vector<int64_t> window(6);
     data.Read(3, window.data());
-    CHECK(window == std::vector<int64_t>{15, 16, 17, 18, 19, 20});
+    CHECK((window == std::vector<int64_t>{15, 16, 17, 18, 19, 20}));
   }
   wide.raw = "uint32";
   const std::string raw = folder.Write("wide.bin", RawTokens<uint32_t>(tokens));
@@ -88,7 +88,7 @@ TEST_CASE("several files and folders are one list, and no window spans two") {
   REQUIRE(data.windows() == 2 + 2 + 1);
   std::vector<int64_t> window(5);
   data.Read(1, window.data());
-  CHECK(window == std::vector<int64_t>{4, 5, 6, 7, 8});
+  CHECK((window == std::vector<int64_t>{4, 5, 6, 7, 8}));
   data.Read(2, window.data());
   CHECK(window.front() == 'a');
   data.Read(4, window.data());
@@ -252,7 +252,7 @@ TEST_CASE("held-out parts cover every window once, and the rest counts nothing")
     }
   }
   CHECK(targets == 40);
-  CHECK(begins == std::multiset<int64_t>{0, 4, 8, 12, 16, 20, 24, 28, 32, 36});
+  CHECK((begins == std::multiset<int64_t>{0, 4, 8, 12, 16, 20, 24, 28, 32, 36}));
 }
 
 }  // namespace

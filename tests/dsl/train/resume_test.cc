@@ -32,7 +32,7 @@ TEST_CASE("ten steps are five and five, to the bit") {
       Words words = {"--mesh", row.mesh, "--decay-steps", "10", "--steps", steps, "--log", log, "--log-every", "100"};
       words.insert(words.end(), row.more.begin(), row.more.end());
       words.insert(words.end(), more.begin(), more.end());
-      const Outcome done = RunTraining(TrainWords(folder, words));
+      Outcome done = RunTraining(TrainWords(folder, words));
       INFO(done.ToText());
       REQUIRE(done.code == 0);
       return done;

@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
