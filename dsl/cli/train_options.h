@@ -3,7 +3,7 @@
 
 #include "dsl/cli/options.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the name of CLI11
 class App;
 }
 
