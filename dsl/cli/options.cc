@@ -175,8 +175,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
 
   MergeVerb merge;
   CLI::App* merge_app = app.add_subcommand("merge", "put the model folder together again that was cut, byte for byte");
-  merge_app
-      ->add_option("SHARDED", merge.sharded, "folder that shard wrote, or a step of a training run (its weights)")
+  merge_app->add_option("SHARDED", merge.sharded, "folder that shard wrote, or a step of a training run (its weights)")
       ->required();
   AddSay(*merge_app, say);
   AddConvert(*merge_app, merge.out, merge.replace, merge.json);
