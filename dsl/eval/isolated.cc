@@ -25,6 +25,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr rlim_t kMoreMemory = rlim_t{64} << 20;  // of the child, beside the script's: JSON text, stack
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kShadowMemory = true;  // of the sanitizer, which grows on its own
+#else
+constexpr bool kShadowMemory = false;
+#endif
 constexpr size_t kMostAnswer = size_t{64} << 20;
 constexpr std::chrono::seconds kMostWait{60};  // wall time: a busy machine may be slow, a child does not sleep
 
@@ -64,10 +69,8 @@ void ConfineChild(const ScriptLimits& limits, pid_t parent) {
   Limit(RLIMIT_CORE, 0, 0);
   Limit(RLIMIT_FSIZE, 0, 0);
   Limit(RLIMIT_NPROC, 0, 0);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their shadow memory grows on its own
-  const rlim_t space = AddressSpace();
+  const rlim_t space = kShadowMemory ? 0 : AddressSpace();
   if (space > 0) Limit(RLIMIT_AS, space + limits.memory_bytes + kMoreMemory, space + limits.memory_bytes + kMoreMemory);
-#endif
 }
 
 JsonValue RecordJson(const EvaluationRecord& record) {
