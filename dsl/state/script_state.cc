@@ -62,6 +62,20 @@ ScriptState::ScriptState(const ScriptLimits& limits)
 ScriptState::~ScriptState() {
   memory_cap_ = SIZE_MAX;  // closing may allocate
   lua_close(lua_);
+  while (held_ != nullptr) End(held_);
+}
+
+void ScriptState::Hold(std::unique_ptr<HeldValue> value) {
+  HeldValue* const first = value.release();
+  first->after_ = held_;
+  if (held_ != nullptr) held_->before_ = first;
+  held_ = first;
+}
+
+void ScriptState::End(HeldValue* value) {
+  (value->before_ != nullptr ? value->before_->after_ : held_) = value->after_;
+  if (value->after_ != nullptr) value->after_->before_ = value->before_;
+  delete value;
 }
 
 void ScriptState::SetHook() {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -64,6 +65,22 @@ class ScriptState {
   // Memory of C++ values that userdata hold. Take raises a Lua error beyond the limit, after a garbage collection.
   void TakeMemory(size_t bytes);
   void GiveMemory(size_t bytes) { used_ -= bytes; }
+  // A C++ value that userdata stand for. It lives until its collection, and at the longest as long as the state: where
+  // memory runs out, Lua may pass over the function that collects it.
+  class HeldValue {
+   public:
+    HeldValue() = default;
+    virtual ~HeldValue() = default;
+    HeldValue(const HeldValue&) = delete;
+    HeldValue& operator=(const HeldValue&) = delete;
+
+   private:
+    friend class ScriptState;
+    HeldValue* before_ = nullptr;
+    HeldValue* after_ = nullptr;
+  };
+  void Hold(std::unique_ptr<HeldValue> value);
+  void End(HeldValue* value);
   // Memory held now, and the most there ever was, in bytes.
   size_t memory_used() const { return used_; }
   size_t memory_peak() const { return peak_; }
@@ -102,7 +119,8 @@ class ScriptState {
   int64_t steps_left_ = 0;
   int64_t cpu_start_ns_ = 0;
   bool parsing_ = false;
-  bool dead_ = false;  // a limit was passed: every further instruction raises again
+  bool dead_ = false;          // a limit was passed: every further instruction raises again
+  HeldValue* held_ = nullptr;  // the first of a list
   Sources sources_;
   SourceSpan last_seen_;  // where the count hook last was: an allocation that fails cannot ask Lua
   Diagnostics diagnostics_;

@@ -2,7 +2,7 @@
 // towards the limit and its destructor runs when Lua collects it.
 #pragma once
 
-#include <new>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -28,25 +28,28 @@ class Userdata {
 
   // Leaves the value on top of the stack. `held` is the memory it holds outside of itself, about.
   static const T& Push(lua_State* L, T value, size_t held = 0) {
-    static_assert(std::is_nothrow_move_constructible_v<T> && alignof(T) <= alignof(double));
+    static_assert(std::is_nothrow_move_constructible_v<T>);
     constexpr size_t kOverhead = 32;  // of the allocations, which are few
-    if (held > 0) held += kOverhead;
-    ScriptState::From(L).TakeMemory(held);
-    Box* box = nullptr;
+    held += sizeof(Box) + (held > 0 ? 2 * kOverhead : kOverhead);
+    ScriptState& state = ScriptState::From(L);
+    state.TakeMemory(held);
+    Box** slot = nullptr;
     try {
-      box = static_cast<Box*>(lua_newuserdatauv(L, sizeof(Box), 0));
+      slot = static_cast<Box**>(lua_newuserdatauv(L, sizeof(Box*), 0));
     } catch (...) {  // Lua's throw: out of memory
-      ScriptState::From(L).GiveMemory(held);
+      state.GiveMemory(held);
       throw;
     }
-    new (box) Box{std::move(value), held};
+    auto box = std::make_unique<Box>(std::move(value), held);
+    *slot = box.get();
+    state.Hold(std::move(box));
     lua_rawgetp(L, LUA_REGISTRYINDEX, &kKey);
     lua_setmetatable(L, -2);
-    return box->value;
+    return (*slot)->value;
   }
 
   // Moves the value at `index` out, which is left as a moved-from one: where nothing in the script runs afterwards.
-  static T Take(lua_State* L, int index) { return std::move(static_cast<Box*>(lua_touserdata(L, index))->value); }
+  static T Take(lua_State* L, int index) { return std::move(At(L, index)->value); }
 
   // The value at `index`; nullptr where something else is there. It lives as long as Lua can reach it.
   static const T* To(lua_State* L, int index) {
@@ -54,19 +57,22 @@ class Userdata {
     lua_rawgetp(L, LUA_REGISTRYINDEX, &kKey);
     const bool same = lua_rawequal(L, -1, -2) != 0;
     lua_pop(L, 2);
-    return same ? &static_cast<Box*>(lua_touserdata(L, index))->value : nullptr;
+    return same ? &At(L, index)->value : nullptr;
   }
 
  private:
-  struct Box {
+  struct Box final : ScriptState::HeldValue {
+    Box(T v, size_t h) : value(std::move(v)), held(h) {}
     T value;
     size_t held;
   };
 
+  static Box* At(lua_State* L, int index) { return *static_cast<Box**>(lua_touserdata(L, index)); }
+
   static int Collect(lua_State* L) {
-    Box* box = static_cast<Box*>(lua_touserdata(L, 1));
+    Box* const box = At(L, 1);
     ScriptState::From(L).GiveMemory(box->held);
-    box->~Box();
+    ScriptState::From(L).End(box);
     return 0;
   }
 
