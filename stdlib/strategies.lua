@@ -128,6 +128,14 @@ function strategies.default(o)
   return sections(o, layers_of(o))
 end
 
+-- The options with another answer to what is recomputed.
+local function recomputing(o, how)
+  local changed <const> = {}
+  for key in pairs(kOptions) do changed[key] = o[key] end
+  changed.recompute = how
+  return changed
+end
+
 -- Attention layers are kept as they are: what is recomputed are the layers that are an mlp or a Mamba block.
 ---@param o? strategy_options
 ---@return table
@@ -141,7 +149,7 @@ function strategies.nemotron_h(o)
     end
   end
   return {
-    sections({ reshard = o.reshard, prefetch = o.prefetch, offload = o.offload, precision = o.precision }, layers),
+    sections(recomputing(o, false), layers),
     o.recompute and recompute(again),
   }
 end
@@ -182,8 +190,7 @@ function strategies.hunyuan(o)
   o = takes("hunyuan", o, kOptions)
   local how = o.recompute
   if how == nil then how = "layers" end
-  return sections({ reshard = o.reshard, prefetch = o.prefetch, offload = o.offload, precision = o.precision, recompute = how },
-                  o.layers or "transformer_blocks.*", "bfloat16")
+  return sections(recomputing(o, how), o.layers or "transformer_blocks.*", "bfloat16")
 end
 
 -- BAGEL: the layers of both of its lists.

@@ -6,6 +6,7 @@
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
 #include "dsl/sandbox/environment.h"
+#include "engine/plan/precision_words.h"
 
 namespace moonshard {
 namespace {
@@ -249,9 +250,9 @@ int Recompute(lua_State* L) {
 constexpr const char* kDTypeForm = "must be \"float32\", \"bfloat16\", \"float16\" or \"float64\"";
 
 std::optional<std::string> DTypeAt(lua_State* L, int index) {
-  const std::optional<std::string> name = StringAt(L, index);
-  const bool known = name == "float32" || name == "bfloat16" || name == "float16" || name == "float64";
-  return known ? name : std::nullopt;
+  std::optional<std::string> name = StringAt(L, index);
+  if (name && !IsPrecisionDType(*name)) name.reset();
+  return name;
 }
 
 int MakePrecision(lua_State* L) {

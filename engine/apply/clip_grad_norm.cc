@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -11,13 +12,23 @@
 namespace moonshard {
 namespace {
 
+// The axes over whose ranks norms are combined: those along which something lies in pieces. Along any other all ranks
+// hold the same, and each counts for itself.
+std::vector<MeshAxis> CombinedAxes(const AppliedPlan& model) {
+  std::vector<MeshAxis> axes;
+  for (MeshAxis axis : kMeshAxes) {
+    if (model.plan().mesh.size(axis) == 1 || !model.has_group(axis)) continue;
+    const auto cut = [axis](const LiveParameter& parameter) { return parameter.placement[axis].is_shard(); };
+    if (std::ranges::any_of(model.parameters(), cut)) axes.push_back(axis);
+  }
+  return axes;
+}
+
 // What this rank counts of a gradient: of ranks that hold the same piece, the first speaks for it. Undefined: nothing.
-at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model) {
+at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model, const std::vector<MeshAxis>& combined) {
   at::Tensor grad = parameter.tensor.grad();
   if (parameter.is_buffer || !grad.defined()) return {};
-  for (MeshAxis axis : kMeshAxes) {
-    // Along an axis without a group nothing is combined: every rank counts for itself.
-    if (!model.has_group(axis)) continue;
+  for (MeshAxis axis : combined) {
     if (!parameter.placement[axis].is_shard() && model.mesh().coordinate(axis) != 0) return {};
   }
   bool own = false;
@@ -33,11 +44,9 @@ at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model) {
   return grad;
 }
 
-// Over all ranks of the mesh that work together.
-double Combine(const AppliedPlan& model, double local, bool largest) {
+double Combine(const AppliedPlan& model, const std::vector<MeshAxis>& combined, double local, bool largest) {
   static const CollectiveLabel label("gradient norm");
-  for (MeshAxis axis : kMeshAxes) {
-    if (model.plan().mesh.size(axis) == 1 || !model.has_group(axis)) continue;
+  for (MeshAxis axis : combined) {
     AxisGroup& group = model.group(axis);
     CollectiveUse use;
     use.direction = Direction::kBackward;
@@ -54,15 +63,16 @@ double Combine(const AppliedPlan& model, double local, bool largest) {
 double GradNorm(const AppliedPlan& model, double p) {
   const at::NoGradGuard no_grad;
   const bool largest = std::isinf(p);
+  const std::vector<MeshAxis> combined = CombinedAxes(model);
   double local = 0;
   for (const LiveParameter& parameter : model.parameters()) {
-    const at::Tensor grad = Counted(parameter, model);
+    const at::Tensor grad = Counted(parameter, model, combined);
     if (!grad.defined() || grad.numel() == 0) continue;
     const double norm = grad.norm(p, at::kDouble).item<double>();
     // A NaN stays one: std::max would drop it.
     local = largest ? (std::isnan(norm) || norm > local ? norm : local) : local + std::pow(norm, p);
   }
-  const double all = Combine(model, local, largest);
+  const double all = Combine(model, combined, local, largest);
   return largest ? all : std::pow(all, 1 / p);
 }
 

@@ -17,8 +17,8 @@ namespace moonshard {
 void BroadcastReplicas(const AppliedPlan& model);
 
 // One kRanksDisagree for each parameter or buffer whose bytes differ between ranks that hold the same piece, with the
-// ranks: of the groups that this rank is in. Collective over the axes that the plan uses: one all-gather of a number a tensor each.
-// Key/value heads that only some ranks of an axis share are not compared.
+// ranks: of the groups that this rank is in. Collective over the axes that the plan uses: one all-gather of a number a
+// tensor each. Key/value heads that only some ranks of an axis share are not compared.
 Diagnostics FindDrift(const AppliedPlan& model);
 
 }  // namespace moonshard

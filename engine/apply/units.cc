@@ -21,19 +21,15 @@ double MeanScale(const CompiledPlan& plan) {
 namespace {
 
 std::optional<c10::ScalarType> TypeNamed(std::string_view name) {
-  for (c10::ScalarType type :
-       {c10::ScalarType::Half, c10::ScalarType::BFloat16, c10::ScalarType::Float, c10::ScalarType::Double}) {
-    if (name == ToString(*DTypeOf(type))) return type;
-  }
-  return std::nullopt;
+  const std::optional<DType> dtype = DTypeNamed(name);
+  return dtype ? ScalarTypeOf(*dtype) : std::nullopt;
 }
 
 // What the parameter's dtype becomes while it is whole. The live one may be another than the tree's (DeferInit).
 c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
   const c10::ScalarType stored = live.tensor.scalar_type();
-  const std::string_view name = ComputeDTypeOf(plan, plan.tree->modules()[live.ref.module].path);
-  if (!live.tensor.is_floating_point() || name.empty()) return stored;
-  return TypeNamed(name).value_or(stored);
+  if (!live.tensor.is_floating_point()) return stored;
+  return TypeNamed(ComputeDTypeOf(plan, plan.tree->modules()[live.ref.module].path)).value_or(stored);
 }
 
 }  // namespace
@@ -46,10 +42,9 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
   for (const LiveParameter& parameter : parameters) by_ref[parameter.ref] = &parameter;
   const DataParallel section = plan.plan->data_parallel.value_or(DataParallel{});
   // Where nothing is cut a unit only changes dtypes, and every rank gathers from itself.
-  const bool cuts = plan.plan->data_parallel && section.shards;
+  const bool shares = UnitRanks(plan) > 1;
   const std::shared_ptr<AxisGroup> group =
-      cuts ? dp_shard : AxisGroup::MakeSub(mesh, MeshAxis::kDpShard, 1, check, counts);
-  const bool shares = group->size() > 1;
+      shares ? dp_shard : AxisGroup::MakeSub(mesh, MeshAxis::kDpShard, 1, check, counts);
   PlannedUnits out;
   out.order =
       std::make_shared<UnitOrder>(shares ? section.prefetch_forward : 0, shares ? section.prefetch_backward : 0);

@@ -13,6 +13,7 @@
 #include "engine/compile/local_shape.h"
 #include "engine/compile/precision.h"
 #include "engine/compile/sharded.h"
+#include "engine/compile/unit_memory.h"
 #include "engine/plan/moves.h"
 
 namespace moonshard {
@@ -137,26 +138,23 @@ class Counter {
 
   // A unit is gathered once a dtype in forward, again in backward where it went back to pieces, and its gradients are cut.
   void CountUnits() {
-    const bool cuts = plan_.plan->data_parallel && plan_.plan->data_parallel->shards;
-    if (!cuts || plan_.mesh.size(MeshAxis::kDpShard) == 1) return;
+    if (UnitRanks(plan_) == 1) return;
     for (const ShardedUnit& unit : plan_.units) {
-      std::map<std::pair<DType, DType>, std::pair<int64_t, int64_t>> bytes;  // by stored and used dtype: whole, reduced
+      std::map<std::pair<DType, DType>, UnitParamBytes> bytes;  // by stored and used dtype
       for (ParamRef ref : unit.params) {
-        const Parameter& parameter = plan_.tree->At(ref);
-        const Placement placement = Gathered(plan_.StepsOf(ref.module).params[ref.param]);
-        const int64_t elements = Product(LocalShape(parameter.shape, placement, plan_.mesh, rank_));
-        auto& [whole, reduced] = bytes[{parameter.dtype, UsedDType(plan_, ref)}];
-        whole += BytesOf(UsedDType(plan_, ref), elements);
-        reduced += BytesOf(ReducedDType(plan_, ref), elements);
+        const UnitParamBytes of_param = BytesInUnit(plan_, ref, rank_);
+        UnitParamBytes& of_dtypes = bytes[{plan_.tree->At(ref).dtype, UsedDType(plan_, ref)}];
+        of_dtypes.whole += of_param.whole;
+        of_dtypes.reduced += of_param.reduced;
       }
       const int64_t index = &unit - plan_.units.data();
       const auto add = [&](Direction direction, CollectiveKind kind, int64_t of_unit) {
         out_.push_back({PlannedCollective::Of::kUnit, direction, kind, of_unit, -1, index});
       };
       for (const auto& [dtypes, of_unit] : bytes) {
-        add(Direction::kForward, CollectiveKind::kAllGather, of_unit.first);
-        if (unit.reshard) add(Direction::kBackward, CollectiveKind::kAllGather, of_unit.first);
-        add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit.second);
+        add(Direction::kForward, CollectiveKind::kAllGather, of_unit.whole);
+        if (unit.reshard) add(Direction::kBackward, CollectiveKind::kAllGather, of_unit.whole);
+        add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit.reduced);
       }
     }
   }

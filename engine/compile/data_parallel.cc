@@ -20,7 +20,7 @@ class Compiler {
       : matched_(matched),
         plan_(plan),
         section_(plan.plan->data_parallel ? *plan.plan->data_parallel : none_),
-        cuts_(section_.shards && plan.mesh.size(MeshAxis::kDpShard) > 1),
+        cuts_(UnitRanks(plan) > 1),
         diagnostics_(diagnostics) {}
 
   void Run() {
@@ -204,6 +204,11 @@ class Compiler {
 
 void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {
   if (plan.plan->data_parallel || ChangesDType(plan)) Compiler(matched, plan, diagnostics).Run();
+}
+
+int64_t UnitRanks(const CompiledPlan& plan) {
+  const bool cuts = plan.plan->data_parallel && plan.plan->data_parallel->shards;
+  return cuts ? plan.mesh.size(MeshAxis::kDpShard) : 1;
 }
 
 Placement Gathered(Placement placement) {

@@ -12,15 +12,16 @@ bool IsFloatingPoint(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
 }
 
-DType Named(std::string_view name) {
+}  // namespace
+
+std::optional<DType> DTypeNamed(std::string_view name) {
+  if (name.empty()) return std::nullopt;
   for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     if (name == ToString(dtype)) return dtype;
   }
   Check(false, "a plan with a dtype that the language does not have");
-  return DType::kF32;
+  return std::nullopt;
 }
-
-}  // namespace
 
 void CompilePrecision(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {
   const ModuleTree& tree = *plan.tree;
@@ -52,13 +53,13 @@ DType UsedDType(const CompiledPlan& plan, ParamRef param) {
   const DType stored = plan.tree->At(param).dtype;
   if (!IsFloatingPoint(stored) || !ChangesDType(plan)) return stored;
   const std::string_view name = ComputeDTypeOf(plan, plan.tree->modules()[param.module].path);
-  return name.empty() ? stored : Named(name);
+  return DTypeNamed(name).value_or(stored);
 }
 
 DType ReducedDType(const CompiledPlan& plan, ParamRef param) {
   const DType used = UsedDType(plan, param);
-  if (!plan.plan->precision || plan.plan->precision->reduce.empty() || !IsFloatingPoint(used)) return used;
-  return Named(plan.plan->precision->reduce);
+  if (!plan.plan->precision || !IsFloatingPoint(used)) return used;
+  return DTypeNamed(plan.plan->precision->reduce).value_or(used);
 }
 
 }  // namespace moonshard

@@ -1,7 +1,7 @@
 // The precision part of compile: in which dtype a parameter is while it is used, and its gradient while it is summed.
 #pragma once
 
-#include <string>
+#include <optional>
 #include <string_view>
 
 #include "engine/base/diagnostic.h"
@@ -13,6 +13,8 @@ namespace moonshard {
 // Fills in plan.kept_dtypes. Errors: kNotHookable for a module whose inputs cannot be cast.
 void CompilePrecision(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics);
 
+// What one of precision's words means; nothing for "".
+std::optional<DType> DTypeNamed(std::string_view name);
 // Whether some parameter is used in another dtype than it is stored in.
 bool ChangesDType(const CompiledPlan& plan);
 // What keep_dtype says of the nearest module around `path`, else what precision says; "" where neither does.

@@ -16,16 +16,13 @@ namespace {
 class Step {
  public:
   Step(const CompiledPlan& plan, int64_t rank, bool gloo)
-      : gloo_(gloo), section_(plan.plan->data_parallel.value_or(DataParallel{})) {
-    if (section_.shards && plan.plan->data_parallel) ranks_ = plan.mesh.size(MeshAxis::kDpShard);
+      : gloo_(gloo), section_(plan.plan->data_parallel.value_or(DataParallel{})), ranks_(UnitRanks(plan)) {
     for (const ShardedUnit& unit : plan.units) {
       Bytes bytes;
       for (ParamRef ref : unit.params) {
-        const Placement placement = Gathered(plan.StepsOf(ref.module).params[ref.param]);
-        const std::vector<int64_t> shape = LocalShape(plan.tree->At(ref).shape, placement, plan.mesh, rank);
-        const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-        bytes.whole += BytesOf(UsedDType(plan, ref), elements);
-        bytes.reduced += BytesOf(ReducedDType(plan, ref), elements);
+        const UnitParamBytes of_param = BytesInUnit(plan, ref, rank);
+        bytes.whole += of_param.whole;
+        bytes.reduced += of_param.reduced;
       }
       bytes.reshard = unit.reshard;
       bytes.some = unit.reshard_ranks;
@@ -114,7 +111,7 @@ class Step {
 
   const bool gloo_;
   const DataParallel section_;
-  int64_t ranks_ = 1;
+  const int64_t ranks_;
   Bytes root_;
   std::vector<Bytes> units_;
   int64_t live_ = 0;
@@ -122,6 +119,13 @@ class Step {
 };
 
 }  // namespace
+
+UnitParamBytes BytesInUnit(const CompiledPlan& plan, ParamRef param, int64_t rank) {
+  const Placement placement = Gathered(plan.StepsOf(param.module).params[param.param]);
+  const std::vector<int64_t> shape = LocalShape(plan.tree->At(param).shape, placement, plan.mesh, rank);
+  const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  return {BytesOf(UsedDType(plan, param), elements), BytesOf(ReducedDType(plan, param), elements)};
+}
 
 UnitMemory MemoryOfUnits(const CompiledPlan& plan, int64_t rank, bool gloo) {
   if (plan.units.empty()) return {};

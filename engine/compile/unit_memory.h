@@ -14,6 +14,13 @@ struct UnitMemory {
   int64_t peak = 0;          // of the whole step
 };
 
+// Bytes of one parameter while its unit is used, and of its gradient while that is summed.
+struct UnitParamBytes {
+  int64_t whole = 0;
+  int64_t reduced = 0;
+};
+UnitParamBytes BytesInUnit(const CompiledPlan& plan, ParamRef param, int64_t rank);
+
 // On rank `rank`, of a step that goes through the units in tree order, all parameters trained. The root's gradients are
 // counted from the start of the backward, whenever they come. `gloo`: its reduce-scatter works on a copy of what it gets.
 UnitMemory MemoryOfUnits(const CompiledPlan& plan, int64_t rank, bool gloo = false);

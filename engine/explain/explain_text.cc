@@ -79,9 +79,9 @@ void AddPrecision(std::string& out, const CompiledPlan& plan) {
 
 void AddUnits(std::string& out, const CompiledPlan& plan) {
   AddPrecision(out, plan);
-  const bool cuts = plan.plan->data_parallel && plan.plan->data_parallel->shards;
-  if (plan.units.empty() || !cuts || plan.mesh.size(MeshAxis::kDpShard) == 1) return;
-  out += "\nfsdp over " + std::to_string(plan.mesh.size(MeshAxis::kDpShard)) + " ranks, whole while used:\n";
+  const int64_t ranks = UnitRanks(plan);
+  if (plan.units.empty() || ranks == 1) return;
+  out += "\nfsdp over " + std::to_string(ranks) + " ranks, whole while used:\n";
   for (const bool reshard : {false, true}) {
     std::vector<std::string> paths;
     for (const ShardedUnit& unit : plan.units) {

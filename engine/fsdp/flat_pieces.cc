@@ -8,6 +8,12 @@
 
 namespace moonshard {
 
+at::Tensor RowsOfRank(const at::Tensor& whole, int64_t ranks, int64_t rank) {
+  const int64_t chunk = (whole.size(0) + ranks - 1) / ranks;
+  const int64_t begin = std::min(rank * chunk, whole.size(0));
+  return whole.narrow(0, begin, std::min(chunk, whole.size(0) - begin));
+}
+
 FlatPieces::FlatPieces(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra)
     : ranks_(ranks), extra_(extra) {
   for (std::vector<int64_t>& shape : shapes) {

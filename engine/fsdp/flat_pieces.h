@@ -16,6 +16,9 @@
 
 namespace moonshard {
 
+// A rank's rows of a whole tensor, as torch.chunk cuts it: a view, of no rows where there are too few.
+at::Tensor RowsOfRank(const at::Tensor& whole, int64_t ranks, int64_t rank);
+
 class FlatPieces {
  public:
   // `shapes`: of the whole parameters, one dim at least each. `extra`: elements behind each block that belong to no

@@ -110,9 +110,7 @@ void Unit::Close(bool write_back) {
   if (write_back) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      const int64_t rows = pieces_[i].size(0);
-      const int64_t chunk = (parameters_[i].shape[0] + groups_.all->size() - 1) / groups_.all->size();
-      if (rows > 0) pieces_[i].copy_(gathered_.at(i).narrow(0, groups_.all->rank() * chunk, rows));
+      pieces_[i].copy_(RowsOfRank(gathered_.at(i), groups_.all->size(), groups_.all->rank()));
     }
   }
   Release(After::kFree);

@@ -124,12 +124,7 @@ void WholeParameters::KeepSome() {
   if (some_ && filled_) {
     for (const UnitFlat& flat : some_flats_) {
       std::vector<at::Tensor> pieces;
-      for (size_t k = 0; k < flat.members.size(); ++k) {
-        const at::Tensor& whole = whole_[flat.members[k]];
-        const int64_t chunk = flat.pieces.rows(k, 0);
-        const int64_t rows = flat.pieces.rows(k, some_->rank());
-        pieces.push_back(whole.narrow(0, rows == 0 ? 0 : some_->rank() * chunk, rows));
-      }
+      for (size_t i : flat.members) pieces.push_back(RowsOfRank(whole_[i], some_->size(), some_->rank()));
       kept_.push_back(at::empty({flat.pieces.block()}, pieces.front().options()));
       flat.pieces.PackPieces(pieces, some_->rank(), kept_.back());
     }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "engine/plan/json_archive.h"
+#include "engine/plan/precision_words.h"
 
 namespace moonshard {
 
@@ -191,10 +192,7 @@ void Members(A& archive, Recomputed& section) {
   archive("source", source);
 }
 
-// A word of torch that a plan file may say, or none where that is allowed.
-inline bool IsDType(const std::string& name, bool or_none) {
-  return (or_none && name.empty()) || name == "float32" || name == "bfloat16" || name == "float16" || name == "float64";
-}
+bool IsDTypeOrNone(const std::string& name) { return name.empty() || IsPrecisionDType(name); }
 
 template <class A>
 void Members(A& archive, Precision& section) {
@@ -204,7 +202,7 @@ void Members(A& archive, Precision& section) {
   archive("outputs", outputs);
   archive("cast_inputs", cast_inputs);
   archive("source", source);
-  Require(archive, IsDType(parameters, true) && IsDType(reduce, true) && IsDType(outputs, true), "a dtype is unknown");
+  Require(archive, IsDTypeOrNone(parameters) && IsDTypeOrNone(reduce) && IsDTypeOrNone(outputs), "a dtype is unknown");
 }
 
 template <class A>
@@ -212,7 +210,7 @@ void Members(A& archive, KeptDType& kept) {
   auto& [modules, dtype] = kept;
   archive("modules", modules);
   archive("dtype", dtype);
-  Require(archive, IsDType(dtype, false), "a dtype is unknown");
+  Require(archive, IsPrecisionDType(dtype), "a dtype is unknown");
 }
 
 template <class A>

@@ -87,35 +87,36 @@ class Reader {
 };
 
 // What each optimizer has, once for both directions.
-template <class Archive>
-void Visit(Archive& archive, torch::optim::AdamWOptions& o) {
+template <class Archive, class Options>
+void VisitAdamOptions(Archive& archive, Options& o) {
   archive.Take("lr", o.lr());
   archive.Take("betas", o.betas());
   archive.Take("eps", o.eps());
   archive.Take("weight_decay", o.weight_decay());
   archive.Take("amsgrad", o.amsgrad());
+}
+template <class Archive, class State>
+void VisitAdamState(Archive& archive, State& s) {
+  archive.Take("step", s.step());
+  archive.Take("exp_avg", s.exp_avg());
+  archive.Take("exp_avg_sq", s.exp_avg_sq());
+  archive.Take("max_exp_avg_sq", s.max_exp_avg_sq());
+}
+template <class Archive>
+void Visit(Archive& archive, torch::optim::AdamWOptions& o) {
+  VisitAdamOptions(archive, o);
 }
 template <class Archive>
 void Visit(Archive& archive, torch::optim::AdamWParamState& s) {
-  archive.Take("step", s.step());
-  archive.Take("exp_avg", s.exp_avg());
-  archive.Take("exp_avg_sq", s.exp_avg_sq());
-  archive.Take("max_exp_avg_sq", s.max_exp_avg_sq());
+  VisitAdamState(archive, s);
 }
 template <class Archive>
 void Visit(Archive& archive, torch::optim::AdamOptions& o) {
-  archive.Take("lr", o.lr());
-  archive.Take("betas", o.betas());
-  archive.Take("eps", o.eps());
-  archive.Take("weight_decay", o.weight_decay());
-  archive.Take("amsgrad", o.amsgrad());
+  VisitAdamOptions(archive, o);
 }
 template <class Archive>
 void Visit(Archive& archive, torch::optim::AdamParamState& s) {
-  archive.Take("step", s.step());
-  archive.Take("exp_avg", s.exp_avg());
-  archive.Take("exp_avg_sq", s.exp_avg_sq());
-  archive.Take("max_exp_avg_sq", s.max_exp_avg_sq());
+  VisitAdamState(archive, s);
 }
 template <class Archive>
 void Visit(Archive& archive, torch::optim::SGDOptions& o) {

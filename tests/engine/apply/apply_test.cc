@@ -15,6 +15,7 @@
 #include "engine/nn/linear.h"
 #include "engine/nn/norm.h"
 #include "tests/support/ranks.h"
+#include "tests/support/styles.h"
 
 namespace moonshard::test {
 namespace {
@@ -54,28 +55,11 @@ Block MakeBlock() {
 
 at::Tensor Input() { return (torch::arange(2 * 5 * 6, torch::kFloat64) * 3).remainder(5).reshape({2, 5, 6}) - 2; }
 
-// The keys of the stdlib's colwise and rowwise, by hand: this folder knows no Lua.
 Plan BlockPlan(bool sequence_parallel) {
   const Placement residual = sequence_parallel ? Layout::Shard(1) : Layout::Replicate();
-  Style colwise;
-  colwise.name = "colwise";
-  colwise.params = {{"weight", Layout::Shard(0)}, {"bias", Layout::Shard(0)}};
-  colwise.inputs = {Move{residual, Layout::Shared()}};
-  colwise.outputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  Style rowwise;
-  rowwise.name = "rowwise";
-  rowwise.params = {{"weight", Layout::Shard(1)}};
-  rowwise.after = {"bias"};
-  rowwise.inputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  rowwise.outputs = {Move{Layout::Partial(), residual}};
-  Plan plan;
-  plan.name = "block";
-  for (const auto& [pattern, style] : {std::pair{"{gate,up}", colwise}, std::pair{"down", rowwise}}) {
-    Rule rule;
-    rule.pattern = pattern;
-    rule.style = style;
-    rule.source = {"block.lua", static_cast<int>(plan.rules.size()) + 1, 0, 0, ""};
-    plan.rules.push_back(rule);
+  Plan plan = PlanOfRules("block", {{"{gate,up}", ColwiseStyle(residual)}, {"down", RowwiseStyle(residual)}});
+  for (size_t i = 0; i < plan.rules.size(); ++i) {
+    plan.rules[i].source = {"block.lua", static_cast<int>(i) + 1, 0, 0, ""};
   }
   return plan;
 }

@@ -16,8 +16,8 @@
 #include "engine/apply/clip_grad_norm.h"
 #include "engine/apply/parallelize.h"
 #include "engine/apply/state.h"
-#include "engine/compile/cost.h"
 #include "tests/engine/fsdp/net.h"
+#include "tests/support/predicted.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -227,18 +227,7 @@ TEST_CASE("a rank holds its share, and the collectives are those predicted") {
         RunMicros(model, mesh, 1, true);
         model.applied().ClearCounts();
         RunMicros(model, mesh, 1, true);
-        const PlanTotals totals = TotalsOf(model.applied().plan(), mesh.rank(), Tokens{2, 5});
-        const CollectiveCounts counts = model.applied().counts();
-        for (Direction direction : {Direction::kForward, Direction::kBackward}) {
-          for (CollectiveKind kind : kCollectiveKinds) {
-            const CollectiveCount& got = counts.of(direction, kind);
-            const CollectiveCount& want = totals.collectives.of(direction, kind);
-            Expect(got.count == want.count && got.bytes == want.bytes,
-                   std::string(ToString(direction)) + " " + ToString(kind) + ": " + std::to_string(got.count) + " of " +
-                       std::to_string(got.bytes) + " bytes, predicted " + std::to_string(want.count) + " of " +
-                       std::to_string(want.bytes));
-          }
-        }
+        ExpectPredicted(model.applied(), mesh.rank(), Tokens{2, 5});
         int64_t bytes = 0;
         for (const LiveParameter& p : model.applied().parameters()) {
           bytes += static_cast<int64_t>(p.tensor.storage().nbytes());

@@ -17,6 +17,7 @@
 #include "engine/nn/linear.h"
 #include "engine/nn/norm.h"
 #include "engine/plan/plan.h"
+#include "tests/support/styles.h"
 
 namespace moonshard::test {
 
@@ -102,29 +103,11 @@ inline Net MakeNet(const Behaviour& behaviour) {
 
 // Tensor parallelism for it: `up` colwise, `down` rowwise, the rest whole.
 inline Plan NetRules() {
-  Style colwise;
-  colwise.name = "colwise";
-  colwise.params = {{"weight", Layout::Shard(0)}, {"bias", Layout::Shard(0)}};
-  colwise.inputs = {Move{Layout::Replicate(), Layout::Shared()}};
-  colwise.outputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  Style rowwise;
-  rowwise.name = "rowwise";
-  rowwise.params = {{"weight", Layout::Shard(1)}};
-  rowwise.after = {"bias"};
-  rowwise.inputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  rowwise.outputs = {Move{Layout::Partial(), Layout::Replicate()}};
   Style whole;
   whole.name = "whole";
-  Plan plan;
-  plan.name = "net";
-  for (const auto& [pattern, style] : {std::pair{"layer_*.up", colwise}, std::pair{"layer_*.down", rowwise},
-                                       std::pair{"{embed,head,layer_*,layer_*.norm}", whole}}) {
-    Rule rule;
-    rule.pattern = pattern;
-    rule.style = style;
-    plan.rules.push_back(rule);
-  }
-  return plan;
+  return PlanOfRules(
+      "net",
+      {{"layer_*.up", ColwiseStyle()}, {"layer_*.down", RowwiseStyle()}, {"{embed,head,layer_*,layer_*.norm}", whole}});
 }
 
 }  // namespace moonshard::test

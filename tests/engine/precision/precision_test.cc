@@ -12,8 +12,8 @@
 
 #include "engine/apply/parallelize.h"
 #include "engine/apply/state.h"
-#include "engine/compile/cost.h"
 #include "tests/engine/fsdp/net.h"
+#include "tests/support/predicted.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -119,18 +119,7 @@ TEST_CASE("under precision the collectives are those predicted") {
     step();
     model.applied().ClearCounts();
     step();
-    const PlanTotals totals = TotalsOf(model.applied().plan(), mesh.rank(), Tokens{2, 5});
-    const CollectiveCounts counts = model.applied().counts();
-    for (Direction direction : {Direction::kForward, Direction::kBackward}) {
-      for (CollectiveKind kind : kCollectiveKinds) {
-        const CollectiveCount& got = counts.of(direction, kind);
-        const CollectiveCount& want = totals.collectives.of(direction, kind);
-        Expect(got.count == want.count && got.bytes == want.bytes,
-               std::string(ToString(direction)) + " " + ToString(kind) + ": " + std::to_string(got.count) + " of " +
-                   std::to_string(got.bytes) + " bytes, predicted " + std::to_string(want.count) + " of " +
-                   std::to_string(want.bytes));
-      }
-    }
+    ExpectPredicted(model.applied(), mesh.rank(), Tokens{2, 5});
   });
 }
 

@@ -34,6 +34,7 @@
 #include "engine/plan/plan.h"
 #include "engine/training_state/training_checkpoints.h"
 #include "tests/support/process.h"
+#include "tests/support/styles.h"
 
 namespace moonshard::test {
 namespace {
@@ -56,25 +57,7 @@ struct NetImpl : torch::nn::Module {
 MOONSHARD_MODULE(Net);
 
 Plan MakePlan() {
-  Style colwise;
-  colwise.name = "colwise";
-  colwise.params = {{"weight", Layout::Shard(0)}, {"bias", Layout::Shard(0)}};
-  colwise.inputs = {Move{Layout::Replicate(), Layout::Shared()}};
-  colwise.outputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  Style rowwise;
-  rowwise.name = "rowwise";
-  rowwise.params = {{"weight", Layout::Shard(1)}};
-  rowwise.after = {"bias"};
-  rowwise.inputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  rowwise.outputs = {Move{Layout::Partial(), Layout::Replicate()}};
-  Plan plan;
-  plan.name = "net";
-  for (const auto& [pattern, style] : {std::pair{"up", colwise}, std::pair{"down", rowwise}}) {
-    Rule rule;
-    rule.pattern = pattern;
-    rule.style = style;
-    plan.rules.push_back(rule);
-  }
+  Plan plan = test::PlanOfRules("net", {{"up", test::ColwiseStyle()}, {"down", test::RowwiseStyle()}});
   plan.data_parallel = DataParallel();
   plan.data_parallel->shards = true;
   return plan;
