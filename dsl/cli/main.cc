@@ -64,10 +64,10 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
 }
 
 int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
-  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/verb.types);
   if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
   if (!plan.ok()) return kExitUsage;
-  return RunWithTensors(arguments, plan.value().mesh.world_size());
+  return RunWithTensors(arguments, verb.types ? 0 : plan.value().mesh.world_size());
 }
 
 // New weights need no checkpoint, whose headers the plan could be resolved against here: the ranks do it.

@@ -78,6 +78,9 @@ struct VerifyVerb {
   std::string input;   // as of eval; "": made up
   std::string tokens;  // "B,S" of a made-up input; "": a length that few meshes divide
   double tolerance = 2e-4;
+  bool types = false;  // prove the layouts of each operator, on one process without peers
+  bool ops = false;    // compare each operator, not only modules
+  int64_t rank = 0;    // with types: whose
 };
 
 // A training run: what dsl/train/ works from.

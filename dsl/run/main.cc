@@ -20,7 +20,9 @@ int Main(const std::vector<std::string>& arguments) {
   if (!command.verb) return command.exit_code;
   try {
     if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
-    if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify);
+    if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) {
+      return verify->types ? RunVerifyTypes(*verify) : verify->ops ? RunVerifyOps(*verify) : RunVerify(*verify);
+    }
     if (const auto* train = std::get_if<TrainVerb>(&*command.verb)) return train::RunTrain(*train);
     if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
     if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();

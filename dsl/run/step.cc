@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 
@@ -95,6 +96,18 @@ Inputs ReadInputs(const std::string& path, int64_t vocabulary, int64_t micro_bat
   if (!errors.empty()) throw PlanError(std::move(errors));
   inputs.ids = *ids;
   inputs.labels = labels.value_or(*ids);
+  return inputs;
+}
+
+Inputs MadeUpInputs(const std::string& path, const std::string& tokens, int64_t vocabulary, c10::Device device) {
+  if (!path.empty()) return ReadInputs(path, vocabulary, 1, device);
+  const auto [batch, sequence] = ParseTokens(tokens.empty() ? "2,13" : tokens).ValueOrThrow();
+  Inputs inputs;
+  inputs.ids = (at::arange(batch * sequence, at::TensorOptions().dtype(c10::kLong)) * 7 + 3)
+                   .remainder(vocabulary)
+                   .view({batch, sequence})
+                   .to(device);
+  inputs.labels = inputs.ids;
   return inputs;
 }
 

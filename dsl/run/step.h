@@ -38,6 +38,10 @@ struct Inputs {
 // PlanError: what ReadTensorFile reports; kBadInput, all at once.
 Inputs ReadInputs(const std::string& path, int64_t vocabulary, int64_t micro_batches, c10::Device device);
 
+// `path` read, or where it is "" ids that are made up: int64 [B, S] of `tokens` ("B,S"; "": 2 rows of 13, which few meshes
+// divide). PlanError as ReadInputs, and of a bad `tokens`.
+Inputs MadeUpInputs(const std::string& path, const std::string& tokens, int64_t vocabulary, c10::Device device);
+
 // Logits that the plan left in pieces of the vocabulary, gathered for the loss and the file; in a group of its own, so
 // that the step's collectives are counted alone.
 class WholeLogits {

@@ -11,6 +11,10 @@ int RunEval(const EvalVerb& verb);
 // One rank of a verification: the same step sharded and, on every rank by itself, unsharded; each planned module's output
 // and each parameter's gradient compared. The model must fit on one rank.
 int RunVerify(const VerifyVerb& verb);
+// Proves the layouts of a step, operator by operator, as one rank of a mesh without peers sees it; no weights are read.
+int RunVerifyTypes(const VerifyVerb& verb);
+// One rank of a comparison of every operator's results with those of the same step unsharded.
+int RunVerifyOps(const VerifyVerb& verb);
 // A line for each tensor of the expected file: its largest difference relative to its largest value.
 int RunCompare(const CompareVerb& verb);
 // Versions and devices.

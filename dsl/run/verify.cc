@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/arange.h>
-
 #include "dsl/cli/verbs.h"
 #include "dsl/run/difference.h"
 #include "dsl/run/step.h"
@@ -61,18 +59,6 @@ Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, at::Tenso
   loss = RunStep(sharded.model, WholeLogits(*sharded.applied, sharded.vocabulary), inputs, {}).loss;
   sharded.applied->Observe({});
   return outputs;
-}
-
-Inputs MakeInputs(const VerifyVerb& verb, int64_t vocabulary, c10::Device device) {
-  if (!verb.input.empty()) return ReadInputs(verb.input, vocabulary, 1, device);
-  const auto [batch, sequence] = ParseTokens(verb.tokens.empty() ? "2,13" : verb.tokens).ValueOrThrow();
-  Inputs inputs;
-  inputs.ids = (at::arange(batch * sequence, at::TensorOptions().dtype(c10::kLong)) * 7 + 3)
-                   .remainder(vocabulary)
-                   .view({batch, sequence})
-                   .to(device);
-  inputs.labels = inputs.ids;
-  return inputs;
 }
 
 // Compares in order and remembers the first difference and the largest.
@@ -181,8 +167,8 @@ int RunVerify(const VerifyVerb& verb) {
 
   at::Tensor loss;
   at::Tensor expected_loss;
-  const Outputs outputs = RunObserved(sharded, MakeInputs(verb, sharded.vocabulary, mesh.device()), loss);
-  const Outputs expected = RunObserved(unsharded, MakeInputs(verb, sharded.vocabulary, c10::kCPU), expected_loss);
+  const Outputs outputs = RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), loss);
+  const Outputs expected = RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected_loss);
   Comparison forward(*sharded.applied, verb.tolerance);
   CompareOutputs(*sharded.applied, outputs, expected, forward);
   forward.Add("the loss", "", CappedDifference(loss, expected_loss));

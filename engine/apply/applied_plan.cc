@@ -40,6 +40,7 @@ struct AppliedPlan::State {
   std::shared_ptr<GradientSum> gradient_sum = std::make_shared<GradientSum>(backward_end);
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
+  std::shared_ptr<CallWatcher*> watcher = std::make_shared<CallWatcher*>(nullptr);
 };
 
 namespace {
@@ -151,6 +152,8 @@ class Applier {
       boundary.opens_frame = opens_frame[m];
       boundary.path = ModuleAt(m).path;
       boundary.observer = s_.observer;
+      boundary.module = m;
+      boundary.watcher = s_.watcher;
       if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.group = s_.groups.at(MeshAxis::kTp);
         boundary.gradient_sum = s_.gradient_sum;
@@ -367,6 +370,8 @@ void AppliedPlan::ClearCounts() { *state_->counts = {}; }
 void AppliedPlan::Observe(std::function<void(const std::string& path, const at::Tensor& output)> observer) {
   *state_->observer = std::move(observer);
 }
+
+void AppliedPlan::Watch(CallWatcher* watcher) { *state_->watcher = watcher; }
 
 Diagnostics AppliedPlan::Findings() const {
   Diagnostics out;

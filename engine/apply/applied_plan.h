@@ -19,7 +19,8 @@
 
 namespace moonshard {
 
-class Unit;  // engine/fsdp/unit.h
+class CallWatcher;  // planned_boundary.h
+class Unit;         // engine/fsdp/unit.h
 
 struct ApplyOptions {
   CheckOptions check = {};  // how much ranks compare before they communicate
@@ -78,6 +79,9 @@ class AppliedPlan {
   // Calls `observer` with the path and the first output of every call of a module that the plan intercepts, as it leaves
   // the module; {} ends that. For looking at a step: it runs within the forward.
   void Observe(std::function<void(const std::string& path, const at::Tensor& output)> observer);
+
+  // `watcher` hears of every planned call from now on; null ends that. It outlives what it watches.
+  void Watch(CallWatcher* watcher);
 
   // What can be said after a step: planned modules that were never called (kUnusedHook, or kBypassedHook where a
   // sharded parameter got a gradient all the same).

@@ -11,8 +11,16 @@ namespace {
 
 class PlannedCall final : public Boundary::Call {
  public:
+  PlannedCall() = default;
+  ~PlannedCall() override {
+    if (watcher != nullptr) watcher->Left();
+  }
+  PlannedCall(const PlannedCall&) = delete;
+  PlannedCall& operator=(const PlannedCall&) = delete;
+
   std::optional<CallFrame> frame;  // open until the outputs have left
   bool outermost = false;
+  CallWatcher* watcher = nullptr;
 };
 
 }  // namespace
@@ -22,6 +30,10 @@ PlannedBoundary::PlannedBoundary(BoundarySteps steps)
 
 std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlot> arguments) {
   auto call = std::make_unique<PlannedCall>();
+  if (*steps_.watcher != nullptr) [[unlikely]] {
+    call->watcher = *steps_.watcher;
+    call->watcher->Entered(steps_.module, arguments);
+  }
   CallFrame* enclosing = CallFrame::Current();
   // A call that is made again within a backward was compared when it was made first.
   call->outermost = enclosing == nullptr && torch::autograd::get_current_graph_task_id() == -1;
@@ -63,6 +75,9 @@ void PlannedBoundary::KeepLocalExperts(std::span<const TensorSlot> slots) const 
 }
 
 void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
+  if (CallWatcher* watcher = static_cast<PlannedCall&>(call).watcher; watcher != nullptr) [[unlikely]] {
+    watcher->Made(steps_.module, results);
+  }
   for (const TensorSlot& slot : results) {
     if (!slot.tensor->defined()) continue;
     if (slot.position < steps_.outputs.size() && steps_.outputs[slot.position]) {

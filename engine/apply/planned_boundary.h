@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,19 @@ namespace moonshard {
 // Sees the first tensor that leaves each planned call, in the order in which the calls end.
 using OutputObserver = std::function<void(const std::string& path, const at::Tensor& output)>;
 
+// Hears of every planned call as it runs, before the plan's moves on either side: for proving what a step does. Tensors
+// may be given another type, not another value.
+class CallWatcher {
+ public:
+  virtual ~CallWatcher() = default;
+  // `module`: of the plan's tree. The arguments as they arrive.
+  virtual void Entered(size_t module, std::span<const TensorSlot> arguments) = 0;
+  // The results as the module's own forward made them.
+  virtual void Made(size_t module, std::span<const TensorSlot> results) = 0;
+  // The call is over, by an exception too.
+  virtual void Left() = 0;
+};
+
 struct BoundarySteps {
   std::vector<std::optional<TensorMove>> inputs;   // by argument position
   std::vector<std::optional<TensorMove>> outputs;  // by place in the result
@@ -36,6 +50,8 @@ struct BoundarySteps {
   InputSignature signature = {{}, {}};       // of those inputs
   std::string path;                          // of the module, for errors
   std::shared_ptr<OutputObserver> observer;  // shared by all boundaries of a plan; empty where nobody looks
+  size_t module = 0;                         // of the plan's tree
+  std::shared_ptr<CallWatcher*> watcher;     // likewise shared; null where nobody watches
 };
 
 class PlannedBoundary final : public Boundary {

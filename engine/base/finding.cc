@@ -75,6 +75,10 @@ constexpr std::array kFindings = {
     FindingInfo{F::kBadInput, "MS0508", kError, "an input that the model cannot take"},
     FindingInfo{F::kStaleMember, "MS0509", kError, "a member that is not the registered parameter"},
     FindingInfo{F::kNumbersDiffer, "MS0510", kError, "a sharded module that computes other numbers"},
+    FindingInfo{F::kIllTyped, "MS0601", kError, "an operator whose operands do not fit together"},
+    FindingInfo{F::kLayoutNotAsDeclared, "MS0602", kError, "what arrives at a module is not what the plan declares"},
+    FindingInfo{F::kWrongGradient, "MS0603", kError, "a gradient that is not what its parameter needs"},
+    FindingInfo{F::kUnproven, "MS0604", kWarning, "an operator that could not be judged"},
     FindingInfo{F::kInternal, "MS0901", kError, "a defect of moonshard"},
 };
 

@@ -1,6 +1,6 @@
 // Finding: the closed list of what a Diagnostic can be about, each with an identifier that never changes and is never
 // reused. MS01xx the plan language, MS02xx matching, MS03xx layouts and shapes, MS04xx files, MS05xx live models and
-// ranks, MS09xx moonshard itself. A new finding is one line in finding.cc and a page in findings/, which explains it with
+// ranks, MS06xx proofs of a step, MS09xx moonshard itself. A new finding is one line in finding.cc and a page in findings/, which explains it with
 // an example (engine/findings/page.h).
 #pragma once
 
@@ -79,6 +79,11 @@ enum class Finding {
   kBadInput,
   kStaleMember,
   kNumbersDiffer,
+  // MS06xx: proofs of a step
+  kIllTyped,
+  kLayoutNotAsDeclared,
+  kWrongGradient,
+  kUnproven,
   // MS09xx
   kInternal,
 };

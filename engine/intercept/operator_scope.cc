@@ -6,7 +6,7 @@ namespace {
 constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
 
 // Of this thread; scopes put back what they found.
-OperatorScope*& Innermost() {
+OperatorScope*& InnermostOfThread() {
   thread_local OperatorScope* scope = nullptr;
   return scope;
 }
@@ -52,7 +52,7 @@ void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stac
     op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
     return;
   }
-  HandlerChain(op, below, *stack, Innermost()).Run();
+  HandlerChain(op, below, *stack, InnermostOfThread()).Run();
 }
 
 void RegisterFallback() {
@@ -69,14 +69,16 @@ c10::DispatchKey RegisteredKey() {
 }  // namespace
 
 OperatorScope::OperatorScope(OperatorHandler& handler)
-    : handler_(handler), outer_(Innermost()), include_(RegisteredKey()) {
-  Innermost() = this;
+    : handler_(handler), outer_(InnermostOfThread()), include_(RegisteredKey()) {
+  InnermostOfThread() = this;
 }
 
-OperatorScope::~OperatorScope() { Innermost() = outer_; }
+OperatorScope::~OperatorScope() { InnermostOfThread() = outer_; }
+
+OperatorScope* OperatorScope::Innermost() { return InnermostOfThread(); }
 
 OperatorHandler* OperatorScope::Current() {
-  const OperatorScope* const scope = Innermost();
+  const OperatorScope* const scope = InnermostOfThread();
   return scope == nullptr ? nullptr : &scope->handler_;
 }
 

@@ -1,11 +1,11 @@
 // OperatorScope: lets a handler see, replace or repeat every operator that this thread runs below autograd, forward and
 // backward, with composite operators taken apart. For what must know operators and not only modules: keeping chosen
-// results for a recomputation.
+// results for a recomputation, proving layouts.
 //
 // A fallback of c10's dispatcher under the key Fake, which autograd stands above, switched on for the thread while a
 // scope is open. About 2 us an operator inside a scope, nothing outside. The registration itself is made by the first
 // scope and stays: the dispatcher is one for the process.
-// Stage before: none. Stage after: recompute.
+// Stage before: none. Stage after: recompute, types.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,11 @@
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "engine/plan/layout.h"
+
 namespace moonshard {
+
+struct RegionInfo;
 
 class OperatorHandler {
  public:
@@ -29,6 +33,15 @@ class OperatorHandler {
   // The arguments are on top of the stack. Either calls next.Run(), perhaps with changed arguments, or puts results in
   // their place. Operators that a handler itself runs are not handled.
   virtual void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) = 0;
+
+  // What regions say (region.h); operators inside are handled as any other.
+  virtual void EnterRegion(const RegionInfo& /*region*/) {}
+  virtual void LeaveRegion() {}
+  virtual void RegionTakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
+  virtual void RegionMakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
+  virtual void RegionSums(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
+  virtual void OwnRows(const at::Tensor& /*ids*/, const at::Tensor& /*table*/) {}
+  virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}
 };
 
 // On one thread; scopes nest, the innermost sees an operator first.
@@ -41,6 +54,10 @@ class OperatorScope {
 
   // The innermost scope's; null outside of all.
   static OperatorHandler* Current();
+  // Of this thread; null outside of all.
+  static OperatorScope* Innermost();
+  OperatorScope* outer() const { return outer_; }
+  OperatorHandler& handler() const { return handler_; }
 
  private:
   friend class HandlerChain;

@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "engine/base/check.h"
+#include "engine/intercept/region.h"
 
 namespace moonshard {
 
@@ -106,6 +107,7 @@ at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
 // One all-reduce for all terms of one group, dtype and device: their elements, and one flag each for whether any rank
 // has a gradient.
 void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
+  Region region("the sum of gradients", label.text(), group_terms.front()->group->axis());
   std::vector<at::Tensor> flat;
   const Parameter& first = parameters[group_terms.front()->parameter];
   std::vector<float> has;
@@ -137,6 +139,7 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
                            ? parameter.held_back.clone()
                            : at::zeros_like(parameter.tensor, at::MemoryFormat::Preserve);
     term.Of(whole).copy_(summed);
+    region.Sums(parameter.held_back, whole);
     parameter.held_back = std::move(whole);
   }
 }

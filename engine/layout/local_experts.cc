@@ -4,6 +4,7 @@
 
 #include "engine/base/result.h"
 #include "engine/base/text.h"
+#include "engine/intercept/region.h"
 
 namespace moonshard {
 
@@ -18,6 +19,7 @@ void LocalExperts::Keep(at::Tensor& ids, at::Tensor& weights, const std::string&
     throw PlanError({std::move(d)});
   }
   const at::Tensor other = at::logical_or(ids < first, ids >= first + count);
+  NoteOwnRows(other, MeshAxis::kTp);
   ids = (ids - first).masked_fill(other, count);
   weights = weights.masked_fill(other, 0);
 }

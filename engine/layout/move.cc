@@ -12,6 +12,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/text.h"
+#include "engine/intercept/region.h"
 #include "engine/layout/call_frame.h"
 #include "engine/layout/piece_map.h"
 #include "engine/plan/moves.h"
@@ -29,6 +30,7 @@ struct MoveSpec {
   int64_t from_size = -1;
   int64_t to_size = -1;
   CollectiveLabel label{""};
+  std::string name;  // "shard(1) -> shared"
   int uses = 0;
 
   // The pieces of the dim that `layout` (one of from and to) shards. Tables of heads and parts are kept for the last size.
@@ -44,6 +46,13 @@ namespace {
 constexpr const char* kRows =
     "replicate -> shared, replicate -> shard(d), shard(d) -> shared, shard(d) -> replicate, shard(a) -> shard(b), "
     "partial -> replicate, partial -> shared, partial -> shard(d), replicate -> shared_last(n), shared -> partial";
+
+// What a gradient is where the value is so: the dual (plan/layout.h).
+Layout GradientOf(const Layout& layout) {
+  if (layout.is_shared_last()) return layout;
+  if (layout.kind == LayoutKind::kShared) return Layout::Partial();
+  return layout.kind == LayoutKind::kPartial ? Layout::Replicate() : layout;
+}
 
 Diagnostic NoSuchMove(const Layout& from, const Layout& to, const std::string& label) {
   Diagnostic d = MakeDiagnostic(Finding::kNoSuchMove, "no move leads from " + from.ToText() + " to " + to.ToText());
@@ -249,7 +258,11 @@ class MoveBackward final : public autograd::Node {
       throw PlanError({std::move(d)});
     }
     const at::NoGradGuard no_grad;
-    return {Backward(*move_, std::move(gradient), passage_)};
+    Region region(move_->name, move_->label.text(), move_->group->axis());
+    region.Takes(gradient, GradientOf(move_->to));
+    at::Tensor out = Backward(*move_, std::move(gradient), passage_);
+    region.Makes(out, GradientOf(move_->from));
+    return {std::move(out)};
   }
 
   std::string name() const override { return "MoveBackward(" + move_->label.text() + ")"; }
@@ -282,6 +295,7 @@ Result<TensorMove> TensorMove::Make(const Layout& from, const Layout& to, std::s
   spec->to_size = StaticSize(to, options.to_size);
   spec->uses = options.uses;
   spec->label = CollectiveLabel(std::move(options.label));
+  spec->name = from.ToText() + " -> " + to.ToText();
   Diagnostics errors;
   const auto check = [&](const Layout& layout, int64_t size) {
     if (!layout.is_shard() || size < 0) return;
@@ -301,6 +315,8 @@ Result<TensorMove> TensorMove::Make(const Layout& from, const Layout& to, std::s
 at::Tensor TensorMove::operator()(at::Tensor tensor) const {
   if (is_identity() || !tensor.defined()) return tensor;
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
+  Region region(spec_->name, spec_->label.text(), spec_->group->axis());
+  region.Takes(tensor, spec_->from);
   autograd::edge_list edges;
   if (recorded) edges.push_back(autograd::impl::gradient_edge(tensor));
   Passage passage;
@@ -312,6 +328,7 @@ at::Tensor TensorMove::operator()(at::Tensor tensor) const {
     // An identity row gets a tensor of its own to carry the edge.
     if (recorded && out.unsafeGetTensorImpl() == came) out = out.view_as(out);
   }
+  region.Makes(out, spec_->to);
   if (!recorded) return out;
   const auto node = std::shared_ptr<MoveBackward>(new MoveBackward(spec_, std::move(passage), std::move(edges)),
                                                   autograd::deleteNode);

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include "engine/base/check.h"
+#include "engine/intercept/region.h"
 #include "engine/nn/deferred_parameters.h"
 
 namespace moonshard::nn {
@@ -56,6 +57,7 @@ at::Tensor EmbeddingImpl::ForwardLocal(const at::Tensor& indices, const LocalRow
   const std::optional<int64_t> padding = options.padding_idx();
   const bool holds_padding = padding && *padding >= local.first && *padding < local.first + local.rows;
   const at::Tensor shifted = indices - local.first;
+  NoteOwnRows(shifted, weight);
   const at::Tensor elsewhere = shifted.lt(0).logical_or_(shifted.ge(local.rows));
   const at::Tensor rows =
       at::embedding(weight, shifted.masked_fill(elsewhere, 0), holds_padding ? *padding - local.first : -1,

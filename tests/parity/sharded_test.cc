@@ -6,61 +6,17 @@
 #include <iostream>
 #include <set>
 
-#include "dsl/choose/choose_plan.h"
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/live_tree.h"
-#include "engine/apply/load.h"
-#include "engine/apply/parallelize.h"
 #include "engine/apply/state.h"
 #include "engine/compile/cost.h"
 #include "engine/models/causal_lm.h"
-#include "engine/nn/defer_init.h"
-#include "engine/safetensors/checkpoint.h"
-#include "engine/safetensors/config.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/parity/setup.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
 namespace {
 
 constexpr double kTolerance = 2e-4;
-
-struct Setup {
-  std::filesystem::path folder;
-  int64_t tp = 1;
-  bool sequence_parallel = false;
-  bool expert_parallel = false;
-  std::string Name() const {
-    return folder.filename().string() + " tp=" + std::to_string(tp) + (sequence_parallel ? " sequence parallel" : "") +
-           (expert_parallel ? " expert parallel" : "");
-  }
-};
-
-struct ShardedModel {
-  CausalLm model;
-  std::shared_ptr<AppliedPlan> applied;
-};
-
-ShardedModel Load(const Setup& setup, const DeviceMesh& mesh) {
-  const JsonValue config = ReadConfig(setup.folder);
-  ShardedModel out;
-  {
-    const nn::DeferInit defer;
-    out.model = MakeCausalLm(config).ValueOrThrow();
-  }
-  PlanInputs inputs;
-  inputs.config = config;
-  inputs.mesh = mesh.shape();
-  const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();
-  inputs.model = live.tree.get();
-  inputs.options["sequence_parallel"] = setup.sequence_parallel;
-  if (setup.expert_parallel) inputs.options["expert_parallel"] = true;
-  const Plan plan = LoadPlanFile(SelectPlan(config).ValueOrThrow(), inputs).ValueOrThrow();
-  out.applied = ParallelizeModule(*out.model.module, plan, mesh);
-  const Checkpoint checkpoint = Checkpoint::Open(setup.folder.string()).ValueOrThrow();
-  Expect(LoadCheckpoint(*out.applied, checkpoint).empty(), "the checkpoint fits without a warning");
-  return out;
-}
 
 std::optional<at::Tensor> Optional(const NamedTensors& tensors, const std::string& name) {
   const auto found = tensors.find(name);
@@ -114,28 +70,6 @@ Shape ShapeOf(const JsonValue& config) {
     shape.key_heads = {config.Find("num_key_value_heads")->AsInt()};
   }
   return shape;
-}
-
-// Without and with sequence parallelism; of models with experts also with every expert whole on one rank.
-std::vector<Setup> SetupsAt(const std::filesystem::path& folder, const JsonValue& config, int64_t tp) {
-  std::vector<Setup> out;
-  for (const bool sequence_parallel : {false, true}) {
-    out.push_back({folder, tp, sequence_parallel, false});
-    if (config.Find("num_experts_per_tok") != nullptr) out.push_back({folder, tp, sequence_parallel, true});
-  }
-  return out;
-}
-
-std::vector<Setup> Setups() {
-  std::vector<Setup> out;
-  for (const std::filesystem::path& folder : ParityFolders()) {
-    const JsonValue config = ReadConfig(folder);
-    const int64_t heads = config.Find("num_attention_heads")->AsInt();
-    for (int64_t tp = 1; tp <= heads; tp *= 2) {
-      for (Setup& setup : SetupsAt(folder, config, tp)) out.push_back(std::move(setup));
-    }
-  }
-  return out;
 }
 
 int64_t Count(const CollectiveCounts& counts, Direction direction, CollectiveKind kind) {

@@ -1,0 +1,59 @@
+#include <iostream>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/fill.h>
+
+#include "dsl/cli/verbs.h"
+#include "dsl/run/step.h"
+#include "dsl/run/verbs.h"
+#include "engine/prove/type_scope.h"
+
+namespace moonshard {
+namespace {
+
+// Types do not look at values; what reads one (a router's choice) must find some.
+void FillParameters(const AppliedPlan& applied) {
+  const at::NoGradGuard no_grad;
+  for (const LiveParameter& parameter : applied.parameters()) parameter.tensor.fill_(0.01);
+}
+
+}  // namespace
+
+int RunVerifyTypes(const VerifyVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  if (verb.rank < 0 || verb.rank >= folder.mesh.world_size()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "there is no rank " + std::to_string(verb.rank));
+    d.required = "0 to " + std::to_string(folder.mesh.world_size() - 1);
+    throw PlanError({std::move(d)});
+  }
+  const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank);
+  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  FillParameters(*sharded.applied);
+  const Inputs inputs = MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device());
+  const WholeLogits whole(*sharded.applied, sharded.vocabulary);
+
+  std::string stopped;
+  TypeScope scope(*sharded.applied);
+  try {
+    scope.Input(inputs.labels);
+    const at::Tensor logits = whole(sharded.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids));
+    const at::Tensor loss = CausalLmLoss(logits, inputs.labels);
+    scope.Loss(loss);
+    loss.backward();
+  } catch (const c10::Error& error) {
+    stopped = error.what_without_backtrace();
+  }
+  const Proof proof = scope.Finish();
+  if (!stopped.empty() && proof.faults.empty()) throw std::runtime_error(stopped);
+
+  const Diagnostics findings = ToDiagnostics(proof, sharded.applied->plan());
+  std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
+            << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
+  Say(findings, verb.say);
+  Say(sharded.applied->Findings(), verb.say);
+  if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitGood;
+  std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": proven\n";
+  return kExitGood;
+}
+
+}  // namespace moonshard

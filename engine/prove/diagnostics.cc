@@ -1,0 +1,116 @@
+// What is said of a proof: for each fault the plan's line, what was declared and what is, and the likely cure.
+#include <string_view>
+
+#include "engine/base/text.h"
+#include "engine/prove/type_scope.h"
+
+namespace moonshard {
+namespace {
+
+// The module's own rule; failing that the nearest one around it.
+SourceSpan LineOf(const CompiledPlan& plan, std::string_view path) {
+  for (;; path = ParentOf(path)) {
+    const int64_t module = plan.tree->Find(path);
+    if (module >= 0) {
+      const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(module));
+      if (steps.is_fallback) return plan.plan->fallback_source;
+      if (steps.rule >= 0) return plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+    }
+    if (path.empty()) return {};
+  }
+}
+
+std::string Alike(const TypeFault& fault) {
+  return fault.count == 1 ? "" : " (and " + std::to_string(fault.count - 1) + " more alike)";
+}
+
+std::string In(const TypeFault& fault) {
+  const std::string where = fault.path.empty() ? "outside of all modules" : "in '" + fault.path + "'";
+  return where + (fault.backward ? ", backward" : ", forward");
+}
+
+std::string Since(const TypeFault& fault) { return fault.since.empty() ? "" : "it is so since " + fault.since; }
+
+Diagnostic OfOperator(const TypeFault& fault) {
+  Diagnostic d = MakeDiagnostic(Finding::kIllTyped, fault.what + " " + In(fault) + ": " + fault.message + Alike(fault));
+  d.required = "operands that the operator can have (engine/types/rules)";
+  d.help = Since(fault);
+  const bool terms = fault.message.find("terms of a sum") != std::string::npos;
+  if (terms && !fault.backward) {
+    d.help += (d.help.empty() ? "" : "; ") + std::string("let the module that made the terms leave their sum: outputs = {{ partial, replicate }}");
+  } else if (terms) {
+    d.help += (d.help.empty() ? "" : "; ") + std::string("let the module that uses the value take it as shared: inputs = {{ replicate, shared }}");
+  } else if (fault.message.find("must be shared") != std::string::npos) {
+    d.help = "let the module take it as shared (inputs = {{ replicate, shared }}), or declare the parameter shared";
+  } else if (fault.message.find("own piece") != std::string::npos) {
+    d.help = "let the module take a piece (inputs = {{ replicate, shard(d) }}), or gather what is in pieces first";
+  }
+  return d;
+}
+
+Diagnostic OfBoundary(const TypeFault& fault) {
+  const bool input = fault.what.starts_with("input");
+  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared,
+                                fault.what + " of '" + fault.path + "' is " + fault.got + ", not what the plan says" + Alike(fault));
+  d.declared = fault.declared;
+  d.required = fault.got;
+  d.help = Since(fault);
+  if (!d.help.empty()) d.help += "; ";
+  d.help += input ? "say what arrives here, or let the module before leave it as declared"
+                  : "say what the forward makes (the first of the pair in outputs), and to what it moves";
+  return d;
+}
+
+Diagnostic OfRegion(const TypeFault& fault) {
+  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared,
+                                (fault.what == "the loss" ? fault.what : "'" + fault.what + "' " + In(fault)) + " has " +
+                                    fault.got + ", not " + fault.declared + Alike(fault));
+  d.declared = fault.declared;
+  d.required = fault.got;
+  d.help = Since(fault);
+  if (fault.what == "the loss") d.help = "compute the loss on whole values, or with the vocabulary-parallel losses";
+  if (fault.what == "the sum of gradients") d.help = "a parameter whose gradient is whole already: declare it replicate, not shared";
+  return d;
+}
+
+Diagnostic OfGradient(const TypeFault& fault) {
+  Diagnostic d = MakeDiagnostic(Finding::kWrongGradient,
+                                "the gradient of '" + fault.path + "' is " + fault.got + ", which " + fault.declared +
+                                    " does not allow" + Alike(fault));
+  d.declared = fault.declared;
+  d.required = fault.got == "partial" ? "shared" : fault.got;
+  d.help = Since(fault);
+  if (fault.got.starts_with("partial")) {
+    if (!d.help.empty()) d.help += "; ";
+    d.help += "each rank has terms of it that nothing sums: declare the parameter shared";
+  }
+  return d;
+}
+
+}  // namespace
+
+Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
+  Diagnostics out;
+  for (const TypeFault& fault : proof.faults) {
+    Diagnostic d;
+    switch (fault.kind) {
+      case TypeFault::Kind::kOperator: d = OfOperator(fault); break;
+      case TypeFault::Kind::kBoundary: d = OfBoundary(fault); break;
+      case TypeFault::Kind::kRegion: d = OfRegion(fault); break;
+      case TypeFault::Kind::kGradient: d = OfGradient(fault); break;
+    }
+    if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size()) d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
+    d.path = fault.path;
+    d.where = LineOf(plan, fault.path);
+    out.push_back(std::move(d));
+  }
+  for (const auto& [what, unproven] : proof.unproven) {
+    Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
+    d.path = unproven.first;
+    d.help = "a rule can be added from C++ (TypeOptions::rules)";
+    out.push_back(std::move(d));
+  }
+  return out;
+}
+
+}  // namespace moonshard

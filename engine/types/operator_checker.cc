@@ -1,0 +1,332 @@
+#include "engine/types/operator_checker.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include "engine/base/check.h"
+
+namespace moonshard {
+namespace {
+
+template <class Visit>
+void ForEachTensor(const c10::IValue& value, Visit&& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& one : value.toListRef()) ForEachTensor(one, visit);
+  }
+}
+
+bool HoldsTensors(const c10::IValue& value) {
+  bool holds = false;
+  ForEachTensor(value, [&](const at::Tensor&) { holds = true; });
+  return holds;
+}
+
+const void* StorageOf(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// "add_" -> "add"; "__and__" stays.
+std::string WithoutUnderscore(std::string name) {
+  if (name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.pop_back();
+  return name;
+}
+
+// The name of one layer of several alike: "layers.*.mlp".
+std::string Folded(const std::string& path) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (std::isdigit(static_cast<unsigned char>(path[i])) == 0) {
+      out += path[i];
+    } else if (out.empty() || out.back() != '*') {
+      out += '*';
+    }
+  }
+  return out;
+}
+
+// Operators whose result is uniform where their rule says so; of others only that of numbers made from numbers counts.
+bool KeepsSince(const AxisType& type) { return type.is_partial() || type.is(TypeKind::kVarying) || type.is_shard(); }
+
+}  // namespace
+
+struct OperatorChecker::Call {
+  const c10::FunctionSchema& schema;
+  c10::SmallVector<Operand, 6> operands;
+  std::vector<c10::IValue> arguments;
+  c10::SmallVector<at::Tensor, 3> outputs;
+  c10::SmallVector<Product, 3> products;
+  std::vector<TensorType> types;  // of the outputs
+  ModulePath::Place place;
+
+  AxisType TypeOn(size_t operand, size_t axis) const {
+    return operands[operand].type == nullptr ? AxisType() : (*operands[operand].type)[axis];
+  }
+  std::string Signature(const std::string& name, size_t axis) const {
+    std::string out = name + "(";
+    for (size_t i = 0; i < operands.size(); ++i) out += (i == 0 ? "" : ", ") + TypeOn(i, axis).ToString();
+    return out + ")";
+  }
+};
+
+OperatorChecker::OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable& rules)
+    : axes_(std::move(axes)), rules_(rules) {}
+
+void OperatorChecker::SetLeaf(const at::Tensor& tensor, TensorType type) {
+  Check(type.size() == axes_.size(), "a type for every axis that is checked");
+  if (leaves_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(type)).second) kept_leaves_.push_back(tensor);
+}
+
+TensorType OperatorChecker::Get(const at::Tensor& tensor) const {
+  if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) return leaf->second;
+  const TensorType* type = TypeOf(tensor);
+  return type != nullptr && type->size() == axes_.size() ? *type : TensorType(axes_.size());
+}
+
+int OperatorChecker::AxisIndex(MeshAxis axis) const {
+  const auto found = std::ranges::find(axes_, axis, &CheckedAxis::axis);
+  return found == axes_.end() ? -1 : static_cast<int>(found - axes_.begin());
+}
+
+// What was made before the scope and has no gradient to lose.
+void OperatorChecker::Assume(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr || tensor.requires_grad()) return;
+  if (leaves_.contains(tensor.unsafeGetTensorImpl())) return;
+  ++assumed_;
+  SetType(tensor, TensorType(axes_.size(), AxisType::Replicate()));
+}
+
+// What a region makes is what it says in the end; until then nothing.
+void OperatorChecker::MakeVoid(const c10::Stack& stack, size_t results) const {
+  for (size_t r = 0; r < std::min(results, stack.size()); ++r) {
+    ForEachTensor(stack[stack.size() - 1 - r], [&](const at::Tensor& tensor) {
+      if (!leaves_.contains(tensor.unsafeGetTensorImpl())) SetType(tensor, TensorType(axes_.size()));
+    });
+  }
+}
+
+const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle& op) {
+  const auto [at, fresh] = entries_.try_emplace(&op.schema());
+  if (!fresh) return at->second;
+  Entry& entry = at->second;
+  const std::string& name = op.schema().name();
+  const std::string& overload = op.schema().overload_name();
+  entry.name = overload.empty() ? name : name + "." + overload;
+  const std::string plain = WithoutUnderscore(name);
+  entry.base = plain.substr(plain.rfind(':') + 1);
+  entry.writes = plain != name;
+  entry.rule = rules_.Find(name);
+  if (entry.rule == nullptr) entry.rule = rules_.Find(plain);
+  entry.pointwise = op.hasTag(at::Tag::pointwise);
+  entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
+  entry.returns = op.schema().returns().size();
+  return entry;
+}
+
+void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
+  const Entry& entry = EntryOf(op);
+  if (!regions_.empty()) {
+    next.Run();
+    MakeVoid(stack, entry.returns);
+    return;
+  }
+  Call call{op.schema(), {}, {}, {}, {}, {}, path_.Here()};
+  ++operators_;
+  const size_t count = call.schema.arguments().size();
+  call.arguments.reserve(count);
+  for (size_t a = 0; a < count; ++a) {
+    const c10::IValue& value = stack[stack.size() - count + a];
+    ForEachTensor(value, [&](const at::Tensor& tensor) {
+      Operand operand;
+      Assume(tensor);
+      if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) {
+        operand.type = &leaf->second;
+      } else if ((operand.type = TypeOf(tensor)) != nullptr) {
+        operand.kept = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
+        if (operand.type->size() != axes_.size()) operand.type = nullptr;
+      }
+      operand.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+      operand.argument = static_cast<int>(a);
+      operand.needs_gradient = !tensor.is_inference() && tensor.requires_grad();
+      operand.storage = StorageOf(tensor);
+      operand.tensor = tensor.unsafeGetTensorImpl();
+      operand.version = VersionOf(tensor);
+      call.operands.push_back(std::move(operand));
+    });
+    call.arguments.push_back(HoldsTensors(value) ? c10::IValue() : value);
+  }
+  try {
+    next.Run();
+  } catch (const c10::Error& error) {
+    const std::string text = error.msg();
+    std::string types = entry.name + "(";
+    for (size_t i = 0; i < call.operands.size(); ++i) {
+      types += (i == 0 ? "" : ", ") + call.TypeOn(i, 0).ToString() + " [";
+      for (size_t d = 0; d < call.operands[i].sizes.size(); ++d) {
+        types += (d == 0 ? "" : ",") + std::to_string(call.operands[i].sizes[d]);
+      }
+      types += "]";
+    }
+    Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward, axes_.empty() ? MeshAxis::kTp : axes_[0].axis,
+           types + ")", "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", ""});
+    throw;
+  }
+  const size_t results = std::min(entry.returns, stack.size());
+  for (size_t r = 0; r < results; ++r) {
+    ForEachTensor(stack[stack.size() - results + r], [&](const at::Tensor& tensor) {
+      call.outputs.push_back(tensor);
+      Product product;
+      product.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+      call.products.push_back(std::move(product));
+    });
+  }
+  Judge(entry, call);
+}
+
+void OperatorChecker::Judge(const Entry& entry, Call& call) {
+  call.types.assign(call.outputs.size(), TensorType(axes_.size()));
+  for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const at::Tensor& output = call.outputs[i];
+    int64_t version = -1;
+    bool rises = false;
+    const void* storage = StorageOf(output);
+    for (const Operand& operand : call.operands) {
+      if (storage == nullptr || operand.storage != storage) continue;
+      version = operand.version;  // a view counts the writes of what it is a view of
+      rises = entry.writes;
+    }
+    if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
+    SetType(output, call.types[i], version, rises);
+  }
+  if (observer_) observer_({call.place.path, call.place.backward, entry.name, call.outputs, call.types});
+}
+
+void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
+  c10::SmallVector<AxisType, 6> types;
+  bool faulty = false;
+  bool unproven = false;
+  bool untyped = false;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    types.push_back(call.TypeOn(i, axis));
+    faulty = faulty || types.back().is(TypeKind::kFaulty);
+    unproven = unproven || types.back().is(TypeKind::kUnproven);
+    untyped = untyped || call.operands[i].type == nullptr;
+  }
+  const auto fill = [&](TypeKind kind) {
+    for (TensorType& type : call.types) type[axis] = AxisType::Of(kind);
+  };
+  // What is overwritten without being read may be anything.
+  const bool overwrites = entry.writes && (entry.base == "copy" || entry.base == "zero" || entry.base == "fill" ||
+                                           entry.base == "uniform" || entry.base == "normal" || entry.base == "random");
+  if (overwrites) {
+    const bool source = types.size() > 1;
+    faulty = source && types[1].is(TypeKind::kFaulty);
+    unproven = source && types[1].is(TypeKind::kUnproven);
+    untyped = source && call.operands[1].type == nullptr;
+  }
+  if (faulty) return fill(TypeKind::kFaulty);
+  if (untyped && axis == 0) NoteUnproven("a tensor without a layout goes into " + entry.name);
+  if (unproven) return fill(TypeKind::kUnproven);
+  if (call.outputs.empty() && entry.rule == nullptr) return;
+
+  Operands operands(entry.base, call.schema, call.operands, types, call.arguments, call.products);
+  AxisTypes made;
+  if (entry.rule != nullptr) {
+    made = (*entry.rule)(operands);
+  } else if (entry.pointwise) {
+    static const OperatorRule* const any = RuleTable::BuiltIn().Find("aten::exp");
+    made = (*any)(operands);
+  } else if (!types.empty() && !entry.random && operands.All(TypeKind::kReplicate)) {
+    made = {AxisType::Replicate()};
+  } else {
+    made = {operands.Unproven("no rule")};
+  }
+  std::string fault = operands.fault();
+  if (fault.empty()) fault = WholeMisused(entry, call, axis);
+  std::shared_ptr<const std::string> since;
+  for (const AxisType& type : types) {
+    if (since == nullptr && (type.is_partial() || type.is(TypeKind::kVarying)) && type.since) since = type.since;
+  }
+  if (!fault.empty()) {
+    Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward, axes_[axis].axis,
+           call.Signature(entry.name, axis), fault, "", "", since ? *since : ""});
+    return fill(TypeKind::kFaulty);
+  }
+  if (!operands.unproven().empty()) NoteUnproven(entry.name + ": " + operands.unproven());
+
+  bool whole = false;
+  if (!call.place.backward) {
+    bool all = true;
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (!call.operands[i].needs_gradient) continue;
+      whole = whole || (types[i].is_replicate() && types[i].whole);
+      all = all && types[i].is_replicate() && types[i].whole;
+    }
+    whole = whole && all;
+  }
+  for (size_t i = 0; i < call.types.size(); ++i) {
+    AxisType& type = call.types[i][axis];
+    if (made.empty()) continue;
+    type = i < made.size() ? made[i] : made.back();
+    if (type.is_replicate()) type.whole = whole;
+    if (type.since == nullptr && (type.is_partial() || type.is(TypeKind::kVarying))) {
+      if (since == nullptr) {
+        since = std::make_shared<const std::string>(entry.name + " in '" + call.place.path +
+                                                    (call.place.backward ? "' (backward)" : "'"));
+      }
+      type.since = since;
+    }
+    if (!KeepsSince(type)) type.since = nullptr;
+  }
+}
+
+std::string OperatorChecker::WholeMisused(const Entry& entry, const Call& call, size_t axis) const {
+  if (call.place.backward || !c10::GradMode::is_enabled() || entry.base == "copy") return {};
+  bool whole = false;
+  bool pieces = false;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    const AxisType type = call.TypeOn(i, axis);
+    const bool needs_gradient = call.operands[i].needs_gradient;
+    if (type.is_replicate()) {
+      whole = whole || (needs_gradient && type.whole);
+      pieces = pieces || (needs_gradient && !type.whole);
+    } else if (type.is_known()) {
+      pieces = true;
+    }
+  }
+  if (!whole || !pieces) return {};
+  return "a replicated tensor that needs a gradient is used beside what differs between ranks: each rank gets terms of "
+         "its gradient of its own, and nothing sums them; it must be shared";
+}
+
+void OperatorChecker::Blame(TypeFault fault) {
+  const std::string path = Folded(fault.path);
+  for (TypeFault& known : faults_) {
+    if (known.kind == fault.kind && known.backward == fault.backward && known.what == fault.what &&
+        known.message == fault.message && known.axis == fault.axis && Folded(known.path) == path) {
+      ++known.count;
+      return;
+    }
+  }
+  faults_.push_back(std::move(fault));
+}
+
+void OperatorChecker::NoteUnproven(const std::string& what) {
+  Unproven& entry = unproven_[what];
+  if (entry.count++ > 0) return;
+  const ModulePath::Place place = path_.Here();
+  entry.first = place.path + (place.backward ? " (backward)" : "");
+}
+
+}  // namespace moonshard

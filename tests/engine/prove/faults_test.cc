@@ -1,0 +1,67 @@
+// Faults planted in the plans of the reference architectures are found, at the module that has them.
+#include <catch2/catch.hpp>
+
+#include <iostream>
+#include <map>
+
+#include "tests/engine/prove/planted.h"
+#include "tests/engine/prove/step.h"
+
+namespace moonshard::test {
+namespace {
+
+// The module itself, what uses its result (around it), or what is said of where the operand comes from.
+bool Names(const TypeFault& fault, const std::string& module) {
+  return fault.path == module || fault.path.starts_with(module + ".") || module.starts_with(fault.path + ".") ||
+         fault.since.find("'" + module + "'") != std::string::npos;
+}
+
+TEST_CASE("planted faults are found where they are") {
+  int64_t planted = 0;
+  int64_t found = 0;
+  int64_t elsewhere = 0;
+  std::map<std::string, std::pair<int64_t, int64_t>> kinds;
+  std::string misses;
+  for (const char* name : {"llama_gqa", "llama_bias", "qwen2_tied", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa", "phi_qknorm",
+                           "mixtral", "baichuan2", "decilm", "ministral3_yarn", "mistral_window8", "qwen3_moe"}) {
+    for (const bool sequence_parallel : {false, true}) {
+      const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel, false};
+      std::vector<Planted> faults;
+      ProveAlone(setup, "tp=2", 0, [&](CompiledPlan& plan) { faults = PlantedFaults(plan); });
+      REQUIRE(faults.size() > 10);
+      for (const Planted& fault : faults) {
+        ++planted;
+        auto& kind = kinds[fault.kind];
+        ++kind.first;
+        std::string text;
+        bool right = false;
+        bool any = false;
+        try {
+          const Proof proof = ProveAlone(setup, "tp=2", 0, fault.plant);
+          any = !proof.faults.empty();
+          for (const TypeFault& one : proof.faults) right = right || Names(one, fault.module);
+          text = ToText(proof);
+        } catch (const PlanError& error) {
+          any = right = true;  // refused before the step
+        } catch (const std::exception& error) {
+          text = std::string("  threw: ") + error.what() + "\n";
+        }
+        if (right) {
+          ++found;
+          ++kind.second;
+        } else {
+          elsewhere += any ? 1 : 0;
+          misses += setup.Name() + ": " + fault.kind + " at " + fault.module + "\n" + text;
+        }
+      }
+    }
+  }
+  std::cout << planted << " faults planted, " << found << " found at their module, " << elsewhere << " elsewhere\n";
+  for (const auto& [kind, counts] : kinds) std::cout << "  " << kind << ": " << counts.second << " of " << counts.first << "\n";
+  std::cout << misses;
+  CHECK(planted >= 60);
+  CHECK(found * 100 >= planted * 95);
+}
+
+}  // namespace
+}  // namespace moonshard::test

@@ -1,0 +1,74 @@
+#include "tests/parity/setup.h"
+
+#include <utility>
+
+#include "dsl/choose/choose_plan.h"
+#include "dsl/eval/load_plan.h"
+#include "engine/apply/live_tree.h"
+#include "engine/apply/load.h"
+#include "engine/compile/compile.h"
+#include "engine/match/match.h"
+#include "engine/nn/defer_init.h"
+#include "engine/safetensors/checkpoint.h"
+#include "engine/safetensors/config.h"
+#include "tests/engine/models/fixture.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard::test {
+
+std::string Setup::Name() const {
+  return folder.filename().string() + " tp=" + std::to_string(tp) + (sequence_parallel ? " sequence parallel" : "") +
+         (expert_parallel ? " expert parallel" : "");
+}
+
+ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::function<void(CompiledPlan&)>& change) {
+  const JsonValue config = ReadConfig(setup.folder);
+  ShardedModel out;
+  {
+    const nn::DeferInit defer;
+    out.model = MakeCausalLm(config).ValueOrThrow();
+  }
+  PlanInputs inputs;
+  inputs.config = config;
+  inputs.mesh = mesh.shape();
+  const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();
+  inputs.model = live.tree.get();
+  inputs.options["sequence_parallel"] = setup.sequence_parallel;
+  if (setup.expert_parallel) inputs.options["expert_parallel"] = true;
+  Plan plan = LoadPlanFile(SelectPlan(config).ValueOrThrow(), inputs).ValueOrThrow();
+  if (mesh.shape().size(MeshAxis::kDpShard) > 1 && !plan.data_parallel) {
+    plan.data_parallel.emplace();
+    plan.data_parallel->shards = false;
+  }
+  CompiledPlan compiled =
+      CompilePlan(MatchRules(std::make_shared<const Plan>(std::move(plan)), live.tree).ValueOrThrow(), mesh.shape())
+          .ValueOrThrow();
+  if (change) change(compiled);
+  out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh);
+  const Checkpoint checkpoint = Checkpoint::Open(setup.folder.string()).ValueOrThrow();
+  Expect(LoadCheckpoint(*out.applied, checkpoint).empty(), "the checkpoint fits without a warning");
+  return out;
+}
+
+std::vector<Setup> SetupsAt(const std::filesystem::path& folder, const JsonValue& config, int64_t tp) {
+  std::vector<Setup> out;
+  for (const bool sequence_parallel : {false, true}) {
+    out.push_back({folder, tp, sequence_parallel, false});
+    if (config.Find("num_experts_per_tok") != nullptr) out.push_back({folder, tp, sequence_parallel, true});
+  }
+  return out;
+}
+
+std::vector<Setup> Setups() {
+  std::vector<Setup> out;
+  for (const std::filesystem::path& folder : ParityFolders()) {
+    const JsonValue config = ReadConfig(folder);
+    const int64_t heads = config.Find("num_attention_heads")->AsInt();
+    for (int64_t tp = 1; tp <= heads; tp *= 2) {
+      for (Setup& setup : SetupsAt(folder, config, tp)) out.push_back(std::move(setup));
+    }
+  }
+  return out;
+}
+
+}  // namespace moonshard::test

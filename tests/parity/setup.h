@@ -1,0 +1,40 @@
+// Setup: a recorded checkpoint under its shipped plan, on a mesh: what the tests of whole models run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/apply/applied_plan.h"
+#include "engine/base/json.h"
+#include "engine/mesh/device_mesh.h"
+#include "engine/models/causal_lm.h"
+
+namespace moonshard::test {
+
+struct Setup {
+  std::filesystem::path folder;
+  int64_t tp = 1;
+  bool sequence_parallel = false;
+  bool expert_parallel = false;
+  std::string Name() const;
+};
+
+// Without and with sequence parallelism; of models with experts also with every expert whole on one rank.
+std::vector<Setup> SetupsAt(const std::filesystem::path& folder, const JsonValue& config, int64_t tp);
+// Of every recorded checkpoint, for every power of two up to its heads.
+std::vector<Setup> Setups();
+
+struct ShardedModel {
+  CausalLm model;
+  std::shared_ptr<AppliedPlan> applied;
+};
+
+// On the mesh, whose tp need not be the setup's; where it has data-parallel ranks and the plan says nothing of them, ddp.
+// `change` may change the compiled plan before it is applied. Collective; throws.
+ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::function<void(CompiledPlan&)>& change = {});
+
+}  // namespace moonshard::test
