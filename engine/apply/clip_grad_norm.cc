@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "engine/compile/gradient_terms.h"
+#include "engine/intercept/region.h"
 
 namespace moonshard {
 namespace {
@@ -65,7 +66,10 @@ double GradNorm(const AppliedPlan& model, double p) {
   const bool largest = std::isinf(p);
   const std::vector<MeshAxis> combined = CombinedAxes(model);
   double local = 0;
+  Region region("the gradient norm", "", MeshAxis::kTp);
   for (const LiveParameter& parameter : model.parameters()) {
+    const Layout& layout = parameter.placement[MeshAxis::kTp];
+    region.Takes(parameter.tensor.grad(), layout.kind == LayoutKind::kShared ? Layout::Replicate() : layout);
     const at::Tensor grad = Counted(parameter, model, combined);
     if (!grad.defined() || grad.numel() == 0) continue;
     const double norm = grad.norm(p, at::kDouble).item<double>();

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "engine/base/check.h"
+#include "engine/intercept/region.h"
 
 namespace moonshard {
 
@@ -23,6 +24,7 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
 void GradientReduction::Start(std::vector<at::Tensor> gradients) {
   Check(pending_.empty(), "a sum of gradients while another is under way");
   const at::NoGradGuard no_grad;
+  Region region("the sum of a unit's gradients", label_.text(), group_->axis());
   const int64_t n = group_->size();
   for (const UnitFlat& flat : flats_) {
     std::vector<at::Tensor> whole;
@@ -31,6 +33,7 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
     for (size_t i : flat.members) {
       trains |= parameters_[i].tensor.requires_grad();
       has.push_back(gradients[i].defined() ? 1.0F : 0.0F);
+      region.TakesGradient(parameters_[i].tensor, gradients[i]);
       whole.push_back(std::move(gradients[i]));
     }
     if (!trains) continue;
@@ -56,24 +59,32 @@ void GradientReduction::Finish() {
 }
 
 void GradientReduction::Bring(const UnitFlat& flat, at::Tensor block) {
-  const at::Tensor any = flat.pieces.ExtraIn(block).to(at::kCPU, at::kFloat).clone();
-  if (scale_ != 1) block.mul_(scale_);
-  const at::Tensor& first = parameters_[flat.members.front()].tensor;
-  block = block.to(first.device(), first.scalar_type());
+  std::vector<at::Tensor> pieces(flat.members.size());
+  {
+    Region region("the sum of a unit's gradients", label_.text(), group_->axis());
+    const at::Tensor any = flat.pieces.ExtraIn(block).to(at::kCPU, at::kFloat).clone();
+    if (scale_ != 1) block.mul_(scale_);
+    const at::Tensor& first = parameters_[flat.members.front()].tensor;
+    block = block.to(first.device(), first.scalar_type());
+    for (size_t k = 0; k < flat.members.size(); ++k) {
+      if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
+      // No view as autograd sees it: optimizers detach gradients in place.
+      pieces[k] = flat.pieces.PieceIn(block, k, group_->rank()).variable_data();
+      region.BringsGradient(parameters_[flat.members[k]].tensor, pieces[k]);
+    }
+  }
   for (size_t k = 0; k < flat.members.size(); ++k) {
+    if (!pieces[k].defined()) continue;
     const at::Tensor& parameter = parameters_[flat.members[k]].tensor;
-    if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
-    // No view as autograd sees it: optimizers detach gradients in place.
-    const at::Tensor piece = flat.pieces.PieceIn(block, k, group_->rank()).variable_data();
     if (sum_->Sums(parameter)) {
-      sum_->Hand(parameter, piece);
+      sum_->Hand(parameter, pieces[k]);
       continue;
     }
     at::Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined()) {
-      gradient.add_(piece);
+      gradient.add_(pieces[k]);
     } else {
-      gradient = piece;
+      gradient = std::move(pieces[k]);
     }
   }
 }

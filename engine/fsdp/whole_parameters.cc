@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/base/check.h"
+#include "engine/intercept/region.h"
 
 namespace moonshard {
 namespace {
@@ -80,6 +81,7 @@ at::Tensor WholeParameters::PackedPieces(const UnitFlat& flat) const {
 
 void WholeParameters::Start(Direction direction) {
   if (!stale()) return;
+  const Region region("the gather of parameters", label_.text(), group_->axis());
   const bool from_some = !kept_.empty() && Current();
   Free();
   pending_.clear();
@@ -97,6 +99,7 @@ void WholeParameters::Start(Direction direction) {
 void WholeParameters::Fill(Direction direction) {
   Start(direction);
   if (filled_) return;
+  const Region region("the gather of parameters", label_.text(), group_->axis());
   for (size_t f = 0; f < flats_.size(); ++f) {
     const UnitFlat& flat = pending_some_ ? some_flats_[f] : flats_[f];
     const at::Tensor all = (pending_some_ ? some_ : group_)->Finish(std::move(pending_[f]));
@@ -122,6 +125,7 @@ void WholeParameters::Free() {
 void WholeParameters::KeepSome() {
   kept_.clear();
   if (some_ && filled_) {
+    const Region region("the gather of parameters", label_.text(), group_->axis());
     for (const UnitFlat& flat : some_flats_) {
       std::vector<at::Tensor> pieces;
       for (size_t i : flat.members) pieces.push_back(RowsOfRank(whole_[i], some_->size(), some_->rank()));

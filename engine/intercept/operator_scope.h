@@ -38,7 +38,11 @@ class OperatorHandler {
   virtual void EnterRegion(const RegionInfo& /*region*/) {}
   virtual void LeaveRegion() {}
   virtual void RegionTakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
-  virtual void RegionMakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
+  virtual void RegionMakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/,
+                           bool /*summed*/) {}
+  virtual void RegionTakesGradient(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
+                                   const at::Tensor& /*gradient*/) {}
+  virtual void RegionBringsGradient(const at::Tensor& /*parameter*/, const at::Tensor& /*piece*/) {}
   virtual void RegionSums(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, const at::Tensor& /*table*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}

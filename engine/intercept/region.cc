@@ -19,15 +19,27 @@ void Region::Takes(const at::Tensor& tensor, const Layout& layout) {
   }
 }
 
-void Region::Makes(const at::Tensor& tensor, const Layout& layout) {
+void Region::Makes(const at::Tensor& tensor, const Layout& layout, bool summed) {
   for (OperatorScope* scope = innermost_; scope != nullptr; scope = scope->outer()) {
-    scope->handler().RegionMakes(info_, tensor, layout);
+    scope->handler().RegionMakes(info_, tensor, layout, summed);
   }
 }
 
 void Region::Sums(const at::Tensor& terms, const at::Tensor& sum) {
   for (OperatorScope* scope = innermost_; scope != nullptr; scope = scope->outer()) {
     scope->handler().RegionSums(info_, terms, sum);
+  }
+}
+
+void Region::TakesGradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+  for (OperatorScope* scope = innermost_; scope != nullptr; scope = scope->outer()) {
+    scope->handler().RegionTakesGradient(info_, parameter, gradient);
+  }
+}
+
+void Region::BringsGradient(const at::Tensor& parameter, const at::Tensor& piece) {
+  for (OperatorScope* scope = innermost_; scope != nullptr; scope = scope->outer()) {
+    scope->handler().RegionBringsGradient(parameter, piece);
   }
 }
 

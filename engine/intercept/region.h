@@ -39,11 +39,16 @@ class Region {
 
   // Before the region's work. What arrives otherwise is a fault of whoever made it.
   void Takes(const at::Tensor& tensor, const Layout& layout);
-  // What leaves it. On the other axes it lies as the first tensor that was taken.
-  void Makes(const at::Tensor& tensor, const Layout& layout);
+  // What leaves it. On the other axes it lies as the first tensor that was taken; where it is `summed` over what that has
+  // in pieces there, it is terms of a sum.
+  void Makes(const at::Tensor& tensor, const Layout& layout, bool summed = false);
   // `sum` is what the ranks' `terms` add up to, or where they hold pieces each of which several ranks have, those.
   // `terms` undefined: this rank has none.
   void Sums(const at::Tensor& terms, const at::Tensor& sum);
+  // A parameter's whole gradient, terms of a sum on the region's axis, and later, perhaps in another region, this rank's
+  // piece of the sum.
+  void TakesGradient(const at::Tensor& parameter, const at::Tensor& gradient);
+  void BringsGradient(const at::Tensor& parameter, const at::Tensor& piece);
 
  private:
   OperatorScope* innermost_;  // null: nobody listens

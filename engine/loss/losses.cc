@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "engine/base/text.h"
+#include "engine/intercept/region.h"
 #include "engine/loss/local_softmax.h"
 
 namespace moonshard {
@@ -101,6 +102,13 @@ RowStatistics Statistics(const Vocabulary& vocabulary, const ShardedLogits& logi
   return JoinStatistics(Gather(vocabulary, logits, mine), vocabulary, wanted);
 }
 
+// What a loss takes: pieces of the vocabulary, or what they are computed from.
+void Take(Region& region, const ShardedLogits& logits) {
+  const std::vector<at::Tensor>& inputs = logits.inputs();
+  region.Takes(inputs[0], inputs.size() == 1 ? Layout::Shard(-1) : Layout::Shared());
+  for (size_t i = 1; i < inputs.size(); ++i) region.Takes(inputs[i], Layout::Shard(0));
+}
+
 // What a loss's backward needs: the rows' softmax, and how the incoming gradient becomes coefficients.
 struct LossTape {
   at::Tensor max;
@@ -111,10 +119,11 @@ struct LossTape {
 
 class LossBackward final : public autograd::Node {
  public:
-  LossBackward(std::string name, const std::string& label, const ShardedLogits& logits, LossTape tape)
+  LossBackward(std::string name, const std::string& label, MeshAxis axis, const ShardedLogits& logits, LossTape tape)
       : Node(autograd::collect_next_edges(at::TensorList(logits.inputs()))),
         name_(std::move(name)),
         label_(label),
+        axis_(axis),
         logits_(logits.Emptied()),
         tape_(std::move(tape)) {
     for (const at::Tensor& input : logits.inputs()) inputs_.emplace_back(input, false);
@@ -137,14 +146,22 @@ class LossBackward final : public autograd::Node {
     const ShardedLogits logits = logits_.WithInputs(std::move(inputs));
     std::vector<bool> needed;
     for (size_t i = 0; i < num_outputs(); ++i) needed.push_back(task_should_compute_output(i));
+    Region region(name_, label_, axis_);
+    region.Takes(logits.inputs()[0], logits.inputs().size() == 1 ? Layout::Shard(-1) : Layout::Shared());
+    region.Takes(gradient, Layout::Replicate());
     const GradientCoefficients coefficients = tape_.coefficients(gradient);
-    return logits.Backward(
+    std::vector<at::Tensor> out = logits.Backward(
         [&](int64_t begin, const at::Tensor& chunk, const at::Tensor& out) {
           const int64_t length = chunk.size(0);
           LocalGradient(chunk, tape_.max.narrow(0, begin, length), tape_.log_sum.narrow(0, begin, length),
                         tape_.targets.Narrow(begin, length), coefficients.Narrow(begin, length), out);
         },
         needed);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const Layout layout = i > 0 ? Layout::Shard(0) : out.size() == 1 ? Layout::Shard(-1) : Layout::Partial();
+      region.Makes(out[i], layout, /*summed=*/i > 0);
+    }
+    return out;
   }
 
   void release_variables() override {
@@ -158,6 +175,7 @@ class LossBackward final : public autograd::Node {
  private:
   std::string name_;
   std::string label_;
+  MeshAxis axis_;
   std::vector<autograd::SavedVariable> inputs_;  // with the error of a write into one of them in between
   ShardedLogits logits_;
   LossTape tape_;
@@ -171,7 +189,7 @@ at::Tensor Record(const char* name, const Vocabulary& vocabulary, const ShardedL
                       });
   if (!wanted) return value;
   const auto node = std::shared_ptr<LossBackward>(
-      new LossBackward(name, vocabulary.label().text(), logits, std::move(tape)), autograd::deleteNode);
+      new LossBackward(name, vocabulary.label().text(), vocabulary.group().axis(), logits, std::move(tape)), autograd::deleteNode);
   autograd::create_gradient_edge(value, node);
   return value;
 }
@@ -222,6 +240,8 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
+    Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
+    Take(region, logits);
     const Targets read = ReadTargets(vocabulary, targets, options.ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true, .shifted_sum = e > 0});
     const at::Tensor log_sum_exp = row.max + row.log_sum;
@@ -237,6 +257,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
       case LossReduction::kSum: value = value.sum(); break;
       case LossReduction::kMean: value = value.sum() / count; break;
     }
+    region.Makes(value, Layout::Replicate(), options.reduction != LossReduction::kNone);
     const double size = static_cast<double>(vocabulary.size());
     tape.max = row.max;
     tape.log_sum = row.log_sum;
@@ -267,10 +288,13 @@ at::Tensor TokenLogProbs(const Vocabulary& vocabulary, const ShardedLogits& logi
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
+    Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
+    Take(region, logits);
     const Targets read = ReadTargets(vocabulary, targets, ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true});
     const at::Tensor ignored = read.counted.logical_not().view(targets.sizes());
     value = TargetLogProb(vocabulary, row, read.ids).view(targets.sizes()).masked_fill(ignored, 0);
+    region.Makes(value, Layout::Replicate());
     tape = {row.max, row.log_sum, read.columns, [counted = read.counted](const at::Tensor& gradient) {
               const at::Tensor g = at::where(counted, gradient.reshape({-1}), at::zeros({}, gradient.options())).neg();
               return GradientCoefficients{.probability = g, .target = g};
@@ -286,10 +310,13 @@ at::Tensor Entropy(const Vocabulary& vocabulary, const ShardedLogits& logits) {
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
+    Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
+    Take(region, logits);
     const RowStatistics row = Statistics(vocabulary, logits, {}, {.moment = true});
     const at::Tensor entropy = row.log_sum - row.moment / row.log_sum.exp();
     // A copy: whoever writes into the result leaves the backward's own alone.
     value = entropy.view(logits.tokens_shape()).clone();
+    region.Makes(value, Layout::Replicate());
     tape = {row.max, row.log_sum, {}, [entropy](const at::Tensor& gradient) {
               const at::Tensor g = gradient.reshape({-1}).neg();
               return GradientCoefficients{.probability = g * entropy, .log_probability = g};
@@ -306,6 +333,8 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   }
   vocabulary.CheckCall(Describe("TopK", logits, "k " + std::to_string(k)), {}, 0, std::move(errors));
   const at::NoGradGuard no_grad;
+  Region region("TopK", vocabulary.label().text(), vocabulary.group().axis());
+  Take(region, logits);
   const auto held = [&](int64_t rank) { return std::min(k, vocabulary.length(rank)); };
   const int64_t mine = std::min(k, vocabulary.piece().length);
   // Values and ids in one buffer: doubles hold every logit and every id exactly.
@@ -326,7 +355,10 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   const auto [values, order] = all[0].topk(k, 1);
   std::vector<int64_t> shape = logits.tokens_shape().vec();
   shape.push_back(k);
-  return {values.to(logits.dtype()).view(shape), all[1].gather(1, order).to(at::kLong).view(shape)};
+  TopKResult result = {values.to(logits.dtype()).view(shape), all[1].gather(1, order).to(at::kLong).view(shape)};
+  region.Makes(result.values, Layout::Replicate());
+  region.Makes(result.ids, Layout::Replicate());
+  return result;
 }
 
 }  // namespace moonshard

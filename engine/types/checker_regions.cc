@@ -81,9 +81,30 @@ void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& te
          here.ToString(), here.since ? *here.since : ""});
 }
 
-void OperatorChecker::RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {
+void OperatorChecker::RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter,
+                                          const at::Tensor& gradient) {
+  const int index = AxisIndex(region.axis);
+  if (index < 0 || !gradient.defined()) return;
+  RegionTakes(region, gradient, Layout::Partial());
+  TensorType type = Get(gradient);
+  type[static_cast<size_t>(index)] = AxisType::Shard(0, 0);
+  reduced_.insert_or_assign(parameter.unsafeGetTensorImpl(), std::move(type));
+}
+
+void OperatorChecker::RegionBringsGradient(const at::Tensor& parameter, const at::Tensor& piece) {
+  const auto found = reduced_.find(parameter.unsafeGetTensorImpl());
+  if (found == reduced_.end()) return;
+  SetType(piece, found->second);
+  reduced_.erase(found);
+}
+
+void OperatorChecker::RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
+                                  bool summed) {
   if (!tensor.defined()) return;
   TensorType type = regions_.empty() || regions_.back().empty() ? TensorType(axes_.size()) : regions_.back();
+  for (AxisType& one : type) {
+    if (summed && (one.is_shard() || one.is(TypeKind::kVarying))) one = AxisType::Partial();
+  }
   if (const int index = AxisIndex(region.axis); index >= 0) {
     const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
     type[static_cast<size_t>(index)] = TypeOfLayout(layout, tensor.sizes(), -1, checked.ranks, checked.rank);

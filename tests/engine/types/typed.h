@@ -1,0 +1,44 @@
+// Tensors with types of one axis, two ranks of which this is the first.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "engine/intercept/operator_scope.h"
+#include "engine/types/operator_checker.h"
+
+namespace moonshard::test {
+
+class OneAxis {
+ public:
+  OneAxis() : checker({{MeshAxis::kTp, 2, 0}}, RuleTable::BuiltIn()) {}
+
+  static at::Tensor As(const at::Tensor& tensor, AxisType type) {
+    SetType(tensor, TensorType(1, std::move(type)));
+    return tensor;
+  }
+  static at::Tensor Same(at::IntArrayRef sizes) { return As(at::rand(sizes), AxisType::Replicate()); }
+  static at::Tensor Terms(at::IntArrayRef sizes) { return As(at::rand(sizes), AxisType::Partial()); }
+  static at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) {
+    return As(at::rand(sizes), AxisType::Shard(dim, sizes[static_cast<size_t>(dim)]));
+  }
+  static at::Tensor Places(at::IntArrayRef sizes) {
+    return As(at::zeros(sizes, at::kLong), AxisType::Replicate());
+  }
+
+  // The type of what `body` makes, or "fault: ..." of the first thing that is wrong.
+  template <class Body>
+  std::string Of(Body&& body) {
+    at::Tensor made;
+    {
+      const OperatorScope scope(checker);
+      made = body();
+    }
+    if (!checker.faults().empty()) return "fault: " + checker.faults().front().message;
+    if (!checker.unproven().empty()) return "unproven: " + checker.unproven().begin()->first;
+    return checker.Get(made)[0].ToString();
+  }
+
+  OperatorChecker checker;
+};
+
+}  // namespace moonshard::test
