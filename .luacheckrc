@@ -15,6 +15,7 @@ read_globals = {
   fsdp = {  },
   ipairs = {  },
   keep_dtype = {  },
+  operator_like = {  },
   math = { fields = { "abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "tointeger", "type" } },
   mesh = { other_fields = true },
   model = { other_fields = true },

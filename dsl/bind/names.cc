@@ -74,6 +74,8 @@ constexpr auto kNames = std::to_array<NameInfo>({
      "precision { [parameters = dtype, reduce = dtype, outputs = dtype, cast_inputs = boolean] } -> section",
      "parameters are used in another dtype than they are stored in, and gradients are summed in one"},
     {"keep_dtype", "keep_dtype(pattern, dtype) -> section", "modules that are computed in a dtype of their own"},
+    {"operator_like", "operator_like(operator, like) -> section",
+     "an operator of one's own is judged by the layout rule of another (verify --types)"},
     // What a plan can see.
     {"config", "config.field", "the model's config.json, read only; null is nil"},
     {"config:get", "config:get(key, default)", "a field, or the default where it is missing or null"},

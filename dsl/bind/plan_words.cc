@@ -48,6 +48,7 @@ class PlanReader {
       if (plan_.recompute.empty()) plan_.recompute = base.recompute;
       if (!plan_.precision) plan_.precision = base.precision;
       plan_.kept_dtypes.insert(plan_.kept_dtypes.end(), base.kept_dtypes.begin(), base.kept_dtypes.end());
+      plan_.operators.insert(plan_.operators.end(), base.operators.begin(), base.operators.end());
     }
     return std::move(plan_);
   }
@@ -122,6 +123,9 @@ class PlanReader {
     } else if (const KeptDType* kept = Userdata<KeptDType>::To(lua_, index)) {
       Count(plan_.kept_dtypes.size(), "modules of keep_dtype", sizeof(KeptDType) + kept->modules.pattern.size());
       plan_.kept_dtypes.push_back(*kept);
+    } else if (const OperatorLike* like = Userdata<OperatorLike>::To(lua_, index)) {
+      Count(plan_.operators.size(), "operators of operator_like", sizeof(OperatorLike) + like->name.size() + like->like.size());
+      plan_.operators.push_back(*like);
     } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
       bases_.push_back(base);
     } else if (Userdata<AssertionValue>::To(lua_, index) != nullptr) {

@@ -297,6 +297,32 @@ int KeepDType(lua_State* L) {
   return 1;
 }
 
+// "namespace::name".
+std::optional<std::string> OperatorAt(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TSTRING) return std::nullopt;
+  const std::string name = lua_tostring(L, index);
+  const size_t colons = name.find("::");
+  if (colons == std::string::npos || colons == 0 || colons + 2 == name.size() || name.size() > 200) return std::nullopt;
+  return name;
+}
+
+int MakeOperatorLike(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  OperatorLike section;
+  for (const int index : {1, 2}) {
+    const std::optional<std::string> name = OperatorAt(L, index);
+    if (!name) {
+      return BadArgument(L, "operator_like",
+                         "it takes two operators with their namespaces, operator_like(\"mylib::rotate\", \"aten::silu\")", index);
+    }
+    (index == 1 ? section.name : section.like) = *name;
+  }
+  section.source = ScriptState::From(L).UserSpan("operator_like");
+  const size_t held = sizeof(OperatorLike) + section.name.size() + section.like.size();
+  Userdata<OperatorLike>::Push(L, std::move(section), held);
+  return 1;
+}
+
 }  // namespace
 
 void AddSectionWords(lua_State* L) {
@@ -310,6 +336,8 @@ void AddSectionWords(lua_State* L) {
   SetName(L, "precision");
   lua_pushcfunction(L, &Guarded<&KeepDType>);
   SetName(L, "keep_dtype");
+  lua_pushcfunction(L, &Guarded<&MakeOperatorLike>);
+  SetName(L, "operator_like");
 }
 
 }  // namespace moonshard

@@ -32,7 +32,6 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   const Inputs inputs = MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device());
   const WholeLogits whole(*sharded.applied, sharded.vocabulary);
 
-  std::string stopped;
   TypeScope scope(*sharded.applied);
   try {
     scope.Input(inputs.labels);
@@ -41,10 +40,9 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     scope.Loss(loss);
     loss.backward();
   } catch (const c10::Error& error) {
-    stopped = error.what_without_backtrace();
+    scope.Stopped(error.what_without_backtrace());
   }
   const Proof proof = scope.Finish();
-  if (!stopped.empty() && proof.faults.empty()) throw std::runtime_error(stopped);
 
   const Diagnostics findings = ToDiagnostics(proof, sharded.applied->plan());
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "

@@ -102,6 +102,7 @@ std::string Plan::ToText() const {
   for (const KeptDType& kept : kept_dtypes) {
     out += kept.modules.source.ToString() + ": " + moonshard::ToText(kept) + "\n";
   }
+  for (const OperatorLike& one : operators) out += one.source.ToString() + ": " + moonshard::ToText(one) + "\n";
   if (fallback) out += fallback_source.ToString() + ": default " + moonshard::ToText(*fallback) + "\n";
   return out;
 }

@@ -97,6 +97,7 @@ struct Plan {
   std::vector<Recomputed> recompute;
   std::optional<Precision> precision;
   std::vector<KeptDType> kept_dtypes;
+  std::vector<OperatorLike> operators;  // in source order
 
   // Rules one a line, with their lines: stable, for people and goldens.
   std::string ToText() const;

@@ -214,9 +214,17 @@ void Members(A& archive, KeptDType& kept) {
 }
 
 template <class A>
+void Members(A& archive, OperatorLike& one) {
+  auto& [name, like, source] = one;
+  archive("name", name);
+  archive("like", like);
+  archive("source", source);
+}
+
+template <class A>
 void Members(A& archive, Plan& plan) {
   auto& [name, chosen, api, lenient, rules, fallback, fallback_source, data_parallel, recompute, precision,
-         kept_dtypes] = plan;
+         kept_dtypes, operators] = plan;
   archive("name", name);
   archive("chosen", chosen);
   archive("api", api);
@@ -228,6 +236,7 @@ void Members(A& archive, Plan& plan) {
   archive("recompute", recompute);
   archive("precision", precision);
   archive("kept_dtypes", kept_dtypes);
+  archive("operators", operators);
 }
 
 template <class A>

@@ -49,6 +49,8 @@ std::string ToText(const Precision& section) {
   return out;
 }
 
+std::string ToText(const OperatorLike& section) { return "operator_like " + section.name + " " + section.like; }
+
 std::string ToText(const KeptDType& section) { return "keep_dtype [" + section.modules.pattern + "] " + section.dtype; }
 
 }  // namespace moonshard

@@ -79,6 +79,14 @@ struct KeptDType {
   std::string dtype;
 };
 
+// What `operator_like(name, like)` says: an operator of the user's own is judged by the layout rule of another
+// (types/rule_table.h).
+struct OperatorLike {
+  std::string name;  // "mylib::rotate"
+  std::string like;  // "aten::silu"
+  SourceSpan source;
+};
+
 // "fsdp wrap=[model.layers.*] reshard=all_but_last gradients=mean"
 std::string ToText(const DataParallel& section);
 // "recompute [model.layers.*.mlp]"
@@ -87,5 +95,7 @@ std::string ToText(const Recomputed& section);
 std::string ToText(const Precision& section);
 // "keep_dtype [model.norm] float32"
 std::string ToText(const KeptDType& section);
+// "operator_like mylib::rotate aten::silu"
+std::string ToText(const OperatorLike& section);
 
 }  // namespace moonshard

@@ -45,7 +45,6 @@ std::function<void(const CheckedOperator&)> OperatorTrace::Recorder() {
     traced.path = op.path;
     traced.backward = op.backward;
     traced.name = op.name;
-    traced.place = places_[KeyOf(op.path, op.backward, op.name)]++;
     for (const at::Tensor& output : op.outputs) traced.outputs.push_back(output.detach().clone());
     for (const TensorType& type : op.types) traced.types.push_back(type);
     operators_.push_back(std::move(traced));
@@ -146,55 +145,156 @@ std::vector<AxisType> TypesOfRanks(const AxisType& mine, AxisGroup& group) {
 
 }  // namespace
 
-OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& whole, AxisGroup& group,
-                                     size_t index, double tolerance) {
-  const CollectiveLabel label("the comparison of operators");
-  std::map<std::pair<std::string, int64_t>, const TracedOperator*> found;
-  for (const TracedOperator& op : whole.operators()) found[{KeyOf(op.path, op.backward, op.name), op.place}] = &op;
-  OperatorDifferences out;
-  for (const TracedOperator& op : trace.operators()) {
-    const auto other = found.find({KeyOf(op.path, op.backward, op.name), op.place});
-    for (size_t i = 0; i < op.outputs.size(); ++i) {
-      const AxisType& type = op.types[i][index];
-      const bool comparable = other != found.end() && i < other->second->outputs.size() &&
-                              (type.is_replicate() || type.is_shard() || type.is_partial());
-      // A rank that leaves one out leaves it out on every rank.
-      const std::vector<int64_t> all = group.ExchangeNumbers(comparable ? static_cast<int64_t>(type.kind) : -1, label);
-      if (!comparable || std::ranges::count(all, all.front()) != static_cast<int64_t>(all.size())) {
-        ++out.left_out;
-        continue;
-      }
-      const at::Tensor& want = other->second->outputs[i];
-      const at::Tensor& mine = op.outputs[i];
-      double difference;
-      if (type.is_replicate()) {
-        difference = Difference(mine, want);
-        // Zeros or ones made for a piece are as large as the piece.
-        if (mine.sizes() != want.sizes() && type.uniform != 0) difference = 0;
-      } else {
-        const int64_t dim = type.is_shard() ? type.dim : -1;
-        const std::vector<at::Tensor> pieces = GatherAll(mine, group, dim);
-        const std::vector<AxisType> types = TypesOfRanks(type, group);
-        const int64_t size = dim >= 0 && dim < want.dim() ? want.size(dim) : 0;
-        difference = Difference(Together(type, pieces, types, size, false), want);
-        if (op.backward && difference > tolerance) {
-          difference = std::min(difference, Difference(Together(type, pieces, types, size, true), want));
-        }
-      }
-      ++out.compared;
-      const double capped = std::min(difference, 1e6);
-      const std::vector<int64_t> ranks = group.ExchangeNumbers(static_cast<int64_t>(capped * 1e12), label);
-      difference = static_cast<double>(*std::ranges::max_element(ranks)) * 1e-12;
-      if (difference > out.largest || out.largest_name.empty()) {
-        out.largest = difference;
-        out.largest_name = op.name + " in '" + op.path + "'" + (op.backward ? " (backward)" : "");
-      }
-      if (difference > tolerance && !out.first) {
-        out.first = OperatorDifference{op.path, op.backward, op.name, type.ToString(), difference};
-      }
+namespace {
+
+// The operators of the whole step of one name, module and direction, of which those before `next` have been found.
+struct Row {
+  std::vector<const TracedOperator*> operators;
+  size_t next = 0;
+};
+
+// A gradient of a fused dim has lost its parts; what the forward of the same module made has them.
+void RestoreParts(std::vector<AxisType>& types, const std::vector<int64_t>& parts) {
+  const int64_t sum = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  for (AxisType& type : types) {
+    if (!type.is_shard() || !type.parts.empty() || sum == 0) continue;
+    if (type.length % sum != 0 && sum % type.length != 0) continue;
+    for (int64_t part : parts) type.parts.push_back(part * type.length / sum);
+  }
+}
+
+class Comparing {
+ public:
+  Comparing(const OperatorTrace& trace, const OperatorTrace& whole, AxisGroup& group, size_t index, double tolerance)
+      : trace_(trace), group_(group), index_(index), tolerance_(tolerance) {
+    for (const TracedOperator& op : whole.operators()) {
+      rows_[KeyOf(op.path, op.backward, op.name)].operators.push_back(&op);
     }
   }
-  return out;
+
+  OperatorDifferences Run() {
+    for (const TracedOperator& op : trace_.operators()) {
+      Row& row = rows_[KeyOf(op.path, op.backward, op.name)];
+      std::vector<Candidate> made;
+      for (size_t i = 0; i < op.outputs.size(); ++i) made.push_back(Gather(op, i));
+      Find(op, row, made);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // One result of all ranks: together, in the ways that it can be.
+  struct Candidate {
+    bool comparable = false;
+    bool uniform = false;  // as large as the piece it was made for, whatever it is
+    std::vector<at::Tensor> pieces;
+    std::vector<AxisType> types;
+  };
+
+  Candidate Gather(const TracedOperator& op, size_t i) {
+    const AxisType& type = op.types[i][index_];
+    Candidate out;
+    const bool comparable = type.is_replicate() || type.is_shard() || type.is_partial();
+    // A rank that leaves one out leaves it out on every rank.
+    const std::vector<int64_t> kinds = group_.ExchangeNumbers(comparable ? static_cast<int64_t>(type.kind) : -1, label_);
+    out.comparable = comparable && std::ranges::count(kinds, kinds.front()) == static_cast<int64_t>(kinds.size());
+    if (!out.comparable) return out;
+    out.uniform = type.is_replicate() && type.uniform != 0;
+    if (type.is_replicate()) {
+      out.pieces = {op.outputs[i]};
+      out.types = {type};
+      return out;
+    }
+    out.pieces = GatherAll(op.outputs[i], group_, type.is_shard() ? type.dim : -1);
+    out.types = TypesOfRanks(type, group_);
+    if (!op.backward && !type.parts.empty()) parts_[op.path] = type.parts;
+    return out;
+  }
+
+  at::Tensor Whole(const Candidate& one, const at::Tensor& like, bool sum, bool restore, const std::string& path) const {
+    const AxisType& type = one.types.front();
+    const int64_t size = type.is_shard() && type.dim < like.dim() ? like.size(type.dim) : 0;
+    std::vector<AxisType> types = one.types;
+    if (restore) {
+      const auto parts = parts_.find(path);
+      if (parts == parts_.end()) return {};
+      RestoreParts(types, parts->second);
+    }
+    return Together(types.front(), one.pieces, types, size, sum);
+  }
+
+  bool Fits(const Candidate& one, const at::Tensor& want, const std::string& path) const {
+    if (!one.comparable || one.uniform) return true;
+    const at::Tensor whole = Whole(one, want, false, false, path);
+    return whole.defined() && whole.sizes() == want.sizes();
+  }
+
+  // The next operator of the row whose results are as large: where a tensor's memory lies in another order, views of it
+  // are copies, and the rows differ.
+  void Find(const TracedOperator& op, Row& row, const std::vector<Candidate>& made) {
+    size_t at = row.next;
+    for (; at < row.operators.size(); ++at) {
+      const TracedOperator& other = *row.operators[at];
+      bool fits = other.outputs.size() == op.outputs.size();
+      for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i], op.path);
+      if (Everywhere(fits)) break;
+    }
+    if (at == row.operators.size()) {
+      out_.left_out += static_cast<int64_t>(made.size());
+      return;
+    }
+    row.next = at + 1;
+    for (size_t i = 0; i < made.size(); ++i) Compare(op, made[i], row.operators[at]->outputs[i]);
+  }
+
+  bool Everywhere(bool holds) {
+    const std::vector<int64_t> all = group_.ExchangeNumbers(holds ? 1 : 0, label_);
+    return std::ranges::count(all, 1) == static_cast<int64_t>(all.size());
+  }
+
+  void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want) {
+    if (!one.comparable || (one.uniform && one.pieces.front().sizes() != want.sizes())) {
+      ++out_.left_out;
+      return;
+    }
+    double difference = Difference(Whole(one, want, false, false, op.path), want);
+    if (op.backward && !one.types.front().is_replicate()) {
+      // A gradient of heads that several ranks have, or of a fused dim.
+      for (const bool sum : {true, false}) {
+        for (const bool restore : {false, true}) {
+          if (difference > tolerance_) difference = std::min(difference, Difference(Whole(one, want, sum, restore, op.path), want));
+        }
+      }
+    }
+    ++out_.compared;
+    const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);
+    const std::vector<int64_t> ranks = group_.ExchangeNumbers(scaled, label_);
+    difference = static_cast<double>(*std::ranges::max_element(ranks)) * 1e-12;
+    if (difference > out_.largest || out_.largest_name.empty()) {
+      out_.largest = difference;
+      out_.largest_name = op.name;
+      out_.largest_name.append(" in '").append(op.path).append(op.backward ? "' (backward)" : "'");
+    }
+    if (difference > tolerance_ && !out_.first) {
+      out_.first = OperatorDifference{op.path, op.backward, op.name, one.types.front().ToString(), difference};
+    }
+  }
+
+  const OperatorTrace& trace_;
+  AxisGroup& group_;
+  size_t index_;
+  double tolerance_;
+  CollectiveLabel label_{"the comparison of operators"};
+  std::map<std::string, Row> rows_;
+  std::map<std::string, std::vector<int64_t>> parts_;  // of this rank's fused dims, by module
+  OperatorDifferences out_;
+};
+
+}  // namespace
+
+OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& whole, AxisGroup& group,
+                                     size_t index, double tolerance) {
+  return Comparing(trace, whole, group, index, tolerance).Run();
 }
 
 }  // namespace moonshard

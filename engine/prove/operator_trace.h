@@ -8,13 +8,12 @@
 //   { TypeScope scope(*applied, options); ... }
 //   OperatorDifferences differences = CompareOperators(trace, unsharded, tp_group, 2e-4);
 //
-// Operators are found again by module, direction and place among the operators of that name there.
+// Operators are found again by module, direction, name, order and the shape of what they make.
 // Stage before: type_scope.h. Stage after: verify.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,7 +29,6 @@ struct TracedOperator {
   std::string path;
   bool backward = false;
   std::string name;  // "aten::mm"
-  int64_t place = 0;  // among those of this name, module and direction
   std::vector<at::Tensor> outputs;  // copies
   std::vector<TensorType> types;
 };
@@ -43,7 +41,6 @@ class OperatorTrace {
 
  private:
   std::vector<TracedOperator> operators_;
-  std::map<std::string, int64_t> places_;
 };
 
 struct OperatorDifference {

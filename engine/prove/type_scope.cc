@@ -1,5 +1,6 @@
 #include "engine/prove/type_scope.h"
 
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -21,9 +22,20 @@ std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
 
 bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
 
-RuleTable RulesWith(const TypeOptions& options) {
+RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
   RuleTable rules = RuleTable::BuiltIn();
   for (const auto& [name, rule] : options.rules) rules.Add(name, rule);
+  Diagnostics unknown;
+  for (const OperatorLike& one : plan.operators) {
+    if (const OperatorRule* rule = rules.Find(one.like)) {
+      rules.Add(one.name, OperatorRule(*rule));
+      continue;
+    }
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "there is no rule for '" + one.like + "'", one.source);
+    d.required = "an operator with a rule (engine/types/rules), such as \"aten::silu\"";
+    unknown.push_back(std::move(d));
+  }
+  if (!unknown.empty()) throw PlanError(std::move(unknown));
   return rules;
 }
 
@@ -31,7 +43,7 @@ RuleTable RulesWith(const TypeOptions& options) {
 
 struct TypeScope::State final : CallWatcher {
   State(AppliedPlan& a, const TypeOptions& options)
-      : applied(a), rules(RulesWith(options)), checker(AxesOf(a), rules), scope(std::in_place, checker) {
+      : applied(a), rules(RulesWith(*a.plan().plan, options)), checker(AxesOf(a), rules), scope(std::in_place, checker) {
     for (const LiveParameter& parameter : applied.parameters()) checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
     checker.Observe(options.observer);
     applied.Watch(this);
@@ -91,6 +103,7 @@ struct TypeScope::State final : CallWatcher {
   }
 
   void Left() override {
+    if (std::uncaught_exceptions() > 0 && !stopped_in) stopped_in = checker.path().Here().path;
     checker.path().Leave();
     --depth;
   }
@@ -129,6 +142,7 @@ struct TypeScope::State final : CallWatcher {
   RuleTable rules;
   OperatorChecker checker;
   std::optional<OperatorScope> scope;
+  std::optional<std::string> stopped_in;  // the module that an exception left first
   int depth = 0;
 };
 
@@ -140,6 +154,8 @@ TypeScope::~TypeScope() { state_->Close(); }
 void TypeScope::Input(const at::Tensor& tensor) { SetType(tensor, state_->TypeOfInput(tensor)); }
 
 void TypeScope::Loss(const at::Tensor& loss) { state_->checker.CheckLoss(loss); }
+
+void TypeScope::Stopped(const std::string& what) { state_->checker.Stopped(state_->stopped_in.value_or(""), what); }
 
 Proof TypeScope::Finish() {
   state_->Close();

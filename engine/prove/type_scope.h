@@ -55,6 +55,8 @@ class TypeScope {
   void Input(const at::Tensor& tensor);
   // The loss is whole or a mean of the ranks' own batches; call it before the backward. Anything else is a fault.
   void Loss(const at::Tensor& loss);
+  // The step threw this: a fault where it did.
+  void Stopped(const std::string& what);
   // After the backward, or after what it threw: checks the gradients and closes the scope.
   Proof Finish();
 

@@ -37,6 +37,7 @@ struct AxisType {
   int dim = 0;                 // of a shard, counted from 0
   int64_t lead = 1;            // of a shard: how many whole elements the dim holds in front of the piece, flattened into it
   int64_t length = 0;          // of a shard: how much of the dim is the piece; what is left of it lies behind, whole
+  int64_t inner = 1;           // of a shard: into how many the elements of the piece were opened behind it, as heads are
   std::vector<int64_t> parts;  // of a shard: the piece is these pieces, one after the other; empty: one
   uint64_t uniform = 0;        // of replicate: bit d where the value is the same along dim d
   bool zero = false;           // of replicate: nothing but zeros, which are terms of any sum too

@@ -15,7 +15,9 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
     case LayoutKind::kShared:
       if (layout.is_shared_last() && backward) return true;  // some of it is partial, some is not
       return type.is_replicate() && (!needs_gradient || !type.whole);
-    case LayoutKind::kPartial: return (type.is_partial() && !type.mean) || (type.is_replicate() && type.zero);
+    // What each rank has of its own are terms too.
+    case LayoutKind::kPartial:
+      return (type.is_partial() && !type.mean) || type.is(TypeKind::kVarying) || (type.is_replicate() && type.zero);
     case LayoutKind::kShard: break;
   }
   if (layout.owner >= 0) return true;
@@ -54,6 +56,14 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   if (fits) return;
   Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
          here.since ? *here.since : ""});
+}
+
+void OperatorChecker::Stopped(const std::string& path, const std::string& what) {
+  for (const TypeFault& fault : faults_) {
+    if (fault.message.find("the operator itself fails") != std::string::npos) return;
+  }
+  Blame({TypeFault::Kind::kOperator, path, false, axes_.empty() ? MeshAxis::kTp : axes_.front().axis, "the step",
+         "it stops: " + what.substr(0, what.find('\n')), "", "", ""});
 }
 
 void OperatorChecker::CheckLoss(const at::Tensor& loss) {
@@ -107,7 +117,12 @@ void OperatorChecker::RegionMakes(const RegionInfo& region, const at::Tensor& te
   }
   if (const int index = AxisIndex(region.axis); index >= 0) {
     const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
-    type[static_cast<size_t>(index)] = TypeOfLayout(layout, tensor.sizes(), -1, checked.ranks, checked.rank);
+    AxisType& here = type[static_cast<size_t>(index)];
+    here = TypeOfLayout(layout, tensor.sizes(), -1, checked.ranks, checked.rank);
+    std::string origin("'");
+    origin.append(region.name).append("'");
+    if (!region.label.empty()) origin.append(" at ").append(region.label);
+    here.since = std::make_shared<const std::string>(std::move(origin));
   }
   SetType(tensor, std::move(type));
 }

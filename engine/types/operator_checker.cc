@@ -55,8 +55,16 @@ std::string Folded(const std::string& path) {
   return out;
 }
 
-// Operators whose result is uniform where their rule says so; of others only that of numbers made from numbers counts.
-bool KeepsSince(const AxisType& type) { return type.is_partial() || type.is(TypeKind::kVarying) || type.is_shard(); }
+// Types whose origin is worth a word: what differs between ranks.
+bool HasOrigin(const AxisType& type) { return type.is_partial() || type.is(TypeKind::kVarying) || type.is_shard(); }
+
+// The first operand with an origin that is as `type` is, or at all where `type` is null.
+std::shared_ptr<const std::string> OriginAmong(c10::ArrayRef<AxisType> types, const AxisType* type) {
+  for (const AxisType& operand : types) {
+    if (operand.since != nullptr && (type == nullptr || operand.is(type->kind))) return operand.since;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -254,11 +262,10 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   }
   std::string fault = operands.fault();
   if (fault.empty()) fault = WholeMisused(entry, call, axis);
-  std::shared_ptr<const std::string> since;
-  for (const AxisType& type : types) {
-    if (since == nullptr && (type.is_partial() || type.is(TypeKind::kVarying)) && type.since) since = type.since;
-  }
   if (!fault.empty()) {
+    AxisType terms = AxisType::Partial();
+    std::shared_ptr<const std::string> since = OriginAmong(types, &terms);
+    if (since == nullptr) since = OriginAmong(types, nullptr);
     Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward, axes_[axis].axis,
            call.Signature(entry.name, axis), fault, "", "", since ? *since : ""});
     return fill(TypeKind::kFaulty);
@@ -280,14 +287,13 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     if (made.empty()) continue;
     type = i < made.size() ? made[i] : made.back();
     if (type.is_replicate()) type.whole = whole;
-    if (type.since == nullptr && (type.is_partial() || type.is(TypeKind::kVarying))) {
-      if (since == nullptr) {
-        since = std::make_shared<const std::string>(entry.name + " in '" + call.place.path +
-                                                    (call.place.backward ? "' (backward)" : "'"));
-      }
-      type.since = since;
-    }
-    if (!KeepsSince(type)) type.since = nullptr;
+    type.since = nullptr;
+    if (!HasOrigin(type)) continue;
+    type.since = OriginAmong(types, &type);
+    if (type.since != nullptr) continue;
+    std::string origin = entry.name;
+    origin.append(" in '").append(call.place.path).append(call.place.backward ? "' (backward)" : "'");
+    type.since = std::make_shared<const std::string>(std::move(origin));
   }
 }
 

@@ -66,6 +66,9 @@ class OperatorChecker final : public OperatorHandler {
   // ranks have.
   void CheckLoss(const at::Tensor& loss);
 
+  // The step ended by an exception that no operator threw: in the innermost module that it left first.
+  void Stopped(const std::string& path, const std::string& what);
+
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
 
   const std::vector<TypeFault>& faults() const { return faults_; }

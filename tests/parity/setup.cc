@@ -35,7 +35,9 @@ ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::functio
   inputs.model = live.tree.get();
   inputs.options["sequence_parallel"] = setup.sequence_parallel;
   if (setup.expert_parallel) inputs.options["expert_parallel"] = true;
+  if (setup.loss_parallel) inputs.options["loss_parallel"] = true;
   Plan plan = LoadPlanFile(SelectPlan(config).ValueOrThrow(), inputs).ValueOrThrow();
+  if (setup.more) setup.more(plan);
   if (mesh.shape().size(MeshAxis::kDpShard) > 1 && !plan.data_parallel) {
     plan.data_parallel.emplace();
     plan.data_parallel->shards = false;

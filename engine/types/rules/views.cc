@@ -39,6 +39,15 @@ AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef
   return result;
 }
 
+// Whether a dim of size 1 begins behind `before` elements, after `skip` others of size 1.
+bool HasDimAt(at::IntArrayRef sizes, int64_t before, int skip) {
+  int64_t begin = 1;
+  for (size_t d = 0; d < sizes.size(); begin *= SizeOf(sizes, d), ++d) {
+    if (begin == before && sizes[d] == 1 && skip-- == 0) return true;
+  }
+  return false;
+}
+
 // The piece begins behind `before` elements of what lies in front of it; in the new shape there is a dim that begins no
 // later and holds it, or the piece is cut.
 AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
@@ -49,6 +58,9 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   if (type.lead == 1) {
     for (int d = type.dim - 1; d >= 0 && from[static_cast<size_t>(d)] == 1; --d) ++skip;
   }
+  // A piece of one element has no place of its own where dims are joined: it goes with what it was opened from, else with
+  // what lies in front.
+  const bool joins_front = type.length == 1 && type.inner == 1 && !HasDimAt(to, before, skip);
   int64_t begin = 1;
   for (size_t j = 0; j < to.size(); begin *= SizeOf(to, j), ++j) {
     if (begin > before || before % begin != 0) continue;
@@ -58,18 +70,21 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
       --skip;
       continue;
     }
-    if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1))) continue;
+    const bool behind = lead == size && joins_front;
+    if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1) && !behind)) continue;
     AxisType result = type;
     result.dim = static_cast<int>(j);
     result.lead = lead;
     const int64_t rest = size / lead;  // of the new dim, from where the piece begins
     if (rest >= type.length) {
       if (type.length != 0 && rest % type.length != 0) break;
+      if (type.length != 0) result.inner = std::max<int64_t>(1, type.inner / (rest / type.length));
       return result;
     }
     const int64_t inner = type.length / rest;  // what each of its elements was made of
     if (type.length % rest != 0) break;
     result.length = rest;
+    result.inner = type.inner * inner;
     for (int64_t& part : result.parts) {
       if (part % inner != 0) return o.Fault("a view cuts across the parts of a fused dim");
       part /= inner;

@@ -58,5 +58,51 @@ TEST_CASE("a planted fault is named") {
   CHECK_THAT(done.out, !Contains("verified"));
 }
 
+TEST_CASE("--types proves a plan on one process, without a weight") {
+  const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "tp=2", "sequence_parallel=true"},
+      {"llama_gqa", "dp=2,tp=4", "sequence_parallel=false"},
+      {"qwen3_moe", "tp=2", "expert_parallel=true"},
+  }));
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", option, "--types", "--rank", "1"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK(done.err.empty());
+  CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+}
+
+TEST_CASE("--types names the operator, the line and the cure") {
+  struct Row {
+    std::string plan;
+    std::string model;
+    Words options;
+    std::string says;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"dropped_all_reduce", "llama_gqa", {}, "error[MS0602]: output 0 of 'model.layers.1.self_attn.o_proj' is partial"},
+      {"bias_counted_twice", "llama_bias", {}, "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
+      {"input_not_shared", "llama_gqa", {}, "must be shared"},
+      {"norm_not_shared", "llama_gqa", {"--option", "sequence_parallel=true"}, "'model.layers.1.input_layernorm"},
+  }));
+  Words words = {"--mesh", "tp=2", "--types", "--plan", kPlanted + row.plan + ".lua"};
+  words.insert(words.end(), row.options.begin(), row.options.end());
+  const Outcome done = Verify(row.model, words);
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains(row.says) && Contains(row.plan + ".lua:"));
+  CHECK_THAT(done.out, !Contains("proven"));
+}
+
+TEST_CASE("--ops compares every operator with the unsharded run") {
+  const Outcome good = Verify("llama_gqa", {"--mesh", "tp=2", "--option", "sequence_parallel=true", "--ops"});
+  INFO(good.ToText());
+  CHECK(good.code == 0);
+  CHECK_THAT(good.out, Contains("results compared"));
+  const Outcome bad = Verify("llama_gqa", {"--mesh", "tp=2", "--ops", "--plan", kPlanted + "dropped_all_reduce.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 1);
+  CHECK_THAT(bad.err, Contains("error[MS0510]") && Contains("model.layers.1"));
+}
+
 }  // namespace
 }  // namespace moonshard::test

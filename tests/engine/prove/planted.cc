@@ -53,7 +53,7 @@ class Planter {
         };
       };
       if (from.kind == LayoutKind::kPartial) {
-        Add("forward sum dropped", m, set(from, from));
+        if (to != from) Add("forward sum dropped", m, set(from, from));
         Add("forward sum forgotten: said to be whole", m, set(to.is_shard() ? to : Layout::Replicate(), to));
         Add("gathered in place of summed", m, set(Layout::Shard(-1), Layout::Replicate()));
         Add("summed to the wrong layout", m, set(from, to.is_shard() ? Layout::Replicate() : Layout::Shard(1)));
@@ -107,7 +107,7 @@ class Planter {
       if (layout.is_shard() && !layout.parts.empty()) Add("fused weight cut as one", m, set(Layout::Shard(layout.dim)));
       if (layout.is_plain_shard() && plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape.size() == 2) {
         const auto& shape = plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape;
-        if (shape[0] == shape[1]) Add("weight cut along the other dim", m, set(Layout::Shard(1 - layout.dim)));
+        if (shape[0] == shape[1] && steps.lookup == Lookup::kPlain) Add("weight cut along the other dim", m, set(Layout::Shard(1 - layout.dim)));
       }
     }
   }

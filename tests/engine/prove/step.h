@@ -17,10 +17,8 @@ inline Proof ProveStep(const ShardedModel& sharded, const NamedTensors& inputs, 
         CausalLmLoss(sharded.model.forward(inputs.at("input_ids").clone(), std::nullopt, std::nullopt), labels);
     scope.Loss(loss);
     loss.backward();
-  } catch (const c10::Error&) {
-    Proof proof = scope.Finish();
-    if (proof.faults.empty()) throw;
-    return proof;
+  } catch (const c10::Error& error) {
+    scope.Stopped(error.what_without_backtrace());
   }
   return scope.Finish();
 }
