@@ -153,16 +153,6 @@ struct Row {
   size_t next = 0;
 };
 
-// A gradient of a fused dim has lost its parts; what the forward of the same module made has them.
-void RestoreParts(std::vector<AxisType>& types, const std::vector<int64_t>& parts) {
-  const int64_t sum = std::accumulate(parts.begin(), parts.end(), int64_t{0});
-  for (AxisType& type : types) {
-    if (!type.is_shard() || !type.parts.empty() || sum == 0) continue;
-    if (type.length % sum != 0 && sum % type.length != 0) continue;
-    for (int64_t part : parts) type.parts.push_back(part * type.length / sum);
-  }
-}
-
 class Comparing {
  public:
   Comparing(const OperatorTrace& trace, const OperatorTrace& whole, AxisGroup& group, size_t index, double tolerance)
@@ -207,25 +197,18 @@ class Comparing {
     }
     out.pieces = GatherAll(op.outputs[i], group_, type.is_shard() ? type.dim : -1);
     out.types = TypesOfRanks(type, group_);
-    if (!op.backward && !type.parts.empty()) parts_[op.path] = type.parts;
     return out;
   }
 
-  at::Tensor Whole(const Candidate& one, const at::Tensor& like, bool sum, bool restore, const std::string& path) const {
+  static at::Tensor Whole(const Candidate& one, const at::Tensor& like, bool sum) {
     const AxisType& type = one.types.front();
     const int64_t size = type.is_shard() && type.dim < like.dim() ? like.size(type.dim) : 0;
-    std::vector<AxisType> types = one.types;
-    if (restore) {
-      const auto parts = parts_.find(path);
-      if (parts == parts_.end()) return {};
-      RestoreParts(types, parts->second);
-    }
-    return Together(types.front(), one.pieces, types, size, sum);
+    return Together(type, one.pieces, one.types, size, sum);
   }
 
-  bool Fits(const Candidate& one, const at::Tensor& want, const std::string& path) const {
+  static bool Fits(const Candidate& one, const at::Tensor& want) {
     if (!one.comparable || one.uniform) return true;
-    const at::Tensor whole = Whole(one, want, false, false, path);
+    const at::Tensor whole = Whole(one, want, false);
     return whole.defined() && whole.sizes() == want.sizes();
   }
 
@@ -236,7 +219,7 @@ class Comparing {
     for (; at < row.operators.size(); ++at) {
       const TracedOperator& other = *row.operators[at];
       bool fits = other.outputs.size() == op.outputs.size();
-      for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i], op.path);
+      for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i]);
       if (Everywhere(fits)) break;
     }
     if (at == row.operators.size()) {
@@ -257,15 +240,9 @@ class Comparing {
       ++out_.left_out;
       return;
     }
-    double difference = Difference(Whole(one, want, false, false, op.path), want);
-    if (op.backward && !one.types.front().is_replicate()) {
-      // A gradient of heads that several ranks have, or of a fused dim.
-      for (const bool sum : {true, false}) {
-        for (const bool restore : {false, true}) {
-          if (difference > tolerance_) difference = std::min(difference, Difference(Whole(one, want, sum, restore, op.path), want));
-        }
-      }
-    }
+    double difference = Difference(Whole(one, want, false), want);
+    // A gradient of heads that several ranks have.
+    if (op.backward && one.types.front().is_shard()) difference = std::min(difference, Difference(Whole(one, want, true), want));
     ++out_.compared;
     const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);
     const std::vector<int64_t> ranks = group_.ExchangeNumbers(scaled, label_);
@@ -286,7 +263,6 @@ class Comparing {
   double tolerance_;
   CollectiveLabel label_{"the comparison of operators"};
   std::map<std::string, Row> rows_;
-  std::map<std::string, std::vector<int64_t>> parts_;  // of this rank's fused dims, by module
   OperatorDifferences out_;
 };
 

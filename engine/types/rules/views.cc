@@ -60,7 +60,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   }
   // A piece of one element has no place of its own where dims are joined: it goes with what it was opened from, else with
   // what lies in front.
-  const bool joins_front = type.length == 1 && type.inner == 1 && !HasDimAt(to, before, skip);
+  const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
+  const bool joins_front = type.length == 1 && alone && type.inner == 1 && !HasDimAt(to, before, skip);
   int64_t begin = 1;
   for (size_t j = 0; j < to.size(); begin *= SizeOf(to, j), ++j) {
     if (begin > before || before % begin != 0) continue;
@@ -185,6 +186,7 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
     at = end;
   }
   result.length = held;
+  result.fused = std::make_shared<const std::vector<int64_t>>(type.parts);
   if (result.parts.size() <= 1) result.parts.clear();
   return result;
 }
@@ -242,10 +244,13 @@ AxisTypes PutBack(Operands& o) {
   type = MapDims(type, to);
   type.uniform = 0;
   if (type.is_shard() && type.dim == dim && !select && whole[static_cast<size_t>(dim)] != o.sizes(0)[static_cast<size_t>(dim)]) {
-    // A part of a fused dim: the other parts are zeros here and come from their own slices. Which part it was is in the
-    // place, not in the gradient; all such gradients of one tensor are added up, each a packed piece of the whole.
+    // A part of a fused dim: the other parts are zeros here and come from their own slices; all of them are added up.
     type.length = whole[static_cast<size_t>(dim)];
     type.parts.clear();
+    if (type.fused != nullptr) {
+      const int64_t sum = std::accumulate(type.fused->begin(), type.fused->end(), int64_t{0});
+      for (int64_t part : *type.fused) type.parts.push_back(part * type.length / sum);
+    }
   }
   return {type};
 }

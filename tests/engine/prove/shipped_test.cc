@@ -73,7 +73,8 @@ TEST_CASE("what every operator makes is what its type says") {
                                            << differences.first->type << " differs by " << differences.first->difference);
       }
       CHECK(differences.compared > 100);
-      if (!setup.expert_parallel) CHECK(differences.left_out * 20 < differences.compared);
+      // Experts of one rank, and heads that several ranks have, opened into what each rank repeats them.
+      if (!setup.expert_parallel) CHECK(differences.left_out * 10 < differences.compared);
       compared += differences.compared;
     }
   }
