@@ -27,8 +27,8 @@ std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlo
   call->outermost = enclosing == nullptr && torch::autograd::get_current_graph_task_id() == -1;
   if (call->outermost && steps_.group) {
     steps_.group->StartCheckInputs(steps_.signature.Of(arguments), label_);
-    steps_.gradient_sum->Rearm();
   }
+  if (call->outermost && steps_.gradient_sum) steps_.gradient_sum->Rearm();
   // An outermost call needs a frame for its own moves too: what they cut is noted there.
   if (steps_.opens_frame || enclosing == nullptr) call->frame.emplace();
   for (const TensorSlot& slot : arguments) {

@@ -30,7 +30,8 @@ struct BoundarySteps {
   LocalExperts experts;                            // this rank's, for the route
   std::vector<at::Tensor> late;                    // added once to the first output after its move
   bool opens_frame = false;                        // planned modules are called inside: their moves are shared here
-  // For outermost calls, none on one rank: compares the inputs between ranks, and watches over shared gradients.
+  // For outermost calls: compares the inputs between the ranks of tp (none on one), and watches over gradients that are
+  // summed (none where none can be).
   std::shared_ptr<AxisGroup> group;
   std::shared_ptr<GradientSum> gradient_sum;
   InputSignature signature = {{}, {}};       // of those inputs
