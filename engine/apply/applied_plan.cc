@@ -12,6 +12,7 @@
 #include "engine/apply/pieces_of_tensor.h"
 #include "engine/apply/planned_boundary.h"
 #include "engine/apply/preflight.h"
+#include "engine/apply/random_numbers.h"
 #include "engine/apply/uncalled.h"
 #include "engine/apply/units.h"
 #include "engine/collective/agree.h"
@@ -44,6 +45,7 @@ struct AppliedPlan::State {
   std::shared_ptr<BackwardEnd> backward_end = std::make_shared<BackwardEnd>();
   std::shared_ptr<GradientSum> gradient_sum;
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
+  std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
   std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
 };
 
@@ -63,11 +65,12 @@ class Applier {
 
   void Run() {
     MakeGroups();
+    s_.streams = MakeStreams(*s_.groups.at(MeshAxis::kTp));
     MakeBoundaries();
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     AskModules();
     CutParameters();
-    AddRecomputation(s_.plan, boundaries_);
+    AddRecomputation(s_.plan, s_.streams, boundaries_);
     AddCasts(s_.plan, boundaries_);
     MakeUnits();
     SumGradients();
@@ -184,6 +187,9 @@ class Applier {
         boundary.outputs.push_back(
             MakeMove(steps.outputs[i], steps.out_features, 1, boundary.path + " output " + std::to_string(i) + line));
       }
+      boundary.streams = s_.streams;
+      boundary.inside = StreamInside(s_.plan, m);
+      boundary.behind = StreamBehind(steps);
       if (steps.route && s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.route = steps.route;
         boundary.experts = ExpertsOf(steps.experts);

@@ -11,8 +11,13 @@ namespace {
 
 class PlannedCall final : public Boundary::Call {
  public:
+  ~PlannedCall() override {
+    if (outermost && streams != nullptr) streams->End();
+  }
   std::optional<CallFrame> frame;  // open until the outputs have left
   bool outermost = false;
+  RandomStreams* streams = nullptr;
+  std::optional<RandomStream> before;  // where the call has numbers of its own
 };
 
 }  // namespace
@@ -29,6 +34,14 @@ std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlo
     steps_.group->StartCheckInputs(steps_.signature.Of(arguments), label_);
   }
   if (call->outermost && steps_.gradient_sum) steps_.gradient_sum->Rearm();
+  if (steps_.streams) {
+    call->streams = steps_.streams.get();
+    if (call->outermost) steps_.streams->Begin();
+    if (steps_.inside) {
+      call->before = steps_.streams->now();
+      steps_.streams->Use(*steps_.inside);
+    }
+  }
   // An outermost call needs a frame for its own moves too: what they cut is noted there.
   if (steps_.opens_frame || enclosing == nullptr) call->frame.emplace();
   for (const TensorSlot& slot : arguments) {
@@ -63,6 +76,10 @@ void PlannedBoundary::KeepLocalExperts(std::span<const TensorSlot> slots) const 
 }
 
 void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
+  if (steps_.streams) {
+    const std::optional<RandomStream> before = static_cast<PlannedCall&>(call).before;
+    if (steps_.behind || before) steps_.streams->Use(steps_.behind ? *steps_.behind : *before);
+  }
   for (const TensorSlot& slot : results) {
     if (!slot.tensor->defined()) continue;
     if (slot.position < steps_.outputs.size() && steps_.outputs[slot.position]) {

@@ -15,6 +15,7 @@
 #include "engine/layout/gradient_sum.h"
 #include "engine/layout/local_experts.h"
 #include "engine/layout/move.h"
+#include "engine/layout/random_streams.h"
 #include "engine/nn/boundary.h"
 #include "engine/plan/plan.h"
 
@@ -34,6 +35,11 @@ struct BoundarySteps {
   // summed (none where none can be).
   std::shared_ptr<AxisGroup> group;
   std::shared_ptr<GradientSum> gradient_sum;
+  // Which random numbers are drawn within the call, and after it until the next one; none: as before. No streams where
+  // all values are whole.
+  std::shared_ptr<RandomStreams> streams;
+  std::optional<RandomStream> inside;
+  std::optional<RandomStream> behind;
   InputSignature signature = {{}, {}};       // of those inputs
   std::string path;                          // of the module, for errors
   std::shared_ptr<OutputObserver> observer;  // shared by all boundaries of a plan; empty where nobody looks

@@ -122,7 +122,8 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
   return out;
 }
 
-void AddRecomputation(const CompiledPlan& plan, std::vector<std::shared_ptr<Boundary>>& boundaries) {
+void AddRecomputation(const CompiledPlan& plan, const std::shared_ptr<RandomStreams>& streams,
+                      std::vector<std::shared_ptr<Boundary>>& boundaries) {
   const auto at = [&](const std::string& path) -> std::shared_ptr<Boundary>& {
     return boundaries[static_cast<size_t>(plan.tree->Find(path))];
   };
@@ -131,7 +132,7 @@ void AddRecomputation(const CompiledPlan& plan, std::vector<std::shared_ptr<Boun
     const Recomputed& section = plan.plan->recompute[static_cast<size_t>(plan.recompute_section[i])];
     std::optional<KeptResults::Policy> kept;
     if (section.selective()) kept = KeptResults::Policy{section.keeps_attention, section.keeps_matmuls};
-    at(plan.recomputed[i]) = std::make_shared<RecomputeBoundary>(at(plan.recomputed[i]), kept);
+    at(plan.recomputed[i]) = std::make_shared<RecomputeBoundary>(at(plan.recomputed[i]), kept, streams);
   }
 }
 

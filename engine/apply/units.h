@@ -13,6 +13,7 @@
 #include "engine/fsdp/unit.h"
 #include "engine/fsdp/unit_order.h"
 #include "engine/layout/gradient_sum.h"
+#include "engine/layout/random_streams.h"
 
 namespace moonshard {
 
@@ -41,8 +42,9 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
                        const std::shared_ptr<GradientSum>& sum);
 
 // Recomputation around the boundaries of the plan's modules, which are indexed like the tree's modules; and around those
-// whose results it keeps.
-void AddRecomputation(const CompiledPlan& plan, std::vector<std::shared_ptr<Boundary>>& boundaries);
+// whose results it keeps. Runs again draw from `streams`, which may be null, as the first run did.
+void AddRecomputation(const CompiledPlan& plan, const std::shared_ptr<RandomStreams>& streams,
+                      std::vector<std::shared_ptr<Boundary>>& boundaries);
 
 // The casts of the plan around the boundaries of its modules, which are indexed like the tree's modules.
 void AddCasts(const CompiledPlan& plan, std::vector<std::shared_ptr<Boundary>>& boundaries);
