@@ -75,6 +75,8 @@ constexpr std::array kFindings = {
     FindingInfo{F::kBadInput, "MS0508", kError, "an input that the model cannot take"},
     FindingInfo{F::kStaleMember, "MS0509", kError, "a member that is not the registered parameter"},
     FindingInfo{F::kNumbersDiffer, "MS0510", kError, "a sharded module that computes other numbers"},
+    FindingInfo{F::kNotFinite, "MS0511", kError, "a training step whose numbers are not finite"},
+    FindingInfo{F::kNoValues, "MS0512", kError, "a parameter that was never given values"},
     FindingInfo{F::kInternal, "MS0901", kError, "a defect of moonshard"},
 };
 

@@ -79,6 +79,8 @@ enum class Finding {
   kBadInput,
   kStaleMember,
   kNumbersDiffer,
+  kNotFinite,
+  kNoValues,
   // MS09xx
   kInternal,
 };
