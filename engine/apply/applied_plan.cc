@@ -45,6 +45,7 @@ struct AppliedPlan::State {
   std::shared_ptr<BackwardEnd> backward_end = std::make_shared<BackwardEnd>();
   std::shared_ptr<GradientSum> gradient_sum;
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
+  std::shared_ptr<DeferredValues> values;  // null where none was deferred
   std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
   std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
 };
@@ -66,6 +67,7 @@ class Applier {
   void Run() {
     MakeGroups();
     s_.streams = MakeStreams(*s_.groups.at(MeshAxis::kTp));
+    s_.values = DeferredValues::Of(s_.live);
     MakeBoundaries();
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     AskModules();
@@ -144,7 +146,7 @@ class Applier {
 
   void MakeBoundaries() {
     const size_t count = s_.live.modules.size();
-    const int64_t watched_root = SumsOverData() ? s_.plan.tree->Find("") : -1;
+    const int64_t watched_root = SumsOverData() || s_.values ? s_.plan.tree->Find("") : -1;
     std::vector<bool> opens_frame(count, false);
     const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(s_.plan);
     for (size_t m = 0; m < count; ++m) {
@@ -187,6 +189,7 @@ class Applier {
         boundary.outputs.push_back(
             MakeMove(steps.outputs[i], steps.out_features, 1, boundary.path + " output " + std::to_string(i) + line));
       }
+      boundary.values = s_.values;
       boundary.streams = s_.streams;
       boundary.inside = StreamInside(s_.plan, m);
       boundary.behind = StreamBehind(steps);
@@ -279,7 +282,10 @@ class Applier {
       }
     }
     for (size_t i = 0; i < pieces.size(); ++i) {
+      const LiveParameter& parameter = s_.parameters[i];
+      const bool deferred = parameter.tensor.is_meta();
       if (pieces[i].defined()) nn::Materialize(s_.parameters[i].tensor, pieces[i]);
+      if (deferred && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
     }
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }

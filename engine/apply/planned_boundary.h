@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/apply/deferred_values.h"
 #include "engine/apply/input_signature.h"
 #include "engine/collective/axis_group.h"
 #include "engine/layout/gradient_sum.h"
@@ -35,6 +36,7 @@ struct BoundarySteps {
   // summed (none where none can be).
   std::shared_ptr<AxisGroup> group;
   std::shared_ptr<GradientSum> gradient_sum;
+  std::shared_ptr<DeferredValues> values;  // looked at in outermost calls; may be null
   // Which random numbers are drawn within the call, and after it until the next one; none: as before. No streams where
   // all values are whole.
   std::shared_ptr<RandomStreams> streams;

@@ -115,6 +115,7 @@ void Unit::Close(bool write_back) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       pieces_[i].copy_(RowsOfRank(gathered_.at(i), groups_.all->size(), groups_.all->rank()));
+      parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();  // the handle counts by itself
     }
   }
   Release(After::kFree);
