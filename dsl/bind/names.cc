@@ -64,7 +64,7 @@ constexpr auto kNames = std::to_array<NameInfo>({
      "boolean, "
      "ignore = pattern | { pattern... }, gradients = \"mean\" | \"sum\"] } -> section",
      "parameters lie in pieces over dp_shard and are whole while the module that wrap names is used"},
-    {"ddp", "ddp { [gradients = \"mean\" | \"sum\"] } -> section",
+    {"ddp", "ddp { [bucket = MiB | false, gradients = \"mean\" | \"sum\"] } -> section",
      "parameters are whole on the data-parallel ranks, and their gradients are averaged"},
     {"recompute",
      "recompute { pattern... [, keep = { \"attention\" | \"matmul\" | \"every_second_matmul\" ... }, keep_modules = "

@@ -50,7 +50,7 @@ class SectionReader {
     const std::vector<std::string> keys = section_.shards
                                               ? std::vector<std::string>{"accumulate", "gradients", "ignore",  "level",
                                                                          "offload",    "prefetch",  "reshard", "wrap"}
-                                              : std::vector<std::string>{"gradients"};
+                                              : std::vector<std::string>{"bucket", "gradients"};
     good_ = CheckKeys(lua_, 1, word_, keys, false) && !HoldsPoison(lua_, 1);
     if (!good_) return false;
     section_.source = ScriptState::From(lua_).UserSpan(word_);
@@ -63,6 +63,8 @@ class SectionReader {
       ReadPrefetch();
       ReadAccumulate();
       ReadOffload();
+    } else {
+      ReadBucket();
     }
     return good_;
   }
@@ -170,6 +172,20 @@ class SectionReader {
     if (lua_isnil(lua_, 2)) return;
     if (!lua_isboolean(lua_, 2)) return Bad("'offload' must be true or false");
     section_.offload = lua_toboolean(lua_, 2) != 0;
+  }
+
+  void ReadBucket() {
+    constexpr int64_t kMost = int64_t{1} << 30;
+    lua_settop(lua_, 1);
+    lua_getfield(lua_, 1, "bucket");
+    if (lua_isnil(lua_, 2)) return;
+    if (lua_isboolean(lua_, 2) && lua_toboolean(lua_, 2) == 0) {
+      section_.bucket_bytes = 0;
+      return;
+    }
+    const std::optional<int64_t> mebibytes = IntegerAt(lua_, 2);
+    if (!mebibytes || *mebibytes < 1 || *mebibytes > kMost) return Bad("'bucket' must be a number of MiB from 1, or false");
+    section_.bucket_bytes = *mebibytes << 20;
   }
 
   lua_State* lua_;

@@ -15,6 +15,7 @@
 
 #include "dsl/choose/choose_plan.h"
 #include "dsl/eval/load_plan.h"
+#include "engine/apply/call_as_model.h"
 #include "engine/apply/clip_grad_norm.h"
 #include "engine/apply/initialize.h"
 #include "engine/apply/load.h"

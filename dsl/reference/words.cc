@@ -201,6 +201,8 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
     {"fsdp_keys", "fsdp", "reshard", "boolean|\"all_but_last\"|integer",
      "whether a unit goes back to pieces after its forward, and over how many ranks"},
     {"fsdp_keys", "fsdp", "wrap", "string|pattern|(string|pattern)[]", "the modules that are units"},
+    {"ddp_keys", "ddp", "bucket", "integer|false",
+     "MiB of gradients that one all-reduce brings together while the backward runs (25); false: one when it has ended"},
     {"ddp_keys", "ddp", "gradients", "\"mean\"|\"sum\"", kGradients},
     {"recompute_keys", "recompute", "keep", "keep|keep[]", "operators whose results are kept"},
     {"recompute_keys", "recompute", "keep_modules", "string|pattern|(string|pattern)[]",

@@ -19,12 +19,13 @@ Diagnostic NotInChunks(const std::string& message, const std::string& required) 
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
   if (net.head == nullptr)
     return NotInChunks("the logits of this model are not made by a Linear alone", "no --loss-chunk");
-  if (!model.plan().units.empty()) {
-    return NotInChunks("under fsdp the head's weight is whole within the model's own call alone",
-                       "no --loss-chunk, or a plan with ddp {} in place of fsdp");
-  }
   const auto weight = std::ranges::find_if(model.parameters(),
                                            [&](const LiveParameter& p) { return p.tensor.is_same(net.head->weight); });
+  for (const ShardedUnit& unit : model.plan().units) {
+    if (unit.path.empty() || std::ranges::find(unit.params, weight->ref) == unit.params.end()) continue;
+    return NotInChunks("the head's weight is whole within the calls of '" + unit.path + "' alone",
+                       "a head that is no unit of fsdp: one of the root's, which is whole while the loss is made");
+  }
   const Layout& cut = weight->placement[MeshAxis::kTp];
   const bool in_pieces = cut == Layout::Shard(0) && model.plan().mesh.size(MeshAxis::kTp) > 1;
   if (!in_pieces && cut.is_shard() && model.plan().mesh.size(MeshAxis::kTp) > 1) {
@@ -56,12 +57,15 @@ at::Tensor NextTokenLoss::Loss(const Batch& batch, LossReduction reduction) cons
   if (head_.chunk == 0) {
     return CrossEntropy(vocabulary_, net_.forward(batch.ids, {}, {}), batch.targets, {.reduction = reduction});
   }
-  const at::Tensor hidden = net_.hidden(batch.ids);
-  // The product is made in the weight's type: float32 under autocast too.
-  const at::Tensor& weight = net_.head->weight;
-  return CrossEntropy(
-      vocabulary_, ShardedLogits::OfHead(vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
-      batch.targets, {.reduction = reduction});
+  return CallAsModel(*net_.module, batch.ids, [&](const at::Tensor& ids) {
+    const at::Tensor hidden = net_.hidden(ids);
+    // The product is made in the weight's type: float32 under autocast too.
+    const at::Tensor& weight = net_.head->weight;
+    return CrossEntropy(
+        vocabulary_,
+        ShardedLogits::OfHead(vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
+        batch.targets, {.reduction = reduction});
+  });
 }
 
 at::Tensor NextTokenLoss::Mean(const Batch& batch) const { return Loss(batch, LossReduction::kMean); }

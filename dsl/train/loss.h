@@ -12,8 +12,8 @@ class NextTokenLoss {
  public:
   // `chunk` above 0: the logits are made so many tokens at a time, and again in backward. `net` and `model` outlive the
   // loss. Errors: kNotSupported for logits that lie otherwise than shard(-1) or replicate, and for a chunk where the logits
-  // are more than a Linear of the hidden states, where that Linear's weight is not cut by rows, and under fsdp, which has it
-  // whole within the model's own call alone.
+  // are more than a Linear of the hidden states, where that Linear's weight is not cut by rows, and where it is in a unit of
+  // fsdp other than the root's. Under fsdp the root is gathered once for all chunks, and stays so until its backward ends.
   static Result<NextTokenLoss> Make(const CausalLm& net, const AppliedPlan& model, int64_t chunk);
 
   // A scalar with a gradient: the mean over the targets.

@@ -124,7 +124,7 @@ class Run {
     skips_ = numbers.skipped ? skips_ + 1 : 0;
     if (!numbers.skipped) return;
     const NonFinite found = FindNonFinite(model_, world_);
-    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "step " + std::to_string(step_) + " has loss " +
+    Diagnostic d = MakeDiagnostic(Finding::kNotFinite, "step " + std::to_string(step_) + " has loss " +
                                                           std::to_string(numbers.loss) + " and a gradient norm of " +
                                                           std::to_string(numbers.grad_norm));
     d.path = found.path;

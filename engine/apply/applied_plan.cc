@@ -12,6 +12,8 @@
 #include "engine/apply/pieces_of_tensor.h"
 #include "engine/apply/planned_boundary.h"
 #include "engine/apply/preflight.h"
+#include "engine/apply/random_numbers.h"
+#include "engine/apply/uncalled.h"
 #include "engine/apply/units.h"
 #include "engine/collective/agree.h"
 #include "engine/compile/cost.h"
@@ -26,7 +28,11 @@
 namespace moonshard {
 
 struct AppliedPlan::State {
-  State(CompiledPlan p, DeviceMesh m) : plan(std::move(p)), mesh(std::move(m)) {}
+  State(CompiledPlan p, DeviceMesh m)
+      : plan(std::move(p)),
+        mesh(std::move(m)),
+        gradient_sum(std::make_shared<GradientSum>(
+            backward_end, "the sum of the gradients of replicated parameters" + LineOfSection(plan))) {}
 
   CompiledPlan plan;
   DeviceMesh mesh;
@@ -37,8 +43,10 @@ struct AppliedPlan::State {
   std::map<GradientGroup, std::shared_ptr<AxisGroup>> gradient_groups;
   std::vector<LiveParameter> parameters;
   std::shared_ptr<BackwardEnd> backward_end = std::make_shared<BackwardEnd>();
-  std::shared_ptr<GradientSum> gradient_sum = std::make_shared<GradientSum>(backward_end);
+  std::shared_ptr<GradientSum> gradient_sum;
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
+  std::shared_ptr<DeferredValues> values;  // null where none was deferred
+  std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
   std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
   std::shared_ptr<CallWatcher*> watcher = std::make_shared<CallWatcher*>(nullptr);
 };
@@ -59,11 +67,13 @@ class Applier {
 
   void Run() {
     MakeGroups();
+    s_.streams = MakeStreams(*s_.groups.at(MeshAxis::kTp));
+    s_.values = DeferredValues::Of(s_.live);
     MakeBoundaries();
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     AskModules();
     CutParameters();
-    AddRecomputation(s_.plan, boundaries_);
+    AddRecomputation(s_.plan, s_.streams, boundaries_);
     AddCasts(s_.plan, boundaries_);
     MakeUnits();
     SumGradients();
@@ -129,8 +139,15 @@ class Applier {
         .Collect(diagnostics_);
   }
 
+  // Whether gradients are summed over data-parallel ranks: any backward of the model must take part.
+  bool SumsOverData() const {
+    return s_.plan.plan->data_parallel &&
+           s_.plan.mesh.size(MeshAxis::kDpShard) * s_.plan.mesh.size(MeshAxis::kDpReplicate) > 1;
+  }
+
   void MakeBoundaries() {
     const size_t count = s_.live.modules.size();
+    const int64_t watched_root = SumsOverData() || s_.values ? s_.plan.tree->Find("") : -1;
     std::vector<bool> opens_frame(count, false);
     const std::vector<std::vector<SharedMove>> shared = SharedMovesOf(s_.plan);
     for (size_t m = 0; m < count; ++m) {
@@ -146,7 +163,8 @@ class Applier {
     for (size_t m = 0; m < count; ++m) {
       const ModuleSteps& steps = s_.plan.StepsOf(m);
       // A module with a rule that moves nothing is intercepted too, for whoever observes the step.
-      if (!steps.needs_calls() && !opens_frame[m] && steps.style.empty()) continue;
+      const bool watched = static_cast<int64_t>(m) == watched_root;
+      if (!steps.needs_calls() && !opens_frame[m] && steps.style.empty() && !watched) continue;
       if (s_.live.hooks[m] == nullptr) continue;  // an ordinary ancestor: its children's moves are shared further out
       BoundarySteps boundary;
       boundary.opens_frame = opens_frame[m];
@@ -154,9 +172,9 @@ class Applier {
       boundary.observer = s_.observer;
       boundary.module = m;
       boundary.watcher = s_.watcher;
+      if (s_.plan.mesh.size(MeshAxis::kTp) > 1 || SumsOverData()) boundary.gradient_sum = s_.gradient_sum;
       if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.group = s_.groups.at(MeshAxis::kTp);
-        boundary.gradient_sum = s_.gradient_sum;
         std::vector<std::optional<int>> arriving_pieces;
         for (const std::optional<Move>& move : steps.inputs) {
           const bool pieces = move && move->from[MeshAxis::kTp].is_shard();
@@ -174,6 +192,10 @@ class Applier {
         boundary.outputs.push_back(
             MakeMove(steps.outputs[i], steps.out_features, 1, boundary.path + " output " + std::to_string(i) + line));
       }
+      boundary.values = s_.values;
+      boundary.streams = s_.streams;
+      boundary.inside = StreamInside(s_.plan, m);
+      boundary.behind = StreamBehind(steps);
       if (steps.route && s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.route = steps.route;
         boundary.experts = ExpertsOf(steps.experts);
@@ -263,7 +285,10 @@ class Applier {
       }
     }
     for (size_t i = 0; i < pieces.size(); ++i) {
+      const LiveParameter& parameter = s_.parameters[i];
+      const bool deferred = parameter.tensor.is_meta();
       if (pieces[i].defined()) nn::Materialize(s_.parameters[i].tensor, pieces[i]);
+      if (deferred && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
     }
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }
@@ -321,6 +346,7 @@ class Applier {
       }
       if (!of_unit) s_.gradient_sum->Scale(parameter.tensor, MeanScale(s_.plan));
     }
+    SumInBuckets(s_.plan, s_.parameters, s_.gradient_groups, *s_.gradient_sum);
   }
 
   AppliedPlan::State& s_;
@@ -373,23 +399,6 @@ void AppliedPlan::Observe(std::function<void(const std::string& path, const at::
 
 void AppliedPlan::Watch(CallWatcher* watcher) { *state_->watcher = watcher; }
 
-Diagnostics AppliedPlan::Findings() const {
-  Diagnostics out;
-  for (size_t m = 0; m < state_->live.modules.size(); ++m) {
-    const ModuleSteps& steps = state_->plan.StepsOf(m);
-    if (!steps.needs_calls() || state_->live.hooks[m]->calls() > 0) continue;
-    const bool used =
-        std::ranges::any_of(state_->live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
-    const std::string& path = state_->plan.tree->modules()[m].path;
-    Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,
-                                         "'" + path + "' was used, but never through a call that the plan sees")
-                        : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule and was never called");
-    d.path = path;
-    if (steps.rule >= 0) d.where = state_->plan.plan->rules[static_cast<size_t>(steps.rule)].source;
-    d.help = "call the module itself (layer(x) or layer->forward(x)) and keep it in its own moonshard holder";
-    out.push_back(std::move(d));
-  }
-  return out;
-}
+Diagnostics AppliedPlan::Findings() const { return FindUncalled(state_->plan, state_->live); }
 
 }  // namespace moonshard

@@ -13,6 +13,7 @@ class PlannedCall final : public Boundary::Call {
  public:
   PlannedCall() = default;
   ~PlannedCall() override {
+    if (outermost && streams != nullptr) streams->End();
     if (watcher != nullptr) watcher->Left();
   }
   PlannedCall(const PlannedCall&) = delete;
@@ -21,6 +22,8 @@ class PlannedCall final : public Boundary::Call {
   std::optional<CallFrame> frame;  // open until the outputs have left
   bool outermost = false;
   CallWatcher* watcher = nullptr;
+  RandomStreams* streams = nullptr;
+  std::optional<RandomStream> before;  // where the call has numbers of its own
 };
 
 }  // namespace
@@ -37,9 +40,18 @@ std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlo
   CallFrame* enclosing = CallFrame::Current();
   // A call that is made again within a backward was compared when it was made first.
   call->outermost = enclosing == nullptr && torch::autograd::get_current_graph_task_id() == -1;
+  if (call->outermost && steps_.values) steps_.values->Check();
   if (call->outermost && steps_.group) {
     steps_.group->StartCheckInputs(steps_.signature.Of(arguments), label_);
-    steps_.gradient_sum->Rearm();
+  }
+  if (call->outermost && steps_.gradient_sum) steps_.gradient_sum->Rearm();
+  if (steps_.streams) {
+    call->streams = steps_.streams.get();
+    if (call->outermost) steps_.streams->Begin();
+    if (steps_.inside) {
+      call->before = steps_.streams->now();
+      steps_.streams->Use(*steps_.inside);
+    }
   }
   // An outermost call needs a frame for its own moves too: what they cut is noted there.
   if (steps_.opens_frame || enclosing == nullptr) call->frame.emplace();
@@ -77,6 +89,10 @@ void PlannedBoundary::KeepLocalExperts(std::span<const TensorSlot> slots) const 
 void PlannedBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
   if (CallWatcher* watcher = static_cast<PlannedCall&>(call).watcher; watcher != nullptr) [[unlikely]] {
     watcher->Made(steps_.module, results);
+  }
+  if (steps_.streams) {
+    const std::optional<RandomStream> before = static_cast<PlannedCall&>(call).before;
+    if (steps_.behind || before) steps_.streams->Use(steps_.behind ? *steps_.behind : *before);
   }
   for (const TensorSlot& slot : results) {
     if (!slot.tensor->defined()) continue;

@@ -11,11 +11,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/apply/deferred_values.h"
 #include "engine/apply/input_signature.h"
 #include "engine/collective/axis_group.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/layout/local_experts.h"
 #include "engine/layout/move.h"
+#include "engine/layout/random_streams.h"
 #include "engine/nn/boundary.h"
 #include "engine/plan/plan.h"
 
@@ -44,9 +46,16 @@ struct BoundarySteps {
   LocalExperts experts;                            // this rank's, for the route
   std::vector<at::Tensor> late;                    // added once to the first output after its move
   bool opens_frame = false;                        // planned modules are called inside: their moves are shared here
-  // For outermost calls, none on one rank: compares the inputs between ranks, and watches over shared gradients.
+  // For outermost calls: compares the inputs between the ranks of tp (none on one), and watches over gradients that are
+  // summed (none where none can be).
   std::shared_ptr<AxisGroup> group;
   std::shared_ptr<GradientSum> gradient_sum;
+  std::shared_ptr<DeferredValues> values;  // looked at in outermost calls; may be null
+  // Which random numbers are drawn within the call, and after it until the next one; none: as before. No streams where
+  // all values are whole.
+  std::shared_ptr<RandomStreams> streams;
+  std::optional<RandomStream> inside;
+  std::optional<RandomStream> behind;
   InputSignature signature = {{}, {}};       // of those inputs
   std::string path;                          // of the module, for errors
   std::shared_ptr<OutputObserver> observer;  // shared by all boundaries of a plan; empty where nobody looks

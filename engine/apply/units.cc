@@ -6,6 +6,7 @@
 #include "engine/apply/scalar_type.h"
 #include "engine/base/check.h"
 #include "engine/compile/data_parallel.h"
+#include "engine/compile/gradient_buckets.h"
 #include "engine/compile/local_shape.h"
 #include "engine/compile/precision.h"
 #include "engine/precision/cast_boundary.h"
@@ -34,6 +35,37 @@ c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
 
 }  // namespace
 
+std::string LineOfSection(const CompiledPlan& plan) {
+  // Line numbers, but no folder: the file may lie elsewhere on another rank.
+  if (!plan.plan->data_parallel || plan.plan->data_parallel->source.line == 0) return "";
+  return " (line " + std::to_string(plan.plan->data_parallel->source.line) + ")";
+}
+
+void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters,
+                  const std::map<GradientGroup, std::shared_ptr<AxisGroup>>& groups, GradientSum& sum) {
+  std::map<ParamRef, const LiveParameter*> by_ref;
+  for (const LiveParameter& parameter : parameters) by_ref[parameter.ref] = &parameter;
+  std::vector<GradientSum::Bucket> out;
+  for (const GradientBucket& planned : GradientBucketsOf(plan)) {
+    std::map<std::string, GradientSum::Bucket> by_type;
+    for (ParamRef ref : planned.params) {
+      const auto found = by_ref.find(ref);
+      Check(found != by_ref.end(), "a bucket's parameter is not there");
+      const at::Tensor& tensor = found->second->tensor;
+      GradientSum::Bucket& bucket = by_type[std::string(at::toString(tensor.scalar_type())) + tensor.device().str()];
+      bucket.at_end = planned.after_tp;
+      bucket.parameters.push_back(tensor);
+    }
+    for (auto& [type, bucket] : by_type) out.push_back(std::move(bucket));
+  }
+  if (out.empty()) return;
+  std::vector<std::shared_ptr<AxisGroup>> over;
+  for (MeshAxis axis : {MeshAxis::kDpShard, MeshAxis::kDpReplicate}) {
+    if (plan.mesh.size(axis) > 1) over.push_back(groups.at({axis, plan.mesh.size(axis)}));
+  }
+  sum.SetBuckets(out, std::move(over));
+}
+
 PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const DeviceMesh& mesh,
                        const std::shared_ptr<AxisGroup>& dp_shard, const CheckOptions& check,
                        const std::shared_ptr<CollectiveCounts>& counts, const std::shared_ptr<BackwardEnd>& end,
@@ -56,6 +88,7 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
     std::vector<UnitParameter> of_unit;
     UnitOptions options;
     options.path = planned.path;
+    options.where = LineOfSection(plan);
     options.reshard = planned.reshard;
     options.keep_unsynced = section.reshard == DataParallel::Reshard::kNever;
     options.accumulate_pieces = section.accumulate_pieces;
@@ -89,7 +122,8 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
   return out;
 }
 
-void AddRecomputation(const CompiledPlan& plan, std::vector<std::shared_ptr<Boundary>>& boundaries) {
+void AddRecomputation(const CompiledPlan& plan, const std::shared_ptr<RandomStreams>& streams,
+                      std::vector<std::shared_ptr<Boundary>>& boundaries) {
   const auto at = [&](const std::string& path) -> std::shared_ptr<Boundary>& {
     return boundaries[static_cast<size_t>(plan.tree->Find(path))];
   };
@@ -98,7 +132,7 @@ void AddRecomputation(const CompiledPlan& plan, std::vector<std::shared_ptr<Boun
     const Recomputed& section = plan.plan->recompute[static_cast<size_t>(plan.recompute_section[i])];
     std::optional<KeptResults::Policy> kept;
     if (section.selective()) kept = KeptResults::Policy{section.keeps_attention, section.keeps_matmuls};
-    at(plan.recomputed[i]) = std::make_shared<RecomputeBoundary>(at(plan.recomputed[i]), kept);
+    at(plan.recomputed[i]) = std::make_shared<RecomputeBoundary>(at(plan.recomputed[i]), kept, streams);
   }
 }
 

@@ -75,6 +75,8 @@ constexpr std::array kFindings = {
     FindingInfo{F::kBadInput, "MS0508", kError, "an input that the model cannot take"},
     FindingInfo{F::kStaleMember, "MS0509", kError, "a member that is not the registered parameter"},
     FindingInfo{F::kNumbersDiffer, "MS0510", kError, "a sharded module that computes other numbers"},
+    FindingInfo{F::kNotFinite, "MS0511", kError, "a training step whose numbers are not finite"},
+    FindingInfo{F::kNoValues, "MS0512", kError, "a parameter that was never given values"},
     FindingInfo{F::kIllTyped, "MS0601", kError, "an operator whose operands do not fit together"},
     FindingInfo{F::kLayoutNotAsDeclared, "MS0602", kError, "what arrives at a module is not what the plan declares"},
     FindingInfo{F::kWrongGradient, "MS0603", kError, "a gradient that is not what its parameter needs"},

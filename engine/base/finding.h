@@ -79,6 +79,8 @@ enum class Finding {
   kBadInput,
   kStaleMember,
   kNumbersDiffer,
+  kNotFinite,
+  kNoValues,
   // MS06xx: proofs of a step
   kIllTyped,
   kLayoutNotAsDeclared,

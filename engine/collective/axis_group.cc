@@ -148,7 +148,18 @@ void AxisGroup::FinishCheck() {
 }
 
 template <class Call>
-void AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call) {
+void AxisGroup::GuardCollective(const CollectiveLabel& label, const Announcement& what, Call&& call) {
+  Guard(label, [&] {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      throw std::runtime_error(ToText(what) + ": " + TextOf(error));
+    }
+  });
+}
+
+template <class Call>
+Announcement AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call) {
   FinishCheck();
   const uint32_t sequence = sequence_++;
   const bool check = !group_->recording && (check_.mode == CheckOptions::Mode::kAlways ||
@@ -160,14 +171,9 @@ void AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const Collect
     throw PlanError({MismatchError(name_, std::vector{group_->ranks[static_cast<size_t>(rank_)]}, std::vector{mine},
                                    std::vector{use.label->text()})});
   }
-  Guard(*use.label, [&] {
-    try {
-      call();
-    } catch (const std::exception& error) {
-      throw std::runtime_error(ToText(mine) + ": " + TextOf(error));
-    }
-  });
+  GuardCollective(*use.label, mine, call);
   counts_->Add(use.direction, kind, use.bytes);
+  return mine;
 }
 
 at::Tensor AxisGroup::AllReduce(at::Tensor tensor, const CollectiveUse& use) {
@@ -184,6 +190,19 @@ at::Tensor AxisGroup::AllReduce(at::Tensor tensor, const CollectiveUse& use) {
 
 c10::Device AxisGroup::device() const { return group_->device; }
 
+PendingCollective AxisGroup::StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use) {
+  PendingCollective pending;
+  pending.output_ = buffer;
+  if (size_ == 1) return pending;
+  Check(buffer.is_contiguous(), "all-reduce of a tensor with strides");
+  pending.label_ = *use.label;
+  pending.what_ = Run(CollectiveKind::kAllReduce, buffer, use, [&] {
+    std::vector<at::Tensor> shared = {WithoutHistory(buffer)};
+    pending.wait_ = [work = group_->backend->allreduce(shared), shared] { work->wait(); };
+  });
+  return pending;
+}
+
 PendingCollective AxisGroup::StartAllGather(const at::Tensor& piece, const CollectiveUse& use) {
   PendingCollective pending;
   pending.output_ = piece;
@@ -193,7 +212,7 @@ PendingCollective AxisGroup::StartAllGather(const at::Tensor& piece, const Colle
   shape.at(0) *= size_;
   pending.output_ = at::empty(shape, piece.options());
   pending.label_ = *use.label;
-  Run(CollectiveKind::kAllGather, piece, use, [&] {
+  pending.what_ = Run(CollectiveKind::kAllGather, piece, use, [&] {
     at::Tensor input = WithoutHistory(piece);
     pending.wait_ = [work = group_->backend->_allgather_base(pending.output_, input), input] { work->wait(); };
   });
@@ -209,7 +228,7 @@ PendingCollective AxisGroup::StartReduceScatter(const at::Tensor& blocks, const 
   shape[0] /= size_;
   pending.output_ = at::empty(shape, blocks.options());
   pending.label_ = *use.label;
-  Run(CollectiveKind::kReduceScatter, blocks, use, [&] {
+  pending.what_ = Run(CollectiveKind::kReduceScatter, blocks, use, [&] {
     at::Tensor input = WithoutHistory(blocks);
     pending.wait_ = [work = group_->backend->_reduce_scatter_base(pending.output_, input), input] { work->wait(); };
   });
@@ -218,7 +237,7 @@ PendingCollective AxisGroup::StartReduceScatter(const at::Tensor& blocks, const 
 
 at::Tensor AxisGroup::Finish(PendingCollective pending) {
   Check(pending.started(), "the end of a collective that was not begun");
-  if (pending.wait_) Guard(*pending.label_, pending.wait_);
+  if (pending.wait_) GuardCollective(*pending.label_, pending.what_, pending.wait_);
   return std::move(pending.output_);
 }
 

@@ -52,6 +52,7 @@ class PendingCollective {
   at::Tensor output_;
   std::function<void()> wait_;  // none where nothing is communicated
   std::optional<CollectiveLabel> label_;
+  Announcement what_;  // for errors
 };
 
 class AxisGroup {
@@ -87,8 +88,10 @@ class AxisGroup {
   // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
   at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
 
-  // AllGather and ReduceScatter in two halves. What is given must stay as it is until Finish, which returns the result
-  // and throws what went wrong on the way. Several may be under way; they begin in the same order on every rank.
+  // The same in two halves. What is given must stay as it is until Finish, which returns the result and throws what went
+  // wrong on the way. Several may be under way; they begin in the same order on every rank. The all-reduce's result is in
+  // the memory of `buffer`, which is contiguous and nobody else's.
+  PendingCollective StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use);
   PendingCollective StartAllGather(const at::Tensor& piece, const CollectiveUse& use);
   PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
   at::Tensor Finish(PendingCollective pending);
@@ -105,11 +108,14 @@ class AxisGroup {
  private:
   AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check, std::shared_ptr<CollectiveCounts> counts);
 
-  // Compares, counts and runs `call`, turning what c10d throws into kRankLost.
+  // Compares, counts and runs `call`, turning what c10d throws into kRankLost. What was announced.
   template <class Call>
-  void Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
+  Announcement Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
   template <class Call>
   void Guard(const CollectiveLabel& label, Call&& call);
+  // Guard, whose error says which collective it was.
+  template <class Call>
+  void GuardCollective(const CollectiveLabel& label, const Announcement& what, Call&& call);
   void Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
   void StartCompare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
   // The ranks' blocks of as many bytes each, in rank order.

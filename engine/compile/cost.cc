@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "engine/compile/data_parallel.h"
+#include "engine/compile/gradient_buckets.h"
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
 #include "engine/compile/precision.h"
@@ -119,7 +120,27 @@ class Counter {
     return out;
   }
 
+  // Each member brings one element more, and the last bucket one more for each bucket (layout/bucket_sum.h).
+  void CountBuckets() {
+    const std::vector<GradientBucket> buckets = GradientBucketsOf(plan_);
+    in_buckets_ = !buckets.empty();
+    const auto count = static_cast<int64_t>(buckets.size());
+    for (const GradientBucket& bucket : buckets) {
+      int64_t elements = &bucket == &buckets.back() && count > 1 ? count : 0;
+      for (ParamRef ref : bucket.params) {
+        const Placement& placement = plan_.StepsOf(ref.module).params[ref.param];
+        elements += Product(LocalShape(plan_.tree->At(ref).shape, placement, plan_.mesh, rank_)) + 1;
+      }
+      for (MeshAxis axis : {MeshAxis::kDpShard, MeshAxis::kDpReplicate}) {
+        if (plan_.mesh.size(axis) == 1) continue;
+        out_.push_back({PlannedCollective::Of::kGradientSum, Direction::kBackward, CollectiveKind::kAllReduce,
+                        BytesOf(bucket.dtype, elements), -1, -1});
+      }
+    }
+  }
+
   void CountGradientSums() {
+    CountBuckets();
     std::map<std::pair<GradientGroup, DType>, int64_t> bytes;
     const std::set<ParamRef> repeats = Repeats(*plan_.tree);
     std::vector<std::optional<std::vector<Sum>>> known(plan_.steps.size());
@@ -127,6 +148,7 @@ class Counter {
       std::optional<std::vector<Sum>>& sums = known[plan_.steps_of[m]];
       if (!sums) sums = SumsOf(plan_.StepsOf(m));
       for (const Sum& sum : *sums) {
+        if (in_buckets_ && sum.group.axis != MeshAxis::kTp) continue;
         if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
       }
     }
@@ -162,6 +184,7 @@ class Counter {
   const CompiledPlan& plan_;
   int64_t rank_;
   int64_t tokens_;
+  bool in_buckets_ = false;  // gradients are summed over the data-parallel ranks in buckets
   std::vector<PlannedCollective> out_;
 };
 

@@ -28,7 +28,7 @@ struct Tokens {
 
 // `tokens` none: one sequence with one token a rank where the plan shards the sequence, else one token.
 // Collectives are counted as they run: siblings that ask for the same move of their parent's tensor share it, and all
-// gradients to be summed over one group go in one flat all-reduce. Moves on modules whose feature size their parameters
+// gradients to be summed over one group go in one flat all-reduce, those of ddp in one a bucket. Moves on modules whose feature size their parameters
 // do not tell are counted with 0 bytes.
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens = std::nullopt);
 

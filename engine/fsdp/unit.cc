@@ -15,6 +15,10 @@ namespace autograd = torch::autograd;
 
 namespace {
 
+std::string LabelOf(const UnitOptions& options) {
+  return "unit " + (options.path.empty() ? "(the root)" : "'" + options.path + "'") + options.where;
+}
+
 void DetachFromGraph(const at::Tensor& parameter) { autograd::impl::set_gradient_edge(parameter, autograd::Edge()); }
 
 }  // namespace
@@ -23,9 +27,9 @@ Unit::Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroup
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       groups_(std::move(groups)),
-      gathered_(parameters_, groups_.all, groups_.some, "the parameters of '" + options_.path + "'"),
+      gathered_(parameters_, groups_.all, groups_.some, "the parameters of " + LabelOf(options_)),
       reduction_(parameters_, options_.reduced, options_.scale, groups_.all, groups_.sum,
-                 "the gradients of '" + options_.path + "'") {}
+                 "the gradients of " + LabelOf(options_)) {}
 
 void Unit::MakeWhole(Direction direction) {
   const at::NoGradGuard no_grad;
@@ -111,6 +115,7 @@ void Unit::Close(bool write_back) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       pieces_[i].copy_(RowsOfRank(gathered_.at(i), groups_.all->size(), groups_.all->rank()));
+      parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();  // the handle counts by itself
     }
   }
   Release(After::kFree);

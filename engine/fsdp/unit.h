@@ -38,6 +38,7 @@ namespace moonshard {
 
 struct UnitOptions {
   std::string path;                      // of the module, for errors and labels
+  std::string where;                     // " (line 12)" in the plan, or "": for labels
   bool reshard = true;                   // back to pieces after a forward whose backward may follow
   bool keep_unsynced = false;            // stay whole after a backward without sync: the same values serve the next one
   bool accumulate_pieces = false;        // gradients without sync are summed at once, and wait in pieces

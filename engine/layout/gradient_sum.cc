@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -33,6 +34,7 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
     int64_t dim;  // -1: all of it
     int64_t begin;
     int64_t length;
+    bool in_bucket = false;
 
     at::Tensor Of(const at::Tensor& gradient) const { return dim < 0 ? gradient : gradient.narrow(dim, begin, length); }
   };
@@ -40,12 +42,17 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
   std::vector<Term> terms;
   std::shared_ptr<BackwardEnd> end;
   bool sums = true;
-  CollectiveLabel label{"the sum of the gradients of replicated parameters"};
+  CollectiveLabel label;
+  std::optional<BucketSum> buckets;
+
+  State(std::shared_ptr<BackwardEnd> e, std::string l) : end(std::move(e)), label(std::move(l)) {}
 
   // The index of a parameter, which is added where it is new.
   size_t Find(const at::Tensor& parameter);
   void Arm(size_t index);
-  void DropStale();
+  void Begin();
+  at::Tensor Take(size_t index);
+  void Bring(size_t index, at::Tensor sum);
   at::Tensor HoldBack(size_t index, at::Tensor gradient);
   void Flush();
   void SumGroup(const std::vector<const Term*>& group_terms);
@@ -88,9 +95,29 @@ void GradientSum::State::Arm(size_t index) {
   parameter.accumulator = std::move(accumulator);
 }
 
-// What a backward that threw has left.
-void GradientSum::State::DropStale() {
+// Drops what a backward that threw has left.
+void GradientSum::State::Begin() {
   for (Parameter& parameter : parameters) parameter.held_back = at::Tensor();
+  if (buckets) buckets->Begin();
+}
+
+// With those of earlier backwards that were not summed.
+at::Tensor GradientSum::State::Take(size_t index) {
+  at::Tensor held = std::exchange(parameters[index].held_back, at::Tensor());
+  at::Tensor kept = std::exchange(parameters[index].kept, at::Tensor());
+  if (!held.defined() || !kept.defined()) return held.defined() ? held : kept;
+  return kept + held;
+}
+
+void GradientSum::State::Bring(size_t index, at::Tensor sum) {
+  const Parameter& parameter = parameters[index];
+  if (parameter.scale != 1) sum.mul_(parameter.scale);
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (gradient.defined()) {
+    gradient.add_(sum);
+  } else {
+    gradient = std::move(sum);
+  }
 }
 
 at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
@@ -101,6 +128,7 @@ at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   const at::NoGradGuard no_grad;
   at::Tensor& held = parameters[index].held_back;
   held = held.defined() ? held + gradient : gradient.detach();
+  if (buckets && sums) buckets->Arrived(index, [this](size_t i) { return Take(i); });
   return {};
 }
 
@@ -146,13 +174,7 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
 
 void GradientSum::State::Flush() {
   const at::NoGradGuard no_grad;
-  for (Parameter& parameter : parameters) {
-    if (parameter.kept.defined()) {
-      parameter.held_back = parameter.held_back.defined() ? parameter.kept + parameter.held_back : parameter.kept;
-      parameter.kept = at::Tensor();
-    }
-    if (!sums) parameter.kept = std::exchange(parameter.held_back, at::Tensor());
-  }
+  for (size_t i = 0; i < parameters.size(); ++i) (sums ? parameters[i].held_back : parameters[i].kept) = Take(i);
   if (!sums) return;
   // Terms of one group, dtype and device are summed together, in the order in which the first of each was added; a
   // parameter's second group comes after its first. That order is the same on every rank.
@@ -162,31 +184,27 @@ void GradientSum::State::Flush() {
       const at::Tensor& tensor = parameters[term.parameter].tensor;
       return std::tuple(term.group.get(), tensor.scalar_type(), tensor.device());
     };
-    if (done[i] || !parameters[terms[i].parameter].tensor.requires_grad()) continue;
+    if (done[i] || terms[i].in_bucket || !parameters[terms[i].parameter].tensor.requires_grad()) continue;
     std::vector<const Term*> together;
     for (size_t j = i; j < terms.size(); ++j) {
-      if (done[j] || key(terms[j]) != key(terms[i]) || !parameters[terms[j].parameter].tensor.requires_grad()) continue;
+      if (done[j] || terms[j].in_bucket || key(terms[j]) != key(terms[i])) continue;
+      if (!parameters[terms[j].parameter].tensor.requires_grad()) continue;
       together.push_back(&terms[j]);
       done[j] = true;
     }
     SumGroup(together);
   }
-  for (Parameter& parameter : parameters) {
-    if (!parameter.held_back.defined()) continue;
-    if (parameter.scale != 1) parameter.held_back.mul_(parameter.scale);
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (gradient.defined()) {
-      gradient.add_(parameter.held_back);
-    } else {
-      gradient = parameter.held_back;
-    }
-    parameter.held_back = at::Tensor();
+  if (buckets) {
+    buckets->Finish([this](size_t i) { return Take(i); },
+                    [this](size_t i, at::Tensor sum) { Bring(i, std::move(sum)); });
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].held_back.defined()) Bring(i, Take(i));
   }
 }
 
-GradientSum::GradientSum(std::shared_ptr<BackwardEnd> end) : state_(std::make_shared<State>()) {
-  state_->end = std::move(end);
-}
+GradientSum::GradientSum(std::shared_ptr<BackwardEnd> end, std::string label)
+    : state_(std::make_shared<State>(std::move(end), std::move(label))) {}
 GradientSum::~GradientSum() = default;
 
 void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group) {
@@ -200,7 +218,7 @@ void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> gr
   if (state_->terms.empty()) {
     state_->end->Add(
         [weak = std::weak_ptr<State>(state_)] {
-          if (auto state = weak.lock()) state->DropStale();
+          if (auto state = weak.lock()) state->Begin();
         },
         [weak = std::weak_ptr<State>(state_)] {
           if (auto state = weak.lock()) state->Flush();
@@ -209,6 +227,25 @@ void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> gr
   const size_t index = state_->Find(parameter);
   state_->terms.push_back({index, std::move(group), dim, begin, length});
   state_->Arm(index);
+}
+
+void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::vector<std::shared_ptr<AxisGroup>> groups) {
+  std::vector<BucketSum::Bucket> sums;
+  for (const Bucket& bucket : buckets) {
+    BucketSum::Bucket& sum = sums.emplace_back();
+    sum.at_end = bucket.at_end;
+    for (const at::Tensor& parameter : bucket.parameters) {
+      const size_t index = state_->Find(parameter);
+      sum.members.push_back({index, parameter});
+      for (State::Term& term : state_->terms) {
+        if (term.parameter == index && std::ranges::find(groups, term.group) != groups.end()) {
+          Check(term.dim < 0, "a bucket of a part of a gradient");
+          term.in_bucket = true;
+        }
+      }
+    }
+  }
+  state_->buckets.emplace(std::move(sums), std::move(groups), state_->label);
 }
 
 void GradientSum::Scale(const at::Tensor& parameter, double factor) {

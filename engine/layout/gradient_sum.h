@@ -2,9 +2,10 @@
 // pieces, q_norm on local heads; and key/value heads that several ranks hold) over their ranks, once per backward.
 //
 // While a backward runs, each such parameter's new gradient is held back; when the outermost backward ends, one flat
-// buffer per (group, dtype, device), in the order of Add, is all-reduced and added to .grad. So .grad always holds the
-// full sum of all backwards so far: gradient accumulation, several uses of a parameter, retain_graph and recomputation
-// (nested backwards) stay right. A backward that throws leaves .grad of these parameters as it was.
+// buffer per (group, dtype, device), in the order of Add, is all-reduced and added to .grad. What is in buckets
+// (bucket_sum.h) is summed beside the backward. So .grad always holds the full sum of all backwards so far: gradient
+// accumulation, several uses of a parameter, retain_graph and recomputation (nested backwards) stay right. A backward that
+// throws, on every rank at the same place, leaves .grad of these parameters as it was.
 //
 // Every rank must run as many backwards in the same order. Ranks need not use the same parameters: an unused one counts
 // as zero, and its .grad stays undefined if it is unused everywhere. A backward that reaches none of them on one rank
@@ -19,17 +20,21 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "engine/collective/axis_group.h"
 #include "engine/layout/backward_end.h"
+#include "engine/layout/bucket_sum.h"
 
 namespace moonshard {
 
 class GradientSum {
  public:
-  explicit GradientSum(std::shared_ptr<BackwardEnd> end = std::make_shared<BackwardEnd>());
+  // `label`: what errors say of its collectives.
+  explicit GradientSum(std::shared_ptr<BackwardEnd> end = std::make_shared<BackwardEnd>(),
+                       std::string label = "the sum of the gradients of replicated parameters");
   ~GradientSum();
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
@@ -39,6 +44,14 @@ class GradientSum {
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group);
   // Only elements [begin, begin + length) of `dim`: the part of a fused weight whose heads are replicated.
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin, int64_t length);
+
+  // These parameters, each added to all of `groups` as a whole, are summed in buckets over them, after what else they are
+  // summed over (which a bucket that is not `at_end` has none of). Once, after all calls of Add; the same on every rank.
+  struct Bucket {
+    std::vector<at::Tensor> parameters;  // of one dtype and device
+    bool at_end = false;
+  };
+  void SetBuckets(const std::vector<Bucket>& buckets, std::vector<std::shared_ptr<AxisGroup>> groups);
 
   // The sum is multiplied by `factor` (1 over the ranks, for a mean) before it is added to .grad. After the parameter's
   // Adds; nothing for one that is not summed.

@@ -165,7 +165,7 @@ void Members(A& archive, ModulePattern& module) {
 template <class A>
 void Members(A& archive, DataParallel& section) {
   auto& [shards, wrap, reshard, reshard_ranks, prefetch_forward, prefetch_backward, accumulate_pieces, offload, ignored,
-         mean, source] = section;
+         mean, bucket_bytes, source] = section;
   archive("shards", shards);
   archive("wrap", wrap);
   archive("reshard", reshard);
@@ -176,7 +176,9 @@ void Members(A& archive, DataParallel& section) {
   archive("offload", offload);
   archive("ignored", ignored);
   archive("mean", mean);
+  archive("bucket_bytes", bucket_bytes);
   archive("source", source);
+  Require(archive, bucket_bytes >= 0, "a size of buckets is negative");
   Require(archive, prefetch_forward >= 0 && prefetch_backward >= 0, "a depth of prefetch is negative");
   Require(archive, (reshard == DataParallel::Reshard::kSome) == (reshard_ranks > 1) && reshard_ranks >= 0,
           "a number of ranks to reshard to is out of range");

@@ -26,6 +26,9 @@ std::string ToText(const DataParallel& section) {
     if (section.offload) out += " offload";
     if (!section.ignored.empty()) out += " ignore=[" + PatternsText(section.ignored) + "]";
   }
+  if (!section.shards && section.bucket_bytes != usual.bucket_bytes) {
+    out += " bucket=" + std::to_string(section.bucket_bytes);
+  }
   return out + " gradients=" + (section.mean ? "mean" : "sum");
 }
 

@@ -27,6 +27,8 @@ struct ModulePattern {
 // What `fsdp { ... }` or `ddp { ... }` says: how the ranks of the data-parallel axes, which work on different inputs,
 // share the parameters.
 struct DataParallel {
+  static constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
   // When a unit's parameters go back to pieces after its forward. Those of the root stay whole until its backward.
   // kSome: to pieces over `reshard_ranks` neighbours.
   enum class Reshard : uint8_t { kAlways, kNever, kAllButLast, kSome };
@@ -45,6 +47,9 @@ struct DataParallel {
   bool offload = false;                // pieces, their gradients and what an optimizer makes of them lie in host memory
   std::vector<ModulePattern> ignored;  // modules whose parameters are no unit's: whole, their gradients summed
   bool mean = true;                    // over the ranks of the axes; else the sum
+  // ddp: gradients are summed in buckets of about so many bytes, each as soon as the backward has made all of it; 0: all
+  // at once when the backward ends.
+  int64_t bucket_bytes = kBucketBytes;
   SourceSpan source;
 
   const char* name() const { return shards ? "fsdp" : "ddp"; }

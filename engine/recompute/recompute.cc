@@ -104,9 +104,10 @@ class EmptyCall final : public Boundary::Call {};
 }  // namespace
 
 std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs,
-                                  const std::optional<KeptResults::Policy>& policy) {
+                                  const std::optional<KeptResults::Policy>& policy,
+                                  std::shared_ptr<RandomStreams> streams) {
   if (!at::GradMode::is_enabled()) return inside(std::move(inputs));
-  RunState state = RunState::Now(inputs);
+  RunState state = RunState::Now(inputs, std::move(streams));
   autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
     edges.push_back(input.defined() && input.requires_grad() ? autograd::impl::gradient_edge(input) : autograd::Edge());

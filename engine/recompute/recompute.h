@@ -16,6 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/layout/random_streams.h"
 #include "engine/nn/boundary.h"
 #include "engine/recompute/kept_results.h"
 
@@ -27,30 +28,34 @@ namespace moonshard {
 // The backward is one of its own within the outer one. It works through backward() alone, not through autograd::grad,
 // which cannot reach the parameters inside; and not with create_graph. Both are errors (kNotSupported).
 //
-// `kept`: what is not made again but kept; none: nothing.
+// `kept`: what is not made again but kept; none: nothing. `streams`: whose state is that of the first run too; may be
+// null.
 std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs,
-                                  const std::optional<KeptResults::Policy>& kept = std::nullopt);
+                                  const std::optional<KeptResults::Policy>& kept = std::nullopt,
+                                  std::shared_ptr<RandomStreams> streams = nullptr);
 
 // Recomputes the calls of a module, with what the plan does at them. Stands within fsdp's boundary: parameters are whole
 // in both runs.
 class RecomputeBoundary final : public Boundary, public CallRunner {
  public:
   // `inner`: the moves, which run in both runs; may be null.
-  explicit RecomputeBoundary(std::shared_ptr<Boundary> inner, std::optional<KeptResults::Policy> kept = std::nullopt)
-      : inner_(std::move(inner)), kept_(kept) {}
+  explicit RecomputeBoundary(std::shared_ptr<Boundary> inner, std::optional<KeptResults::Policy> kept = std::nullopt,
+                             std::shared_ptr<RandomStreams> streams = nullptr)
+      : inner_(std::move(inner)), kept_(kept), streams_(std::move(streams)) {}
 
   std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
   void Leave(Call& call, std::span<const TensorSlot> results) override;
   CallRunner* runner() override { return this; }
 
   std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) override {
-    return Recompute(inside, std::move(inputs), kept_);
+    return Recompute(inside, std::move(inputs), kept_, streams_);
   }
   Boundary* inner() override { return inner_.get(); }
 
  private:
   std::shared_ptr<Boundary> inner_;
   std::optional<KeptResults::Policy> kept_;
+  std::shared_ptr<RandomStreams> streams_;
 };
 
 }  // namespace moonshard

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -27,20 +28,22 @@ void SetState(c10::Device device, const at::Tensor& state) {
 
 }  // namespace
 
-RunState::RunState(const std::vector<c10::Device>& devices) {
+RunState::RunState(const std::vector<c10::Device>& devices, std::shared_ptr<RandomStreams> streams)
+    : streams_(std::move(streams)) {
+  if (streams_) of_streams_ = streams_->state();
   for (c10::Device device : devices) generators_.push_back({device, StateOf(device)});
   for (c10::DeviceType device : kAutocastDevices) {
     autocast_.push_back({device, at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device)});
   }
 }
 
-RunState RunState::Now(const std::vector<at::Tensor>& tensors) {
+RunState RunState::Now(const std::vector<at::Tensor>& tensors, std::shared_ptr<RandomStreams> streams) {
   std::vector<c10::Device> devices = {c10::Device(c10::DeviceType::CPU)};
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta()) continue;
     if (std::ranges::find(devices, tensor.device()) == devices.end()) devices.push_back(tensor.device());
   }
-  return RunState(devices);
+  return {devices, std::move(streams)};
 }
 
 std::vector<c10::Device> RunState::devices() const {
@@ -50,6 +53,7 @@ std::vector<c10::Device> RunState::devices() const {
 }
 
 void RunState::Restore() const {
+  if (streams_) streams_->Restore(of_streams_);
   for (const Generator& generator : generators_) SetState(generator.device, generator.state);
   for (const Autocast& autocast : autocast_) {
     at::autocast::set_autocast_enabled(autocast.device, autocast.enabled);
@@ -57,7 +61,7 @@ void RunState::Restore() const {
   }
 }
 
-RunStateScope::RunStateScope(const RunState& state) : before_(state.devices()) { state.Restore(); }
+RunStateScope::RunStateScope(const RunState& state) : before_(state.devices(), state.streams_) { state.Restore(); }
 
 RunStateScope::~RunStateScope() { before_.Restore(); }
 

@@ -1,6 +1,6 @@
 // One rank of a training step of a small Llama (forward, loss, backward, AdamW), driven line by line by train_step.py,
 // which has PyTorch make the same step in turn. For each line on stdin: a step, its milliseconds on stdout.
-//   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; bench_train_step MESH HIDDEN     MESH: dp=2, tp=2
+//   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; bench_train_step MESH HIDDEN [PLAN]     MESH: dp=2, tp=2
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 4096;
 
-int Run(const std::string& mesh_text, int64_t hidden) {
+int Run(const std::string& mesh_text, int64_t hidden, const std::string& plan) {
   at::set_num_threads(1);
   const JsonValue config = JsonValue::Object{{"architectures", JsonValue::Array{"LlamaForCausalLM"}},
                                              {"model_type", "llama"},
@@ -46,7 +46,7 @@ int Run(const std::string& mesh_text, int64_t hidden) {
   PlanInputs inputs;
   inputs.config = config;
   inputs.mesh = mesh.shape();
-  const auto applied = ParallelizeModule(*model.module, LoadPlanFile("llama", inputs).ValueOrThrow(), mesh);
+  const auto applied = ParallelizeModule(*model.module, LoadPlanFile(plan, inputs).ValueOrThrow(), mesh);
   std::vector<at::Tensor> parameters;
   for (const LiveParameter& p : applied->parameters()) {
     if (!p.is_buffer) parameters.push_back(p.tensor);
@@ -70,9 +70,9 @@ int Run(const std::string& mesh_text, int64_t hidden) {
 }  // namespace moonshard::bench
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "bench_train_step MESH HIDDEN\n");
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "bench_train_step MESH HIDDEN [PLAN]\n");
     return 2;
   }
-  return moonshard::bench::Run(argv[1], std::atoll(argv[2]));
+  return moonshard::bench::Run(argv[1], std::atoll(argv[2]), argc == 4 ? argv[3] : "llama");
 }

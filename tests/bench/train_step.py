@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
 """A training step of a small Llama on 2 ranks over Gloo: ours and PyTorch's in turn, in one run; prints JSON.
 
-    train_step.py BUILD/bench/bench_train_step [--hidden 512] [--steps 20] [--only fsdp|tp]
+    train_step.py BUILD/bench/bench_train_step [--hidden 512] [--steps 20] [--only fsdp|tp|overlap]
 
 PyTorch: fully_shard of each layer and the root, or parallelize_module as its tutorial has it; transformers' Llama, the
 same sizes, batch and AdamW. One thread a rank. All ranks of both are alive throughout; in each round one of them steps
 while the other waits, and which goes first alternates. `ratio` is the median over the rounds of ours / PyTorch's, each
 the slower of its two ranks. Needs torch and transformers.
+
+`--only overlap` needs neither: ddp in buckets that are summed beside the backward (a), against one sum when it has ended (b).
 """
 
 import argparse
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 
 VOCABULARY = 4096
 
@@ -91,19 +95,32 @@ class Ranks:
             rank.wait()
 
 
+def ddp(args, folder, bucket):
+    plan = os.path.join(folder, f"bucket_{bucket}.lua")
+    with open(plan, "w") as file:
+        file.write(f'return plan {{ extends "llama", ddp {{ bucket = {bucket} }} }}')
+    return Ranks([args.bench, "dp=2", str(args.hidden), plan])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench")
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--only", choices=("fsdp", "tp"))
+    parser.add_argument("--only", choices=("fsdp", "tp", "overlap"))
+    parser.add_argument("--bucket", type=int, default=25, help="MiB, of overlap")
     parser.add_argument("--torch-rank", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.torch_rank:
         return torch_rank(args.torch_rank, args.hidden)
+    folder = tempfile.mkdtemp()
+    names = [("ours_ms", "torch_ms"), ("buckets_ms", "at_end_ms")]
     for mode in [args.only] if args.only else ["fsdp", "tp"]:
-        ours = Ranks([args.bench, ("dp" if mode == "fsdp" else "tp") + "=2", str(args.hidden)])
-        theirs = Ranks([sys.executable, __file__, "-", "--torch-rank", mode, "--hidden", str(args.hidden)])
+        if mode == "overlap":
+            ours, theirs = (ddp(args, folder, bucket) for bucket in (args.bucket, "false"))
+        else:
+            ours = Ranks([args.bench, ("dp" if mode == "fsdp" else "tp") + "=2", str(args.hidden)])
+            theirs = Ranks([sys.executable, __file__, "-", "--torch-rank", mode, "--hidden", str(args.hidden)])
         pairs = []
         for round_ in range(args.steps + 3):
             first, second = (ours, theirs) if round_ % 2 == 0 else (theirs, ours)
@@ -114,11 +131,14 @@ def main():
         theirs.end()
         result = dict(
             mode=mode, ranks=2, hidden=args.hidden,
-            ours_ms=round(statistics.median(a for a, _ in pairs), 2),
-            torch_ms=round(statistics.median(b for _, b in pairs), 2),
+            **{
+                names[mode == "overlap"][side]: round(statistics.median(pair[side] for pair in pairs), 2)
+                for side in (0, 1)
+            },
             ratio=round(statistics.median(a / b for a, b in pairs), 3),
         )  # fmt: skip
         print(json.dumps(result), flush=True)
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -16,4 +16,6 @@ return plan {
   recompute { "model.layers.*", keep = "everything" },
   recompute { "model.layers.*", keep = { "attention", "softmax" } },
   recompute { "model.layers.*", keep_modules = 7 },
+  ddp { bucket = 0 },
+  ddp { bucket = "large" },
 }

@@ -47,6 +47,31 @@ TEST_CASE("ten steps are five and five, to the bit") {
   }
 }
 
+TEST_CASE("dropout goes on to the bit too, and recomputation drops what was dropped") {
+  const ScratchFolder folder;
+  const std::string model = folder.CopyOf(kModel, "model");
+  std::ofstream(model + "/config.json")
+      << Replaced(ReadWholeFile(kModel + "/config.json"), "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.3");
+  const std::string plan =
+      folder.Write("plan.lua", "return plan { extends \"llama\", recompute { \"model.layers.*\" } }");
+  const auto train = [&](const std::string& log, const std::string& steps, const Words& more,
+                         const std::string& of = {}) {
+    Words words = {"--mesh", "dp=2,tp=2", "--decay-steps", "6", "--steps", steps, "--log", folder / log};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunTraining(TrainWords(folder, words, of.empty() ? model : of));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+  };
+  train("whole", "6", {});
+  train("parts", "3", {"--save", folder / "run"});
+  train("parts", "6", {"--save", folder / "run", "--resume"});
+  CHECK(Numbers(folder / "parts") == Numbers(folder / "whole"));
+  train("again", "6", {"--plan", plan});
+  CHECK(Losses(folder / "again") == Losses(folder / "whole"));
+  train("without", "6", {}, kModel);
+  CHECK(Losses(folder / "without") != Losses(folder / "whole"));
+}
+
 TEST_CASE("a run goes on on another mesh") {
   const ScratchFolder folder;
   const auto train = [&](const std::string& mesh, const std::string& steps, const std::string& log) {

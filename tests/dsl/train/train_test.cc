@@ -37,6 +37,7 @@ TEST_CASE("one curve, whatever shares the work") {
       {"micro", {"--micro-batches", "4"}},
       {"pieces", {"--mesh", "tp=2", "--option", "loss_parallel=true", "--option", "sequence_parallel=true"}},
       {"chunks", {"--mesh", "tp=2", "--loss-chunk", "24", "--option", "sequence_parallel=true"}},
+      {"chunks_fsdp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2"}},
       {"chunks_ddp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2", "--plan", ddp}},
       {"chunks_alone", {"--loss-chunk", "50"}},
   };
@@ -146,7 +147,7 @@ TEST_CASE("a loss that is no number: the step is left out and named, and too man
                                                        "--skips", "2", "--log", folder / "log"}));
   INFO(done.ToText());
   CHECK(done.code == 1);
-  CHECK_THAT(done.err, Contains("warning[") && Contains("step 2 has loss ") && Contains("is not finite") &&
+  CHECK_THAT(done.err, Contains("warning[MS0511]") && Contains("step 2 has loss ") && Contains("is not finite") &&
                            Contains("model.") && Contains("step after step"));
   // Had a step been taken, they would be.
   CHECK_THAT(done.err, Contains("its gradient is not finite") && !Contains("a parameter that is not finite"));
@@ -167,6 +168,8 @@ TEST_CASE("what cannot be trained is said once, and nothing begins") {
   const std::string text = folder.Write("text.txt", "some text that is long enough for a row");
   const std::string large = folder.Write("large.bin", RawTokens<uint16_t>(SomeTokens(400, 70)));
   const std::string plan = folder.Write("plan.lua", "return plan { extends \"llama\", ddp {} }");
+  const std::string head_unit = folder.Write(
+      "head.lua", "return plan { extends \"llama\", fsdp { wrap = { \"model.layers.*\", \"lm_head\" } } }");
   const std::string no_section = folder.Write("alone.lua", "return plan { api = 1, default(replicated()) }");
   const std::vector<Row> rows = {
       {"no data", {"--data", "/nowhere/a.bin"}, 2, {"MS0401", "/nowhere/a.bin"}},
@@ -177,7 +180,10 @@ TEST_CASE("what cannot be trained is said once, and nothing begins") {
       {"batch", {"--batch", "6", "--micro-batches", "2", "--mesh", "dp=2"}, 1, {"MS0508", "a multiple of 4"}},
       {"mesh", {"--mesh", "tp=3"}, 2, {"MS0"}},
       {"no section", {"--mesh", "dp=2", "--plan", no_section}, 1, {"MS0506", "dp_shard", "fsdp { wrap"}},
-      {"chunks", {"--mesh", "dp=2", "--loss-chunk", "8"}, 1, {"MS0506", "--loss-chunk", "ddp {}"}},
+      {"chunks",
+       {"--mesh", "dp=2", "--loss-chunk", "8", "--plan", head_unit},
+       1,
+       {"MS0506", "--loss-chunk", "within the calls of 'lm_head' alone", "one of the root's"}},
       {"log", {"--log", "/nowhere/log"}, 1, {"MS0409", "/nowhere/log"}},
       {"resume", {"--resume"}, 2, {"--resume", "--save"}},
       {"model", {"--plan", "/nowhere/plan.lua"}, 2, {"MS0"}},

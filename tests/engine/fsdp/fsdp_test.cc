@@ -44,6 +44,7 @@ struct Setup {
   int64_t prefetch = 1;
   bool accumulate_pieces = false;
   bool ignore = false;  // the second layer
+  int64_t bucket = DataParallel::kBucketBytes;
   std::string Name() const {
     const char* const how[] = {"always", "never", "all but last", "some"};
     return mesh + (shards ? std::string(" fsdp, reshard ") + how[static_cast<size_t>(reshard)] : " ddp") +
@@ -51,7 +52,8 @@ struct Setup {
            (prefetch == 1   ? ""
             : prefetch == 0 ? ", none ahead"
                             : ", two ahead") +
-           (accumulate_pieces ? ", pieces wait" : "") + (ignore ? ", one ignored" : "");
+           (accumulate_pieces ? ", pieces wait" : "") + (ignore ? ", one ignored" : "") +
+           (bucket == DataParallel::kBucketBytes ? "" : ", buckets of " + std::to_string(bucket));
   }
 };
 
@@ -65,6 +67,7 @@ Plan PlanOf(const Setup& setup) {
   section.reshard_ranks = setup.ranks;
   section.prefetch_forward = section.prefetch_backward = setup.prefetch;
   section.accumulate_pieces = setup.accumulate_pieces;
+  section.bucket_bytes = setup.bucket;
   if (setup.ignore) section.ignored = {{"layer_1"}};
   plan.data_parallel = section;
   return plan;
@@ -138,6 +141,11 @@ std::vector<Setup> Setups() {
       {.mesh = "dp=4", .reshard = R::kSome, .ranks = 2},
       {.mesh = "dp_replicate=2,dp_shard=2", .reshard = R::kNever, .accumulate_pieces = true},
       {.mesh = "dp=2,tp=2", .ignore = true},
+      {.mesh = "dp=2", .shards = false, .bucket = 1},
+      {.mesh = "dp=3", .shards = false, .bucket = 600},
+      {.mesh = "dp=2,tp=2", .shards = false, .bucket = 600},
+      {.mesh = "dp_replicate=2,dp_shard=2", .shards = false, .bucket = 600},
+      {.mesh = "dp=2", .shards = false, .bucket = 0},
   };
 }
 
@@ -303,6 +311,32 @@ TEST_CASE("a model that is gone leaves no parameter behind") {
       }
       for (const auto& parameter : parameters) Expect(parameter.expired(), "a parameter is still held");
     });
+  }
+}
+
+TEST_CASE("a collective without a rank says whose parameters it was for, and the plan's line") {
+  using Mode = CheckOptions::Mode;
+  for (bool shards : {true, false}) {
+    for (Mode mode : {Mode::kFirst, Mode::kNever}) {
+      DYNAMIC_SECTION((shards ? "fsdp" : "ddp") << (mode == Mode::kFirst ? ", compared" : ", not compared")) {
+        std::string said;
+        const auto body = [&](DeviceMesh& mesh) {
+          Plan plan = PlanOf({.mesh = "dp=2", .shards = shards});
+          plan.data_parallel->source.line = 7;
+          ApplyOptions options;
+          options.check.mode = mode;
+          auto model = Parallelize(MakeNet({}), plan, mesh, options);
+          RunMicros(model, mesh, 1, true);
+          if (mesh.rank() == 1) throw std::runtime_error("this rank goes away");
+          RunMicros(model, mesh, 1, true);
+        };
+        for (const RankFailure& failed : RunRanksFailing("dp=2", body)) {
+          if (failed.rank == 0) said = failed.text;
+        }
+        CHECK_THAT(said, Catch::Contains("MS0503") && Catch::Contains("(line 7)"));
+        CHECK_THAT(said, Catch::Contains(shards ? "the parameters of unit " : "the sum of the gradients"));
+      }
+    }
   }
 }
 
