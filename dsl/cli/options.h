@@ -137,6 +137,7 @@ struct MergeVerb {
 
 struct SuggestVerb {
   ModelOptions model;  // the folder alone
+  SayOptions say;
   std::string out;     // of the plan file; "": stdout
   bool replace = false;
 };
@@ -150,7 +151,8 @@ struct CompareVerb {
 struct DoctorVerb {};
 
 struct ReplVerb {
-  ModelOptions model;             // an empty folder: no model
+  ModelOptions model;  // an empty folder: no model
+  SayOptions say;
   std::vector<std::string> code;  // lines to run: -c
   std::string file;               // of lines to run: -f; "-": standard input
   std::string mode = "table";     // the form of answers

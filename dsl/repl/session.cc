@@ -1,5 +1,6 @@
 #include "dsl/repl/session.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/base/text.h"
@@ -17,6 +18,11 @@ std::string Trimmed(const std::string& text) {
 Session::Session(SessionOptions options) : options_(std::move(options)), runner_({}) {
   state_.mode = options_.mode;
   state_.run_program = options_.run_program;
+  state_.program_words = options_.program_words;
+}
+
+std::string Session::Written(const Diagnostics& diagnostics) const {
+  return diagnostics.empty() ? "" : WriteFindings(diagnostics, options_.form, options_.color);
 }
 
 void Session::TakeInputs() {
@@ -53,7 +59,7 @@ Outcome Session::Open() {
   }
   TakeInputs();
   Outcome out;
-  out.err = ToText(problems);
+  out.err = Written(problems);
   out.good = !HasErrors(problems);
   return out;
 }
@@ -64,6 +70,7 @@ Outcome Session::Feed(const std::string& line) {
     const std::string trimmed = Trimmed(line);
     if (trimmed.empty()) return {};
     if (trimmed[0] == ':') return RunCommand(trimmed);
+    if (const std::string command = AsCommand(trimmed); !command.empty()) return RunCommand(command);
     pending_line_ = line_;
     pending_ = line;
   } else {
@@ -79,9 +86,24 @@ Outcome Session::Finish() {
   return RunText(std::exchange(pending_, ""), ChunkKind::kInvalid);
 }
 
+std::string Session::AsCommand(const std::string& line) {
+  const std::string word = line.substr(0, line.find_first_of(" \t"));
+  const bool alone = word == line;
+  const std::string command = word == "help" || word == "?"                 ? ":help"
+                              : alone && (word == "quit" || word == "exit") ? ":quit"
+                                                                            : "";
+  const std::vector<std::string> names = runner_.Names();
+  if (command.empty() || std::ranges::find(names, word) != names.end()) return "";
+  return command + line.substr(word.size());
+}
+
 Outcome Session::RunText(const std::string& text, ChunkKind kind) {
   const Result<std::vector<JsonValue>> result = runner_.Run(text, kind, {options_.source, pending_line_, ""});
-  Outcome out = Finished({.diagnostics = result.diagnostics()}, text);
+  Answer answer{.diagnostics = result.diagnostics()};
+  const std::string word = ":" + text.substr(0, text.find_first_of(" \t\n"));
+  const bool command = std::ranges::any_of(AllCommands(), [&](const CommandInfo& info) { return word == info.name; });
+  if (!result.ok() && command) answer.notes.push_back("a command begins with a colon: " + word);
+  Outcome out = Finished(std::move(answer), text);
   if (!result.ok()) return out;
   const bool alone = result.value().size() == 1;
   for (const JsonValue& value : result.value()) {
@@ -112,10 +134,13 @@ Outcome Session::RunCommand(const std::string& line) {
 Outcome Session::Finished(Answer answer, const std::string& text) {
   if (answer.changed) TakeInputs();
   Outcome out;
-  out.out = Render(answer.tables, state_.mode);
-  out.err = ToText(answer.diagnostics);
+  const bool page = state_.mode == OutputMode::kTable && !answer.text.empty();
+  out.out = page ? answer.text : Render(answer.tables, state_.mode);
+  out.err = Written(answer.diagnostics);
   if (const std::string notice = runner_.TakeNotice(); !notice.empty()) answer.notes.push_back(notice);
-  for (const std::string& note : answer.notes) out.err += Printable(note) + "\n";
+  if (options_.form == FindingForm::kText) {
+    for (const std::string& note : answer.notes) out.err += Printable(note) + "\n";
+  }
   out.good = !answer.failed && !HasErrors(answer.diagnostics);
   out.quit = answer.quit;
   const bool keep =
@@ -127,7 +152,7 @@ Outcome Session::Finished(Answer answer, const std::string& text) {
 Outcome Session::CheckFiles() {
   if (!state_.watch || !watch_.Changed()) return {};
   Outcome out = Finished(ResolveAgain(workspace_), "");
-  out.err = "reloaded\n" + out.err;
+  if (options_.form == FindingForm::kText) out.err = "reloaded\n" + out.err;
   return out;
 }
 
