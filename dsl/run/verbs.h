@@ -15,6 +15,8 @@ int RunVerify(const VerifyVerb& verb);
 int RunVerifyTypes(const VerifyVerb& verb);
 // One rank of a comparison of every operator's results with those of the same step unsharded.
 int RunVerifyOps(const VerifyVerb& verb);
+// What one rank holds and computes in a training step of the reference architecture, from a step on the meta device.
+int RunExplainMemory(const ExplainVerb& verb);
 // A line for each tensor of the expected file: its largest difference relative to its largest value.
 int RunCompare(const CompareVerb& verb);
 // Versions and devices.

@@ -70,7 +70,7 @@ void GradientReduction::Bring(const UnitFlat& flat, at::Tensor block) {
       if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
       // No view as autograd sees it: optimizers detach gradients in place.
       pieces[k] = flat.pieces.PieceIn(block, k, group_->rank()).variable_data();
-      region.BringsGradient(parameters_[flat.members[k]].tensor, pieces[k]);
+      region.BringsGradient(parameters_[flat.members[k]].tensor, pieces[k], Layout::Shard(0));
     }
   }
   for (size_t k = 0; k < flat.members.size(); ++k) {

@@ -42,7 +42,8 @@ class OperatorHandler {
                            bool /*summed*/) {}
   virtual void RegionTakesGradient(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
                                    const at::Tensor& /*gradient*/) {}
-  virtual void RegionBringsGradient(const at::Tensor& /*parameter*/, const at::Tensor& /*piece*/) {}
+  virtual void RegionBringsGradient(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
+                                    const at::Tensor& /*sum*/, const Layout& /*layout*/) {}
   virtual void RegionSums(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, const at::Tensor& /*table*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}

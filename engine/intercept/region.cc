@@ -37,9 +37,9 @@ void Region::TakesGradient(const at::Tensor& parameter, const at::Tensor& gradie
   }
 }
 
-void Region::BringsGradient(const at::Tensor& parameter, const at::Tensor& piece) {
+void Region::BringsGradient(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout) {
   for (OperatorScope* scope = innermost_; scope != nullptr; scope = scope->outer()) {
-    scope->handler().RegionBringsGradient(parameter, piece);
+    scope->handler().RegionBringsGradient(info_, parameter, sum, layout);
   }
 }
 

@@ -45,10 +45,10 @@ class Region {
   // `sum` is what the ranks' `terms` add up to, or where they hold pieces each of which several ranks have, those.
   // `terms` undefined: this rank has none.
   void Sums(const at::Tensor& terms, const at::Tensor& sum);
-  // A parameter's whole gradient, terms of a sum on the region's axis, and later, perhaps in another region, this rank's
-  // piece of the sum.
+  // A parameter's gradient, terms of a sum on the region's axis, and later, perhaps in another region, the sum or this
+  // rank's piece of it.
   void TakesGradient(const at::Tensor& parameter, const at::Tensor& gradient);
-  void BringsGradient(const at::Tensor& parameter, const at::Tensor& piece);
+  void BringsGradient(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout);
 
  private:
   OperatorScope* innermost_;  // null: nobody listens

@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "engine/intercept/region.h"
+
 namespace moonshard {
 
 BucketSum::BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label)
@@ -76,11 +78,13 @@ PendingCollective BucketSum::StartOver(AxisGroup& group, const at::Tensor& flat)
 
 PendingCollective BucketSum::Start(size_t bucket, Gradients gradients, const std::vector<float>& late) {
   const at::NoGradGuard no_grad;
+  Region region("the sum of gradients", label_.text(), groups_.front()->axis());
   std::vector<at::Tensor> flat;
   std::vector<float> flags;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& parameter = states_[bucket].trainable[i]->parameter;
     flags.push_back(gradients[i].defined() ? 1.0F : 0.0F);
+    region.TakesGradient(parameter, gradients[i]);
     flat.push_back(gradients[i].defined() ? gradients[i].reshape(-1)
                                           : at::zeros({parameter.numel()}, parameter.detach().options()));
   }
@@ -106,7 +110,12 @@ void BucketSum::BringFrom(size_t bucket, const at::Tensor& flat, const Bring& br
     const at::Tensor sum = flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
     begin += parameter.numel();
     if (any[static_cast<int64_t>(i)].item<float>() != 0.0F) {
-      bring(members[i]->id, sum.to(parameter.scalar_type()).variable_data());
+      const at::Tensor whole = sum.to(parameter.scalar_type()).variable_data();
+      for (const std::shared_ptr<AxisGroup>& group : groups_) {
+        Region region("the sum of gradients", label_.text(), group->axis());
+        region.BringsGradient(parameter, whole, Layout::Replicate());
+      }
+      bring(members[i]->id, whole);
     }
   }
 }

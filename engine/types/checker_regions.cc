@@ -93,19 +93,19 @@ void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& te
 
 void OperatorChecker::RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter,
                                           const at::Tensor& gradient) {
-  const int index = AxisIndex(region.axis);
-  if (index < 0 || !gradient.defined()) return;
+  if (!gradient.defined()) return;
   RegionTakes(region, gradient, Layout::Partial());
-  TensorType type = Get(gradient);
-  type[static_cast<size_t>(index)] = AxisType::Shard(0, 0);
-  reduced_.insert_or_assign(parameter.unsafeGetTensorImpl(), std::move(type));
+  reduced_.insert_or_assign(parameter.unsafeGetTensorImpl(), Get(gradient));
 }
 
-void OperatorChecker::RegionBringsGradient(const at::Tensor& parameter, const at::Tensor& piece) {
+void OperatorChecker::RegionBringsGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
+                                           const Layout& layout) {
+  const int index = AxisIndex(region.axis);
   const auto found = reduced_.find(parameter.unsafeGetTensorImpl());
-  if (found == reduced_.end()) return;
-  SetType(piece, found->second);
-  reduced_.erase(found);
+  if (index < 0 || found == reduced_.end()) return;
+  const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
+  found->second[static_cast<size_t>(index)] = TypeOfLayout(layout, sum.sizes(), -1, checked.ranks, checked.rank);
+  SetType(sum, found->second);
 }
 
 void OperatorChecker::RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,

@@ -82,7 +82,8 @@ class OperatorChecker final : public OperatorHandler {
   void RegionTakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) override;
   void RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, bool summed) override;
   void RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& gradient) override;
-  void RegionBringsGradient(const at::Tensor& parameter, const at::Tensor& piece) override;
+  void RegionBringsGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
+                            const Layout& layout) override;
   void RegionSums(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
   void OwnRows(const at::Tensor& ids, const at::Tensor& table) override;
   void OwnRows(const at::Tensor& ids, MeshAxis axis) override;
@@ -117,7 +118,7 @@ class OperatorChecker final : public OperatorHandler {
   ModulePath path_;
   std::unordered_map<const c10::FunctionSchema*, Entry> entries_;
   std::unordered_map<const c10::TensorImpl*, TensorType> leaves_;
-  std::unordered_map<const c10::TensorImpl*, TensorType> reduced_;  // by parameter: its gradient, under way in pieces
+  std::unordered_map<const c10::TensorImpl*, TensorType> reduced_;  // by parameter: its gradient, under way
   std::vector<at::Tensor> kept_leaves_;  // so that no address is used again
   std::function<void(const CheckedOperator&)> observer_;
   std::vector<TypeFault> faults_;
