@@ -16,15 +16,6 @@ namespace {
 
 constexpr const char* kTokens = "1,2048";
 
-// How many experts share the tokens; 1 where the config knows none.
-int64_t ExpertsOf(const ModelConfig& config) {
-  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
-    const JsonValue* found = config.Get(key);
-    if (found != nullptr && found->is_int() && found->AsInt() > 0) return found->AsInt();
-  }
-  return 1;
-}
-
 std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts) {
   std::vector<std::string> out;
   if (meta.assumptions().contains("aten::nonzero")) {

@@ -41,6 +41,14 @@ MeshOptions MeshOptionsOf(const RunOptions& run) {
   return options;
 }
 
+int64_t ExpertsOf(const ModelConfig& config) {
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+    const JsonValue* found = config.Get(key);
+    if (found != nullptr && found->is_int() && found->AsInt() > 0) return found->AsInt();
+  }
+  return 1;
+}
+
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder) {
   std::string name = run.dtype;
   if (name == "auto") {

@@ -16,6 +16,8 @@
 namespace moonshard {
 
 MeshOptions MeshOptionsOf(const RunOptions& run);
+// How many experts share the tokens, by the config; 1 where it knows none.
+int64_t ExpertsOf(const ModelConfig& config);
 // What the parameters are computed in: as asked, else as the config says, else as stored. PlanError (kBadInput).
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);
 

@@ -1,24 +1,12 @@
 #include <iostream>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/fill.h>
-
 #include "dsl/cli/verbs.h"
 #include "dsl/run/step.h"
 #include "dsl/run/verbs.h"
+#include "engine/meta/meta_scope.h"
 #include "engine/prove/type_scope.h"
 
 namespace moonshard {
-namespace {
-
-// Types do not look at values; what reads one (a router's choice) must find some.
-void FillParameters(const AppliedPlan& applied) {
-  const at::NoGradGuard no_grad;
-  for (const LiveParameter& parameter : applied.parameters()) parameter.tensor.fill_(0.01);
-}
-
-}  // namespace
-
 int RunVerifyTypes(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
   if (verb.rank < 0 || verb.rank >= folder.mesh.world_size()) {
@@ -26,9 +14,10 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     d.required = "0 to " + std::to_string(folder.mesh.world_size() - 1);
     throw PlanError({std::move(d)});
   }
-  const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank);
+  // Layouts do not look at values: shapes are enough, whatever the model's size.
+  const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(folder.config))});
+  const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
-  FillParameters(*sharded.applied);
   const Inputs inputs = MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device());
   const WholeLogits whole(*sharded.applied, sharded.vocabulary);
 

@@ -68,7 +68,7 @@ class Applier {
   void Run() {
     MakeGroups();
     s_.streams = MakeStreams(*s_.groups.at(MeshAxis::kTp));
-    s_.values = DeferredValues::Of(s_.live);
+    if (!s_.mesh.device().is_meta()) s_.values = DeferredValues::Of(s_.live);  // where values can be
     MakeBoundaries();
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     AskModules();
@@ -291,7 +291,7 @@ class Applier {
       const LiveParameter& parameter = s_.parameters[i];
       const bool deferred = parameter.tensor.is_meta();
       if (pieces[i].defined()) nn::Materialize(s_.parameters[i].tensor, pieces[i]);
-      if (deferred && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
+      if (deferred && s_.values && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
     }
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }

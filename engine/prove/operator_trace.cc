@@ -41,6 +41,7 @@ std::vector<int64_t> PartsOf(const AxisType& type) {
 
 std::function<void(const CheckedOperator&)> OperatorTrace::Recorder() {
   return [this](const CheckedOperator& op) {
+    if (!op.computes || op.name.starts_with("aten::empty") || op.name.starts_with("aten::new_empty")) return;
     TracedOperator traced;
     traced.path = op.path;
     traced.backward = op.backward;
@@ -195,7 +196,14 @@ class Comparing {
       out.types = {type};
       return out;
     }
-    out.pieces = GatherAll(op.outputs[i], group_, type.is_shard() ? type.dim : -1);
+    const int64_t dim = type.is_shard() ? type.dim : -1;
+    // Choices of experts make results that are as large as each rank's own.
+    int64_t others = op.outputs[i].dim();
+    for (int64_t d = 0; d < op.outputs[i].dim(); ++d) others = others * 1000003 + (d == dim ? 0 : op.outputs[i].size(d));
+    const std::vector<int64_t> shapes = group_.ExchangeNumbers(others, label_);
+    out.comparable = std::ranges::count(shapes, shapes.front()) == static_cast<int64_t>(shapes.size());
+    if (!out.comparable) return out;
+    out.pieces = GatherAll(op.outputs[i], group_, dim);
     out.types = TypesOfRanks(type, group_);
     return out;
   }

@@ -35,7 +35,8 @@ struct TracedOperator {
 
 class OperatorTrace {
  public:
-  // Copies what it sees; the trace outlives it.
+  // Copies what operators compute; views and copies, of which there are more or fewer as memory lies, and memory without
+  // values are left out. The trace outlives it.
   std::function<void(const CheckedOperator&)> Recorder();
   const std::vector<TracedOperator>& operators() const { return operators_; }
 

@@ -40,6 +40,8 @@ struct Proof {
 struct TypeOptions {
   // Besides those of ATen, by name without overload ("mylib::rotate"); they win over them.
   std::vector<std::pair<std::string, OperatorRule>> rules = {};
+  // Process groups that the model itself communicates over; they outlive the scope.
+  std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups = {};
   std::function<void(const CheckedOperator&)> observer = {};
 };
 

@@ -7,6 +7,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "engine/base/check.h"
 
@@ -90,6 +91,22 @@ struct OperatorChecker::Call {
 OperatorChecker::OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable& rules)
     : axes_(std::move(axes)), rules_(rules) {}
 
+OperatorChecker::~OperatorChecker() = default;
+
+void OperatorChecker::SetGroup(const c10d::ProcessGroup* group, MeshAxis axis) {
+  groups_.emplace_back(group, axis);
+}
+
+int OperatorChecker::AxisOfGroup(const Call& call) const {
+  for (size_t a = 0; a < call.arguments.size(); ++a) {
+    if (call.schema.arguments()[a].name() != "process_group") continue;
+    const auto group = call.arguments[a].toCustomClass<c10d::ProcessGroup>();
+    const auto found = std::ranges::find(groups_, group.get(), [](const auto& known) { return known.first; });
+    if (found != groups_.end()) return AxisIndex(found->second);
+  }
+  return -1;
+}
+
 void OperatorChecker::SetLeaf(const at::Tensor& tensor, TensorType type) {
   Check(type.size() == axes_.size(), "a type for every axis that is checked");
   if (leaves_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(type)).second) kept_leaves_.push_back(tensor);
@@ -137,6 +154,7 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   if (entry.rule == nullptr) entry.rule = rules_.Find(plain);
   entry.pointwise = op.hasTag(at::Tag::pointwise);
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
+  entry.collective = name.starts_with("c10d::");
   entry.returns = op.schema().returns().size();
   return entry;
 }
@@ -204,6 +222,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
 void OperatorChecker::Judge(const Entry& entry, Call& call) {
   call.types.assign(call.outputs.size(), TensorType(axes_.size()));
   for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
+  bool computes = entry.base != "clone" && entry.base != "copy" && entry.base != "_to_copy";
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const at::Tensor& output = call.outputs[i];
     int64_t version = -1;
@@ -213,11 +232,12 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
       if (storage == nullptr || operand.storage != storage) continue;
       version = operand.version;  // a view counts the writes of what it is a view of
       rises = entry.writes;
+      computes = computes && entry.writes;
     }
     if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
     SetType(output, call.types[i], version, rises);
   }
-  if (observer_) observer_({call.place.path, call.place.backward, entry.name, call.outputs, call.types});
+  if (observer_) observer_({call.place.path, call.place.backward, entry.name, computes, call.outputs, call.types});
 }
 
 void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
@@ -250,7 +270,11 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
 
   Operands operands(entry.base, call.schema, call.operands, types, call.arguments, call.products);
   AxisTypes made;
-  if (entry.rule != nullptr) {
+  if (entry.collective && AxisOfGroup(call) < 0) {
+    made = {operands.Unproven("a process group that is no axis")};
+  } else if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) {
+    made = {types.back()};
+  } else if (entry.rule != nullptr) {
     made = (*entry.rule)(operands);
   } else if (entry.pointwise) {
     static const OperatorRule* const any = RuleTable::BuiltIn().Find("aten::exp");

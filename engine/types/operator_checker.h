@@ -26,6 +26,10 @@
 #include "engine/types/type_fault.h"
 #include "engine/types/typed_tensor.h"
 
+namespace c10d {
+class ProcessGroup;
+}
+
 namespace moonshard {
 
 struct CheckedAxis {
@@ -39,6 +43,7 @@ struct CheckedOperator {
   const std::string& path;
   bool backward;
   const std::string& name;  // "aten::add.Tensor"
+  bool computes;            // not a view or a copy, which are made or not as memory lies
   c10::ArrayRef<at::Tensor> outputs;
   c10::ArrayRef<TensorType> types;  // parallel
 };
@@ -47,12 +52,15 @@ class OperatorChecker final : public OperatorHandler {
  public:
   // Keeps a reference to `rules`.
   OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable& rules);
+  ~OperatorChecker() override;
 
   ModulePath& path() { return path_; }
   const std::vector<CheckedAxis>& axes() const { return axes_; }
 
   // What a parameter, buffer or input is, whatever is written into it.
   void SetLeaf(const at::Tensor& tensor, TensorType type);
+  // A process group that the program itself communicates over, along an axis. It outlives the checker.
+  void SetGroup(const c10d::ProcessGroup* group, MeshAxis axis);
   // The type as it is known now; all unproven where there is none.
   TensorType Get(const at::Tensor& tensor) const;
   // Along one axis a boundary declares `layout` for what it has. A fault where it is known to be otherwise; from there on
@@ -97,12 +105,15 @@ class OperatorChecker final : public OperatorHandler {
     bool pointwise = false;
     bool writes = false;        // into its first argument
     bool random = false;
+    bool collective = false;
     size_t returns = 0;
   };
   struct Call;  // one operator on its way
 
   const Entry& EntryOf(const c10::OperatorHandle& op);
   int AxisIndex(MeshAxis axis) const;
+  // Of a collective's group; -1: not known.
+  int AxisOfGroup(const Call& call) const;
   void Judge(const Entry& entry, Call& call);
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
   // A replicate that needs a gradient beside pieces: each rank would keep its own terms of it.
@@ -119,6 +130,7 @@ class OperatorChecker final : public OperatorHandler {
   std::unordered_map<const c10::FunctionSchema*, Entry> entries_;
   std::unordered_map<const c10::TensorImpl*, TensorType> leaves_;
   std::unordered_map<const c10::TensorImpl*, TensorType> reduced_;  // by parameter: its gradient, under way
+  std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups_;
   std::vector<at::Tensor> kept_leaves_;  // so that no address is used again
   std::function<void(const CheckedOperator&)> observer_;
   std::vector<TypeFault> faults_;

@@ -24,6 +24,7 @@ const RuleTable& RuleTable::BuiltIn() {
     AddNormRules(made);
     AddLossRules(made);
     AddFactoryRules(made);
+    AddCollectiveRules(made);
     return made;
   }();
   return table;

@@ -40,5 +40,6 @@ void AddAttentionRules(RuleTable& table);
 void AddNormRules(RuleTable& table);
 void AddLossRules(RuleTable& table);
 void AddFactoryRules(RuleTable& table);
+void AddCollectiveRules(RuleTable& table);
 
 }  // namespace moonshard

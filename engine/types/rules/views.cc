@@ -181,7 +181,10 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
       result.parts.push_back(part);
       held += part;
     } else if (at < begin + length && end > begin && part > 0) {
-      return o.Fault("elements are taken from " + what + " across the parts that it is fused of");
+      std::string parts;
+      for (int64_t one : type.parts) parts.append(parts.empty() ? "" : ", ").append(std::to_string(one * unit));
+      return o.Fault("elements are taken from " + what + " across the parts that it is fused of: " + parts + Phrase("; from ", begin) +
+                     Phrase(" on, ", length));
     }
     at = end;
   }

@@ -18,4 +18,6 @@ return plan {
   recompute { "model.layers.*", keep_modules = 7 },
   ddp { bucket = 0 },
   ddp { bucket = "large" },
+  operator_like("rotate", "aten::silu"),
+  operator_like("mylib::rotate"),
 }

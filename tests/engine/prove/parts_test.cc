@@ -4,6 +4,8 @@
 
 #include <mutex>
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 #include <torch/optim/adamw.h>
 
 #include "engine/apply/clip_grad_norm.h"
@@ -118,6 +120,29 @@ TEST_CASE("the gradient norm and an optimizer are part of the proof") {
   bool in_norm = false;
   for (const TypeFault& fault : bad.faults) in_norm = in_norm || fault.what == "the gradient norm";
   CHECK(!bad.faults.empty());
+}
+
+at::Tensor Rotate(const at::Tensor& x) { return x.flip({-1}); }
+
+TEST_CASE("an operator of the user's own has the rule that the plan names") {
+  torch::Library library(torch::Library::FRAGMENT, "prove_test", std::nullopt, __FILE__, __LINE__);
+  library.def("rotate(Tensor x) -> Tensor", {at::Tag::pt2_compliant_tag});
+  library.impl("rotate", torch::dispatch(c10::DispatchKey::CPU, &Rotate));
+  const auto rotate =
+      c10::Dispatcher::singleton().findSchemaOrThrow("prove_test::rotate", "").typed<at::Tensor(const at::Tensor&)>();
+  const auto prove = [&](std::vector<OperatorLike> operators) {
+    Setup setup = SetupOf("llama_gqa", false);
+    setup.more = [&](Plan& plan) { plan.operators = operators; };
+    const ShardedModel sharded = Load(setup, DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow()));
+    TypeScope scope(*sharded.applied);
+    const at::Tensor x = at::rand({2, 3});
+    SetType(x, TensorType(1, AxisType::Shard(0, 2)));
+    rotate.call(x);
+    return scope.Finish();
+  };
+  CHECK(prove({}).unproven.size() == 1);
+  CHECK(prove({{"prove_test::rotate", "aten::silu", {}}}).unproven.empty());
+  CHECK_THROWS_AS(prove({{"prove_test::rotate", "aten::no_such_operator", {}}}), PlanError);
 }
 
 // A step on real ranks with `spoil` done to the sharded model, against the unsharded one.

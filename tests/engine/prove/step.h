@@ -10,11 +10,13 @@ namespace moonshard::test {
 // What an operator threw ends the step; the proof says so.
 inline Proof ProveStep(const ShardedModel& sharded, const NamedTensors& inputs, const TypeOptions& options = {}) {
   const at::Tensor labels = inputs.at("labels").clone();
+  const at::Tensor ids = inputs.at("input_ids").clone();
   TypeScope scope(*sharded.applied, options);
   scope.Input(labels);
+  scope.Input(ids);
   try {
     const at::Tensor loss =
-        CausalLmLoss(sharded.model.forward(inputs.at("input_ids").clone(), std::nullopt, std::nullopt), labels);
+        CausalLmLoss(sharded.model.forward(ids, std::nullopt, std::nullopt), labels);
     scope.Loss(loss);
     loss.backward();
   } catch (const c10::Error& error) {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tests/engine/types/typed.h"
 
@@ -100,6 +101,61 @@ TEST_CASE("a region is taken at its word") {
   }
   REQUIRE(one.checker.faults().size() == 1);
   CHECK(one.checker.faults().front().got == "replicate");
+}
+
+// A group of two without a peer: what goes in comes out.
+class Alone final : public c10d::Backend {
+ public:
+  Alone() : Backend(0, 2) {}
+  const std::string getBackendName() const override { return "alone"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor&, at::Tensor&, const c10d::AllgatherOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+
+ private:
+  class Done final : public c10d::Work {
+   public:
+    bool wait(std::chrono::milliseconds) override { return true; }
+    bool isCompleted() override { return true; }
+  };
+};
+
+TEST_CASE("collectives that a program calls itself") {
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<Alone>());
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  const auto sum = [&](const at::Tensor& x) {
+    std::vector<at::Tensor> tensors{x};
+    group->allreduce(tensors)->wait();
+    return x;
+  };
+  SECTION("a sum of terms") {
+    OneAxis one;
+    one.checker.SetGroup(group.get(), MeshAxis::kTp);
+    CHECK(one.Of([&] { return sum(OneAxis::Terms({2})); }) == "shared");
+  }
+  SECTION("a sum of what is whole") {
+    OneAxis one;
+    one.checker.SetGroup(group.get(), MeshAxis::kTp);
+    CHECK(one.Of([&] { return sum(OneAxis::Same({2})); }).starts_with("fault: an all-reduce of what is whole"));
+  }
+  SECTION("a gather along another dim") {
+    OneAxis one;
+    one.checker.SetGroup(group.get(), MeshAxis::kTp);
+    CHECK(one.Of([&] {
+      at::Tensor in = OneAxis::Piece(1, {2, 3});
+      at::Tensor out = at::empty({4, 3});
+      group->_allgather_base(out, in)->wait();
+      return out;
+    }).starts_with("fault: an all-gather joins along dim 0"));
+  }
+  SECTION("over a group that nobody knows") {
+    OneAxis one;
+    CHECK(one.Of([&] { return sum(OneAxis::Terms({2})); }).starts_with("unproven: c10d::allreduce_"));
+  }
 }
 
 TEST_CASE("a rule of one's own wins") {
