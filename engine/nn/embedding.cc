@@ -43,6 +43,7 @@ bool EmbeddingImpl::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
 at::Tensor EmbeddingImpl::ForwardLocal(const at::Tensor& indices, const LocalRows& local) const {
   Check(weight.size(0) == local.rows, "the embedding's weight does not hold its local rows");
   if (indices.device().is_cpu() && indices.numel() > 0) {
+    const Region region("the check of ids", "", MeshAxis::kTp);
     const auto [smallest, largest] = at::aminmax(indices);
     TORCH_CHECK_INDEX(smallest.item<int64_t>() >= 0 && largest.item<int64_t>() < local.total,
                       "index out of range: an id is outside the table of ", local.total, " rows");
