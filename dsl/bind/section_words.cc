@@ -184,7 +184,8 @@ class SectionReader {
       return;
     }
     const std::optional<int64_t> mebibytes = IntegerAt(lua_, 2);
-    if (!mebibytes || *mebibytes < 1 || *mebibytes > kMost) return Bad("'bucket' must be a number of MiB from 1, or false");
+    if (!mebibytes || *mebibytes < 1 || *mebibytes > kMost)
+      return Bad("'bucket' must be a number of MiB from 1, or false");
     section_.bucket_bytes = *mebibytes << 20;
   }
 

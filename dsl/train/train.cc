@@ -125,8 +125,8 @@ class Run {
     if (!numbers.skipped) return;
     const NonFinite found = FindNonFinite(model_, world_);
     Diagnostic d = MakeDiagnostic(Finding::kNotFinite, "step " + std::to_string(step_) + " has loss " +
-                                                          std::to_string(numbers.loss) + " and a gradient norm of " +
-                                                          std::to_string(numbers.grad_norm));
+                                                           std::to_string(numbers.loss) + " and a gradient norm of " +
+                                                           std::to_string(numbers.grad_norm));
     d.path = found.path;
     d.declared = found.path.empty()   ? ""
                  : found.in_parameter ? "a parameter that is not finite"

@@ -45,8 +45,8 @@ struct AppliedPlan::State {
   std::shared_ptr<BackwardEnd> backward_end = std::make_shared<BackwardEnd>();
   std::shared_ptr<GradientSum> gradient_sum;
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
-  std::shared_ptr<DeferredValues> values;  // null where none was deferred
-  std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
+  std::shared_ptr<DeferredValues> values;    // null where none was deferred
+  std::shared_ptr<RandomStreams> streams;    // null where values are whole, and where ranks share a generator
   std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
   std::shared_ptr<CallWatcher*> watcher = std::make_shared<CallWatcher*>(nullptr);
 };

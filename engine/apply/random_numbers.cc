@@ -14,9 +14,7 @@
 namespace moonshard {
 namespace {
 
-RandomStream StreamOf(const Layout& layout) {
-  return layout.is_shard() ? RandomStream::kOwn : RandomStream::kCommon;
-}
+RandomStream StreamOf(const Layout& layout) { return layout.is_shard() ? RandomStream::kOwn : RandomStream::kCommon; }
 
 // Classes of engine/nn whose forward draws no numbers: their calls need no other stream.
 bool DrawsNothing(const Module& module) {

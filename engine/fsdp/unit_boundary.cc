@@ -41,8 +41,10 @@ UnitBoundary::UnitBoundary(std::shared_ptr<Unit> unit, std::shared_ptr<Boundary>
 
 std::unique_ptr<Boundary::Call> UnitBoundary::Enter(std::span<const TensorSlot> arguments) {
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  auto call = std::make_unique<UnitCall>(unit_, root_.order && !in_backward ? &root_ : nullptr);
-  call->use = unit_->Enter(arguments);
+  // A call of the root within its own call (call_as_model.h) is part of that: its parameters are whole already.
+  const bool within = root_.order && !in_backward && root_.order->in_forward();
+  auto call = std::make_unique<UnitCall>(unit_, root_.order && !in_backward && !within ? &root_ : nullptr);
+  if (!within) call->use = unit_->Enter(arguments);
   if (inner_) call->inner = inner_->Enter(arguments);
   return call;
 }
@@ -50,7 +52,7 @@ std::unique_ptr<Boundary::Call> UnitBoundary::Enter(std::span<const TensorSlot> 
 void UnitBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
   auto& own = static_cast<UnitCall&>(call);
   if (inner_) inner_->Leave(*own.inner, results);
-  unit_->Leave(own.use, results);
+  if (own.use) unit_->Leave(own.use, results);
   own.EndRoot();
 }
 

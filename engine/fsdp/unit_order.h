@@ -23,6 +23,7 @@ class UnitOrder {
   // A forward of the root, which is no part of a backward.
   void BeginForward();
   void EndForward();
+  bool in_forward() const { return recording_; }
 
   // A call of `unit` in such a forward: its place, -1 outside of one.
   int64_t Visit(const std::shared_ptr<Unit>& unit);

@@ -50,8 +50,8 @@ TEST_CASE("ten steps are five and five, to the bit") {
 TEST_CASE("dropout goes on to the bit too, and recomputation drops what was dropped") {
   const ScratchFolder folder;
   const std::string model = folder.CopyOf(kModel, "model");
-  std::ofstream(model + "/config.json")
-      << Replaced(ReadWholeFile(kModel + "/config.json"), "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.3");
+  std::ofstream(model + "/config.json") << Replaced(ReadWholeFile(kModel + "/config.json"),
+                                                    "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.3");
   const std::string plan =
       folder.Write("plan.lua", "return plan { extends \"llama\", recompute { \"model.layers.*\" } }");
   const auto train = [&](const std::string& log, const std::string& steps, const Words& more,

@@ -76,9 +76,8 @@ Plan PlanOf(bool sequence_parallel, bool recomputed) {
   embed.name = "embedding";
   embed.inputs = {Move{Layout::Replicate(), Layout::Replicate()}};
   embed.outputs = {Move{Layout::Replicate(), residual}};
-  Plan plan = PlanOfRules("net", {{"block_*.up", ColwiseStyle(residual)},
-                                  {"block_*.down", RowwiseStyle(residual)},
-                                  {"embed", embed}});
+  Plan plan = PlanOfRules(
+      "net", {{"block_*.up", ColwiseStyle(residual)}, {"block_*.down", RowwiseStyle(residual)}, {"embed", embed}});
   if (recomputed) plan.recompute.emplace_back().modules.push_back({"block_*"});
   return plan;
 }
