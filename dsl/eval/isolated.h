@@ -3,8 +3,9 @@
 //
 //   this process --fork--> a child under limits: evaluates, writes the plan as JSON --pipe--> read, checked, used
 //
-// The child can use so much CPU time and memory as ScriptLimits allow and no more than a little beside, writes no file,
-// starts no process, gets no further privileges and ends with this one. What comes back is data, and is checked as such
+// The child can use so much CPU time and memory as ScriptLimits allow and no more than a little beside, and ends with this
+// one. It can make no system call but those that memory, time and reading files need (system_calls.h), also where it runs
+// as root: it changes no file, starts no process, reaches no other one and no network. What comes back is data, and is checked as such
 // (engine/plan/plan_json.h). A child that crashes, hangs or writes something else is a diagnostic; nothing of it is used.
 //
 // It is a fork without exec: what runs in other threads of this process is not there in the child, so a lock that one of
@@ -22,7 +23,7 @@ namespace moonshard {
 
 // What `run` answers, from a child; it must leave its EvaluationRecord in `record` where that is given, which gets the
 // child's. Errors: those of `run`; kScriptLimit where the child passed a limit; kInternal where it crashed or what it
-// wrote is no plan; kNotSupported where no process could be started.
+// wrote is no plan; kNotSupported where no process could be started or confined.
 Result<Plan> EvaluateInChild(const std::string& name, const ScriptLimits& limits, EvaluationRecord* record,
                              const std::function<Result<Plan>(EvaluationRecord*)>& run);
 
