@@ -96,6 +96,13 @@ Browser::Browser(const std::string& program, const std::string& folder) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  std::vector<std::string> variables = {"TMPDIR=" + folder};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!std::string_view(*entry).starts_with("TMPDIR=")) variables.emplace_back(*entry);
+  }
+  std::vector<char*> environment;
+  for (std::string& variable : variables) environment.push_back(variable.data());
+  environment.push_back(nullptr);
   pid_ = fork();
   if (pid_ == 0) {
     setpgid(0, 0);
@@ -107,7 +114,7 @@ Browser::Browser(const std::string& program, const std::string& folder) {
     dup2(null, STDERR_FILENO);
     dup2(in, kCommands);
     dup2(out, kReplies);
-    execv(program.c_str(), argv.data());
+    execve(program.c_str(), argv.data(), environment.data());
     _exit(127);
   }
   close(commands[0]);

@@ -3,7 +3,6 @@
 #include <re2/re2.h>
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <set>
 
 #include "dsl/eval/load_plan.h"
@@ -12,13 +11,15 @@
 #include "engine/match/pattern.h"
 #include "tests/cases/families/family.h"
 #include "tests/support/golden.h"
+#include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
 
-namespace fs = std::filesystem;
-
-std::vector<Family> Families() { return ReadFamilies((fs::temp_directory_path() / "moonshard_families").string()); }
+std::vector<Family> Families() {
+  static const test::ScratchFolder folder;
+  return ReadFamilies(folder.path());
+}
 
 std::string WithoutFile(const std::string& name) {
   return name.ends_with("_file") ? name.substr(0, name.size() - 5) : name;

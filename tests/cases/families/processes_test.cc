@@ -1,7 +1,5 @@
 // Every shipped plan, resolved in 200 fresh processes, has one hash: nothing in it depends on addresses (ASLR), on the seed
 // of Lua's hashes, which is made of them, or on the clock.
-#include <unistd.h>
-
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -10,6 +8,7 @@
 #include <set>
 
 #include "tests/cases/families/family.h"
+#include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
@@ -20,9 +19,9 @@ constexpr int kProcesses = 200;
 
 // One line a plan: its name, the family's and the hash.
 std::string Hashes() {
-  const std::string work = (fs::temp_directory_path() / ("moonshard_hashes_" + std::to_string(getppid()))).string();
+  const test::ScratchFolder work;
   std::string out;
-  for (const Family& family : ReadFamilies(work)) {
+  for (const Family& family : ReadFamilies(work.path())) {
     for (const char* parallel : {"false", "true"}) {
       const Result<CompiledPlan> plan = Resolve(family, 2, {{"sequence_parallel", parallel}});
       if (plan.ok()) out += plan.value().plan->name + " " + family.name + " " + plan.value().Hash() + "\n";
