@@ -15,6 +15,7 @@ struct Found {
   std::vector<size_t> norms;          // of single heads
   std::vector<LayerLinear> gates;     // of the features of all heads, from the hidden states
   std::vector<std::string> per_head;  // paths of parameters with a number for each head
+  std::vector<size_t> biases;         // tables with a column for each head: of distances, mostly
   bool by_shape = false;
 };
 
@@ -126,6 +127,13 @@ std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, Found& found, int64_t qu
   return candidates.empty() ? std::pair<int64_t, int64_t>() : candidates.front();
 }
 
+// A table whose columns are heads, and whose name says that it is added: relative_attention_bias.
+bool IsBiasOfHeads(const Item& item, int64_t heads) {
+  if (item.parameters->size() != 1 || item.parameters->front().name != "weight" || item.copies > 1) return false;
+  const std::vector<int64_t>& shape = item.parameters->front().shape;
+  return shape.size() == 2 && shape[1] == heads && ShortName(item.name).find("bias") != std::string::npos;
+}
+
 // Sorts what else stands in the folder; the first thing that nothing explains keeps the block whole.
 std::optional<size_t> Leftover(const Layer& layer, Found& found, int64_t heads, int64_t head_dim) {
   if (found.folder.empty()) return std::nullopt;
@@ -139,6 +147,8 @@ std::optional<size_t> Leftover(const Layer& layer, Found& found, int64_t heads, 
       found.norms.push_back(i);
     } else if (name == found.folder && size == heads) {
       for (const Parameter& p : *layer.item(i).parameters) found.per_head.push_back(name + "." + p.name);
+    } else if (IsBiasOfHeads(layer.item(i), heads) && ParentOf(name) == found.folder) {
+      found.biases.push_back(i);
     } else if (linear && linear->in == layer.hidden() && linear->out == heads * head_dim &&
                ShortName(name).find("gate") != std::string::npos) {
       found.gates.push_back({i, *linear, ReadName(name)});
@@ -156,6 +166,12 @@ class Attention {
   Attention(Layer& layer, Found found) : layer_(layer), found_(std::move(found)) {}
 
   Block Read() {
+    const auto whole = layer_.whole_attention().find(found_.folder);
+    if (whole != layer_.whole_attention().end()) {
+      Block block = layer_.LeaveWhole(found_.folder, whole->second);
+      block.heads_of = found_.folder;
+      return block;
+    }
     const LayerLinear* fused = Find(found_, Word::kFused);
     return fused != nullptr ? ReadFused(*fused) : ReadSeparate();
   }
@@ -261,7 +277,9 @@ class Attention {
     if (IsNormName(name) && size > 0 && size <= features) {
       return Refuse(name + " is a norm over the features of all heads, which no rank would have");
     }
-    return Refuse("nobody knows what " + name + " does with its heads");
+    Block block = Refuse("nobody knows what " + name + " does with its heads");
+    block.heads_of = found_.folder;
+    return block;
   }
 
   Block Begin(const Number& heads, int64_t kv_heads) {
@@ -316,6 +334,15 @@ class Attention {
         if (layer_.name(i) == found_.folder) layer_.Take(i);
       }
       more += "; " + ShortName(found_.per_head.front()) + " is taken for a number for each head";
+    }
+    if (!found_.biases.empty()) {
+      std::vector<std::string> names;
+      for (const size_t i : found_.biases) {
+        names.push_back(layer_.name(i));
+        layer_.Take(i);
+      }
+      more += "; " + ShortName(names.front()) + " is taken for a table with a column for each head";
+      block.decisions.push_back(Decide(Part::kHeadTable, std::move(names), block.heads));
     }
     block.sure = block.sure && more.empty();
     Add(block, Part::kRowwise, {&found_.out.front()}, {});

@@ -21,6 +21,7 @@ enum class Part {
   kToLatent,        // whole, from the residual stream to a latent that sharded projections start from
   kSummed,          // whole, used by sharded compute: its gradient is a sum over the ranks
   kPerHead,         // a parameter, by its own path, with one number for each of `heads`
+  kHeadTable,       // a table with a column for each of `heads`, of distances mostly
   kFromLatent,      // colwise between `heads`, from a latent
   kExperts,         // experts.block of the stdlib, with `extra` as its options
   kWhole,           // replicated
@@ -44,7 +45,7 @@ struct Block {
   bool unknown = false;  // nobody knows what these modules do: they are whole, and so is the sequence
   std::string why;       // for the comment
   // Attention: the mesh must be able to cut these.
-  std::string heads_of;  // folder, for the message
+  std::string heads_of;  // folder, for the message; also of attention that stays whole for what else stands in it
   Number heads;
   Number kv_heads;
   bool operator==(const Block&) const = default;

@@ -45,7 +45,10 @@ class Reader {
  public:
   Reader(const ModelNumbers& numbers, int64_t hidden, const std::vector<std::string>& stacks)
       : vocabulary_(numbers.vocabulary.value), hidden_(hidden) {
-    for (const std::string& stack : stacks) folders_.insert(std::string(ParentOf(stack)));
+    for (const std::string& stack : stacks) {
+      folders_.insert(std::string(ParentOf(stack)));
+      stacks_.insert(stack);
+    }
   }
 
   Ends Read(const Outline& outline) {
@@ -61,9 +64,16 @@ class Reader {
   }
 
  private:
+  // Whether a folder holds a stack, or is a number among its layers.
+  bool IsBesideLayers(const std::string& folder) const {
+    const std::string last = folder.substr(folder.rfind('.') + 1);
+    const bool number = !last.empty() && last.find_first_not_of("0123456789") == std::string::npos;
+    return folders_.contains(folder) || (number && stacks_.contains(std::string(ParentOf(folder))));
+  }
+
   bool Take(const Item& item) {
     if (item.VectorSize() == hidden_ && IsNormName(item.name) && !Says(item.name, {"emb"}) &&
-        folders_.contains(std::string(ParentOf(item.name)))) {
+        IsBesideLayers(std::string(ParentOf(item.name)))) {
       ends_.last.insert(ends_.last.begin(), Single(Part::kNorm, item.name, "the norm after the last layer", true));
       return true;
     }
@@ -103,6 +113,7 @@ class Reader {
   int64_t vocabulary_;
   int64_t hidden_;
   std::set<std::string> folders_;  // that hold the stacks
+  std::set<std::string> stacks_;   // their own paths
   bool has_embedding_ = false;
   Ends ends_;
 };

@@ -6,8 +6,14 @@
 
 namespace moonshard {
 
-Layer::Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned)
-    : kind_(kind), numbers_(numbers), hidden_(hidden), turned_(turned), taken_(kind.items.size()) {}
+Layer::Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned,
+             std::map<std::string, std::string> whole_attention)
+    : kind_(kind),
+      numbers_(numbers),
+      hidden_(hidden),
+      turned_(turned),
+      whole_attention_(std::move(whole_attention)),
+      taken_(kind.items.size()) {}
 
 std::vector<Block> Layer::Read() {
   std::vector<Block> blocks;

@@ -3,6 +3,7 @@
 // Stage before: outline.h, numbers.h. Stage after: write.h.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,9 @@ struct LayerLinear {
 
 class Layer {
  public:
-  Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned);
+  // `whole_attention`: folders whose attention stays whole in every layer, with the reason.
+  Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned,
+        std::map<std::string, std::string> whole_attention = {});
 
   // All blocks, in the order in which a plan says them.
   std::vector<Block> Read();
@@ -29,6 +32,7 @@ class Layer {
   const ModelNumbers& numbers() const { return numbers_; }
   int64_t hidden() const { return hidden_; }
   bool turned() const { return turned_; }
+  const std::map<std::string, std::string>& whole_attention() const { return whole_attention_; }
   const Item& item(size_t index) const { return kind_.items[index]; }
   const std::string& name(size_t index) const { return kind_.items[index].name; }
 
@@ -45,6 +49,7 @@ class Layer {
   const ModelNumbers& numbers_;
   int64_t hidden_;
   bool turned_;
+  std::map<std::string, std::string> whole_attention_;
   std::vector<bool> taken_;
 };
 

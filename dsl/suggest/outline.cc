@@ -92,6 +92,33 @@ bool LiesTurned(const ModuleTree& tree) {
   return turned > 0;
 }
 
+// Moves the modules outside that stand alone before the first layer or behind the last one.
+void TakeOutEnds(Stack& stack, std::vector<Item>& outside) {
+  constexpr size_t kLeastModules = 3;  // of a layer, where others in its container may be none
+  std::set<int64_t> real;
+  for (const LayerKind& kind : stack.kinds) {
+    if (kind.items.size() >= kLeastModules) real.insert(kind.layers.begin(), kind.layers.end());
+  }
+  if (real.empty()) return;
+  std::erase_if(stack.kinds, [&](const LayerKind& kind) {
+    const bool beyond = std::ranges::none_of(
+        kind.layers, [&](int64_t layer) { return layer > *real.begin() && layer < *real.rbegin(); });
+    if (kind.items.size() != 1 || kind.items[0].copies > 1 || !beyond) return false;
+    const Item& item = kind.items[0];
+    for (const int64_t layer : kind.layers) {
+      outside.push_back({(stack.path.empty() ? "" : stack.path + ".") + std::to_string(layer) +
+                             (item.name.empty() ? "" : "." + item.name),
+                         item.parameters, 1});
+      stack.elements -= item.elements();
+      std::set<int64_t>& layers = stack.layers_of[item.name];
+      layers.erase(layer);
+      if (layers.empty()) stack.layers_of.erase(item.name);
+    }
+    stack.only_layers = false;
+    return true;
+  });
+}
+
 }  // namespace
 
 int64_t Item::VectorSize() const {
@@ -163,8 +190,10 @@ Outline MakeOutline(const ModuleTree& tree, int64_t experts) {
       const std::string_view inside = std::string_view(module.path).substr(path.empty() ? 0 : path.size() + 1);
       stack.only_layers &= IsNumber(inside.substr(0, inside.find('.')));
     }
+    TakeOutEnds(stack, outline.outside);
     outline.stacks.push_back(std::move(stack));
   }
+  std::ranges::stable_sort(outline.outside, {}, [&](const Item& item) { return tree.Find(item.name); });
   std::ranges::stable_sort(outline.stacks, std::ranges::greater(), &Stack::elements);
   outline.turned = LiesTurned(tree);
   return outline;

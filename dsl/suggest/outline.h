@@ -43,7 +43,7 @@ struct Stack {
   std::vector<LayerKind> kinds;
   std::map<std::string, std::set<int64_t>> layers_of;  // by an item's name: in which layers it is
   int64_t elements = 0;
-  bool only_layers = true;  // nothing but numbers stands beside the layers
+  bool only_layers = true;  // nothing but these layers stands in the container
 };
 
 struct Outline {
@@ -52,7 +52,9 @@ struct Outline {
   bool turned = false;  // the matrices of this model lie as [in, out]
 };
 
-// Experts are folded where they are alike and their path says "expert" or there are `experts` of them.
+// Experts are folded where they are alike and their path says "expert" or there are `experts` of them. A module alone before
+// the first or behind the last layer of a container (an embedding, a norm, a head in one torch.nn.Sequential with the
+// layers) is no layer: it stands outside.
 // `tree` must outlive the outline.
 Outline MakeOutline(const ModuleTree& tree, int64_t experts);
 

@@ -39,11 +39,35 @@ void AddRow(ReadStack& read, Block block, const std::vector<int64_t>& layers) {
 }
 
 ReadStack ReadLayers(const Stack& stack, const ModelNumbers& numbers, int64_t hidden, bool turned) {
-  ReadStack read{&stack, {}};
+  // What one layer makes for its heads others may use, as T5's do with the bias of the first: attention that stays whole
+  // in one layer for something that stands in it stays whole in all.
+  std::map<std::string, std::string> whole;
   for (const LayerKind& kind : stack.kinds) {
-    for (Block& block : Layer(kind, numbers, hidden, turned).Read()) AddRow(read, std::move(block), kind.layers);
+    for (const Block& block : Layer(kind, numbers, hidden, turned).Read()) {
+      if (block.unknown && !block.heads_of.empty()) whole.emplace(block.heads_of, block.why + "; and one layer may use what another makes");
+    }
+  }
+  ReadStack read{&stack, {}, {}};
+  for (const LayerKind& kind : stack.kinds) {
+    for (Block& block : Layer(kind, numbers, hidden, turned, whole).Read()) {
+      AddRow(read, std::move(block), kind.layers);
+    }
   }
   return read;
+}
+
+// The layers that share no tensor with what is outside of them.
+std::set<int64_t> UnitsOf(const Stack& stack, const ModuleTree& tree) {
+  std::set<int64_t> units;
+  for (const LayerKind& kind : stack.kinds) units.insert(kind.layers.begin(), kind.layers.end());
+  std::erase_if(units, [&](int64_t layer) {
+    const std::string path = (stack.path.empty() ? "" : stack.path + ".") + std::to_string(layer);
+    return std::ranges::any_of(tree.ties(), [&](const std::vector<ParamRef>& tie) {
+      const auto inside = [&](ParamRef param) { return IsUnder(tree.modules()[param.module].path, path); };
+      return std::ranges::any_of(tie, inside) && !std::ranges::all_of(tie, inside);
+    });
+  });
+  return units;
 }
 
 std::string WhyNoSequence(const Draft& draft) {
@@ -119,6 +143,7 @@ Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config) {
     ReadStack read;
     if (!IsOtherSense(stack.path)) read = ReadLayers(stack, draft.numbers, hidden, outline.turned);
     if (Cuts(read)) {
+      read.units = UnitsOf(stack, tree);
       draft.stacks.push_back(std::move(read));
     } else {
       for (const auto& [name, layers] : stack.layers_of) {

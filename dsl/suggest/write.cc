@@ -198,6 +198,10 @@ class Writer {
       case Part::kToLatent: return with("replicated", {in, "output = shared"});
       case Part::kSummed: return R"(style { name = "summed", params = { weight = shared } })";
       case Part::kPerHead: return "shard(0, { " + heads + " })";
+      case Part::kHeadTable:
+        return "style { name = \"head_table\", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } "
+               "}, " +
+               heads + " }";
       case Part::kWholeParameter: return "replicate";
       case Part::kFromLatent: return with("colwise", {"input = shared", heads});
       default: return "replicated()";
@@ -231,8 +235,12 @@ class Writer {
   void AddSections() {
     std::vector<std::string> wraps;
     for (const ReadStack& read : draft_.stacks) {
+      if (read.units.empty()) continue;
+      size_t layers = 0;
+      for (const LayerKind& kind : read.stack->kinds) layers += kind.layers.size();
+      const bool all = read.stack->only_layers && read.units.size() == layers;
       wraps.push_back(Quoted((read.stack->path.empty() ? "" : Literally(read.stack->path) + ".") +
-                             (read.stack->only_layers ? "*" : "[0-9]*")));
+                             (all ? "*" : Numbers(read.units))));
     }
     if (!wraps.empty()) {
       body_ += "  -- On a mesh with dp: the parameters of a layer are whole while it is used.\n";

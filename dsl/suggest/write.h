@@ -21,6 +21,8 @@ struct ReadStack {
     std::set<int64_t> layers;
   };
   std::vector<Row> rows;
+  // Layers that can be units of fsdp: a tensor that a layer shares with something outside of it lies in no unit.
+  std::set<int64_t> units;
 };
 
 struct Draft {

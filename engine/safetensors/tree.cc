@@ -94,6 +94,15 @@ const std::string* FindEmbedding(const std::map<std::string, ModuleTree::Signatu
   return nullptr;
 }
 
+// Where the head stands or, if it is stored nowhere, would stand: "5.lm_head" where that alone is called so.
+std::string FindHead(const std::map<std::string, ModuleTree::Signature, NaturalOrder>& modules) {
+  std::vector<std::string> named;
+  for (const auto& [path, parameters] : modules) {
+    if (LastComponent(path) == kHead) named.push_back(path);
+  }
+  return named.size() == 1 ? named.front() : std::string(kHead);
+}
+
 }  // namespace
 
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
@@ -109,7 +118,7 @@ ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& c
   }
   for (auto& [path, parameters] : modules) std::ranges::stable_sort(parameters, {}, PlaceInModule);
 
-  const std::string head(kHead);
+  const std::string head = FindHead(modules);
   const bool head_stored = modules.contains(head);
   const std::string* embedding = TiesHead(config, head_stored) ? FindEmbedding(modules) : nullptr;
   if (embedding && !head_stored) {

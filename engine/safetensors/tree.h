@@ -18,9 +18,10 @@ namespace moonshard {
 // register as buffers (inv_freq, running_mean, ...) is marked as such.
 //
 // Ties: where the config's tie_word_embeddings is true, lm_head.weight is the embedding's weight, stored or not; a
-// head that is not stored is added. The embedding (embed_tokens, wte, ...) comes first in the tie. Where the field is
-// missing the head is tied if the architecture is a "...ForCausalLM" or "...ForConditionalGeneration" that transformers
-// ties by default and the file has no head. A classifier's head is not tied.
+// head that is not stored is added. It may stand in another module ("5.lm_head") where no other is called so. The embedding
+// (embed_tokens, wte, ...) comes first in the tie. Where the field is missing the head is tied if the architecture is a
+// "...ForCausalLM" or "...ForConditionalGeneration" that transformers ties by default and the file has no head. A
+// classifier's head is not tied.
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace moonshard

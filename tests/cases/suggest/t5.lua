@@ -14,8 +14,12 @@ return plan {
   at("decoder.block.*.layer.0.layer_norm", replicated()),
   at("decoder.block.*.layer.1.layer_norm", replicated()),
   at("decoder.block.*.layer.2.layer_norm", replicated()),
-  -- whole: layer.0.SelfAttention stays whole: nobody knows what relative_attention_bias does with its heads
-  at("decoder.block.0.layer.0.SelfAttention.{k,o,q,relative_attention_bias,v}", replicated()),
+  -- guess: 8 heads of 8 features; relative_attention_bias is taken for a table with a column for each head
+  transformer.heads_fit("decoder.block.0.layer.0.SelfAttention", n_heads),
+  at("decoder.block.0.layer.0.SelfAttention.{q,k,v}", colwise { heads = n_heads }),
+  at("decoder.block.*.layer.0.SelfAttention.relative_attention_bias",
+     style { name = "head_table", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } }, heads = n_heads }),
+  at("decoder.block.0.layer.0.SelfAttention.o", rowwise {}),
   -- sure: 8 heads of 8 features
   transformer.heads_fit("decoder.block.*.layer.1.EncDecAttention", n_heads),
   at("decoder.block.*.layer.1.EncDecAttention.{q,k,v}", colwise { heads = n_heads }),
@@ -30,8 +34,12 @@ return plan {
   -- sure: norms over all 64 features of the hidden states
   at("encoder.block.*.layer.0.layer_norm", replicated()),
   at("encoder.block.*.layer.1.layer_norm", replicated()),
-  -- whole: layer.0.SelfAttention stays whole: nobody knows what relative_attention_bias does with its heads
-  at("encoder.block.0.layer.0.SelfAttention.{k,o,q,relative_attention_bias,v}", replicated()),
+  -- guess: 8 heads of 8 features; relative_attention_bias is taken for a table with a column for each head
+  transformer.heads_fit("encoder.block.0.layer.0.SelfAttention", n_heads),
+  at("encoder.block.0.layer.0.SelfAttention.{q,k,v}", colwise { heads = n_heads }),
+  at("encoder.block.*.layer.0.SelfAttention.relative_attention_bias",
+     style { name = "head_table", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } }, heads = n_heads }),
+  at("encoder.block.0.layer.0.SelfAttention.o", rowwise {}),
   -- sure: 64 features to 256 and back
   at("encoder.block.*.layer.1.DenseReluDense.wi_{0,1}", colwise {}),
   at("encoder.block.*.layer.1.DenseReluDense.wo", rowwise {}),

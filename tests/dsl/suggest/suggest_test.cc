@@ -82,7 +82,7 @@ TEST_CASE("models with names of their own") {
     INFO(name);
     WriteModelFolder(scratch / name, ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow());
     const Suggested suggested(scratch / name);
-    CheckOnMeshes(suggested, {"tp=1", "tp=2", "dp=2,tp=4"});
+    CheckOnMeshes(suggested, {"tp=1", "tp=2", "dp=2", "dp=2,tp=4"});
     CheckGolden(kCases + "/" + name + ".lua", suggested.suggestion.text);
   }
 }
@@ -95,7 +95,7 @@ TEST_CASE("what is suggested for the shipped families is what their plans do") {
   for (const Family& family : ReadFamilies(scratch.path())) {
     INFO(family.name);
     const Suggested suggested(family.folder);
-    CheckOnMeshes(suggested, {"tp=1", "tp=2", "tp=4", "dp=2,tp=2"});
+    CheckOnMeshes(suggested, {"tp=1", "tp=2", "tp=4", "dp=2", "dp=2,tp=2"});
     const std::map<std::string, Held> shipped = HeldBy(Resolve(family, 2, {}).ValueOrThrow());
     const Resolution resolution = suggested.On("tp=2");
     REQUIRE(resolution.compiled);
@@ -129,6 +129,40 @@ TEST_CASE("nothing is called sure that shapes alone say, and nothing is guessed 
   CHECK(squares.whole == 1);
   CHECK(squares.text.find("at(\"net.stage.*.mix.{a,b,c,d}\", replicated())") != std::string::npos);
   CHECK(squares.text.find("sequence_parallel = false") == std::string::npos);
+}
+
+// What a layer makes for its heads may be used by all: some layers cut and some whole would not fit together.
+TEST_CASE("attention of one stack is cut in all layers or in none") {
+  test::ScratchFolder scratch;
+  for (const char* name : {"t5", "umt5", "first_layer_makes"}) {
+    INFO(name);
+    WriteModelFolder(scratch / name, ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow());
+    const Resolution resolution = Suggested(scratch / name).On("tp=2");
+    REQUIRE(resolution.compiled);
+    std::map<std::string, std::set<std::string>> layouts;  // by module, its layer's number left out
+    for (const auto& [path, held] : HeldBy(*resolution.compiled)) {
+      if (path.find("SelfAttention") == std::string::npos) continue;
+      layouts[path.substr(0, path.find("block.")) + path.substr(path.find("layer."))].insert(held.layout);
+    }
+    CHECK(layouts.size() >= 5);
+    for (const auto& [module, held] : layouts) {
+      INFO(module);
+      CHECK(held.size() == 1);
+    }
+  }
+}
+
+// `check` would tell it, but on a mesh with dp alone.
+TEST_CASE("no unit of fsdp holds one side of a tie") {
+  test::ScratchFolder scratch;
+  for (const char* name : {"pipeline", "container", "stages"}) {
+    INFO(name);
+    WriteModelFolder(scratch / name, ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow());
+    const Suggested suggested(scratch / name);
+    REQUIRE(suggested.tree->ties().size() == 1);
+    CHECK_THAT(suggested.suggestion.text, Catch::Contains("fsdp { wrap = "));
+    CHECK_FALSE(HasErrors(suggested.On("dp=4").diagnostics));
+  }
 }
 
 }  // namespace

@@ -89,6 +89,15 @@ TEST_CASE("ties") {
   CHECK(TreeText(kSmall, R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"})") ==
         head + body + tie);
   CHECK(TreeText(kSmall, R"({"architectures": ["NewForCausalLM"]})") == body);  // of a type that nobody knows
+  // A head within another module, where it alone is called so.
+  Tensors inner = kSmall;
+  inner.emplace_back("last.lm_head.weight", "[8,4]");
+  const std::string last = "last.lm_head Linear weight:bfloat16[8, 4]\n";
+  CHECK(TreeText(inner, R"({"tie_word_embeddings": true})") ==
+        last + body + "tied: model.embed_tokens.weight last.lm_head.weight\n");
+  CHECK(TreeText(inner, R"({"architectures": ["GemmaForCausalLM"], "model_type": "gemma"})") == last + body);
+  inner.emplace_back("other.lm_head.weight", "[8,4]");
+  CHECK_THAT(TreeText(inner, R"({"tie_word_embeddings": true})"), Catch::EndsWith(tie));
   // A classifier has no language model's head.
   CHECK(TreeText(kSmall, R"({"architectures": ["XForSequenceClassification"], "tie_word_embeddings": true})") == body);
   CHECK(TreeText({{"wte.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") ==
