@@ -8,6 +8,7 @@
 
 #include "engine/base/text.h"
 #include "engine/match/coverage.h"
+#include "engine/match/meant.h"
 #include "engine/match/pattern.h"
 #include "engine/match/pattern_set.h"
 
@@ -217,12 +218,10 @@ class Matcher {
       if (found.size() > before || matched_.plan->lenient) continue;
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
                                     "no module matches '" + module.pattern + "', which " + what, module.source);
-      std::vector<std::string> classes;
-      for (std::string_view path : paths) classes.push_back(PathClassOf(path));
-      std::ranges::sort(classes);
-      classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
-      d.declared = module.pattern;
-      d.help = DidYouMean(module.pattern, classes);
+      if (module.syntax == PatternSyntax::kGlob && pattern->regex != module.pattern) {
+        d.declared = "pattern '" + module.pattern + "', as RE2: " + pattern->regex;
+      }
+      d.help = WhatWasMeant(paths, module);
       diagnostics_.push_back(std::move(d));
     }
     SortOnce(found);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "engine/base/text.h"
@@ -123,6 +124,31 @@ struct Try {
   const char* why;
 };
 
+constexpr const char* kWholePath = "an expression must match the whole path, from the first letter to the last";
+
+// The first guess at a glob that lands on a path. `known`: one path of each class; `all`: every path, called `noun`.
+std::optional<std::string> Guess(const std::string& pattern, const std::vector<std::string>& known,
+                                 const std::vector<std::string>& all, const std::string& noun) {
+  const auto did_you_mean = [&](const std::string& mended) {
+    const size_t count = Matching(all, mended).size();
+    return "did you mean \"" + mended + "\"? It matches " + std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+  };
+  const Try tries[] = {
+      {Replaced(pattern, "/", "."), "components are separated by dots: "},
+      {WithBraces(pattern), "brackets are one character, braces are alternatives: "},
+      {Replaced(Replaced(pattern, "[0-9]+", "*"), "[0-9]*", "*"),
+       "a pattern is no regular expression, which would be re[[...]]; * is one component: "},
+      {WithLongStars(pattern), "* is one component, and ** any number: "},
+      {WithPrefix(known, pattern), "a path begins at the model's root: "},
+  };
+  for (const Try& t : tries) {
+    if (t.pattern != pattern && !Matching(known, t.pattern).empty()) return t.why + did_you_mean(t.pattern);
+  }
+  const std::optional<Nearest> nearest = NearestPath(known, pattern);
+  if (nearest) return "nearest path: " + nearest->path + "; " + did_you_mean(nearest->pattern);
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
@@ -131,16 +157,11 @@ std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
     if (!why.empty()) return why;
   }
   if (rule.syntax == PatternSyntax::kRegex)
-    return "an expression must match the whole path, from the first letter to the last";
+    return kWholePath;
   const bool parameters = rule.parameter.has_value();
   std::vector<uint32_t> all(tree.modules().size());
   for (uint32_t m = 0; m < all.size(); ++m) all[m] = m;
   const std::vector<std::string> known = PathsFor(tree, parameters, tree.class_representatives());
-  const auto did_you_mean = [&](const std::string& pattern) {
-    const size_t count = Matching(PathsFor(tree, parameters, all), pattern).size();
-    return "did you mean \"" + pattern + "\"? It matches " + std::to_string(count) +
-           (parameters ? " parameter" : " module") + (count == 1 ? "" : "s");
-  };
   if (parameters) {
     const std::vector<std::string> modules =
         Matching(PathsFor(tree, false, tree.class_representatives()), rule.pattern);
@@ -153,25 +174,34 @@ std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
              rule.pattern + "." + name + "\"";
     }
   }
-  const Try tries[] = {
-      {Replaced(rule.pattern, "/", "."), "components are separated by dots: "},
-      {WithBraces(rule.pattern), "brackets are one character, braces are alternatives: "},
-      {Replaced(Replaced(rule.pattern, "[0-9]+", "*"), "[0-9]*", "*"),
-       "a pattern is no regular expression, which would be re[[...]]; * is one component: "},
-      {WithLongStars(rule.pattern), "* is one component, and ** any number: "},
-      {WithPrefix(known, rule.pattern), "a path begins at the model's root: "},
-  };
-  for (const Try& t : tries) {
-    if (t.pattern != rule.pattern && !Matching(known, t.pattern).empty()) return t.why + did_you_mean(t.pattern);
-  }
-  const std::optional<Nearest> nearest = NearestPath(known, rule.pattern);
-  if (nearest) return "nearest path: " + nearest->path + "; " + did_you_mean(nearest->pattern);
+  const std::optional<std::string> guess =
+      Guess(rule.pattern, known, PathsFor(tree, parameters, all), parameters ? "parameter" : "module");
+  if (guess) return *guess;
   std::vector<std::string> tops;
   for (uint32_t m : tree.class_representatives()) {
     const Module& module = tree.modules()[m];
     if (tops.size() < kMostExamples && !tree.parameters(module).empty()) tops.push_back(module.path);
   }
   return "the model has, for example: " + Join(tops, ", ");
+}
+
+std::string WhatWasMeant(const std::vector<std::string_view>& paths, const ModulePattern& pattern) {
+  if (pattern.syntax == PatternSyntax::kRegex) return kWholePath;
+  std::vector<std::string> known;
+  std::vector<std::string> containers;  // of numbered modules, which are what sections mostly name
+  std::set<std::string> classes;
+  for (const std::string_view path : paths) {
+    const std::string path_class = PathClassOf(path);
+    if (!classes.insert(path_class).second) continue;
+    known.emplace_back(path);
+    if (path_class.ends_with(".*") && containers.size() < kMostExamples) containers.push_back(path_class);
+  }
+  const std::optional<std::string> guess = Guess(pattern.pattern, known, {paths.begin(), paths.end()}, "module");
+  if (guess) return *guess;
+  if (!containers.empty()) return "the model's numbered modules are " + Join(containers, ", ");
+  std::erase(known, "");
+  if (known.size() > kMostExamples) known.resize(kMostExamples);
+  return "the model has, for example: " + Join(known, ", ");
 }
 
 }  // namespace moonshard

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/plan/plan.h"
 #include "engine/tree/module_tree.h"
@@ -12,5 +14,7 @@ namespace moonshard {
 
 // A sentence or two; never empty.
 std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule);
+// The same for a pattern of a section (fsdp, recompute, keep_dtype), which can match any of `paths`.
+std::string WhatWasMeant(const std::vector<std::string_view>& paths, const ModulePattern& pattern);
 
 }  // namespace moonshard
