@@ -219,6 +219,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   ReplVerb repl;
   CLI::App* repl_app = app.add_subcommand("repl", "the plan debugger: Lua and commands, typed or from a script");
   AddModel(*repl_app, repl.model, plan_options, /*required=*/false);
+  AddSay(*repl_app, say);
   repl_app->add_option("-c,--code", repl.code, "runs these lines and ends; may be repeated")->allow_extra_args(false);
   repl_app->add_option("-f,--file", repl.file, "runs the lines of a file and ends; - for standard input");
   repl_app->add_option("--mode", repl.mode, "the form of answers: table, json, csv or md")

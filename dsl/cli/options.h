@@ -147,7 +147,8 @@ struct CompareVerb {
 struct DoctorVerb {};
 
 struct ReplVerb {
-  ModelOptions model;             // an empty folder: no model
+  ModelOptions model;  // an empty folder: no model
+  SayOptions say;
   std::vector<std::string> code;  // lines to run: -c
   std::string file;               // of lines to run: -f; "-": standard input
   std::string mode = "table";     // the form of answers

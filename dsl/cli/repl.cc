@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "dsl/cli/launch.h"
+#include "dsl/cli/say.h"
 #include "dsl/cli/verbs.h"
 #include "dsl/repl/history_file.h"
 #include "dsl/repl/reader.h"
@@ -103,13 +104,16 @@ int RunRepl(const ReplVerb& verb) {
   options.model = verb.model;
   options.mode = OutputModeFromName(verb.mode).value_or(OutputMode::kTable);
   options.run_program = &RunProgram;
+  options.form = verb.say.form;
+  options.color = UsesColor(verb.say.color, STDERR_FILENO);
+  options.program_words = {"--format", FindingFormName(verb.say.form), "--color", options.color ? "always" : "never"};
   const bool from_file = !verb.file.empty() && verb.file != "-";
   const bool typed = verb.code.empty() && verb.file.empty() && isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   options.source = !verb.code.empty() ? "-c" : from_file ? verb.file : typed ? "input" : "stdin";
   const Descriptor input(from_file ? open(verb.file.c_str(), O_RDONLY | O_CLOEXEC) : STDIN_FILENO);
   if (input.number() < 0) {
     Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "cannot read '" + verb.file + "'");
-    std::cerr << d.ToText() << "\n";
+    Say({d}, verb.say);
     return kExitUsage;
   }
   Session session(options);

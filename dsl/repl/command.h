@@ -18,6 +18,7 @@ namespace moonshard {
 // What a line answers.
 struct Answer {
   std::vector<Table> tables;       // data
+  std::string text;                // a page to read, in mode table in place of the tables
   std::vector<std::string> notes;  // beside it, for people
   Diagnostics diagnostics;
   bool failed = false;   // also where a diagnostic is an error
@@ -33,6 +34,7 @@ struct CommandState {
   std::vector<std::string> good_lines;  // every line so far that did not fail
   // Runs `moonshard WORDS` on the streams of this process and returns its exit code; empty where there is no program.
   std::function<int(const std::vector<std::string>& words)> run_program;
+  std::vector<std::string> program_words;  // which those words end with
 };
 
 struct CommandCall {
@@ -87,6 +89,9 @@ struct TypedPattern {
 TypedPattern ReadPattern(const std::string& text);
 // "plans/llama.lua:12", or "default" or "no rule"; of a module's steps.
 std::string RuleText(const CompiledPlan& plan, const ModuleSteps& steps);
+
+// What :help knows: commands, words, their keys, options of the plan, findings; sorted.
+std::vector<std::string> HelpTopics(const Workspace& workspace);
 
 // The handlers, by file.
 Answer RunTree(CommandCall& call);  // commands_model.cc

@@ -142,6 +142,8 @@ Answer RunVerify(CommandCall& call) {
   std::vector<std::string> words = {"verify", workspace.model()->folder, "--mesh", workspace.mesh().ToString()};
   if (!workspace.plan_name().empty()) words.insert(words.end(), {"--plan", workspace.plan_name()});
   for (const auto& [name, value] : workspace.options()) words.insert(words.end(), {"--option", name + "=" + value});
+  if (workspace.isolate()) words.emplace_back("--isolate");
+  words.insert(words.end(), call.state.program_words.begin(), call.state.program_words.end());
   for (std::string& word : Words(call.arguments)) words.push_back(std::move(word));
   const int code = call.state.run_program(words);
   Answer out;

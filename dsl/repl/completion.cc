@@ -8,6 +8,7 @@
 #include "dsl/bind/names.h"
 #include "dsl/eval/files.h"
 #include "dsl/eval/load_plan.h"
+#include "dsl/reference/words.h"
 #include "dsl/repl/command.h"
 #include "engine/base/text.h"
 
@@ -107,13 +108,7 @@ class Completer {
       }
       case ArgumentKind::kMode: return Offer(begin, OutputModeNames());
       case ArgumentKind::kSwitch: return Offer(begin, std::vector<std::string>{"on", "off"});
-      case ArgumentKind::kTopic: {
-        std::vector<std::string> topics = {"words", "findings"};
-        for (const CommandInfo& command : AllCommands()) topics.emplace_back(command.name);
-        for (const NameInfo& info : AllNames()) topics.emplace_back(info.name);
-        for (const FindingInfo& info : AllFindings()) topics.emplace_back(info.id);
-        return Offer(begin, topics);
-      }
+      case ArgumentKind::kTopic: return Offer(begin, HelpTopics(inputs_.workspace));
     }
   }
 
@@ -185,7 +180,8 @@ class Completer {
       for (const std::string& axis : MeshAxisNames()) axes.push_back("mesh." + axis);
       return Offer(begin, axes);
     }
-    if (begin == line_.size()) return;  // every name there is helps nobody
+    const std::vector<std::string> keys = KeysAt(begin);
+    if (begin == line_.size()) return Offer(begin, keys);  // every name there is helps nobody
     std::vector<std::string> names = {"and",      "break",  "do",   "else", "elseif", "end",  "false", "for",
                                       "function", "goto",   "if",   "in",   "local",  "nil",  "not",   "or",
                                       "repeat",   "return", "then", "true", "until",  "while"};
@@ -199,7 +195,41 @@ class Completer {
         names.push_back(name.substr(0, field));
     }
     for (std::string& name : inputs_.runner.Names()) names.push_back(std::move(name));
+    for (const std::string& key : keys) names.push_back(key);
     Offer(begin, names);
+  }
+
+  // The keys of the word whose table is open at `begin`, where one may stand there: after its `{` or a comma.
+  std::vector<std::string> KeysAt(size_t begin) const {
+    std::vector<std::string> words;  // before each brace that is open; "" for none
+    char quote = 0;
+    char last = 0;  // but for blanks
+    size_t word_begin = 0;
+    size_t word_end = 0;
+    for (size_t i = 0; i < begin; ++i) {
+      const char c = line_[i];
+      if (quote != 0) {
+        if (c == '\\') ++i;
+        if (c == quote) quote = 0;
+        continue;
+      }
+      if (c == '"' || c == '\'') quote = c;
+      if (IsNameLetter(c)) {
+        if (i == 0 || word_end != i) word_begin = i;
+        word_end = i + 1;
+      } else if (c == '{') {
+        words.emplace_back(last != 0 && IsNameLetter(last) ? line_.substr(word_begin, word_end - word_begin) : "");
+      } else if (c == '}' && !words.empty()) {
+        words.pop_back();
+      }
+      if (c != ' ' && c != '\t' && c != '\n') last = c;
+    }
+    std::vector<std::string> out;
+    if (words.empty() || (last != '{' && last != ',')) return out;
+    for (const KeyInfo& key : AllKeys()) {
+      if (key.word == words.back()) out.emplace_back(key.key);
+    }
+    return out;
   }
 
   void CompleteConfig(size_t begin) {

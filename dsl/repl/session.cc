@@ -17,6 +17,11 @@ std::string Trimmed(const std::string& text) {
 Session::Session(SessionOptions options) : options_(std::move(options)), runner_({}) {
   state_.mode = options_.mode;
   state_.run_program = options_.run_program;
+  state_.program_words = options_.program_words;
+}
+
+std::string Session::Written(const Diagnostics& diagnostics) const {
+  return diagnostics.empty() ? "" : WriteFindings(diagnostics, options_.form, options_.color);
 }
 
 void Session::TakeInputs() {
@@ -53,7 +58,7 @@ Outcome Session::Open() {
   }
   TakeInputs();
   Outcome out;
-  out.err = ToText(problems);
+  out.err = Written(problems);
   out.good = !HasErrors(problems);
   return out;
 }
@@ -112,10 +117,13 @@ Outcome Session::RunCommand(const std::string& line) {
 Outcome Session::Finished(Answer answer, const std::string& text) {
   if (answer.changed) TakeInputs();
   Outcome out;
-  out.out = Render(answer.tables, state_.mode);
-  out.err = ToText(answer.diagnostics);
+  const bool page = state_.mode == OutputMode::kTable && !answer.text.empty();
+  out.out = page ? answer.text : Render(answer.tables, state_.mode);
+  out.err = Written(answer.diagnostics);
   if (const std::string notice = runner_.TakeNotice(); !notice.empty()) answer.notes.push_back(notice);
-  for (const std::string& note : answer.notes) out.err += Printable(note) + "\n";
+  if (options_.form == FindingForm::kText) {
+    for (const std::string& note : answer.notes) out.err += Printable(note) + "\n";
+  }
   out.good = !answer.failed && !HasErrors(answer.diagnostics);
   out.quit = answer.quit;
   const bool keep =
@@ -127,7 +135,7 @@ Outcome Session::Finished(Answer answer, const std::string& text) {
 Outcome Session::CheckFiles() {
   if (!state_.watch || !watch_.Changed()) return {};
   Outcome out = Finished(ResolveAgain(workspace_), "");
-  out.err = "reloaded\n" + out.err;
+  if (options_.form == FindingForm::kText) out.err = "reloaded\n" + out.err;
   return out;
 }
 

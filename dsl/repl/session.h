@@ -11,20 +11,24 @@
 #include "dsl/repl/command.h"
 #include "dsl/repl/completion.h"
 #include "dsl/repl/watch.h"
+#include "engine/findings/forms.h"
 
 namespace moonshard {
 
 struct SessionOptions {
   ModelOptions model;  // an empty folder: no model
   OutputMode mode = OutputMode::kTable;
-  std::string source = "input";  // how diagnostics call the lines: a script's file name
+  std::string source = "input";            // how diagnostics call the lines: a script's file name
+  FindingForm form = FindingForm::kText;   // of diagnostics; in the others notes are left out
+  bool color = false;                      // of diagnostics as text
+  std::vector<std::string> program_words;  // options that a program gets which a command starts: --color never
   std::function<int(const std::vector<std::string>&)> run_program;  // see CommandState
 };
 
 // What came of a line.
 struct Outcome {
   std::string out;  // data
-  std::string err;  // diagnostics and notes
+  std::string err;  // diagnostics, in a form of json or sarif as one document, and notes
   bool good = true;
   bool unfinished = false;  // the line begins something that further lines must end
   bool quit = false;
@@ -60,6 +64,8 @@ class Session {
   // `text`: the line, to be kept where it was good; "" for none.
   Outcome Finished(Answer answer, const std::string& text);
   void TakeInputs();
+  // As SessionOptions::form says; nothing for nothing.
+  std::string Written(const Diagnostics& diagnostics) const;
 
   SessionOptions options_;
   Workspace workspace_;

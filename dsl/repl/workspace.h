@@ -47,6 +47,7 @@ class Workspace {
   const std::string& plan_name() const { return plan_name_; }
   const MeshShape& mesh() const { return mesh_; }
   const std::map<std::string, std::string>& options() const { return options_; }
+  bool isolate() const { return isolate_; }
   int64_t rank() const { return rank_; }
   const EvaluationRecord& record() const { return record_; }  // of the last evaluation
 

@@ -10,6 +10,16 @@ std::optional<FindingForm> FindingFormFromName(std::string_view name) {
   return std::nullopt;
 }
 
+std::string FindingFormName(FindingForm form) {
+  switch (form) {
+    case FindingForm::kText: return "text";
+    case FindingForm::kJson: return "json";
+    case FindingForm::kSarif: return "sarif";
+    case FindingForm::kGithub: return "github";
+  }
+  return "text";
+}
+
 std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color) {
   switch (form) {
     case FindingForm::kText: return ToText(diagnostics, color);

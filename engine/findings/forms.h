@@ -22,6 +22,7 @@ inline constexpr const char* kFindingsFormatVersion = "1.0";
 
 // "text", "json", "sarif", "github"; nothing for any other name.
 std::optional<FindingForm> FindingFormFromName(std::string_view name);
+std::string FindingFormName(FindingForm form);
 
 // A whole document, ending with a line end; in the forms text and github "" where there is nothing to say. `color` is for
 // text alone.

@@ -61,6 +61,21 @@ TEST_CASE("repl: a script from a file and from stdin") {
   CHECK(Piped(":quit\nnosuch\n", kModel).code == 0);
 }
 
+TEST_CASE("repl: findings as everywhere: a form for programs, colours where they are wanted") {
+  const std::string escape = "\033[";
+  const Outcome plain = Run({kModel, "-c", "nosuch"});
+  CHECK_THAT(plain.err, Contains("-c:1: error[MS0102]") && !Contains(escape));
+  CHECK_THAT(Run({kModel, "--color", "always", "-c", "nosuch"}).err, Contains(escape));
+  const Outcome github = Run({kModel, "--format", "github", "-c", "nosuch", "-c", ":reload"});
+  INFO(github.ToText());
+  CHECK(github.code == 1);
+  CHECK_THAT(github.err, Catch::StartsWith("::error file=-c,line=1,") && !Contains("nothing changed"));
+  const Outcome sarif = Run({kModel, "--format", "sarif", "-c", "nosuch"});
+  CHECK_THAT(sarif.err, Contains("\"ruleId\": \"MS0102\""));
+  CHECK_THAT(Run({kModel, "--format", "json", "-f", "/nosuch/script"}).err, Contains("\"id\": \"MS0401\""));
+  CHECK(Run({kModel, "--format", "xml", "-c", "1"}).code == 2);
+}
+
 TEST_CASE("repl: exit code 2 for what was asked for and is not there") {
   CHECK(Run({MOONSHARD_SOURCE_DIR "/tests/cases", "-c", "1"}).code == 2);
   CHECK(Run({kModel, "--mesh", "tp=x", "-c", "1"}).code == 2);

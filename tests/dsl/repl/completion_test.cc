@@ -57,6 +57,9 @@ TEST_CASE("commands and their arguments complete") {
   CHECK(complete(":mode j") == Texts{":mode json"});
   CHECK(complete(":watch o") == Texts{":watch off", ":watch on"});
   CHECK(complete(":help MS0204") == Texts{":help MS0204"});
+  CHECK(complete(":help shared_l") == Texts{":help shared_last"});
+  CHECK(complete(":help keep_m") == Texts{":help keep_modules"});   // a key of a word
+  CHECK(complete(":help loss_p") == Texts{":help loss_parallel"});  // an option of the plan
   CHECK(complete(":load tests/cases/repl/plans/co") == Texts{":load tests/cases/repl/plans/conflict.lua"});
   CHECK(complete(":load tests/pa") == Texts{":load tests/parity/"});
   CHECK(complete(":diff mixt") == Texts{":diff mixtral"});
@@ -79,8 +82,19 @@ TEST_CASE("the words of Lua complete") {
   CHECK(complete("extends \"qwen3_m") == Texts{"extends \"qwen3_moe"});
   CHECK(complete("require \"trans") == Texts{"require \"transformer"});
   CHECK(complete("").empty());
+  CHECK(complete("colwise { ") == Texts{"colwise { heads", "colwise { input", "colwise { output"});
+  CHECK(complete("at(\"x\", colwise {heads = 8, inp") == Texts{"at(\"x\", colwise {heads = 8, input"});
+  CHECK(complete("colwise { input = ").empty());  // a value
+  CHECK(complete("style { params = { weight = shard(0) }, out") ==
+        Texts{"style { params = { weight = shard(0) }, outputs"});
+  CHECK(complete("style { params = { we").empty());  // names of parameters
+  CHECK(complete("colwise { '{ rowwise', } ").empty());
+  CHECK(complete("plan { at('lm_head', colwise {}), len") == Texts{"plan { at('lm_head', colwise {}), lenient"});
   complete.session().Feed("my_own_name = 1");
   CHECK(complete("my_o") == Texts{"my_own_name"});
+  complete.session().Feed("x = fsdp {");
+  CHECK(complete("res") == Texts{"reshard"});
+  complete.session().Drop();
   complete.session().Feed("x = {");
   CHECK(complete(":wh").empty());  // within a text, a colon begins no command
   CHECK(complete("my_o") == Texts{"my_own_name"});

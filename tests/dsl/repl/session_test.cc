@@ -208,6 +208,33 @@ TEST_CASE("verify hands the session's words to the program, and fails as it does
                                           "--tolerance", "1e-3"});
   code = 1;
   CHECK(!session.Feed(":verify").good);
+  options.model.isolate = true;
+  options.program_words = {"--color", "never"};
+  Session isolated(options);
+  isolated.Open();
+  isolated.Feed(":verify");
+  CHECK(given == std::vector<std::string>{"verify", kModel, "--mesh", "tp=2", "--option", "sequence_parallel=true",
+                                          "--isolate", "--color", "never"});
+}
+
+TEST_CASE("findings are written in the form that was asked for, without notes between them") {
+  SessionOptions options;
+  options.model.model = kModel;
+  options.form = FindingForm::kJson;
+  Session session(options);
+  session.Open();
+  const Outcome failed = session.Feed("nosuch");
+  const Result<JsonValue> json = ParseJson(failed.err, "stderr");
+  INFO(failed.err);
+  REQUIRE(json.ok());
+  CHECK(json.value().Find("findings")->AsArray().front().Find("id")->AsString() == "MS0102");
+  CHECK(session.Feed("1").err.empty());
+  CHECK(session.Feed(":reload").err.empty());  // a note elsewhere
+  options.form = FindingForm::kText;
+  options.color = true;
+  Session colored(options);
+  colored.Open();
+  CHECK_THAT(colored.Feed("nosuch").err, Contains("\033["));
 }
 
 TEST_CASE("what is not there is said, and a session without it goes on") {
