@@ -233,6 +233,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->add_option("MODEL", suggest.model.model,
                    "model folder: config.json and safetensors, of which headers are enough")
       ->required();
+  AddSay(*suggest_app, say);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "the plan file may be there already");
 

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 
+#include "dsl/cli/say.h"
 #include "dsl/cli/verbs.h"
 #include "dsl/eval/load_plan.h"
 #include "dsl/resolve/resolve.h"
@@ -41,12 +42,12 @@ std::string Summary(const Suggestion& suggestion, const std::vector<std::string>
 
 int RunSuggest(const SuggestVerb& verb) {
   const Result<ModelFolder> folder = OpenModelFolder(verb.model, /*headers_only=*/true);
-  std::cerr << ToText(folder.diagnostics());
+  Say(folder.diagnostics(), verb.say);
   if (!folder.ok()) return kExitUsage;
   if (!verb.out.empty() && !verb.replace && std::filesystem::exists(verb.out)) {
     Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "'" + verb.out + "' is there already");
     d.required = "the name of a new file, or --replace";
-    std::cerr << d.ToText() << "\n";
+    Say({d}, verb.say);
     return kExitFailed;
   }
   const auto tree =
@@ -68,11 +69,11 @@ int RunSuggest(const SuggestVerb& verb) {
     file << suggestion.text;
     file.close();
     if (!file) {
-      std::cerr << MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + verb.out + "'").ToText() << "\n";
+      Say({MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + verb.out + "'")}, verb.say);
       return kExitFailed;
     }
   }
-  std::cerr << name << ": " << Summary(suggestion, sizes) << "\n";
+  if (verb.say.text()) std::cerr << name << ": " << Summary(suggestion, sizes) << "\n";
   return kExitGood;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
 #include "engine/explain/words.h"
+#include "engine/match/meant.h"
 #include "engine/match/candidates.h"
 #include "engine/match/pattern.h"
 
@@ -182,9 +183,16 @@ Answer RunWhy(CommandCall& call) {
   const ModuleTree& tree = *call.workspace.model()->tree;
   const std::optional<Target> target = FindTarget(tree, call.arguments);
   if (!target) {
-    const std::string nearest = call.workspace.model()->paths.Nearest(call.arguments);
+    const PathIndex& paths = call.workspace.model()->paths;
+    if (!paths.Complete(call.arguments + ".", 1).empty()) {
+      return Refused(call, "'" + call.arguments + "' owns no parameters, and more than these the headers do not tell",
+                     ":tree " + call.arguments + " shows what is in it");
+    }
+    const std::string nearest = paths.Nearest(call.arguments);
+    Rule meant;
+    meant.pattern = call.arguments;
     return Refused(call, "the model has no module or parameter '" + call.arguments + "'",
-                   nearest.empty() ? "" : "nearest path: " + nearest);
+                   nearest.empty() ? WhatWasMeant(tree, meant) : "nearest path: " + nearest);
   }
   const Plan& plan = *call.workspace.plan();
   const Module& module = tree.modules()[target->module];

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "dsl/bind/names.h"
 #include "dsl/repl/command.h"
@@ -71,6 +72,14 @@ std::string OptionCode(const EvaluationRecord& record, const std::map<std::strin
   return texts.empty() ? "" : "options { " + Join(texts, ", ") + " }\n";
 }
 
+std::set<std::string> ErrorTexts(const Diagnostics& diagnostics) {
+  std::set<std::string> out;
+  for (const Diagnostic& d : diagnostics) {
+    if (d.severity == Severity::kError) out.insert(d.ToText());
+  }
+  return out;
+}
+
 std::optional<Answer> CannotWrite(const CommandCall& call, const std::string& path, const std::string& text) {
   if (std::filesystem::exists(path)) return Refused(call, "there is a file '" + path + "' already", "another name");
   std::ofstream stream(path, std::ios::binary);
@@ -99,10 +108,16 @@ Answer RunTry(CommandCall& call) {
   plan->rules.insert(plan->rules.begin(), rule.value());
   Resolution tried = MatchAndCompile(plan, call.workspace.model()->tree, call.workspace.mesh());
   Answer out;
+  const std::set<std::string> known = ErrorTexts(call.workspace.resolution().diagnostics);
   out.diagnostics = NewOnes(tried.diagnostics, call.workspace.resolution().diagnostics);
+  const size_t own = std::erase_if(out.diagnostics, [&](const Diagnostic& d) { return known.contains(d.ToText()); });
   if (!tried.compiled) {
     out.failed = true;
-    if (out.diagnostics.empty()) out.notes.emplace_back("the plan's own errors stay");
+    if (own > 0) {
+      out.notes.push_back("the plan has " + std::to_string(own) + (own == 1 ? " error" : " errors") +
+                          " of its own, which this rule does not mend; :reload shows " + (own == 1 ? "it" : "them"));
+    }
+    if (known.size() > own) out.notes.push_back("it mends " + std::to_string(known.size() - own));
     return out;
   }
   call.state.tried.push_back("at(" + PatternCode(ReadPattern(pattern)) + ", " + StyleCode(style) + ")");

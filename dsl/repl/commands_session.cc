@@ -26,6 +26,22 @@ bool NotThere(const Workspace& workspace, const std::string& name) {
   });
 }
 
+// Sets an option, or takes it back where the value is empty. One with which the plan does not even evaluate, as with a slip
+// in its name, is not kept: nothing could be asked then.
+Answer SetOption(Workspace& workspace, const std::string& name, const std::string& value) {
+  const auto before = workspace.options().find(name);
+  const std::optional<std::string> kept =
+      before == workspace.options().end() ? std::nullopt : std::optional(before->second);
+  const bool evaluated = workspace.plan() != nullptr;
+  workspace.SetOption(name, value.empty() ? std::nullopt : std::optional(value));
+  Answer out = ResolveAgain(workspace);
+  if (!evaluated || workspace.plan() != nullptr) return out;
+  workspace.SetOption(name, kept);
+  workspace.Resolve();
+  out.notes.emplace_back("the option is as it was before");
+  return out;
+}
+
 }  // namespace
 
 Answer RunLoad(CommandCall& call) {
@@ -88,20 +104,20 @@ Answer RunMesh(CommandCall& call) {
 
 Answer RunOption(CommandCall& call) {
   Workspace& workspace = call.workspace;
-  if (!call.arguments.empty()) {
-    const size_t equals = call.arguments.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return Refused(call, ":option takes NAME=VALUE",
-                     ":option sequence_parallel=true; :option sequence_parallel= takes it back");
-    }
-    const std::string name = call.arguments.substr(0, equals);
-    const std::string value = call.arguments.substr(equals + 1);
-    workspace.SetOption(name, value.empty() ? std::nullopt : std::optional(value));
-    return ResolveAgain(workspace);
+  const size_t equals = call.arguments.find('=');
+  if (equals != std::string::npos) {
+    return SetOption(workspace, call.arguments.substr(0, equals), call.arguments.substr(equals + 1));
   }
   Table table("options", {"option", "value", "default", "declared at"});
+  std::vector<std::string> names;
   for (const auto& [name, option] : workspace.record().options) {
-    table.rows.push_back({name, option.value, option.fallback, option.source.ToString()});
+    names.push_back(name);
+    if (call.arguments.empty() || call.arguments == name)
+      table.rows.push_back({name, option.value, option.fallback, option.source.ToString()});
+  }
+  if (!call.arguments.empty() && table.rows.empty()) {
+    return Refused(call, "the plan has no option '" + call.arguments + "'",
+                   names.empty() ? "it declares none" : DidYouMean(call.arguments, names));
   }
   Answer out;
   if (table.rows.empty()) out.notes.emplace_back("the plan declares no option");

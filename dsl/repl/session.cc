@@ -1,5 +1,6 @@
 #include "dsl/repl/session.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/base/text.h"
@@ -69,6 +70,7 @@ Outcome Session::Feed(const std::string& line) {
     const std::string trimmed = Trimmed(line);
     if (trimmed.empty()) return {};
     if (trimmed[0] == ':') return RunCommand(trimmed);
+    if (const std::string command = AsCommand(trimmed); !command.empty()) return RunCommand(command);
     pending_line_ = line_;
     pending_ = line;
   } else {
@@ -84,9 +86,24 @@ Outcome Session::Finish() {
   return RunText(std::exchange(pending_, ""), ChunkKind::kInvalid);
 }
 
+std::string Session::AsCommand(const std::string& line) {
+  const std::string word = line.substr(0, line.find_first_of(" \t"));
+  const bool alone = word == line;
+  const std::string command = word == "help" || word == "?"                 ? ":help"
+                              : alone && (word == "quit" || word == "exit") ? ":quit"
+                                                                            : "";
+  const std::vector<std::string> names = runner_.Names();
+  if (command.empty() || std::ranges::find(names, word) != names.end()) return "";
+  return command + line.substr(word.size());
+}
+
 Outcome Session::RunText(const std::string& text, ChunkKind kind) {
   const Result<std::vector<JsonValue>> result = runner_.Run(text, kind, {options_.source, pending_line_, ""});
-  Outcome out = Finished({.diagnostics = result.diagnostics()}, text);
+  Answer answer{.diagnostics = result.diagnostics()};
+  const std::string word = ":" + text.substr(0, text.find_first_of(" \t\n"));
+  const bool command = std::ranges::any_of(AllCommands(), [&](const CommandInfo& info) { return word == info.name; });
+  if (!result.ok() && command) answer.notes.push_back("a command begins with a colon: " + word);
+  Outcome out = Finished(std::move(answer), text);
   if (!result.ok()) return out;
   const bool alone = result.value().size() == 1;
   for (const JsonValue& value : result.value()) {

@@ -61,6 +61,9 @@ class Session {
  private:
   Outcome RunText(const std::string& text, ChunkKind kind);
   Outcome RunCommand(const std::string& line);
+  // The command that is meant by "help", "?", "quit" and "exit", as they are typed at other prompts; "" for any other line,
+  // and where a line has given the word a meaning.
+  std::string AsCommand(const std::string& line);
   // `text`: the line, to be kept where it was good; "" for none.
   Outcome Finished(Answer answer, const std::string& text);
   void TakeInputs();

@@ -119,6 +119,27 @@ std::string WithPrefix(const std::vector<std::string>& paths, const std::string&
   return Join(prefix, ".") + "." + pattern;
 }
 
+// The modules in what a pattern without its beginning lands on: "model.layers.*.**" for "layers.*", where layers own no
+// parameters, so that headers do not show them. The pattern itself where there are none.
+std::string InWhatStandsAt(const std::vector<std::string>& paths, const std::string& pattern) {
+  if (pattern.find("**") != std::string::npos) return pattern;
+  const std::vector<std::string> found = Matching(paths, "**." + pattern + ".**");
+  if (found.empty()) return pattern;
+  const std::vector<std::string> components = Split(found.front(), '.');
+  for (size_t size = Split(pattern, '.').size() + 1; size < components.size(); ++size) {
+    const std::string place = Join({components.begin(), components.begin() + static_cast<std::ptrdiff_t>(size)}, ".");
+    if (!Matching({place}, "**." + pattern).empty()) return WithPrefix({place}, pattern) + ".**";
+  }
+  return pattern;
+}
+
+// "layers.*" for "layers.7": of the paths of a class one is known.
+std::string WithStarsForNumbers(const std::string& pattern) {
+  std::vector<std::string> components = Split(pattern, '.');
+  for (std::string& component : components) component = IsNumber(component) ? "*" : component;
+  return Join(components, ".");
+}
+
 struct Try {
   std::string pattern;
   const char* why;
@@ -131,7 +152,8 @@ std::optional<std::string> Guess(const std::string& pattern, const std::vector<s
                                  const std::vector<std::string>& all, const std::string& noun) {
   const auto did_you_mean = [&](const std::string& mended) {
     const size_t count = Matching(all, mended).size();
-    return "did you mean \"" + mended + "\"? It matches " + std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+    return "did you mean \"" + mended + "\"? It matches " + std::to_string(count) + " " + noun +
+           (count == 1 ? "" : "s");
   };
   const Try tries[] = {
       {Replaced(pattern, "/", "."), "components are separated by dots: "},
@@ -140,9 +162,12 @@ std::optional<std::string> Guess(const std::string& pattern, const std::vector<s
        "a pattern is no regular expression, which would be re[[...]]; * is one component: "},
       {WithLongStars(pattern), "* is one component, and ** any number: "},
       {WithPrefix(known, pattern), "a path begins at the model's root: "},
+      {pattern + ".**", "what stands there owns no parameters itself; what is in it does: "},
+      {InWhatStandsAt(known, pattern), "a path begins at the model's root, and what stands there owns no parameters: "},
   };
   for (const Try& t : tries) {
-    if (t.pattern != pattern && !Matching(known, t.pattern).empty()) return t.why + did_you_mean(t.pattern);
+    if (t.pattern == pattern || Matching(known, WithStarsForNumbers(t.pattern)).empty()) continue;
+    if (!Matching(all, t.pattern).empty()) return t.why + did_you_mean(t.pattern);
   }
   const std::optional<Nearest> nearest = NearestPath(known, pattern);
   if (nearest) return "nearest path: " + nearest->path + "; " + did_you_mean(nearest->pattern);
@@ -156,8 +181,7 @@ std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
     std::string why = WhyNeverFound(rule.pattern);
     if (!why.empty()) return why;
   }
-  if (rule.syntax == PatternSyntax::kRegex)
-    return kWholePath;
+  if (rule.syntax == PatternSyntax::kRegex) return kWholePath;
   const bool parameters = rule.parameter.has_value();
   std::vector<uint32_t> all(tree.modules().size());
   for (uint32_t m = 0; m < all.size(); ++m) all[m] = m;

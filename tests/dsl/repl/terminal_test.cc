@@ -146,5 +146,18 @@ TEST_CASE("terminal: one that cannot move its cursor gets plain lines") {
   End(repl.pty);
 }
 
+TEST_CASE("terminal: words of other prompts mean what they mean there") {
+  const ScratchFolder scratch;
+  Typed repl(scratch);
+  REQUIRE(repl.pty.WaitFor(kPrompt));
+  repl.pty.Type("help\n");
+  CHECK(repl.pty.WaitFor(":why PATH"));
+  repl.pty.Type("colwise { inp" + kTab + "= replicate, hea" + kTab + "= 8 }\n");
+  CHECK(repl.pty.WaitFor("colwise { input = replicate, heads = 8 }"));
+  REQUIRE(repl.pty.WaitFor(kPrompt));
+  repl.pty.Type("exit\n");
+  CHECK(repl.pty.Wait() == 0);
+}
+
 }  // namespace
 }  // namespace moonshard::test
