@@ -23,7 +23,10 @@ std::string AxisType::ToString() const {
     case TypeKind::kFaulty: return "faulty";
     case TypeKind::kShard: break;
   }
-  std::string out = (parts.empty() ? "shard(" : "packed(") + std::to_string(dim) + ")";
+  std::string out(parts.empty() ? "shard(" : "packed(");
+  out.append(std::to_string(dim));
+  for (size_t p = 0; p < parts.size(); ++p) out.append(p == 0 ? ", [" : ", ").append(std::to_string(parts[p]));
+  out.append(parts.empty() ? ")" : "])");
   if (lead != 1) out += " after " + std::to_string(lead);
   return out;
 }

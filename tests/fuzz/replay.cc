@@ -1,6 +1,9 @@
 // replay FOLDER...: every file of the folders through the target, in the order of their names, then inputs made of them,
 // always the same ones: a brief fuzzing wherever the tests run, without libFuzzer and what it learns from coverage. Fails
 // where there is no file. An input that breaks the target is left beside the program, as PROGRAM.input.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -99,11 +102,15 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "inputs made of these; the one that breaks is %s\n", kept.c_str());
   Mutator mutator(inputs);
   int made = 0;
+  // One that stays open: a file that is closed after it was cut is written to the disk at once.
+  const int file = open(kept.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return 1;
   for (const double begin = CpuSeconds(); made < kMostInputs && CpuSeconds() - begin < kMostCpuSeconds; ++made) {
     const std::string text = mutator.Next();
-    std::ofstream(kept, std::ios::binary) << text;
+    if (ftruncate(file, 0) != 0 || pwrite(file, text.data(), text.size(), 0) < 0) return 1;
     Feed(text);
   }
+  close(file);
   fs::remove(kept);
   std::printf("replayed %zu files, and %d inputs made of them\n", files.size(), made);
   return 0;

@@ -91,13 +91,13 @@ TEST_CASE("fused pieces are taken apart where they were put together") {
   const auto make = [&] { return OneAxis::As(at::rand({3, 8}), fused); };
   Run({
       {"a part", "shard(1)", [&] { return make().narrow(1, 0, 4); }},
-      {"two parts", "packed(1)", [&] { return make().narrow(1, 4, 4); }},
+      {"two parts", "packed(1, [", [&] { return make().narrow(1, 4, 4); }},
       {"across parts", "fault: elements are taken from dim 1 across the parts", [&] { return make().narrow(1, 0, 5); }},
       {"split at the parts", "shard(1)", [&] { return make().split_with_sizes({4, 2, 2}, 1)[1]; }},
-      {"as heads", "packed(1)", [&] { return make().view({3, 4, 2}); }},
+      {"as heads", "packed(1, [", [&] { return make().view({3, 4, 2}); }},
       {"a part of the heads", "shard(1)", [&] { return make().view({3, 4, 2}).narrow(1, 2, 1); }},
       {"as heads across parts", "fault: a view cuts across", [&] { return make().view({3, 2, 4}).narrow(1, 0, 1); }},
-      {"put together", "packed(1)", [] { return at::cat({Piece(1, {3, 2}), Piece(1, {3, 4})}, 1); }},
+      {"put together", "packed(1, [", [] { return at::cat({Piece(1, {3, 2}), Piece(1, {3, 4})}, 1); }},
   });
 }
 
