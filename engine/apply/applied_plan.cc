@@ -67,6 +67,9 @@ class Applier {
     MakeUnits();
     SumGradients();
     for (size_t m = 0; m < boundaries_.size(); ++m) {
+      if (options_.around && s_.live.hooks[m] != nullptr) {
+        boundaries_[m] = options_.around(ModuleAt(m).path, std::move(boundaries_[m]));
+      }
       if (boundaries_[m]) s_.live.hooks[m]->SetBoundary(boundaries_[m]);
     }
   }

@@ -16,15 +16,21 @@
 #include "engine/collective/axis_group.h"
 #include "engine/compile/compiled_plan.h"
 #include "engine/mesh/device_mesh.h"
+#include "engine/nn/boundary.h"
 
 namespace moonshard {
 
 class Unit;  // engine/fsdp/unit.h
 
+// What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
+// module, or null, and answers the one to set, or null.
+using AroundCalls = std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
+
 struct ApplyOptions {
   CheckOptions check = {};  // how much ranks compare before they communicate
   std::optional<c10::ScalarType> deferred_type =
-      {};  // of floating-point parameters made under DeferInit; none: as made
+      {};                   // of floating-point parameters made under DeferInit; none: as made
+  AroundCalls around = {};  // empty: the plan alone
 };
 
 // One parameter or buffer of the model, tied ones once.

@@ -280,12 +280,13 @@ DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& t
   return FromGroup(tp->getBackend(nccl ? c10::kCUDA : c10::kCPU), options, tp->getStore());
 }
 
-DeviceMesh DeviceMesh::Recording(const MeshShape& shape, int64_t rank) {
+DeviceMesh DeviceMesh::Recording(const MeshShape& shape, int64_t rank, c10::Device device) {
   Check(rank >= 0 && rank < shape.world_size(), "a recording mesh for a rank outside it");
   auto state = std::make_shared<State>();
   state->shape = shape;
   state->rank = rank;
   state->options.device = DeviceChoice::kCpu;
+  state->device.device = device;
   state->log = std::make_shared<CollectiveLog>();
   for (MeshAxis axis : kMeshAxes) state->groups[{axis, shape.size(axis)}] = state->Make(axis, shape.size(axis));
   return DeviceMesh(std::move(state));

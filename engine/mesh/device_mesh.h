@@ -62,8 +62,9 @@ class DeviceMesh {
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options = {},
                               const c10::intrusive_ptr<c10d::Store>& store = {});
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options = {});
-  // Rank `rank` of a mesh without peers: collectives are noted in recorded() and give shapes, not values.
-  static DeviceMesh Recording(const MeshShape& shape, int64_t rank = 0);
+  // Rank `rank` of a mesh without peers: collectives are noted in recorded() and give shapes, not values. `device`: where
+  // tensors lie; the meta device for a step without storage.
+  static DeviceMesh Recording(const MeshShape& shape, int64_t rank = 0, c10::Device device = c10::Device(c10::kCPU));
 
   const MeshShape& shape() const;
   int64_t rank() const;
