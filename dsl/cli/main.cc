@@ -63,6 +63,12 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   return RunWithTensors(arguments, plan.value().mesh.world_size());
 }
 
+// Findings are said here; the step itself needs tensors, of one rank alone.
+int RunExplainMemory(const ExplainVerb& verb, const std::vector<std::string>& arguments) {
+  const std::optional<CompiledPlan> plan = ResolveToExplain(verb);
+  return plan ? RunWithTensors(arguments, 0) : kExitUsage;
+}
+
 int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
   const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
   if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
@@ -86,7 +92,9 @@ int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
 }
 
 int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
-  if (const auto* explain = std::get_if<ExplainVerb>(&verb)) return RunExplain(*explain);
+  if (const auto* explain = std::get_if<ExplainVerb>(&verb)) {
+    return explain->memory ? RunExplainMemory(*explain, arguments) : RunExplain(*explain);
+  }
   if (const auto* check = std::get_if<CheckVerb>(&verb)) return RunCheck(*check);
   if (const auto* finding = std::get_if<ExplainFindingVerb>(&verb)) return RunExplainFinding(*finding);
   if (const auto* import = std::get_if<ImportVerb>(&verb)) return RunImport(*import);

@@ -53,9 +53,13 @@ SayOptions ReadSay(const SayWords& words) {
   return {FindingFormFromName(words.format).value_or(FindingForm::kText), color};
 }
 
-void AddRun(CLI::App& app, RunOptions& run) {
-  app.add_option("--dtype", run.dtype, "of the parameters; auto: as the config or else the file says")
+void AddDType(CLI::App& app, std::string& dtype) {
+  app.add_option("--dtype", dtype, "of the parameters; auto: as the config or else the file says")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
+}
+
+void AddRun(CLI::App& app, RunOptions& run) {
+  AddDType(app, run.dtype);
   app.add_option("--device", run.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--timeout", run.timeout_s, "seconds to wait for a peer (default 600)")->check(CLI::PositiveNumber);
 }
@@ -125,8 +129,15 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddSay(*explain_app, say);
   explain_app->add_option("--rank", explain.rank, "whose local shapes and bytes (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
-  explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
-  explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives");
+  CLI::Option* html =
+      explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
+  explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives and of a step");
+  explain_app
+      ->add_flag("--memory", explain.memory,
+                 "what a rank holds at the busiest moment of a training step, by module, with its work; for a reference "
+                 "architecture")
+      ->excludes(html);
+  AddDType(*explain_app, explain.dtype);
 
   CheckVerb check;
   bool check_json = false;

@@ -22,6 +22,8 @@ struct ExplainVerb {
   bool json = false;
   std::string html;    // a file for the report, or "-" for stdout; "": none
   std::string tokens;  // "B,S"; "": see ExplainOptions
+  bool memory = false;  // what a training step takes, which needs LibTorch
+  std::string dtype = "auto";  // of the parameters, for `memory`: auto (as the config or else the file says) or a torch name
 };
 
 struct CheckVerb {

@@ -49,15 +49,9 @@ int ExitCodeOf(const Diagnostics& errors) {
   return std::ranges::any_of(errors, at_fault) ? kExitUsage : kExitFailed;
 }
 
-int RunExplain(const ExplainVerb& verb) {
-  ExplainOptions options;
-  options.rank = verb.rank;
+std::optional<CompiledPlan> ResolveToExplain(const ExplainVerb& verb) {
   Diagnostics diagnostics;
-  if (!verb.tokens.empty()) {
-    if (const auto tokens = ParseTokens(verb.tokens).Collect(diagnostics)) {
-      options.tokens = Tokens{tokens->first, tokens->second};
-    }
-  }
+  if (!verb.tokens.empty()) (void)ParseTokens(verb.tokens).Collect(diagnostics);
   std::optional<CompiledPlan> plan = ResolveFromHeaders(verb.model).Collect(diagnostics);
   if (plan && (verb.rank < 0 || verb.rank >= plan->mesh.world_size())) {
     Diagnostic d = MakeDiagnostic(
@@ -66,8 +60,20 @@ int RunExplain(const ExplainVerb& verb) {
     diagnostics.push_back(std::move(d));
   }
   Say(diagnostics, verb.say);
-  if (!plan || HasErrors(diagnostics)) return kExitUsage;
+  if (!plan || HasErrors(diagnostics)) return std::nullopt;
   SayChoice(*plan->plan, verb.say);
+  return plan;
+}
+
+int RunExplain(const ExplainVerb& verb) {
+  const std::optional<CompiledPlan> plan = ResolveToExplain(verb);
+  if (!plan) return kExitUsage;
+  ExplainOptions options;
+  options.rank = verb.rank;
+  if (!verb.tokens.empty()) {
+    const auto [batch, sequence] = ParseTokens(verb.tokens).ValueOrThrow();
+    options.tokens = Tokens{batch, sequence};
+  }
   if (!verb.html.empty() && !WriteReport(*plan, options, verb)) return kExitFailed;
   if (!verb.html.empty() && !verb.json) return kExitGood;
   if (verb.json) {

@@ -1,6 +1,8 @@
 // The verbs that need no tensor. Each writes data to stdout, diagnostics to stderr, and returns the exit code.
 #pragma once
 
+#include <optional>
+
 #include "dsl/cli/options.h"
 
 namespace moonshard {
@@ -15,6 +17,8 @@ inline constexpr int kExitDefect = 3;
 int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
+// The plan that the verb is about; findings are said, also that there is no such rank. None where there are errors.
+std::optional<CompiledPlan> ResolveToExplain(const ExplainVerb& verb);
 int RunCheck(const CheckVerb& verb);
 int RunExplainFinding(const ExplainFindingVerb& verb);
 int RunImport(const ImportVerb& verb);

@@ -19,6 +19,9 @@ int Main(const std::vector<std::string>& arguments) {
   std::fputs(command.text.c_str(), command.exit_code == 0 ? stdout : stderr);
   if (!command.verb) return command.exit_code;
   try {
+    if (const auto* explain = std::get_if<ExplainVerb>(&*command.verb); explain != nullptr && explain->memory) {
+      return RunExplainMemory(*explain);
+    }
     if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
     if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) return RunVerify(*verify);
     if (const auto* train = std::get_if<TrainVerb>(&*command.verb)) return train::RunTrain(*train);

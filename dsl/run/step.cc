@@ -154,7 +154,7 @@ StepResult RunStep(const CausalLm& model, const WholeLogits& whole, const Inputs
 }
 
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
-                         std::optional<c10::ScalarType> type) {
+                         std::optional<c10::ScalarType> type, AroundCalls around) {
   ShardedModel out;
   {
     const nn::DeferInit defer;
@@ -163,6 +163,7 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();
   ApplyOptions apply;
   apply.deferred_type = type;
+  apply.around = std::move(around);
   out.applied = AppliedPlan::Apply(live, ResolvePlan(options, folder, live.tree).ValueOrThrow(), mesh, apply);
   out.vocabulary = folder.config.Get("vocab_size")->AsInt();
   return out;

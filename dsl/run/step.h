@@ -26,7 +26,7 @@ struct ShardedModel {
   int64_t vocabulary = 0;
 };
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
-                         std::optional<c10::ScalarType> type);
+                         std::optional<c10::ScalarType> type, AroundCalls around = {});
 
 // The tensors of one step, on one device. ids, labels, attention_mask: int64 [B, S]; position_ids: [B or 1, S].
 struct Inputs {

@@ -11,6 +11,8 @@ int RunEval(const EvalVerb& verb);
 // One rank of a verification: the same step sharded and, on every rank by itself, unsharded; each planned module's output
 // and each parameter's gradient compared. The model must fit on one rank.
 int RunVerify(const VerifyVerb& verb);
+// What one rank holds and computes in a training step of the reference architecture, from a step on the meta device.
+int RunExplainMemory(const ExplainVerb& verb);
 // A line for each tensor of the expected file: its largest difference relative to its largest value.
 int RunCompare(const CompareVerb& verb);
 // Versions and devices.

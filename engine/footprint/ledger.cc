@@ -87,6 +87,16 @@ int64_t MemoryLedger::BlockOf(const at::Tensor& tensor) const {
   return MeteredMetaAllocator::BlockOf(tensor.storage().data_ptr(), *this);
 }
 
+void MemoryLedger::Settle(const at::Tensor& result) {
+  if (!result.defined() || !result.is_meta() || !result.has_storage()) return;
+  c10::StorageImpl* storage = result.storage().unsafeGetStorageImpl();
+  const auto bytes = static_cast<int64_t>(storage->nbytes());
+  const int64_t block = BlockOf(result);
+  const int64_t noted = block < 0 ? 0 : blocks_[static_cast<size_t>(block)].bytes;
+  // Smaller ones stay as they are, as a CPU's do.
+  if (bytes > noted) storage->set_data_ptr_noswap(c10::GetAllocator(c10::kMeta)->allocate(static_cast<size_t>(bytes)));
+}
+
 LedgerScope::LedgerScope(std::shared_ptr<MemoryLedger> ledger) : outer_(std::move(ledger)) {
   RegisterAllocator();
   std::swap(outer_, LedgerOfThread());

@@ -45,6 +45,9 @@ class MemoryLedger {
 
   // Index of the block in which the tensor lies; -1 for one that is not of this ledger.
   int64_t BlockOf(const at::Tensor& tensor) const;
+  // For the results of an operator: on the meta device a storage changes its size without its allocator. Notes the size
+  // that it has now.
+  void Settle(const at::Tensor& result);
 
  protected:
   // Asked at every allocation.

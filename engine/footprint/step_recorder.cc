@@ -84,6 +84,9 @@ void StepRecorder::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next
     ~Restore() { op = outer; }
   } const restore{op_, outer};
   next.Run();
+  for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
+    if (stack[i].isTensor()) Settle(stack[i].toTensor());
+  }
 }
 
 StepPlace StepRecorder::Where() {

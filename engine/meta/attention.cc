@@ -5,6 +5,7 @@
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
 #include <ATen/ops/where.h>
@@ -46,7 +47,8 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
                                                             scale, grouped));
 }
 
-at::Tensor LikeHeads(const at::Tensor& heads) {
+// [B, n, T, D] with the memory of [B, T, n, D].
+at::Tensor TokensFirst(const at::Tensor& heads) {
   return at::empty({heads.size(0), heads.size(2), heads.size(1), heads.size(3)}, heads.options()).transpose(1, 2);
 }
 
@@ -58,7 +60,7 @@ std::vector<c10::IValue> AttentionForward(const MetaArguments& a, const MetaOpti
   const int64_t queries = QueriesAtOnce(query.size(2));
   const int64_t keys = KeysAtOnce(a.tensor(1).size(2));
   std::vector<c10::IValue> out = {
-      LikeHeads(query),
+      at::empty_like(query),
       at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(Wide(query))).transpose(1, 2)};
   // Scores, each row's maximum and sum, and the values mixed so far.
   const at::Tensor workspace = at::empty({options.threads, queries * (keys + 2 + query.size(3))},
@@ -71,7 +73,7 @@ std::vector<c10::IValue> AttentionForward(const MetaArguments& a, const MetaOpti
 // (gradient, query, key, value, ...) -> the gradients of query, key and value.
 std::vector<c10::IValue> AttentionBackward(const MetaArguments& a, const MetaOptions& options) {
   const at::Tensor& query = a.tensor(1);
-  std::vector<c10::IValue> out = {LikeHeads(query), LikeHeads(a.tensor(2)), LikeHeads(a.tensor(3))};
+  std::vector<c10::IValue> out = {TokensFirst(query), TokensFirst(a.tensor(2)), TokensFirst(a.tensor(3))};
   const int64_t scores = QueriesAtOnce(query.size(2)) * KeysAtOnce(a.tensor(2).size(2));
   const at::TensorOptions wide = query.options().dtype(Wide(query));
   const at::Tensor workspace = at::empty({options.threads, 2 * scores}, wide);

@@ -55,6 +55,14 @@ Values WholeMaximum(const MetaArguments& a, const MetaOptions& /*options*/) {
   return {at::empty({}, a.tensor(0).options())};
 }
 
+// masked_fill(self, mask, value): the mask may be the larger one.
+Values MaskedFill(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& self = a.tensor(0);
+  const std::vector<int64_t> shape = at::infer_size(self.sizes(), a.tensor(1).sizes());
+  if (self.sizes() == at::IntArrayRef(shape)) return {at::empty_like(self)};
+  return {at::empty(shape, self.options())};
+}
+
 Values NoResult(const MetaArguments& /*a*/, const MetaOptions& /*options*/) { return {}; }
 
 // native_dropout(input, p, train) -> result, mask.
@@ -95,6 +103,7 @@ const std::unordered_map<std::string, ShapeRule>& Rules() {
       {"aten::embedding", {&Embedding}},
       {"aten::embedding_dense_backward", {&EmbeddingBackward}},
       {"aten::index_select", {&IndexSelect}},
+      {"aten::masked_fill", {&MaskedFill}},
       {"aten::nonzero", {&Nonzero, true}},
       {"aten::_local_scalar_dense", {&Number, true}},
       {"aten::_assert_async", {&NoResult}},
@@ -149,13 +158,15 @@ bool ReturnBySchema(const c10::OperatorHandle& op, MetaArguments& arguments) {
   };
   if (schema.returns().size() == 1 && written(schema.returns().front())) {
     const auto first = std::ranges::find_if(schema.arguments(), written);
-    const bool is_tensor = first != schema.arguments().end() && schema.name().ends_with('_');
-    if (!is_tensor) return false;
+    const bool writes_self = first != schema.arguments().end() && schema.name().ends_with('_');
+    if (!writes_self || op.hasTag(at::Tag::inplace_view)) return false;
     at::Tensor self = arguments.tensor(static_cast<size_t>(first - schema.arguments().begin()));
     arguments.Return({std::move(self)});
     return true;
   }
-  return ReturnPointwise(op, arguments);
+  // What is composed of other operators mostly finds kernels for those.
+  const bool composed = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  return (!composed || AnswersBool(schema.name())) && ReturnPointwise(op, arguments);
 }
 
 }  // namespace moonshard

@@ -19,8 +19,8 @@
 #include "engine/meta/meta_scope.h"
 #include "engine/models/causal_lm.h"
 #include "engine/nn/defer_init.h"
-#include "tests/engine/footprint/counting_allocator.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/support/counting_allocator.h"
 
 namespace moonshard::test {
 namespace {
