@@ -134,8 +134,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives and of a step");
   explain_app
       ->add_flag("--memory", explain.memory,
-                 "what a rank holds at the busiest moment of a training step, by module, with its work; for a reference "
-                 "architecture")
+                 "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048), by module, with "
+                 "its work; for a reference architecture")
       ->excludes(html);
   AddDType(*explain_app, explain.dtype);
 

@@ -285,11 +285,12 @@ class Applier {
     return CutPiece(parameter.tensor, dims).to(device);
   }
 
-  // What fsdp offloads lies in host memory.
+  // What fsdp offloads lies in host memory, where there is memory at all.
   c10::Device DeviceOf(const LiveParameter& parameter) const {
     const std::optional<DataParallel>& section = s_.plan.plan->data_parallel;
     const bool of_unit = parameter.placement[MeshAxis::kDpShard].is_shard();
-    return section && section->offload && of_unit ? c10::Device(c10::kCPU) : s_.mesh.device();
+    const bool offloads = section && section->offload && of_unit && !s_.mesh.device().is_meta();
+    return offloads ? c10::Device(c10::kCPU) : s_.mesh.device();
   }
 
   void MakeUnits() {

@@ -50,12 +50,15 @@ bool Recomputed(const CompiledPlan& plan, const std::string& module) {
   });
 }
 
-// Whether the module's own parameters or calls are cut over tp: what it makes is a piece then.
+// Whether parameters of the module, or of those right inside it, are cut over tp: what it makes is a piece then.
 bool WorksOnPieces(const CompiledPlan& plan, const std::string& module) {
-  const int64_t found = plan.tree->Find(module);
-  if (found < 0) return false;
-  const std::vector<Placement>& params = plan.StepsOf(static_cast<size_t>(found)).params;
-  return std::ranges::any_of(params, [](const Placement& p) { return p[MeshAxis::kTp].is_shard(); });
+  const std::vector<Module>& modules = plan.tree->modules();
+  for (size_t m = 0; m < modules.size(); ++m) {
+    if (modules[m].path != module && ParentOf(modules[m].path) != module) continue;
+    const std::vector<Placement>& params = plan.StepsOf(m).params;
+    if (std::ranges::any_of(params, [](const Placement& p) { return p[MeshAxis::kTp].is_shard(); })) return true;
+  }
+  return false;
 }
 
 std::string AdviceOn(const CompiledPlan& plan, const Means& means, const FootprintPart& part) {
@@ -72,6 +75,7 @@ std::string AdviceOn(const CompiledPlan& plan, const Means& means, const Footpri
     case FootprintKind::kGathered:
       ways = {"smaller units in fsdp { wrap = ... }", "reshard = true", "less prefetch"};
       break;
+    case FootprintKind::kInput:
     case FootprintKind::kActivation:
     case FootprintKind::kRecomputed:
     case FootprintKind::kTemporary:

@@ -16,6 +16,7 @@ namespace moonshard {
 
 enum class FootprintKind : uint8_t {
   kParameter,   // and buffers: this rank's pieces
+  kInput,       // what else was there before the step
   kGathered,    // whole parameters of units of fsdp, while they are used
   kGradient,    // what ends in .grad
   kOptimizer,   // AdamW's two moments
@@ -23,8 +24,8 @@ enum class FootprintKind : uint8_t {
   kRecomputed,  // made again within the backward
   kTemporary,   // gone before what follows needs it
 };
-inline constexpr size_t kFootprintKinds = 7;
-// "parameters", "gathered", "gradients", "optimizer", "activations", "recomputed", "temporary".
+inline constexpr size_t kFootprintKinds = 8;
+// "parameters", "inputs", "gathered", "gradients", "optimizer", "activations", "recomputed", "temporary".
 const char* ToString(FootprintKind kind);
 
 using FootprintBytes = std::array<int64_t, kFootprintKinds>;

@@ -31,7 +31,7 @@ JsonValue::Object ToJson(const FootprintWork& work) {
 
 const char* ToString(FootprintKind kind) {
   constexpr std::array<const char*, kFootprintKinds> kNames = {
-      "parameters", "gathered", "gradients", "optimizer", "activations", "recomputed", "temporary"};
+      "parameters", "inputs", "gathered", "gradients", "optimizer", "activations", "recomputed", "temporary"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -60,7 +60,7 @@ std::vector<Row> RowsOf(const Footprint& footprint) {
                  At(module.bytes, FootprintKind::kOptimizer);
     row.activations += At(module.bytes, FootprintKind::kActivation);
     row.passing += At(module.bytes, FootprintKind::kRecomputed) + At(module.bytes, FootprintKind::kTemporary) +
-                   At(module.bytes, FootprintKind::kGathered);
+                   At(module.bytes, FootprintKind::kGathered) + At(module.bytes, FootprintKind::kInput);
     row.work += module.work.forward + module.work.recompute + module.work.backward;
   }
   std::vector<Row> rows;
@@ -110,7 +110,7 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
                   BytesText(row.passing).c_str(), WorkText(row.work).c_str()) +
            NameOf(row.paths) + "\n";
   }
-  out += "(state: parameters, gradients so far, AdamW's moments; passing: recomputed, gathered and temporary)\n";
+  out += "(state: parameters, gradients so far, AdamW's moments; passing: recomputed, gathered, temporary and inputs)\n";
   out += "\nlargest\n";
   for (const FootprintContribution& c : LargestContributions(plan, footprint, kLargest)) {
     out += Format("%12s  %s of ", BytesText(c.bytes).c_str(), ToString(c.kind)) +

@@ -116,8 +116,8 @@ void StepRecorder::Begin(const AppliedPlan& model) {
 FootprintKind StepRecorder::KindOf(size_t block, const std::vector<bool>& of_gradient) const {
   using Phase = StepPlace::Phase;
   const MemoryBlock& b = blocks()[block];
-  if (b.place.phase == Phase::kBefore) return FootprintKind::kParameter;
   if (of_gradient[block]) return FootprintKind::kGradient;
+  if (b.place.phase == Phase::kBefore) return of_parameter_[block] ? FootprintKind::kParameter : FootprintKind::kInput;
   if (b.place.op < 0) return FootprintKind::kGathered;
   if (b.place.phase == Phase::kRecompute) return FootprintKind::kRecomputed;
   if (b.place.phase == Phase::kBackward) return FootprintKind::kTemporary;
@@ -152,7 +152,10 @@ Footprint StepRecorder::End(const AppliedPlan& model) {
     const int64_t block = BlockOf(parameter.tensor);
     if (block >= 0) owner[static_cast<size_t>(block)] = module;
     const auto gradient = BlockOf(parameter.tensor.grad());
-    if (gradient >= 0) of_gradient[static_cast<size_t>(gradient)] = true;
+    if (gradient >= 0) {
+      of_gradient[static_cast<size_t>(gradient)] = true;
+      owner[static_cast<size_t>(gradient)] = module;
+    }
     if (parameter.is_buffer) continue;
     add_part(module, "", FootprintKind::kOptimizer, 2 * static_cast<int64_t>(parameter.tensor.nbytes()));
   }

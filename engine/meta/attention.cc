@@ -74,9 +74,12 @@ std::vector<c10::IValue> AttentionForward(const MetaArguments& a, const MetaOpti
 std::vector<c10::IValue> AttentionBackward(const MetaArguments& a, const MetaOptions& options) {
   const at::Tensor& query = a.tensor(1);
   std::vector<c10::IValue> out = {TokensFirst(query), TokensFirst(a.tensor(2)), TokensFirst(a.tensor(3))};
-  const int64_t scores = QueriesAtOnce(query.size(2)) * KeysAtOnce(a.tensor(2).size(2));
-  const at::TensorOptions wide = query.options().dtype(Wide(query));
-  const at::Tensor workspace = at::empty({options.threads, 2 * scores}, wide);
+  const int64_t queries = QueriesAtOnce(query.size(2));
+  const int64_t scores = queries * KeysAtOnce(a.tensor(2).size(2));
+  // Scores, their gradients, and each row's sum; the gradient as the kernel reads it.
+  const at::Tensor workspace =
+      at::empty({options.threads, 2 * scores + queries}, query.options().dtype(Wide(query)));
+  const at::Tensor gradient = a.tensor(0).transpose(1, 2).contiguous();
   return out;
 }
 

@@ -7,7 +7,8 @@
 //   meta.assumptions();                             // what the run took for granted
 //
 // Memory follows the kernels of the CPU: results as large, dtypes as wide, and the workspace of the kernels that take one
-// (attention, the backward of a layer norm) exists for as long as the operator runs.
+// (attention, the backward of a layer norm) exists for as long as the operator runs. Attention of 16-bit types takes more on
+// processors that multiply them: what keys and values are packed into is left out.
 //
 // What depends on values and has none:
 //   a number read from a tensor (item)   1 of its type; so "all of the mask" holds and "every gradient is there"

@@ -63,6 +63,12 @@ Values MaskedFill(const MetaArguments& a, const MetaOptions& /*options*/) {
   return {at::empty(shape, self.options())};
 }
 
+// _safe_softmax(self, dim, dtype): what unfused attention takes.
+Values SafeSoftmax(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::ScalarType type = a[2].isNone() ? a.tensor(0).scalar_type() : a[2].toScalarType();
+  return {at::empty(a.tensor(0).sizes(), a.tensor(0).options().dtype(type))};
+}
+
 Values NoResult(const MetaArguments& /*a*/, const MetaOptions& /*options*/) { return {}; }
 
 // native_dropout(input, p, train) -> result, mask.
@@ -107,6 +113,7 @@ const std::unordered_map<std::string, ShapeRule>& Rules() {
       {"aten::nonzero", {&Nonzero, true}},
       {"aten::_local_scalar_dense", {&Number, true}},
       {"aten::_assert_async", {&NoResult}},
+      {"aten::_safe_softmax", {&SafeSoftmax}},
       {"aten::native_dropout", {&Dropout}},
       {"aten::native_layer_norm", {&LayerNorm}},
       {"aten::native_layer_norm_backward", {&LayerNormBackward}},

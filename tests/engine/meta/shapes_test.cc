@@ -23,6 +23,7 @@ struct Case {
   std::string name;
   std::function<Tensors()> arguments;              // on the CPU
   std::function<Tensors(const Tensors&)> function;
+  bool workspace = true;  // that of the CPU's kernel does not depend on the processor
 };
 
 class PlainLedger final : public MemoryLedger {
@@ -101,14 +102,14 @@ std::vector<Case> Cases() {
         const auto three = [=] {
           return Tensors{Heads(length, tokens_first, type), Heads(length, false, type), Heads(length, true, type)};
         };
-        out.push_back({"attention" + name, three, &Attend});
+        out.push_back({"attention" + name, three, &Attend, type != at::kBFloat16});
         out.push_back({"attention's backward" + name,
                        [=] {
                          Tensors all = three();
                          for (at::Tensor& tensor : Attend(all)) all.push_back(std::move(tensor));
                          return all;
                        },
-                       &AttendBackward});
+                       &AttendBackward, type != at::kBFloat16});
       }
     }
   }
@@ -150,7 +151,7 @@ TEST_CASE("shape functions answer what the CPU's kernels do, and take as much") 
     const Answer cpu = OnCpu(one);
     const Answer meta = OnMeta(one);
     INFO(one.name);
-    CHECK(meta.peak == cpu.peak);
+    if (one.workspace) CHECK(meta.peak == cpu.peak);
     REQUIRE(meta.tensors.size() == cpu.tensors.size());
     for (size_t i = 0; i < cpu.tensors.size(); ++i) {
       CHECK(meta.tensors[i].sizes() == cpu.tensors[i].sizes());
@@ -183,10 +184,14 @@ TEST_CASE("an operator without a shape is an error that names it") {
   }
 }
 
-TEST_CASE("fused attention on the meta device, outside of a scope, is LibTorch's own") {
+TEST_CASE("outside of a scope the meta device is LibTorch's own, also after one") {
   const at::Tensor q = at::empty({1, 2, 8, 4}, at::TensorOptions(at::kMeta));
-  { const MetaScope meta; }
-  CHECK(at::scaled_dot_product_attention(q, q, q).sizes() == q.sizes());
+  {
+    const MetaScope meta;
+    CHECK(at::scaled_dot_product_attention(q, q, q).sizes() == q.sizes());
+  }
+  CHECK_THROWS_AS(at::scaled_dot_product_attention(q, q, q), c10::Error);
+  CHECK_THROWS_AS(at::nonzero(q), c10::Error);
 }
 
 }  // namespace
