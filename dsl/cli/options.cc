@@ -133,9 +133,10 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
   explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives and of a step");
   explain_app
-      ->add_flag("--memory", explain.memory,
-                 "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048), by module, with "
-                 "its work; for a reference architecture")
+      ->add_flag(
+          "--memory", explain.memory,
+          "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048), by module, with "
+          "its work; for a reference architecture")
       ->excludes(html);
   AddDType(*explain_app, explain.dtype);
 

@@ -20,10 +20,11 @@ struct ExplainVerb {
   SayOptions say;
   int64_t rank = 0;
   bool json = false;
-  std::string html;    // a file for the report, or "-" for stdout; "": none
-  std::string tokens;  // "B,S"; "": see ExplainOptions
+  std::string html;     // a file for the report, or "-" for stdout; "": none
+  std::string tokens;   // "B,S"; "": see ExplainOptions
   bool memory = false;  // what a training step takes, which needs LibTorch
-  std::string dtype = "auto";  // of the parameters, for `memory`: auto (as the config or else the file says) or a torch name
+  std::string dtype =
+      "auto";  // of the parameters, for `memory`: auto (as the config or else the file says) or a torch name
 };
 
 struct CheckVerb {

@@ -16,10 +16,13 @@ namespace {
 
 constexpr const char* kTokens = "1,2048";
 
-std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts) {
+std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, const Plan& plan) {
   std::vector<std::string> out;
   if (meta.assumptions().contains("aten::nonzero")) {
     out.push_back("tokens go to " + std::to_string(experts) + " experts in equal parts (aten::nonzero)");
+  }
+  if (plan.data_parallel && plan.data_parallel->offload) {
+    out.emplace_back("what offload leaves in host memory is counted as the rank's own");
   }
   out.emplace_back("kernels of a CPU with one thread; a GPU's attention has another workspace");
   return out;
@@ -60,13 +63,13 @@ int RunExplainMemory(const ExplainVerb& verb) {
     mean = loss.Mean({ids, ids});
   }
   mean.backward();
+  const CompiledPlan& plan = sharded.applied->plan();
   Footprint footprint = recorder->End(*sharded.applied);
   AddTo(footprint.collectives, loss.counts());
   footprint.batch = batch;
   footprint.sequence = sequence;
   footprint.dtype = type ? ToString(*DTypeOf(*type)) : "as stored";
-  footprint.assumptions = AssumptionsIn(meta, experts);
-  const CompiledPlan& plan = sharded.applied->plan();
+  footprint.assumptions = AssumptionsIn(meta, experts, *plan.plan);
   if (verb.json) {
     std::cout << WriteJson(FootprintJson(plan, footprint), 2) << "\n";
   } else {

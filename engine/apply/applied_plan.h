@@ -27,6 +27,11 @@ class Unit;         // engine/fsdp/unit.h
 // module, or null, and answers the one to set, or null.
 using AroundCalls = std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
 
+// What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
+// module, or null, and answers the one to set, or null.
+using AroundCalls =
+    std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
+
 struct ApplyOptions {
   CheckOptions check = {};  // how much ranks compare before they communicate
   std::optional<c10::ScalarType> deferred_type =

@@ -38,8 +38,7 @@ Means MeansOf(const CompiledPlan& plan) {
   const int64_t head = plan.tree->Find("lm_head");
   if (head >= 0 && means.tp > 1) {
     const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(head));
-    means.whole_logits =
-        steps.outputs.empty() || !steps.outputs[0] || !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
+    means.whole_logits = steps.outputs.empty() || !steps.outputs[0] || !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
   }
   return means;
 }
@@ -70,7 +69,8 @@ std::string AdviceOn(const CompiledPlan& plan, const Means& means, const Footpri
     case FootprintKind::kOptimizer:
       if (!means.units) ways.emplace_back("fsdp { wrap = ... } over dp_shard");
       if (means.units) ways.emplace_back("more ranks on dp_shard");
-      ways.push_back(WorksOnPieces(plan, part.module) || means.tp == 1 ? "more ranks on tp" : "a style that shards it");
+      ways.emplace_back(WorksOnPieces(plan, part.module) || means.tp == 1 ? "more ranks on tp"
+                                                                          : "a style that shards it");
       break;
     case FootprintKind::kGathered:
       ways = {"smaller units in fsdp { wrap = ... }", "reshard = true", "less prefetch"};

@@ -57,10 +57,11 @@ struct Footprint {
   int64_t rank = 0;
   int64_t batch = 0;
   int64_t sequence = 0;
-  std::string dtype;                     // of the parameters
-  int64_t peak = 0;                      // bytes, optimizer included
-  int64_t step_peak = 0;                 // bytes that the step adds to what is there before it
-  std::string peak_module;               // where the program was
+  std::string dtype;           // of the parameters
+  int64_t peak = 0;            // bytes, optimizer included
+  int64_t step_peak = 0;       // bytes that the step adds to what is there before it
+  int64_t optimizer_peak = 0;  // bytes while AdamW steps: all gradients, and two temporaries of the largest
+  std::string peak_module;     // where the program was
   std::string peak_op;
   std::string peak_phase;                // "forward", "recompute", "backward"
   FootprintBytes bytes = {};             // at the peak

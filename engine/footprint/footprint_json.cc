@@ -30,8 +30,8 @@ JsonValue::Object ToJson(const FootprintWork& work) {
 }  // namespace
 
 const char* ToString(FootprintKind kind) {
-  constexpr std::array<const char*, kFootprintKinds> kNames = {
-      "parameters", "inputs", "gathered", "gradients", "optimizer", "activations", "recomputed", "temporary"};
+  constexpr std::array<const char*, kFootprintKinds> kNames = {"parameters", "inputs",      "gathered",   "gradients",
+                                                               "optimizer",  "activations", "recomputed", "temporary"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -73,6 +73,7 @@ JsonValue FootprintJson(const CompiledPlan& plan, const Footprint& footprint) {
       {"dtype", footprint.dtype},
       {"peak", JsonValue::Object{{"bytes", footprint.peak},
                                  {"step_bytes", footprint.step_peak},
+                                 {"optimizer_step_bytes", footprint.optimizer_peak},
                                  {"module", footprint.peak_module},
                                  {"operator", footprint.peak_op},
                                  {"phase", footprint.peak_phase},

@@ -92,7 +92,9 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   out += "peak " + BytesText(footprint.peak) + ", in the " + footprint.peak_phase + " of " +
          (footprint.peak_module.empty() ? "what is outside of modules" : footprint.peak_module) +
          (footprint.peak_op.empty() ? "" : " (" + footprint.peak_op + ")") + "; the step adds " +
-         BytesText(footprint.step_peak) + " to what is there before it\n\nat the peak\n";
+         BytesText(footprint.step_peak) +
+         " to what is there before it\nthe optimizer's step after it: " + BytesText(footprint.optimizer_peak) +
+         "\n\nat the peak\n";
   for (size_t i = 0; i < footprint.bytes.size(); ++i) {
     if (footprint.bytes[i] == 0) continue;
     out += Format("  %-12s %12s\n", ToString(static_cast<FootprintKind>(i)), BytesText(footprint.bytes[i]).c_str());
@@ -110,7 +112,8 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
                   BytesText(row.passing).c_str(), WorkText(row.work).c_str()) +
            NameOf(row.paths) + "\n";
   }
-  out += "(state: parameters, gradients so far, AdamW's moments; passing: recomputed, gathered, temporary and inputs)\n";
+  out +=
+      "(state: parameters, gradients so far, AdamW's moments; passing: recomputed, gathered, temporary and inputs)\n";
   out += "\nlargest\n";
   for (const FootprintContribution& c : LargestContributions(plan, footprint, kLargest)) {
     out += Format("%12s  %s of ", BytesText(c.bytes).c_str(), ToString(c.kind)) +
@@ -123,7 +126,8 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
          " (products of matrices and attention)\n";
   out += "collectives forward: " + CollectivesLine(footprint.collectives, Direction::kForward) + "\n";
   out += "collectives backward: " + CollectivesLine(footprint.collectives, Direction::kBackward) + "\n";
-  if (!footprint.assumptions.empty()) out += "assumed, since no values are there: " + Join(footprint.assumptions, "; ") + "\n";
+  if (!footprint.assumptions.empty())
+    out += "assumed, since no values are there: " + Join(footprint.assumptions, "; ") + "\n";
   return out;
 }
 

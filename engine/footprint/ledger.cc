@@ -25,9 +25,7 @@ class MeteredMetaAllocator final : public c10::Allocator {
     return {nullptr, held.release(), &Release, c10::Device(c10::kMeta)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return former_->raw_deleter(); }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    former_->copy_data(to, from, bytes);
-  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { former_->copy_data(to, from, bytes); }
 
   static int64_t BlockOf(const c10::DataPtr& data, const MemoryLedger& ledger) {
     if (data.get_deleter() != &Release || data.get_context() == nullptr) return -1;

@@ -84,8 +84,8 @@ StepPlace ModulePaths::Where() {
     const uint64_t number = node->sequence_nr();
     if (number == std::numeric_limits<uint64_t>::max()) {
       const auto* accumulate = dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
-      const auto of = accumulate == nullptr ? of_parameter_.end()
-                                            : of_parameter_.find(accumulate->variable.unsafeGetTensorImpl());
+      const auto of =
+          accumulate == nullptr ? of_parameter_.end() : of_parameter_.find(accumulate->variable.unsafeGetTensorImpl());
       last_ = of == of_parameter_.end() ? -1 : of->second;
     } else {
       const auto after = std::upper_bound(marks_.begin(), marks_.end(), number,

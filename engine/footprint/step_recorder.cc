@@ -121,8 +121,8 @@ FootprintKind StepRecorder::KindOf(size_t block, const std::vector<bool>& of_gra
   if (b.place.op < 0) return FootprintKind::kGathered;
   if (b.place.phase == Phase::kRecompute) return FootprintKind::kRecomputed;
   if (b.place.phase == Phase::kBackward) return FootprintKind::kTemporary;
-  const bool survives = std::ranges::any_of(
-      backwards_, [&](int64_t begin) { return b.born <= begin && (b.died < 0 || b.died > begin); });
+  const bool survives =
+      std::ranges::any_of(backwards_, [&](int64_t begin) { return b.born <= begin && (b.died < 0 || b.died > begin); });
   return survives ? FootprintKind::kActivation : FootprintKind::kTemporary;
 }
 
@@ -147,6 +147,7 @@ Footprint StepRecorder::End(const AppliedPlan& model) {
     part.count += 1;
   };
   std::vector<std::string> owner(all.size());
+  int64_t largest = 0;
   for (const LiveParameter& parameter : model.parameters()) {
     const std::string& module = modules[parameter.ref.module].path;
     const int64_t block = BlockOf(parameter.tensor);
@@ -157,7 +158,9 @@ Footprint StepRecorder::End(const AppliedPlan& model) {
       owner[static_cast<size_t>(gradient)] = module;
     }
     if (parameter.is_buffer) continue;
-    add_part(module, "", FootprintKind::kOptimizer, 2 * static_cast<int64_t>(parameter.tensor.nbytes()));
+    const auto bytes = static_cast<int64_t>(parameter.tensor.nbytes());
+    largest = std::max(largest, bytes);
+    add_part(module, "", FootprintKind::kOptimizer, 2 * bytes);
   }
   for (size_t i = 0; i < all.size(); ++i) {
     const MemoryBlock& block = all[i];
@@ -173,6 +176,7 @@ Footprint StepRecorder::End(const AppliedPlan& model) {
     out.peak_phase = ToString(block.place.phase);
   }
   for (const int64_t bytes : out.bytes) out.peak += bytes;
+  out.optimizer_peak = live() + out.bytes[static_cast<size_t>(FootprintKind::kOptimizer)] + 2 * largest;
   for (size_t i = 0; i < work_.size(); ++i) {
     by_module[i == 0 ? "" : paths_->path(static_cast<int32_t>(i) - 1)].work = work_[i];
   }

@@ -73,11 +73,11 @@ class StepRecorder final : public MemoryLedger,
   std::unordered_map<const void*, int32_t> op_of_schema_;  // by address; only looked up
   int32_t op_ = -1;
   bool in_step_ = false;
-  int64_t base_ = 0;                   // bytes when the step began
-  std::vector<bool> of_parameter_;     // by block
-  std::vector<int64_t> backwards_;     // the first event of each backward
+  int64_t base_ = 0;                // bytes when the step began
+  std::vector<bool> of_parameter_;  // by block
+  std::vector<int64_t> backwards_;  // the first event of each backward
   StepPlace::Phase last_phase_ = StepPlace::Phase::kForward;
-  std::vector<FootprintWork> work_;    // by module + 1
+  std::vector<FootprintWork> work_;  // by module + 1
 };
 
 }  // namespace moonshard

@@ -17,7 +17,9 @@ namespace moonshard {
 namespace {
 
 // Rows of queries and of keys that the kernel works on at a time (LibTorch's FlashAttentionKernel).
-int64_t QueriesAtOnce(int64_t queries) { return std::min<int64_t>(queries, queries >= 768 ? 256 : queries >= 192 ? 64 : 32); }
+int64_t QueriesAtOnce(int64_t queries) {
+  return std::min<int64_t>(queries, queries >= 768 ? 256 : queries >= 192 ? 64 : 32);
+}
 int64_t KeysAtOnce(int64_t keys) { return std::min<int64_t>(keys, 512); }
 
 at::ScalarType Wide(const at::Tensor& query) { return at::toOpMathType(query.scalar_type()); }
@@ -63,8 +65,8 @@ std::vector<c10::IValue> AttentionForward(const MetaArguments& a, const MetaOpti
       at::empty_like(query),
       at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(Wide(query))).transpose(1, 2)};
   // Scores, each row's maximum and sum, and the values mixed so far.
-  const at::Tensor workspace = at::empty({options.threads, queries * (keys + 2 + query.size(3))},
-                                         query.options().dtype(Wide(query)));
+  const at::Tensor workspace =
+      at::empty({options.threads, queries * (keys + 2 + query.size(3))}, query.options().dtype(Wide(query)));
   at::Tensor narrow;
   if (Wide(query) != query.scalar_type()) narrow = at::empty({options.threads, queries * keys}, query.options());
   return out;
@@ -77,8 +79,7 @@ std::vector<c10::IValue> AttentionBackward(const MetaArguments& a, const MetaOpt
   const int64_t queries = QueriesAtOnce(query.size(2));
   const int64_t scores = queries * KeysAtOnce(a.tensor(2).size(2));
   // Scores, their gradients, and each row's sum; the gradient as the kernel reads it.
-  const at::Tensor workspace =
-      at::empty({options.threads, 2 * scores + queries}, query.options().dtype(Wide(query)));
+  const at::Tensor workspace = at::empty({options.threads, 2 * scores + queries}, query.options().dtype(Wide(query)));
   const at::Tensor gradient = a.tensor(0).transpose(1, 2).contiguous();
   return out;
 }

@@ -22,7 +22,7 @@ bool HoldsMeta(const c10::IValue& value) {
     }
   }
   if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
       if (tensor && tensor->defined() && tensor->is_meta()) return true;
     }
   }

@@ -29,7 +29,8 @@ Values EmbeddingBackward(const MetaArguments& a, const MetaOptions& /*options*/)
 // index_select(self, dim, index).
 Values IndexSelect(const MetaArguments& a, const MetaOptions& /*options*/) {
   std::vector<int64_t> shape = a.tensor(0).sizes().vec();
-  if (!shape.empty()) shape.at(static_cast<size_t>(at::maybe_wrap_dim(a[1].toInt(), a.tensor(0).dim()))) = a.tensor(2).numel();
+  if (!shape.empty())
+    shape.at(static_cast<size_t>(at::maybe_wrap_dim(a[1].toInt(), a.tensor(0).dim()))) = a.tensor(2).numel();
   return {at::empty(shape, a.tensor(0).options())};
 }
 

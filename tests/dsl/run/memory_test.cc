@@ -37,7 +37,8 @@ TEST_CASE("explain --memory says where the memory of a step goes") {
   CHECK_THAT(done.err, Contains("plan llama: "));
   CHECK_THAT(done.out, Contains("plan llama on tp=2, rank 0: a training step of 2 x 64 tokens, float32\n") &&
                            Contains("activations") && Contains("model.layers.{0,1}.mlp.gate_proj\n") &&
-                           Contains("smaller with: recompute; sequence_parallel;") && Contains("collectives backward: "));
+                           Contains("smaller with: recompute; sequence_parallel;") &&
+                           Contains("collectives backward: "));
 }
 
 TEST_CASE("its JSON holds the same bytes in every run, and kinds add up") {

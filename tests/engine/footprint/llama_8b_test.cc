@@ -11,6 +11,7 @@
 #include "engine/apply/parallelize.h"
 #include "engine/apply/vocabulary_of.h"
 #include "engine/base/json.h"
+#include "engine/compile/cost.h"
 #include "engine/footprint/step_recorder.h"
 #include "engine/loss/losses.h"
 #include "engine/meta/meta_scope.h"
@@ -32,6 +33,7 @@ struct Predicted {
   Footprint footprint;
   std::string text;
   std::string json;
+  PlanTotals totals;
   double seconds = 0;
 };
 
@@ -70,6 +72,7 @@ Predicted Predict(bool sequence_parallel, bool recompute) {
   loss.backward();
   Predicted out;
   out.footprint = recorder->End(*applied);
+  out.totals = TotalsOf(applied->plan(), 0, Tokens{1, kTokens});
   out.text = FootprintText(applied->plan(), out.footprint);
   out.json = WriteJson(FootprintJson(applied->plan(), out.footprint), 2);
   out.seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
@@ -107,6 +110,7 @@ TEST_CASE("Llama 3 8B on 8 ranks in under a second") {
 
 TEST_CASE("work and memory belong to the module that makes them, in the backward too") {
   const Predicted again = Predict(true, true);
+  CHECK(again.footprint.bytes[0] == again.totals.bytes_per_rank / 2);  // the tree says float32
   int products = 0;
   for (const FootprintModule& module : again.footprint.modules) {
     INFO(module.path);
@@ -118,6 +122,12 @@ TEST_CASE("work and memory belong to the module that makes them, in the backward
   }
   CHECK(products == 32 * 7);
   const Predicted kept = Predict(true, false);
+  CHECK(kept.footprint.collectives.of(Direction::kForward, CollectiveKind::kReduceScatter).count ==
+        kept.totals.collectives.of(Direction::kForward, CollectiveKind::kReduceScatter).count);
+  CHECK(kept.footprint.collectives.of(Direction::kBackward, CollectiveKind::kAllGather).count ==
+        kept.totals.collectives.of(Direction::kBackward, CollectiveKind::kAllGather).count);
+  // All gradients are there when the optimizer steps.
+  CHECK(kept.footprint.optimizer_peak > 4 * Of(kept.footprint, FootprintKind::kParameter));
   for (const FootprintModule& module : kept.footprint.modules) {
     const bool is_product = module.path.ends_with("_proj") || module.path == "lm_head";
     if (is_product) CHECK(module.work.backward == 2 * module.work.forward);

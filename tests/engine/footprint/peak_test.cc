@@ -31,13 +31,16 @@ constexpr int64_t kSequence = 100;
 
 struct Setup {
   std::filesystem::path folder;
-  int64_t tp = 2;
+  std::string mesh = "tp=2";
   bool sequence_parallel = false;
   bool loss_parallel = false;
   std::string recompute;  // "", "layers", "attention": layers but for attention's results
+  bool fsdp = false;
+  at::ScalarType type = at::kFloat;
   std::string Name() const {
-    return folder.filename().string() + " tp=" + std::to_string(tp) + (sequence_parallel ? " sequence_parallel" : "") +
-           (loss_parallel ? " loss_parallel" : "") + (recompute.empty() ? "" : " recompute " + recompute);
+    return folder.filename().string() + " " + mesh + (sequence_parallel ? " sequence_parallel" : "") +
+           (loss_parallel ? " loss_parallel" : "") + (recompute.empty() ? "" : " recompute " + recompute) +
+           (fsdp ? " fsdp" : "");
   }
 };
 
@@ -46,15 +49,15 @@ struct Model {
   std::shared_ptr<AppliedPlan> applied;
 };
 
-Model Make(const Setup& setup, c10::Device device, const ApplyOptions& options) {
+Model Make(const Setup& setup, c10::Device device, ApplyOptions options) {
+  options.deferred_type = setup.type;
   const JsonValue config = ReadConfig(setup.folder);
   Model out;
   {
     const nn::DeferInit defer;
     out.net = MakeCausalLm(config).ValueOrThrow();
   }
-  const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("tp=" + std::to_string(setup.tp)).ValueOrThrow(),
-                                                /*rank=*/0, device);
+  const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse(setup.mesh).ValueOrThrow(), /*rank=*/0, device);
   PlanInputs inputs;
   inputs.config = config;
   inputs.mesh = mesh.shape();
@@ -69,6 +72,7 @@ Model Make(const Setup& setup, c10::Device device, const ApplyOptions& options) 
     section.keeps_attention = setup.recompute == "attention";
     plan.recompute.push_back(section);
   }
+  if (setup.fsdp) plan.data_parallel.emplace().wrap = {{"model.layers.*"}};
   out.applied = ParallelizeModule(*out.net.module, plan, mesh, options);
   return out;
 }
@@ -140,11 +144,15 @@ std::vector<Setup> Setups() {
   for (const std::filesystem::path& folder : ParityFolders()) {
     for (const bool sequence_parallel : {false, true}) {
       for (const char* recompute : {"", "layers", "attention"}) {
-        out.push_back({folder, 2, sequence_parallel, false, recompute});
+        out.push_back({folder, "tp=2", sequence_parallel, false, recompute});
       }
     }
-    out.push_back({folder, 1, false, false, ""});
-    out.push_back({folder, 2, true, true, ""});
+    out.push_back({folder, "tp=1", false, false, ""});
+    out.push_back({folder, "tp=2", true, true, ""});
+    for (const char* recompute : {"", "layers"}) {
+      out.push_back({folder, "dp=2", false, false, recompute, true});
+      out.push_back({folder, "dp=2,tp=2", true, false, recompute, true});
+    }
   }
   return out;
 }
@@ -155,8 +163,7 @@ TEST_CASE("the predicted peak of a step is what an allocator counts, within 1 %"
   for (const Setup& setup : Setups()) {
     const int64_t measured = Measured(setup);
     const Footprint predicted = Predicted(setup);
-    const double error =
-        std::abs(static_cast<double>(predicted.step_peak - measured)) / static_cast<double>(measured);
+    const double error = std::abs(static_cast<double>(predicted.step_peak - measured)) / static_cast<double>(measured);
     worst = std::max(worst, error);
     INFO(setup.Name() << ": predicted " << predicted.step_peak << ", counted " << measured << ", at "
                       << predicted.peak_phase << " of " << predicted.peak_module << " " << predicted.peak_op);

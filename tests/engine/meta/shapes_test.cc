@@ -21,7 +21,7 @@ using Tensors = std::vector<at::Tensor>;
 
 struct Case {
   std::string name;
-  std::function<Tensors()> arguments;              // on the CPU
+  std::function<Tensors()> arguments;  // on the CPU
   std::function<Tensors(const Tensors&)> function;
   bool workspace = true;  // that of the CPU's kernel does not depend on the processor
 };
@@ -52,53 +52,84 @@ Tensors Attend(const Tensors& a) {
 }
 
 Tensors AttendBackward(const Tensors& a) {
-  const auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(a[3], a[0], a[1], a[2], a[3], a[4], 0.0, true);
+  const auto [q, k, v] =
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(a[3], a[0], a[1], a[2], a[3], a[4], 0.0, true);
   return {q, k, v};
 }
 
 std::vector<Case> Cases() {
   std::vector<Case> out;
   const auto ids = [] { return at::arange(24).remainder(7).view({4, 6}); };
-  out.push_back({"embedding", [=] { return Tensors{at::rand({7, 5}), ids()}; },
+  out.push_back({"embedding",
+                 [=] {
+                   return Tensors{at::rand({7, 5}), ids()};
+                 },
                  [](const Tensors& a) { return Tensors{at::embedding(a[0], a[1])}; }});
-  out.push_back({"embedding backward", [=] { return Tensors{at::rand({4, 6, 5}), ids()}; },
+  out.push_back({"embedding backward",
+                 [=] {
+                   return Tensors{at::rand({4, 6, 5}), ids()};
+                 },
                  [](const Tensors& a) { return Tensors{at::embedding_dense_backward(a[0], a[1], 7, -1, false)}; }});
-  out.push_back({"index_select", [] { return Tensors{at::rand({6, 5}), at::arange(3)}; },
+  out.push_back({"index_select",
+                 [] {
+                   return Tensors{at::rand({6, 5}), at::arange(3)};
+                 },
                  [](const Tensors& a) { return Tensors{at::index_select(a[0], 0, a[1])}; }});
-  out.push_back({"masked_fill", [] { return Tensors{at::rand({6, 5}), at::ones({6, 1}, at::kBool)}; },
+  out.push_back({"masked_fill",
+                 [] {
+                   return Tensors{at::rand({6, 5}), at::ones({6, 1}, at::kBool)};
+                 },
                  [](const Tensors& a) { return Tensors{a[0].masked_fill(a[1], 0)}; }});
-  out.push_back({"masked_fill of a smaller tensor", [] { return Tensors{at::rand({5}), at::ones({6, 5}, at::kBool)}; },
+  out.push_back({"masked_fill of a smaller tensor",
+                 [] {
+                   return Tensors{at::rand({5}), at::ones({6, 5}, at::kBool)};
+                 },
                  [](const Tensors& a) { return Tensors{a[0].masked_fill(a[1], 0)}; }});
-  out.push_back({"logical_and", [] { return Tensors{at::ones({6, 1}, at::kBool), at::ones({5}, at::kBool)}; },
+  out.push_back({"logical_and",
+                 [] {
+                   return Tensors{at::ones({6, 1}, at::kBool), at::ones({5}, at::kBool)};
+                 },
                  [](const Tensors& a) { return Tensors{a[0].logical_and(a[1])}; }});
-  out.push_back({"logical_or_", [] { return Tensors{at::ones({6}, at::kBool), at::ones({6}, at::kBool)}; },
+  out.push_back({"logical_or_",
+                 [] {
+                   return Tensors{at::ones({6}, at::kBool), at::ones({6}, at::kBool)};
+                 },
                  [](const Tensors& a) { return Tensors{a[0].clone().logical_or_(a[1])}; }});
-  out.push_back({"relu", [] { return Tensors{at::rand({6, 5}).t()}; },
+  out.push_back({"relu",
+                 [] {
+                   return Tensors{at::rand({6, 5}).t()};
+                 },
                  [](const Tensors& a) { return Tensors{at::relu(a[0])}; }});
-  out.push_back({"the maximum of all", [] { return Tensors{at::rand({6, 5})}; },
+  out.push_back({"the maximum of all",
+                 [] {
+                   return Tensors{at::rand({6, 5})};
+                 },
                  [](const Tensors& a) { return Tensors{a[0].max()}; }});
   out.push_back({"arange", [] { return Tensors{at::rand({6})}; },
                  [](const Tensors& a) { return Tensors{at::arange(100, a[0].options())}; }});
-  out.push_back({"layer norm", [] { return Tensors{at::rand({4, 6, 5}), at::ones({5}), at::zeros({5})}; },
+  out.push_back({"layer norm",
+                 [] {
+                   return Tensors{at::rand({4, 6, 5}), at::ones({5}), at::zeros({5})};
+                 },
                  [](const Tensors& a) {
                    const auto [y, mean, rstd] = at::native_layer_norm(a[0], {5}, a[1], a[2], 1e-5);
                    return Tensors{y, mean, rstd};
                  }});
-  out.push_back({"layer norm backward",
-                 [] {
-                   return Tensors{at::rand({4, 6, 5}), at::ones({5}), at::zeros({5}), at::rand({4, 6, 1}),
-                                  at::rand({4, 6, 1})};
-                 },
-                 [](const Tensors& a) {
-                   const auto [x, w, b] =
-                       at::native_layer_norm_backward(a[0], a[0], {5}, a[3], a[4], a[1], a[2], {true, true, true});
-                   return Tensors{x, w, b};
-                 }});
+  out.push_back(
+      {"layer norm backward",
+       [] {
+         return Tensors{at::rand({4, 6, 5}), at::ones({5}), at::zeros({5}), at::rand({4, 6, 1}), at::rand({4, 6, 1})};
+       },
+       [](const Tensors& a) {
+         const auto [x, w, b] =
+             at::native_layer_norm_backward(a[0], a[0], {5}, a[3], a[4], a[1], a[2], {true, true, true});
+         return Tensors{x, w, b};
+       }});
   for (const int64_t length : {20, 100, 300, 900}) {
     for (const bool tokens_first : {false, true}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
-        const std::string name = " of " + std::to_string(length) + (tokens_first ? ", tokens first, " : ", ") +
-                                 c10::toString(type);
+        const std::string name =
+            " of " + std::to_string(length) + (tokens_first ? ", tokens first, " : ", ") + c10::toString(type);
         const auto three = [=] {
           return Tensors{Heads(length, tokens_first, type), Heads(length, false, type), Heads(length, true, type)};
         };
@@ -168,7 +199,8 @@ TEST_CASE("what depends on values is assumed, and said") {
   CHECK(chosen.eq(1).all().item<bool>());
   CHECK(chosen.max().item<int64_t>() == 1);
   CHECK(chosen.to(at::kCPU, at::kFloat).is_meta());
-  CHECK(meta.assumptions() == std::set<std::string>{"aten::_local_scalar_dense", "aten::nonzero"});
+  const std::set<std::string> assumed = {"aten::_local_scalar_dense", "aten::nonzero"};
+  CHECK(meta.assumptions() == assumed);
 }
 
 TEST_CASE("an operator without a shape is an error that names it") {
