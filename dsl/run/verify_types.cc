@@ -18,7 +18,10 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(folder.config))});
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
-  const Inputs inputs = MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device());
+  // Pieces of one size: a rank without peers cannot ask them how long theirs are.
+  const std::string tokens =
+      verb.tokens.empty() ? "2," + std::to_string(12 * folder.mesh.size(MeshAxis::kTp)) : verb.tokens;
+  const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded.vocabulary, mesh.device());
   const WholeLogits whole(*sharded.applied, sharded.vocabulary);
 
   TypeScope scope(*sharded.applied);

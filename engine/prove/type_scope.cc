@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "engine/apply/planned_boundary.h"
-#include "engine/base/check.h"
+#include "engine/compile/data_parallel.h"
+#include "engine/compile/local_shape.h"
 #include "engine/intercept/operator_scope.h"
 
 namespace moonshard {
@@ -55,13 +56,14 @@ struct TypeScope::State final : CallWatcher {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
       if (IsDataParallel(axis.axis)) {
-        type.push_back(AxisType::Replicate());
+        type.push_back(AxisType::Shared());
         continue;
       }
       const Layout& layout = parameter.placement[axis.axis];
       const std::vector<int64_t>& whole = parameter.shape;
-      std::vector<int64_t> local = parameter.tensor.sizes().vec();
-      if (local.size() != whole.size()) local = whole;  // in flat pieces until it is gathered
+      // As it is while it is used: fsdp has gathered it.
+      const std::vector<int64_t> local =
+          LocalShape(whole, Gathered(parameter.placement), applied.plan().mesh, applied.mesh().rank());
       int64_t size = -1;
       if (layout.is_shard()) size = whole[static_cast<size_t>(layout.dim)];
       type.push_back(TypeOfLayout(layout, local, size, axis.ranks, axis.rank));

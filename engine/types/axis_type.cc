@@ -45,6 +45,12 @@ AxisType AxisType::Whole() {
   return type;
 }
 
+AxisType AxisType::Shared() {
+  AxisType type = Of(TypeKind::kReplicate);
+  type.shared = true;
+  return type;
+}
+
 AxisType AxisType::Uniform(int64_t dims) {
   AxisType type = Of(TypeKind::kReplicate);
   type.uniform = dims >= 64 ? ~uint64_t{0} : (uint64_t{1} << dims) - 1;
@@ -80,7 +86,7 @@ std::vector<int64_t> LocalParts(const Layout& layout, int64_t size, int64_t rank
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t whole_size, int64_t ranks, int64_t rank) {
   switch (layout.kind) {
     case LayoutKind::kReplicate: return AxisType::Whole();
-    case LayoutKind::kShared: return AxisType::Replicate();
+    case LayoutKind::kShared: return AxisType::Shared();
     case LayoutKind::kPartial: return AxisType::Partial();
     case LayoutKind::kShard: break;
   }

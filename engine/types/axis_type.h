@@ -32,7 +32,8 @@ enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying
 
 struct AxisType {
   TypeKind kind = TypeKind::kUnproven;
-  bool whole = false;          // of replicate: used the same everywhere; false: shared, or it has no gradient
+  bool whole = false;          // of replicate: used the same everywhere
+  bool shared = false;         // of replicate: used by sharded compute. Neither: it has no gradient, or had none yet
   bool mean = false;           // of partial
   int dim = 0;                 // of a shard, counted from 0
   int64_t lead = 1;            // of a shard: how many whole elements the dim holds in front of the piece, flattened into it
@@ -55,8 +56,9 @@ struct AxisType {
   bool SameAs(const AxisType& other) const;
   std::string ToString() const;
 
-  static AxisType Replicate();  // or shared: has no gradient of its own
+  static AxisType Replicate();  // nothing is known of its gradient
   static AxisType Whole();
+  static AxisType Shared();
   static AxisType Uniform(int64_t dims);
   static AxisType Shard(int64_t dim, int64_t length);
   static AxisType Partial(bool mean = false);

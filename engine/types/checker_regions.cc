@@ -11,7 +11,7 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
   if (!type.is_known()) return true;
   const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
   switch (layout.kind) {
-    case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || type.whole);
+    case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || !type.shared);
     case LayoutKind::kShared:
       if (layout.is_shared_last() && backward) return true;  // some of it is partial, some is not
       return type.is_replicate() && (!needs_gradient || !type.whole);
@@ -37,7 +37,7 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   if (!Agrees(here, layout, tensor, /*backward=*/false)) {
     Blame({TypeFault::Kind::kBoundary, path_.Here().path, false, axis, what, "", layout.ToText(), here.ToString(),
            here.since ? *here.since : ""});
-  } else if (here.is_known()) {
+  } else if (here.is_known() && (!here.is_replicate() || here.whole || here.shared)) {
     return;
   }
   here = TypeOfLayout(layout, tensor.sizes(), whole_size, checked.ranks, checked.rank);

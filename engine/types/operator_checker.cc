@@ -297,20 +297,20 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   if (!operands.unproven().empty()) NoteUnproven(entry.name + ": " + operands.unproven());
 
   bool whole = false;
-  if (!call.place.backward) {
-    bool all = true;
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (!call.operands[i].needs_gradient) continue;
-      whole = whole || (types[i].is_replicate() && types[i].whole);
-      all = all && types[i].is_replicate() && types[i].whole;
-    }
-    whole = whole && all;
+  bool shared = false;
+  for (size_t i = 0; i < types.size() && !call.place.backward; ++i) {
+    if (!call.operands[i].needs_gradient) continue;
+    whole = whole || (types[i].is_replicate() && types[i].whole);
+    shared = shared || !types[i].is_replicate() || types[i].shared;
   }
   for (size_t i = 0; i < call.types.size(); ++i) {
     AxisType& type = call.types[i][axis];
     if (made.empty()) continue;
     type = i < made.size() ? made[i] : made.back();
-    if (type.is_replicate()) type.whole = whole;
+    if (type.is_replicate()) {
+      type.whole = whole && !shared;
+      type.shared = shared;
+    }
     type.since = nullptr;
     if (!HasOrigin(type)) continue;
     type.since = OriginAmong(types, &type);
@@ -330,7 +330,7 @@ std::string OperatorChecker::WholeMisused(const Entry& entry, const Call& call, 
     const bool needs_gradient = call.operands[i].needs_gradient;
     if (type.is_replicate()) {
       whole = whole || (needs_gradient && type.whole);
-      pieces = pieces || (needs_gradient && !type.whole);
+      pieces = pieces || (needs_gradient && type.shared);
     } else if (type.is_known()) {
       pieces = true;
     }

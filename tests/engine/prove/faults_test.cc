@@ -10,10 +10,13 @@
 namespace moonshard::test {
 namespace {
 
-// The module itself, what uses its result (around it), or what is said of where the operand comes from.
+std::string ParentOf(const std::string& module) { return module.substr(0, module.rfind('.') + 1); }
+
+// The module itself, what uses its result (around it, or beside it), or what is said of where the operand comes from.
 bool Names(const TypeFault& fault, const std::string& module) {
   return fault.path == module || fault.path.starts_with(module + ".") || module.starts_with(fault.path + ".") ||
-         fault.since.find("'" + module + "'") != std::string::npos;
+         (!fault.path.empty() && ParentOf(fault.path) == ParentOf(module)) ||
+         fault.since.find(module) != std::string::npos;
 }
 
 TEST_CASE("planted faults are found where they are") {

@@ -62,6 +62,7 @@ TEST_CASE("what every operator makes is what its type says") {
         const OperatorTrace whole = TraceOf(unsharded, inputs);
         const OperatorDifferences own =
             CompareOperators(trace, whole, sharded.applied->group(MeshAxis::kTp), 0, 1e-3);
+        mesh.Close();
         const std::lock_guard lock(mutex);
         if (mesh.rank() == 0) differences = own;
       });

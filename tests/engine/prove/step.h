@@ -8,9 +8,12 @@
 namespace moonshard::test {
 
 // What an operator threw ends the step; the proof says so.
-inline Proof ProveStep(const ShardedModel& sharded, const NamedTensors& inputs, const TypeOptions& options = {}) {
-  const at::Tensor labels = inputs.at("labels").clone();
-  const at::Tensor ids = inputs.at("input_ids").clone();
+// The first `length` tokens of each row; 0: all.
+inline Proof ProveStep(const ShardedModel& sharded, const NamedTensors& inputs, const TypeOptions& options = {},
+                       int64_t length = 0) {
+  const auto cut = [&](const at::Tensor& tensor) { return length > 0 ? tensor.narrow(1, 0, length).clone() : tensor.clone(); };
+  const at::Tensor labels = cut(inputs.at("labels"));
+  const at::Tensor ids = cut(inputs.at("input_ids"));
   TypeScope scope(*sharded.applied, options);
   scope.Input(labels);
   scope.Input(ids);
@@ -26,10 +29,10 @@ inline Proof ProveStep(const ShardedModel& sharded, const NamedTensors& inputs, 
 }
 
 inline Proof ProveAlone(const Setup& setup, const std::string& mesh, int64_t rank,
-                        const std::function<void(CompiledPlan&)>& change = {}) {
+                        const std::function<void(CompiledPlan&)>& change = {}, int64_t length = 0) {
   const ShardedModel sharded =
       Load(setup, DeviceMesh::Recording(MeshShape::Parse(mesh).ValueOrThrow(), rank), change);
-  return ProveStep(sharded, ReadTensors(setup.folder / "inputs_1.safetensors"));
+  return ProveStep(sharded, ReadTensors(setup.folder / "inputs_1.safetensors"), {}, length);
 }
 
 inline std::string ToText(const Proof& proof) {

@@ -46,7 +46,7 @@ TEST_CASE("gradients have the types that duality says, and a whole value beside 
     OneAxis one;
     const at::Tensor x = at::rand({2, 3}).requires_grad_();
     const at::Tensor w = at::rand({4, 3}).requires_grad_();
-    one.checker.SetLeaf(x, TensorType(1, AxisType::Replicate()));
+    one.checker.SetLeaf(x, TensorType(1, AxisType::Shared()));
     one.checker.SetLeaf(w, TensorType(1, AxisType::Shard(0, 4)));
     {
       const OperatorScope scope(one.checker);
