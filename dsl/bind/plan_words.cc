@@ -124,7 +124,8 @@ class PlanReader {
       Count(plan_.kept_dtypes.size(), "modules of keep_dtype", sizeof(KeptDType) + kept->modules.pattern.size());
       plan_.kept_dtypes.push_back(*kept);
     } else if (const OperatorLike* like = Userdata<OperatorLike>::To(lua_, index)) {
-      Count(plan_.operators.size(), "operators of operator_like", sizeof(OperatorLike) + like->name.size() + like->like.size());
+      Count(plan_.operators.size(), "operators of operator_like",
+            sizeof(OperatorLike) + like->name.size() + like->like.size());
       plan_.operators.push_back(*like);
     } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
       bases_.push_back(base);

@@ -329,8 +329,9 @@ int MakeOperatorLike(lua_State* L) {
   for (const int index : {1, 2}) {
     const std::optional<std::string> name = OperatorAt(L, index);
     if (!name) {
-      return BadArgument(L, "operator_like",
-                         "it takes two operators with their namespaces, operator_like(\"mylib::rotate\", \"aten::silu\")", index);
+      return BadArgument(
+          L, "operator_like",
+          "it takes two operators with their namespaces, operator_like(\"mylib::rotate\", \"aten::silu\")", index);
     }
     (index == 1 ? section.name : section.like) = *name;
   }

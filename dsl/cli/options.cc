@@ -169,11 +169,13 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddModel(*verify_app, verify.model, plan_options);
   AddSay(*verify_app, say);
   verify_app->add_option("--input", verify.input, "as of eval; made up without it");
-  verify_app->add_option("--tokens", verify.tokens, "B,S of the made-up input (default 2,13; with --types 2 and 12 a rank)");
+  verify_app->add_option("--tokens", verify.tokens,
+                         "B,S of the made-up input (default 2,13; with --types 2 and 12 a rank)");
   verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
   CLI::Option* types =
       verify_app->add_flag("--types", verify.types, "prove the layouts of every operator, without peers or weights");
-  verify_app->add_flag("--ops", verify.ops, "compare the results of every operator, not only of modules")->excludes(types);
+  verify_app->add_flag("--ops", verify.ops, "compare the results of every operator, not only of modules")
+      ->excludes(types);
   verify_app->add_option("--rank", verify.rank, "with --types: the rank that is looked at (default 0)")->needs(types);
   AddRun(*verify_app, verify.run);
 

@@ -141,7 +141,7 @@ struct MergeVerb {
 struct SuggestVerb {
   ModelOptions model;  // the folder alone
   SayOptions say;
-  std::string out;     // of the plan file; "": stdout
+  std::string out;  // of the plan file; "": stdout
   bool replace = false;
 };
 

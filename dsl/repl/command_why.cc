@@ -8,8 +8,8 @@
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
 #include "engine/explain/words.h"
-#include "engine/match/meant.h"
 #include "engine/match/candidates.h"
+#include "engine/match/meant.h"
 #include "engine/match/pattern.h"
 
 namespace moonshard {

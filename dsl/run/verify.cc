@@ -167,8 +167,10 @@ int RunVerify(const VerifyVerb& verb) {
 
   at::Tensor loss;
   at::Tensor expected_loss;
-  const Outputs outputs = RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), loss);
-  const Outputs expected = RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected_loss);
+  const Outputs outputs =
+      RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), loss);
+  const Outputs expected =
+      RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected_loss);
   Comparison forward(*sharded.applied, verb.tolerance);
   CompareOutputs(*sharded.applied, outputs, expected, forward);
   forward.Add("the loss", "", CappedDifference(loss, expected_loss));

@@ -44,7 +44,8 @@ ReadStack ReadLayers(const Stack& stack, const ModelNumbers& numbers, int64_t hi
   std::map<std::string, std::string> whole;
   for (const LayerKind& kind : stack.kinds) {
     for (const Block& block : Layer(kind, numbers, hidden, turned).Read()) {
-      if (block.unknown && !block.heads_of.empty()) whole.emplace(block.heads_of, block.why + "; and one layer may use what another makes");
+      if (block.unknown && !block.heads_of.empty())
+        whole.emplace(block.heads_of, block.why + "; and one layer may use what another makes");
     }
   }
   ReadStack read{&stack, {}, {}};

@@ -25,7 +25,8 @@ class Unit;         // engine/fsdp/unit.h
 
 // What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
 // module, or null, and answers the one to set, or null.
-using AroundCalls = std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
+using AroundCalls =
+    std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
 
 // What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
 // module, or null, and answers the one to set, or null.

@@ -3,7 +3,6 @@
 
 #include "engine/base/text.h"
 #include "engine/compile/data_parallel.h"
-#include "engine/compile/data_parallel.h"
 #include "engine/compile/local_shape.h"
 #include "engine/compile/unit_memory.h"
 #include "engine/explain/explain.h"

@@ -189,7 +189,8 @@ at::Tensor Record(const char* name, const Vocabulary& vocabulary, const ShardedL
                       });
   if (!wanted) return value;
   const auto node = std::shared_ptr<LossBackward>(
-      new LossBackward(name, vocabulary.label().text(), vocabulary.group().axis(), logits, std::move(tape)), autograd::deleteNode);
+      new LossBackward(name, vocabulary.label().text(), vocabulary.group().axis(), logits, std::move(tape)),
+      autograd::deleteNode);
   autograd::create_gradient_edge(value, node);
   return value;
 }

@@ -225,8 +225,8 @@ void Members(A& archive, OperatorLike& one) {
 
 template <class A>
 void Members(A& archive, Plan& plan) {
-  auto& [name, chosen, api, lenient, rules, fallback, fallback_source, data_parallel, recompute, precision,
-         kept_dtypes, operators] = plan;
+  auto& [name, chosen, api, lenient, rules, fallback, fallback_source, data_parallel, recompute, precision, kept_dtypes,
+         operators] = plan;
   archive("name", name);
   archive("chosen", chosen);
   archive("api", api);

@@ -37,9 +37,11 @@ Diagnostic OfOperator(const TypeFault& fault) {
   d.help = Since(fault);
   const bool terms = fault.message.find("terms of a sum") != std::string::npos;
   if (terms && !fault.backward) {
-    d.help += (d.help.empty() ? "" : "; ") + std::string("let the module that made the terms leave their sum: outputs = {{ partial, replicate }}");
+    d.help += (d.help.empty() ? "" : "; ") +
+              std::string("let the module that made the terms leave their sum: outputs = {{ partial, replicate }}");
   } else if (terms) {
-    d.help += (d.help.empty() ? "" : "; ") + std::string("let the module that uses the value take it as shared: inputs = {{ replicate, shared }}");
+    d.help += (d.help.empty() ? "" : "; ") +
+              std::string("let the module that uses the value take it as shared: inputs = {{ replicate, shared }}");
   } else if (fault.message.find("must be shared") != std::string::npos) {
     d.help = "let the module take it as shared (inputs = {{ replicate, shared }}), or declare the parameter shared";
   } else if (fault.message.find("own piece") != std::string::npos) {
@@ -50,8 +52,8 @@ Diagnostic OfOperator(const TypeFault& fault) {
 
 Diagnostic OfBoundary(const TypeFault& fault) {
   const bool input = fault.what.starts_with("input");
-  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared,
-                                fault.what + " of '" + fault.path + "' is " + fault.got + ", not what the plan says" + Alike(fault));
+  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared, fault.what + " of '" + fault.path + "' is " + fault.got +
+                                                                   ", not what the plan says" + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got;
   d.help = Since(fault);
@@ -63,20 +65,21 @@ Diagnostic OfBoundary(const TypeFault& fault) {
 
 Diagnostic OfRegion(const TypeFault& fault) {
   Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared,
-                                (fault.what == "the loss" ? fault.what : "'" + fault.what + "' " + In(fault)) + " has " +
-                                    fault.got + ", not " + fault.declared + Alike(fault));
+                                (fault.what == "the loss" ? fault.what : "'" + fault.what + "' " + In(fault)) +
+                                    " has " + fault.got + ", not " + fault.declared + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got;
   d.help = Since(fault);
   if (fault.what == "the loss") d.help = "compute the loss on whole values, or with the vocabulary-parallel losses";
-  if (fault.what == "the sum of gradients") d.help = "a parameter whose gradient is whole already: declare it replicate, not shared";
+  if (fault.what == "the sum of gradients")
+    d.help = "a parameter whose gradient is whole already: declare it replicate, not shared";
   return d;
 }
 
 Diagnostic OfGradient(const TypeFault& fault) {
-  Diagnostic d = MakeDiagnostic(Finding::kWrongGradient,
-                                "the gradient of '" + fault.path + "' is " + fault.got + ", which " + fault.declared +
-                                    " does not allow" + Alike(fault));
+  Diagnostic d =
+      MakeDiagnostic(Finding::kWrongGradient, "the gradient of '" + fault.path + "' is " + fault.got + ", which " +
+                                                  fault.declared + " does not allow" + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got == "partial" ? "shared" : fault.got;
   d.help = Since(fault);
@@ -99,7 +102,8 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
       case TypeFault::Kind::kRegion: d = OfRegion(fault); break;
       case TypeFault::Kind::kGradient: d = OfGradient(fault); break;
     }
-    if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size()) d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
+    if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size())
+      d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
     d.path = fault.path;
     d.where = LineOf(plan, fault.path);
     out.push_back(std::move(d));

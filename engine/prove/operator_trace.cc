@@ -187,7 +187,8 @@ class Comparing {
     Candidate out;
     const bool comparable = type.is_replicate() || type.is_shard() || type.is_partial();
     // A rank that leaves one out leaves it out on every rank.
-    const std::vector<int64_t> kinds = group_.ExchangeNumbers(comparable ? static_cast<int64_t>(type.kind) : -1, label_);
+    const std::vector<int64_t> kinds =
+        group_.ExchangeNumbers(comparable ? static_cast<int64_t>(type.kind) : -1, label_);
     out.comparable = comparable && std::ranges::count(kinds, kinds.front()) == static_cast<int64_t>(kinds.size());
     if (!out.comparable) return out;
     out.uniform = type.is_replicate() && type.uniform != 0;
@@ -199,7 +200,8 @@ class Comparing {
     const int64_t dim = type.is_shard() ? type.dim : -1;
     // Choices of experts make results that are as large as each rank's own.
     int64_t others = op.outputs[i].dim();
-    for (int64_t d = 0; d < op.outputs[i].dim(); ++d) others = others * 1000003 + (d == dim ? 0 : op.outputs[i].size(d));
+    for (int64_t d = 0; d < op.outputs[i].dim(); ++d)
+      others = others * 1000003 + (d == dim ? 0 : op.outputs[i].size(d));
     const std::vector<int64_t> shapes = group_.ExchangeNumbers(others, label_);
     out.comparable = std::ranges::count(shapes, shapes.front()) == static_cast<int64_t>(shapes.size());
     if (!out.comparable) return out;
@@ -250,7 +252,8 @@ class Comparing {
     }
     double difference = Difference(Whole(one, want, false), want);
     // A gradient of heads that several ranks have.
-    if (op.backward && one.types.front().is_shard()) difference = std::min(difference, Difference(Whole(one, want, true), want));
+    if (op.backward && one.types.front().is_shard())
+      difference = std::min(difference, Difference(Whole(one, want, true), want));
     ++out_.compared;
     const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);
     const std::vector<int64_t> ranks = group_.ExchangeNumbers(scaled, label_);

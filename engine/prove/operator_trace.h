@@ -28,7 +28,7 @@ namespace moonshard {
 struct TracedOperator {
   std::string path;
   bool backward = false;
-  std::string name;  // "aten::mm"
+  std::string name;                 // "aten::mm"
   std::vector<at::Tensor> outputs;  // copies
   std::vector<TensorType> types;
 };
@@ -53,11 +53,11 @@ struct OperatorDifference {
 };
 
 struct OperatorDifferences {
-  int64_t compared = 0;                         // results
-  int64_t left_out = 0;                         // varying, unproven, or not in the other step
-  double largest = 0;                           // over all ranks
-  std::string largest_name;                     // "aten::mm in 'layers.0.mlp'"
-  std::optional<OperatorDifference> first;      // beyond the tolerance
+  int64_t compared = 0;                     // results
+  int64_t left_out = 0;                     // varying, unproven, or not in the other step
+  double largest = 0;                       // over all ranks
+  std::string largest_name;                 // "aten::mm in 'layers.0.mlp'"
+  std::optional<OperatorDifference> first;  // beyond the tolerance
 };
 
 // Collective over `group`, whose axis is axis `index` of the types: every rank has traced the same step and holds the

@@ -44,8 +44,12 @@ RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
 
 struct TypeScope::State final : CallWatcher {
   State(AppliedPlan& a, const TypeOptions& options)
-      : applied(a), rules(RulesWith(*a.plan().plan, options)), checker(AxesOf(a), rules), scope(std::in_place, checker) {
-    for (const LiveParameter& parameter : applied.parameters()) checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
+      : applied(a),
+        rules(RulesWith(*a.plan().plan, options)),
+        checker(AxesOf(a), rules),
+        scope(std::in_place, checker) {
+    for (const LiveParameter& parameter : applied.parameters())
+      checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     checker.Observe(options.observer);
     applied.Watch(this);

@@ -67,7 +67,6 @@ class TypeScope {
   std::unique_ptr<State> state_;
 };
 
-
 // The findings of a proof, with the lines of the plan and what to do about each.
 Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan);
 

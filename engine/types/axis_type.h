@@ -32,18 +32,18 @@ enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying
 
 struct AxisType {
   TypeKind kind = TypeKind::kUnproven;
-  bool whole = false;          // of replicate: used the same everywhere
-  bool shared = false;         // of replicate: used by sharded compute. Neither: it has no gradient, or had none yet
-  bool mean = false;           // of partial
-  int dim = 0;                 // of a shard, counted from 0
-  int64_t lead = 1;            // of a shard: how many whole elements the dim holds in front of the piece, flattened into it
-  int64_t length = 0;          // of a shard: how much of the dim is the piece; what is left of it lies behind, whole
-  int64_t inner = 1;           // of a shard: into how many the elements of the piece were opened behind it, as heads are
+  bool whole = false;   // of replicate: used the same everywhere
+  bool shared = false;  // of replicate: used by sharded compute. Neither: it has no gradient, or had none yet
+  bool mean = false;    // of partial
+  int dim = 0;          // of a shard, counted from 0
+  int64_t lead = 1;     // of a shard: how many whole elements the dim holds in front of the piece, flattened into it
+  int64_t length = 0;   // of a shard: how much of the dim is the piece; what is left of it lies behind, whole
+  int64_t inner = 1;    // of a shard: into how many the elements of the piece were opened behind it, as heads are
   std::vector<int64_t> parts;  // of a shard: the piece is these pieces, one after the other; empty: one
   // Of a shard that was one of several in a fused dim: the parts of that.
   std::shared_ptr<const std::vector<int64_t>> fused;
-  uint64_t uniform = 0;        // of replicate: bit d where the value is the same along dim d
-  bool zero = false;           // of replicate: nothing but zeros, which are terms of any sum too
+  uint64_t uniform = 0;                      // of replicate: bit d where the value is the same along dim d
+  bool zero = false;                         // of replicate: nothing but zeros, which are terms of any sum too
   std::shared_ptr<const std::string> since;  // which operator made it partial or varying, for messages
 
   bool is(TypeKind other) const { return kind == other; }

@@ -7,7 +7,8 @@
 
 namespace moonshard {
 
-bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, bool backward) const {
+bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
+                             bool backward) const {
   if (!type.is_known()) return true;
   const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
   switch (layout.kind) {
@@ -51,8 +52,9 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   const AxisType here = Get(gradient)[static_cast<size_t>(index)];
   if (here.is(TypeKind::kFaulty)) return;
   if (here.is(TypeKind::kUnproven)) return NoteUnproven("the gradient of a parameter");
-  const bool fits = expected.is_shard() ? here.SameAs(expected) || (here.is_replicate() && here.uniform_along(expected.dim))
-                                        : here.is(expected.kind);
+  const bool fits = expected.is_shard()
+                        ? here.SameAs(expected) || (here.is_replicate() && here.uniform_along(expected.dim))
+                        : here.is(expected.kind);
   if (fits) return;
   Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
          here.since ? *here.since : ""});
@@ -87,8 +89,8 @@ void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& te
   if (!regions_.empty() && regions_.back().empty()) regions_.back() = all;
   const ModulePath::Place place = path_.Here();
   if (Agrees(here, layout, tensor, place.backward)) return;
-  Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "", layout.ToText(),
-         here.ToString(), here.since ? *here.since : ""});
+  Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "",
+         layout.ToText(), here.ToString(), here.since ? *here.since : ""});
 }
 
 void OperatorChecker::RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter,

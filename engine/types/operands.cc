@@ -38,7 +38,9 @@ std::vector<int64_t> Operands::Ints(size_t a) const {
   return out;
 }
 
-bool Operands::Flag(size_t a) const { return a < arguments_.size() && arguments_[a].isBool() && arguments_[a].toBool(); }
+bool Operands::Flag(size_t a) const {
+  return a < arguments_.size() && arguments_[a].isBool() && arguments_[a].toBool();
+}
 
 size_t Operands::Named(std::string_view argument) const {
   const std::vector<c10::Argument>& all = schema_.arguments();

@@ -20,10 +20,10 @@ namespace moonshard {
 
 // One tensor that goes in. Read before the operator runs, which may change the tensor.
 struct Operand {
-  const TensorType* type = nullptr;  // null: it has none
+  const TensorType* type = nullptr;           // null: it has none
   c10::intrusive_ptr<c10::BackendMeta> kept;  // what it lies in
   c10::SmallVector<int64_t, 5> sizes;
-  int argument = 0;            // of the schema
+  int argument = 0;  // of the schema
   bool needs_gradient = false;
   const void* storage = nullptr;
   const void* tensor = nullptr;  // identity

@@ -93,9 +93,7 @@ OperatorChecker::OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable&
 
 OperatorChecker::~OperatorChecker() = default;
 
-void OperatorChecker::SetGroup(const c10d::ProcessGroup* group, MeshAxis axis) {
-  groups_.emplace_back(group, axis);
-}
+void OperatorChecker::SetGroup(const c10d::ProcessGroup* group, MeshAxis axis) { groups_.emplace_back(group, axis); }
 
 int OperatorChecker::AxisOfGroup(const Call& call) const {
   for (size_t a = 0; a < call.arguments.size(); ++a) {
@@ -203,8 +201,9 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
       }
       types += "]";
     }
-    Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward, axes_.empty() ? MeshAxis::kTp : axes_[0].axis,
-           types + ")", "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", ""});
+    Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward,
+           axes_.empty() ? MeshAxis::kTp : axes_[0].axis, types + ")",
+           "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", ""});
     throw;
   }
   const size_t results = std::min(entry.returns, stack.size());

@@ -65,7 +65,8 @@ class OperatorChecker final : public OperatorHandler {
   TensorType Get(const at::Tensor& tensor) const;
   // Along one axis a boundary declares `layout` for what it has. A fault where it is known to be otherwise; from there on
   // it is as declared.
-  void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t whole_size, const std::string& what);
+  void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t whole_size,
+              const std::string& what);
   // The same for the gradient of a parameter once the backward is over.
   void CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis, const AxisType& expected,
                      const std::string& declared);
@@ -99,11 +100,11 @@ class OperatorChecker final : public OperatorHandler {
  private:
   // What is known of an operator, looked up once.
   struct Entry {
-    std::string name;           // "aten::add_.Tensor"
-    std::string base;           // "add"
+    std::string name;  // "aten::add_.Tensor"
+    std::string base;  // "add"
     const OperatorRule* rule = nullptr;
     bool pointwise = false;
-    bool writes = false;        // into its first argument
+    bool writes = false;  // into its first argument
     bool random = false;
     bool collective = false;
     size_t returns = 0;

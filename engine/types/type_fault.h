@@ -19,15 +19,15 @@ struct TypeFault {
   };
 
   Kind kind = Kind::kOperator;
-  std::string path;       // of the module
+  std::string path;  // of the module
   bool backward = false;
   MeshAxis axis = MeshAxis::kTp;
-  std::string what;       // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
-  std::string message;    // what is wrong
-  std::string declared;   // of boundaries, regions and gradients; else empty
-  std::string got;        // likewise
-  std::string since;      // which operator made the offending operand so; may be empty
-  int64_t count = 1;      // how often, with other layers of the same kind
+  std::string what;      // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
+  std::string message;   // what is wrong
+  std::string declared;  // of boundaries, regions and gradients; else empty
+  std::string got;       // likewise
+  std::string since;     // which operator made the offending operand so; may be empty
+  int64_t count = 1;     // how often, with other layers of the same kind
 };
 
 // Operators that could not be judged, by why: how many, and where the first was.

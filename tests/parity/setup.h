@@ -20,8 +20,8 @@ struct Setup {
   int64_t tp = 1;
   bool sequence_parallel = false;
   bool expert_parallel = false;
-  bool loss_parallel = false;                    // logits stay in pieces of the vocabulary
-  std::function<void(Plan&)> more = {};          // said in the plan besides
+  bool loss_parallel = false;            // logits stay in pieces of the vocabulary
+  std::function<void(Plan&)> more = {};  // said in the plan besides
   std::string Name() const;
 };
 

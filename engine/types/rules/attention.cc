@@ -15,7 +15,8 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
     const AxisType& type = o.type(i);
     if (type.is_partial()) return o.Fault("attention among terms of a sum: the sum must be made first");
     if (type.is_shard() && (type.dim > kHeads || type.lead != 1)) {
-      return o.Fault(Phrase("attention in pieces along dim ", type.dim, ": each query needs every key and all of its dims"));
+      return o.Fault(
+          Phrase("attention in pieces along dim ", type.dim, ": each query needs every key and all of its dims"));
     }
     meeting.push_back({&o.type(i), o.sizes(i)});
   }
@@ -54,8 +55,9 @@ void AddAttentionRules(RuleTable& table) {
   table.AddAten({"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
                  "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"},
                 Attention);
-  table.AddAten({"_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward"},
-                AttentionBackward);
+  table.AddAten(
+      {"_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward"},
+      AttentionBackward);
 }
 
 }  // namespace moonshard

@@ -24,7 +24,8 @@ AxisTypes AllReduce(Operands& o) {
 AxisTypes AllGather(Operands& o) {
   const AxisType& type = o.type(1);
   if (type.is_shard() && type.dim == 0 && type.lead == 1) return {AxisType::Whole()};
-  if (type.is_shard()) return {o.Fault(Phrase("an all-gather joins along dim 0, and the pieces are along dim ", type.dim))};
+  if (type.is_shard())
+    return {o.Fault(Phrase("an all-gather joins along dim 0, and the pieces are along dim ", type.dim))};
   return {o.Fault(Phrase("an all-gather of what is in no pieces: it is ", type))};
 }
 

@@ -25,7 +25,8 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
   switch (dependence) {
     case Dependence::kLinear:
       if (count + zeros == tensors.size()) return *first->type;
-      return o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first");
+      return o.Fault(
+          "terms of a sum meet a whole value, which would count once for each rank: the sum must be made first");
     case Dependence::kMultilinear:
       if (count == 1) return *first->type;
       return o.Fault("a product of two sums whose terms are still apart: one of them must be made first");
@@ -50,7 +51,8 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     if (!type.is_shard()) continue;
     AxisType here = type;
     here.dim += static_cast<int>(made - static_cast<int64_t>(tensor.sizes.size()));
-    if (cut && !here.SameAs(result)) return o.Fault(Phrase("pieces along different dims meet: ", here) + " and " + result.ToString());
+    if (cut && !here.SameAs(result))
+      return o.Fault(Phrase("pieces along different dims meet: ", here) + " and " + result.ToString());
     cut = true;
     result = here;
   }
@@ -60,7 +62,8 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
   if (cut) {
     for (const Meeting& tensor : tensors) {
       if (!tensor.type->is_replicate() || SameAlong(tensor, result.dim, made)) continue;
-      return o.Fault(Phrase("a whole tensor meets pieces along dim ", result.dim, ": each rank needs its own piece of it"));
+      return o.Fault(
+          Phrase("a whole tensor meets pieces along dim ", result.dim, ": each rank needs its own piece of it"));
     }
     return result;
   }

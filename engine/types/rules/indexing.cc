@@ -13,7 +13,8 @@ AxisTypes Embedding(Operands& o) {
   const AxisType& ids = o.type(1);
   const int64_t last = o.made_dims() - 1;
   if (ids.is_partial()) return {o.Fault("places that are terms of a sum")};
-  if (table.is_partial()) return {ids.is_replicate() ? AxisTypes{table} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
+  if (table.is_partial())
+    return {ids.is_replicate() ? AxisTypes{table} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
   if (table.is_shard() && table.dim == 0) {
     if (ids.is(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
     return {o.Fault("a lookup among this rank's rows by places in the whole table: the rows of others must be masked")};
@@ -36,7 +37,8 @@ AxisTypes EmbeddingBackward(Operands& o) {
   const AxisType& ids = o.type(1);
   if (ids.is(TypeKind::kOwnRows)) return {AxisType::Shard(0, o.made()[0])};
   if (gradient.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Partial()};
-  if (gradient.is_partial()) return {ids.is_replicate() ? AxisTypes{gradient} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
+  if (gradient.is_partial())
+    return {ids.is_replicate() ? AxisTypes{gradient} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
   if (gradient.is_shard() && gradient.dim == o.dims(0) - 1) {
     AxisType result = gradient;
     result.dim = 1;
@@ -68,7 +70,8 @@ AxisTypes IndexSelect(Operands& o) {
       result.parts.clear();
       return {result};
     }
-    return {o.Fault(Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a piece of it"))};
+    return {o.Fault(
+        Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a piece of it"))};
   }
   if (places.is_shard()) {
     if (!x.is_replicate()) return {o.Fault("the tensor and the places are both in pieces")};
@@ -97,7 +100,8 @@ AxisTypes IndexAdd(Operands& o) {
   if (source.is_partial()) {
     if (!places.is_replicate()) return {o.Fault("terms of a sum meet pieces: the sum must be made first")};
     if (x.is_partial() || zeros) return {source};
-    return {o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first")};
+    return {
+        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first")};
   }
   if (x.is_partial()) return {o.Fault("a whole value is added to terms of a sum and would count once for each rank")};
   if (places.is_shard() && source.is_shard() && source.dim == dim) {
@@ -168,7 +172,8 @@ AxisTypes IndexPut(Operands& o) {
   if (own) return {adds && (x.is_partial() || zeros) ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
   if (values.is_partial()) {
     if (zeros || x.is_partial()) return {values};
-    return {o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first")};
+    return {
+        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first")};
   }
   if (cut || values.is_shard()) {
     // Places within the rank's own piece of the first dim.
@@ -194,7 +199,8 @@ AxisTypes Gather(Operands& o) {
   }
   if (places.is_partial()) return {o.Fault("places that are terms of a sum")};
   if (x.is_shard() && x.dim == dim) {
-    return {o.Fault(Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a piece of it"))};
+    return {o.Fault(
+        Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a piece of it"))};
   }
   if (x.is_partial()) return {places.is_replicate() ? AxisTypes{x} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
   if (x.is_shard() && places.is_shard()) {

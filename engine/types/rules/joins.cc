@@ -39,19 +39,22 @@ AxisTypes Cat(Operands& o) {
     }
   }
   if (partial > 0) {
-    if (cut || other > 0) return {o.Fault("terms of a sum are put together with what is none: the sum must be made first")};
+    if (cut || other > 0)
+      return {o.Fault("terms of a sum are put together with what is none: the sum must be made first")};
     return {result};
   }
   if (!cut) {
     if (uniform && o.size() == 1) result.uniform = o.type(0).uniform;
     return {result};
   }
-  if (other > 0 && result.dim == dim) return {o.Fault(Phrase("pieces along dim ", dim, " are put together with whole tensors along it"))};
+  if (other > 0 && result.dim == dim)
+    return {o.Fault(Phrase("pieces along dim ", dim, " are put together with whole tensors along it"))};
   for (size_t i = 0; i < o.size(); ++i) {
     const AxisType& type = o.type(i);
     const int64_t own = stack && result.dim > dim ? result.dim - 1 : result.dim;
     if (type.is_replicate() && o.dims(i) > own && !type.uniform_along(own)) {
-      return {o.Fault(Phrase("a whole tensor is put together with pieces along dim ", own, ": each rank needs its own piece of it"))};
+      return {o.Fault(Phrase("a whole tensor is put together with pieces along dim ", own,
+                             ": each rank needs its own piece of it"))};
     }
   }
   // Along the dim that is cut each rank joins its own pieces: a fused dim.

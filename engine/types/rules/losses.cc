@@ -55,8 +55,9 @@ void AddLossRules(RuleTable& table) {
   table.AddAten({"nll_loss_forward", "nll_loss2d_forward"}, NegativeLogLikelihood);
   table.AddAten({"nll_loss_backward", "nll_loss2d_backward"}, NegativeLogLikelihoodBackward);
   table.AddAten({"mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}, Elementwise);
-  table.AddAten({"mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"},
-                ElementwiseBackward);
+  table.AddAten(
+      {"mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"},
+      ElementwiseBackward);
 }
 
 }  // namespace moonshard

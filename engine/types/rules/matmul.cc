@@ -23,7 +23,8 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
     if (a.is_partial() && b.is_partial()) {
       return o.Fault("a product of two sums whose terms are still apart: one of them must be made first");
     }
-    if (!(a.is_partial() ? b : a).is_replicate()) return o.Fault("terms of a sum meet pieces: the sum must be made first");
+    if (!(a.is_partial() ? b : a).is_replicate())
+      return o.Fault("terms of a sum meet pieces: the sum must be made first");
     return a.is_partial() ? a : b;
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
@@ -33,7 +34,8 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
       return AxisType::Partial();
     }
     if (a.dim == b.dim && a.dim < batch) return a;
-    return o.Fault("rows of one and columns of the other are in pieces: each rank computes one block of the result alone");
+    return o.Fault(
+        "rows of one and columns of the other are in pieces: each rank computes one block of the result alone");
   }
   const AxisType& cut = a.is_shard() ? a : b;
   const AxisType& whole = a.is_shard() ? b : a;
@@ -59,7 +61,8 @@ AxisTypes AddMatMul(Operands& o) {
   const AxisType product = Product(o, o.type(1), o.type(2), o.name() == "baddbmm" ? 1 : 0);
   if (!product.is_known()) return {product};
   if (product.is_partial() && o.type(0).is_replicate()) {
-    return {o.Fault("the bias is added to terms of a sum and would count once for each rank: it must be added after the sum")};
+    return {o.Fault(
+        "the bias is added to terms of a sum and would count once for each rank: it must be added after the sum")};
   }
   const Meeting terms[2] = {{&o.type(0), o.sizes(0)}, {&product, o.made()}};
   return {Meet(o, terms, o.made_dims(), Dependence::kLinear)};

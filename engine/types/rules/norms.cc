@@ -16,7 +16,8 @@ AxisTypes Norm(Operands& o) {
   if (x.is_partial()) return {o.Fault("a norm of terms of a sum: the sum must be made first")};
   if (!Whole(o, 0, o.Ints(1).size())) return {o.Fault("a norm over a dim of which each rank sees its piece alone")};
   for (size_t i = 1; i < o.size(); ++i) {
-    if (o.type(i).is_shard()) return {o.Fault("the weight of a norm is in pieces and what it normalizes is whole there")};
+    if (o.type(i).is_shard())
+      return {o.Fault("the weight of a norm is in pieces and what it normalizes is whole there")};
   }
   AxisType y = x;
   y.uniform = 0;

@@ -11,7 +11,8 @@ AxisTypes Linear(Operands& o) {
   const bool with_number = o.arguments() > 1 && o.argument(1).isScalar() && !o.argument(1).isTensor() &&
                            (o.name() == "add" || o.name() == "sub" || o.name() == "rsub");
   if (with_number && o.type(0).is_partial() && !(o.argument(1).toScalar().equal(0))) {
-    return {o.Fault("a number is added to terms of a sum and would count once for each rank: the sum must be made first")};
+    return {
+        o.Fault("a number is added to terms of a sum and would count once for each rank: the sum must be made first")};
   }
   return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear)};
 }

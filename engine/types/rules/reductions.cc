@@ -104,8 +104,9 @@ AxisTypes ReadNumber(Operands& o) {
 void AddReductionRules(RuleTable& table) {
   table.AddAten({"sum"}, OverDims<Kind::kSum>);
   table.AddAten({"mean"}, OverDims<Kind::kMean>);
-  table.AddAten({"amax", "amin", "prod", "all", "any", "logsumexp", "argmax", "argmin", "max", "min",
-                 "aminmax", "mode", "median", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"}, OverDims<Kind::kOther>);
+  table.AddAten({"amax", "amin", "prod", "all", "any", "logsumexp", "argmax", "argmin", "max", "min", "aminmax", "mode",
+                 "median", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"},
+                OverDims<Kind::kOther>);
   table.AddAten({"_foreach_norm"}, ForeachNorm);
   table.AddAten({"_softmax", "_log_softmax"}, Softmax);
   table.AddAten({"cumsum", "cumprod", "logcumsumexp"}, Cumulative);

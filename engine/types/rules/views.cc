@@ -33,7 +33,8 @@ AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef
       }
     }
     bool uniform = true;
-    for (size_t d = begin; d < i; ++d) uniform = uniform && (from[d] == 1 || type.uniform_along(static_cast<int64_t>(d)));
+    for (size_t d = begin; d < i; ++d)
+      uniform = uniform && (from[d] == 1 || type.uniform_along(static_cast<int64_t>(d)));
     for (size_t d = made; uniform && d < j; ++d) result.uniform |= uint64_t{1} << d;
   }
   return result;
@@ -183,8 +184,8 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
     } else if (at < begin + length && end > begin && part > 0) {
       std::string parts;
       for (int64_t one : type.parts) parts.append(parts.empty() ? "" : ", ").append(std::to_string(one * unit));
-      return o.Fault("elements are taken from " + what + " across the parts that it is fused of: " + parts + Phrase("; from ", begin) +
-                     Phrase(" on, ", length));
+      return o.Fault("elements are taken from " + what + " across the parts that it is fused of: " + parts +
+                     Phrase("; from ", begin) + Phrase(" on, ", length));
     }
     at = end;
   }
@@ -205,7 +206,8 @@ AxisTypes Slice(Operands& o) {
 AxisTypes Select(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   if (o.type(0).is_shard() && o.type(0).dim == dim) {
-    return {o.Fault(Phrase("one element is taken from dim ", dim, " by its place, and each rank has another one there"))};
+    return {
+        o.Fault(Phrase("one element is taken from dim ", dim, " by its place, and each rank has another one there"))};
   }
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d = d == dim ? -1 : d > dim ? d - 1 : d;
@@ -246,7 +248,8 @@ AxisTypes PutBack(Operands& o) {
   for (int64_t& d : to) d += select && d >= dim ? 1 : 0;
   type = MapDims(type, to);
   type.uniform = 0;
-  if (type.is_shard() && type.dim == dim && !select && whole[static_cast<size_t>(dim)] != o.sizes(0)[static_cast<size_t>(dim)]) {
+  if (type.is_shard() && type.dim == dim && !select &&
+      whole[static_cast<size_t>(dim)] != o.sizes(0)[static_cast<size_t>(dim)]) {
     // A part of a fused dim: the other parts are zeros here and come from their own slices; all of them are added up.
     type.length = whole[static_cast<size_t>(dim)];
     type.parts.clear();

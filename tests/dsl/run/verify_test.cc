@@ -79,8 +79,14 @@ TEST_CASE("--types names the operator, the line and the cure") {
     std::string says;
   };
   const Row row = GENERATE(values<Row>({
-      {"dropped_all_reduce", "llama_gqa", {}, "error[MS0602]: output 0 of 'model.layers.1.self_attn.o_proj' is partial"},
-      {"bias_counted_twice", "llama_bias", {}, "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
+      {"dropped_all_reduce",
+       "llama_gqa",
+       {},
+       "error[MS0602]: output 0 of 'model.layers.1.self_attn.o_proj' is partial"},
+      {"bias_counted_twice",
+       "llama_bias",
+       {},
+       "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
       {"input_not_shared", "llama_gqa", {}, "must be shared"},
       {"norm_not_shared", "llama_gqa", {"--option", "sequence_parallel=true"}, "'model.layers.1.input_layernorm"},
   }));

@@ -25,10 +25,12 @@ TEST_CASE("planted faults are found where they are") {
   int64_t elsewhere = 0;
   std::map<std::string, std::pair<int64_t, int64_t>> kinds;
   std::string misses;
-  for (const char* name : {"llama_gqa", "llama_bias", "qwen2_tied", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa", "phi_qknorm",
-                           "mixtral", "baichuan2", "decilm", "ministral3_yarn", "mistral_window8", "qwen3_moe"}) {
+  for (const char* name :
+       {"llama_gqa", "llama_bias", "qwen2_tied", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa", "phi_qknorm",
+        "mixtral", "baichuan2", "decilm", "ministral3_yarn", "mistral_window8", "qwen3_moe"}) {
     for (const bool sequence_parallel : {false, true}) {
-      const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel, false};
+      const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel,
+                        false};
       std::vector<Planted> faults;
       ProveAlone(setup, "tp=2", 0, [&](CompiledPlan& plan) { faults = PlantedFaults(plan); });
       REQUIRE(faults.size() > 10);
@@ -60,7 +62,8 @@ TEST_CASE("planted faults are found where they are") {
     }
   }
   std::cout << planted << " faults planted, " << found << " found at their module, " << elsewhere << " elsewhere\n";
-  for (const auto& [kind, counts] : kinds) std::cout << "  " << kind << ": " << counts.second << " of " << counts.first << "\n";
+  for (const auto& [kind, counts] : kinds)
+    std::cout << "  " << kind << ": " << counts.second << " of " << counts.first << "\n";
   std::cout << misses;
   CHECK(planted >= 60);
   CHECK(found * 100 >= planted * 95);

@@ -49,12 +49,15 @@ TEST_CASE("recomputed steps are proven, and their faults found") {
     const Proof proof = ProveAlone(setup, "tp=2", 0, {}, 12);
     INFO(setup.Name() << "\n" << ToText(proof));
     CHECK(proof.holds());
-    const Proof faulty = ProveAlone(setup, "tp=2", 0, [](CompiledPlan& plan) {
-      const int64_t m = plan.tree->Find("model.layers.0.self_attn.o_proj");
-      plan.steps.push_back(plan.StepsOf(static_cast<size_t>(m)));
-      plan.steps_of[static_cast<size_t>(m)] = static_cast<uint32_t>(plan.steps.size() - 1);
-      plan.steps.back().outputs[0]->to = Placement(Layout::Partial());
-    }, 12);
+    const Proof faulty = ProveAlone(
+        setup, "tp=2", 0,
+        [](CompiledPlan& plan) {
+          const int64_t m = plan.tree->Find("model.layers.0.self_attn.o_proj");
+          plan.steps.push_back(plan.StepsOf(static_cast<size_t>(m)));
+          plan.steps_of[static_cast<size_t>(m)] = static_cast<uint32_t>(plan.steps.size() - 1);
+          plan.steps.back().outputs[0]->to = Placement(Layout::Partial());
+        },
+        12);
     CHECK(!faulty.faults.empty());
   }
 }
@@ -81,8 +84,7 @@ TEST_CASE("losses on pieces of the vocabulary are trusted regions, a plain loss 
       CHECK(proof.holds());
     }
     for (const LiveParameter& parameter : sharded.applied->parameters()) parameter.tensor.mutable_grad().reset();
-    const Proof naive = ProveStep(sharded, {{"input_ids", inputs.at("input_ids")},
-                                            {"labels", labels.remainder(8)}});
+    const Proof naive = ProveStep(sharded, {{"input_ids", inputs.at("input_ids")}, {"labels", labels.remainder(8)}});
     REQUIRE(!naive.faults.empty());
     CHECK(naive.faults.front().what.find("log_softmax") != std::string::npos);
   }
@@ -193,7 +195,8 @@ TEST_CASE("what types cannot see, the comparison of operators finds at the opera
       {"pieces swapped between halves", layer + "self_attn.q_proj",
        [&](const ShardedModel& s, int64_t) {
          const at::Tensor w = ParameterOf(s, layer + "self_attn.q_proj.weight").tensor;
-         w.copy_(at::cat({w.narrow(0, w.size(0) / 2, w.size(0) - w.size(0) / 2), w.narrow(0, 0, w.size(0) / 2)}).clone());
+         w.copy_(
+             at::cat({w.narrow(0, w.size(0) / 2, w.size(0) - w.size(0) / 2), w.narrow(0, 0, w.size(0) / 2)}).clone());
        }},
       {"a wrong scale", layer + "mlp.up_proj",
        [&](const ShardedModel& s, int64_t) { ParameterOf(s, layer + "mlp.up_proj.weight").tensor.mul_(0.5); }},

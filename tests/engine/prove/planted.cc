@@ -63,7 +63,8 @@ class Planter {
         Add("summed in place of gathered", m, set(Layout::Partial(), to));
         Add("gathered along the wrong dim", m, set(Layout::Shard(1), to));
       }
-      if (from.is_shard() && to == from) Add("pieces gathered that are used as pieces", m, set(from, Layout::Replicate()));
+      if (from.is_shard() && to == from)
+        Add("pieces gathered that are used as pieces", m, set(from, Layout::Replicate()));
       if (from == Layout::Replicate() && to == from) Add("summed though it is whole", m, set(Layout::Partial(), to));
     }
   }
@@ -105,9 +106,11 @@ class Planter {
       if (layout.kind == LayoutKind::kShared) Add("gradient sum missing", m, set(Layout::Replicate()));
       if (layout == Layout::Replicate()) Add("gradient summed that is whole", m, set(Layout::Shared()));
       if (layout.is_shard() && !layout.parts.empty()) Add("fused weight cut as one", m, set(Layout::Shard(layout.dim)));
-      if (layout.is_plain_shard() && plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape.size() == 2) {
+      if (layout.is_plain_shard() &&
+          plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape.size() == 2) {
         const auto& shape = plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape;
-        if (shape[0] == shape[1] && steps.lookup == Lookup::kPlain) Add("weight cut along the other dim", m, set(Layout::Shard(1 - layout.dim)));
+        if (shape[0] == shape[1] && steps.lookup == Lookup::kPlain)
+          Add("weight cut along the other dim", m, set(Layout::Shard(1 - layout.dim)));
       }
     }
   }

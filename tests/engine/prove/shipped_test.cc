@@ -29,7 +29,8 @@ TEST_CASE("every shipped plan is proven for every reference architecture") {
 TEST_CASE("plans are proven over data-parallel ranks too") {
   for (const char* name : {"llama_gqa", "qwen3_head_dim12", "phi3_gqa", "gemma3_softcap"}) {
     for (const bool sequence_parallel : {false, true}) {
-      const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel, false};
+      const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel,
+                        false};
       DYNAMIC_SECTION(setup.Name()) {
         const Proof proof = ProveAlone(setup, "dp=2,tp=2", 1);
         INFO(ToText(proof));
@@ -60,8 +61,7 @@ TEST_CASE("what every operator makes is what its type says") {
         const ShardedModel unsharded = Load(setup, DeviceMesh::Recording(MeshShape()));
         const OperatorTrace trace = TraceOf(sharded, inputs);
         const OperatorTrace whole = TraceOf(unsharded, inputs);
-        const OperatorDifferences own =
-            CompareOperators(trace, whole, sharded.applied->group(MeshAxis::kTp), 0, 1e-3);
+        const OperatorDifferences own = CompareOperators(trace, whole, sharded.applied->group(MeshAxis::kTp), 0, 1e-3);
         mesh.Close();
         const std::lock_guard lock(mutex);
         if (mesh.rank() == 0) differences = own;
@@ -69,9 +69,9 @@ TEST_CASE("what every operator makes is what its type says") {
       std::cout << setup.Name() << ": " << differences.compared << " results compared, " << differences.left_out
                 << " left out, largest difference " << differences.largest << " (" << differences.largest_name << ")\n";
       if (differences.first) {
-        FAIL_CHECK(differences.first->name << " in '" << differences.first->path << "'"
-                                           << (differences.first->backward ? " (backward)" : "") << " as "
-                                           << differences.first->type << " differs by " << differences.first->difference);
+        FAIL_CHECK(differences.first->name
+                   << " in '" << differences.first->path << "'" << (differences.first->backward ? " (backward)" : "")
+                   << " as " << differences.first->type << " differs by " << differences.first->difference);
       }
       CHECK(differences.compared > 100);
       // Experts of one rank, and heads that several ranks have, opened into what each rank repeats them.

@@ -11,15 +11,16 @@ namespace moonshard::test {
 // The first `length` tokens of each row; 0: all.
 inline Proof ProveStep(const ShardedModel& sharded, const NamedTensors& inputs, const TypeOptions& options = {},
                        int64_t length = 0) {
-  const auto cut = [&](const at::Tensor& tensor) { return length > 0 ? tensor.narrow(1, 0, length).clone() : tensor.clone(); };
+  const auto cut = [&](const at::Tensor& tensor) {
+    return length > 0 ? tensor.narrow(1, 0, length).clone() : tensor.clone();
+  };
   const at::Tensor labels = cut(inputs.at("labels"));
   const at::Tensor ids = cut(inputs.at("input_ids"));
   TypeScope scope(*sharded.applied, options);
   scope.Input(labels);
   scope.Input(ids);
   try {
-    const at::Tensor loss =
-        CausalLmLoss(sharded.model.forward(ids, std::nullopt, std::nullopt), labels);
+    const at::Tensor loss = CausalLmLoss(sharded.model.forward(ids, std::nullopt, std::nullopt), labels);
     scope.Loss(loss);
     loss.backward();
   } catch (const c10::Error& error) {
@@ -30,8 +31,7 @@ inline Proof ProveStep(const ShardedModel& sharded, const NamedTensors& inputs, 
 
 inline Proof ProveAlone(const Setup& setup, const std::string& mesh, int64_t rank,
                         const std::function<void(CompiledPlan&)>& change = {}, int64_t length = 0) {
-  const ShardedModel sharded =
-      Load(setup, DeviceMesh::Recording(MeshShape::Parse(mesh).ValueOrThrow(), rank), change);
+  const ShardedModel sharded = Load(setup, DeviceMesh::Recording(MeshShape::Parse(mesh).ValueOrThrow(), rank), change);
   return ProveStep(sharded, ReadTensors(setup.folder / "inputs_1.safetensors"), {}, length);
 }
 

@@ -146,11 +146,12 @@ TEST_CASE("collectives that a program calls itself") {
     OneAxis one;
     one.checker.SetGroup(group.get(), MeshAxis::kTp);
     CHECK(one.Of([&] {
-      at::Tensor in = OneAxis::Piece(1, {2, 3});
-      at::Tensor out = at::empty({4, 3});
-      group->_allgather_base(out, in)->wait();
-      return out;
-    }).starts_with("fault: an all-gather joins along dim 0"));
+               at::Tensor in = OneAxis::Piece(1, {2, 3});
+               at::Tensor out = at::empty({4, 3});
+               group->_allgather_base(out, in)->wait();
+               return out;
+             })
+              .starts_with("fault: an all-gather joins along dim 0"));
   }
   SECTION("over a group that nobody knows") {
     OneAxis one;

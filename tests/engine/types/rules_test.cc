@@ -29,12 +29,30 @@ void Run(const std::vector<Case>& cases) {
 
 TEST_CASE("operators on each element") {
   Run({
-      {"pieces and pieces", "shard(1)", [] { return Piece(1, {2, 3}) + Piece(1, {2, 3}); }},
-      {"pieces and a row that is whole along them", "shard(0)", [] { return Piece(0, {2, 3}) * Same({3}); }},
-      {"pieces and a whole row", "fault: a whole tensor meets pieces along dim 1", [] { return Piece(1, {2, 3}) * Same({3}); }},
-      {"pieces along other dims", "fault: pieces along different dims", [] { return Piece(1, {3, 3}) + Piece(0, {3, 3}); }},
-      {"pieces and zeros", "shard(1)", [] { return Piece(1, {2, 3}) + at::zeros({2, 3}); }},
-      {"pieces and a number", "shard(1)", [] { return Piece(1, {2, 3}) + 2; }},
+      {"pieces and pieces", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}) + Piece(1, {2, 3});
+       }},
+      {"pieces and a row that is whole along them", "shard(0)",
+       [] {
+         return Piece(0, {2, 3}) * Same({3});
+       }},
+      {"pieces and a whole row", "fault: a whole tensor meets pieces along dim 1",
+       [] {
+         return Piece(1, {2, 3}) * Same({3});
+       }},
+      {"pieces along other dims", "fault: pieces along different dims",
+       [] {
+         return Piece(1, {3, 3}) + Piece(0, {3, 3});
+       }},
+      {"pieces and zeros", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}) + at::zeros({2, 3});
+       }},
+      {"pieces and a number", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}) + 2;
+       }},
       {"terms and terms", "partial", [] { return Terms({2}) - Terms({2}); }},
       {"terms and a whole value", "fault: terms of a sum meet a whole value", [] { return Terms({2}) + Same({2}); }},
       {"terms and zeros", "partial", [] { return Terms({2}) + at::zeros({2}); }},
@@ -49,39 +67,110 @@ TEST_CASE("operators on each element") {
       {"a function of terms", "fault: an operator that is not linear", [] { return Terms({2}).exp(); }},
       {"a function of pieces", "shard(0)", [] { return at::silu(Piece(0, {2})); }},
       {"terms, masked to zero", "partial", [] { return Terms({2}).masked_fill(Same({2}).gt(0), 0); }},
-      {"terms, masked to one", "fault: terms of a sum meet a whole value", [] { return Terms({2}).masked_fill(Same({2}).gt(0), 1); }},
+      {"terms, masked to one", "fault: terms of a sum meet a whole value",
+       [] { return Terms({2}).masked_fill(Same({2}).gt(0), 1); }},
       {"a + b c of terms", "partial", [] { return at::addcmul(Terms({2}), Terms({2}), Same({2})); }},
-      {"a + b c of terms and terms", "fault: a product of two sums", [] { return at::addcmul(Terms({2}), Terms({2}), Terms({2})); }},
+      {"a + b c of terms and terms", "fault: a product of two sums",
+       [] { return at::addcmul(Terms({2}), Terms({2}), Terms({2})); }},
       {"written in place", "partial", [] { return Terms({2}).add_(Terms({2})); }},
       {"copied over", "shard(0)", [] { return Same({2}).copy_(Piece(0, {2})); }},
-      {"to another dtype", "shard(1)", [] { return Piece(1, {2, 2}).to(at::kDouble); }},
+      {"to another dtype", "shard(1)",
+       [] {
+         return Piece(1, {2, 2}).to(at::kDouble);
+       }},
   });
 }
 
 TEST_CASE("views") {
   Run({
-      {"rows before the pieces flattened into them", "shard(0) after 4", [] { return Piece(1, {4, 3, 5}).view({12, 5}); }},
-      {"and opened again", "shard(1)", [] { return Piece(1, {4, 3, 5}).view({12, 5}).view({4, 3, 5}); }},
-      {"heads", "shard(2)", [] { return Piece(2, {2, 3, 8}).view({2, 3, 4, 2}); }},
-      {"heads joined", "shard(2)", [] { return Piece(2, {2, 3, 4, 2}).view({2, 3, 8}); }},
-      {"one head", "shard(2)", [] { return Piece(2, {2, 3, 4}).view({2, 3, 1, 4}); }},
-      {"one row of the sequence, flattened into the batch", "shard(0) after 2", [] { return Piece(1, {2, 1, 5}).view({2, 5}); }},
-      {"and opened again", "shard(1)", [] { return Piece(1, {2, 1, 5}).view({2, 5}).view({2, 1, 5}); }},
-      {"one head joined with its dims", "shard(2)", [] { return Piece(2, {2, 3, 4}).view({2, 3, 1, 4}).view({2, 3, 4}); }},
-      {"pieces cut in two", "fault: a view cuts across", [] { return Piece(1, {2, 6}).view({3, 4}); }},
-      {"transposed", "shard(2)", [] { return Piece(1, {2, 3, 4}).transpose(1, 2); }},
-      {"permuted", "shard(0)", [] { return Piece(2, {2, 3, 4}).permute({2, 0, 1}); }},
-      {"unsqueezed before", "shard(2)", [] { return Piece(1, {2, 3}).unsqueeze(1); }},
-      {"unsqueezed behind", "shard(1)", [] { return Piece(1, {2, 3}).unsqueeze(2); }},
-      {"squeezed", "shard(1)", [] { return Piece(2, {2, 1, 3}).squeeze(1); }},
-      {"expanded", "shard(1)", [] { return Piece(0, {3}).expand({2, 3}); }},
-      {"elements of another dim", "shard(1)", [] { return Piece(1, {4, 3}).narrow(0, 1, 2); }},
-      {"elements of the pieces", "fault: elements are taken from dim 1", [] { return Piece(1, {4, 3}).narrow(1, 0, 2); }},
-      {"all of them", "shard(1)", [] { return Piece(1, {4, 3}).narrow(1, 0, 3); }},
-      {"one of the pieces", "fault: one element is taken from dim 1", [] { return Piece(1, {4, 3}).select(1, 0); }},
-      {"one of another dim", "shard(0)", [] { return Piece(1, {4, 3}).select(0, 1); }},
-      {"split between pieces", "fault: elements are taken", [] { return Piece(1, {4, 4}).chunk(2, 1)[0]; }},
-      {"flipped", "fault: the order of dim 1", [] { return Piece(1, {4, 3}).flip({1}); }},
+      {"rows before the pieces flattened into them", "shard(0) after 4",
+       [] {
+         return Piece(1, {4, 3, 5}).view({12, 5});
+       }},
+      {"and opened again", "shard(1)",
+       [] {
+         return Piece(1, {4, 3, 5}).view({12, 5}).view({4, 3, 5});
+       }},
+      {"heads", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 8}).view({2, 3, 4, 2});
+       }},
+      {"heads joined", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 4, 2}).view({2, 3, 8});
+       }},
+      {"one head", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 4}).view({2, 3, 1, 4});
+       }},
+      {"one row of the sequence, flattened into the batch", "shard(0) after 2",
+       [] {
+         return Piece(1, {2, 1, 5}).view({2, 5});
+       }},
+      {"and opened again", "shard(1)",
+       [] {
+         return Piece(1, {2, 1, 5}).view({2, 5}).view({2, 1, 5});
+       }},
+      {"one head joined with its dims", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 4}).view({2, 3, 1, 4}).view({2, 3, 4});
+       }},
+      {"pieces cut in two", "fault: a view cuts across",
+       [] {
+         return Piece(1, {2, 6}).view({3, 4});
+       }},
+      {"transposed", "shard(2)",
+       [] {
+         return Piece(1, {2, 3, 4}).transpose(1, 2);
+       }},
+      {"permuted", "shard(0)",
+       [] {
+         return Piece(2, {2, 3, 4}).permute({2, 0, 1});
+       }},
+      {"unsqueezed before", "shard(2)",
+       [] {
+         return Piece(1, {2, 3}).unsqueeze(1);
+       }},
+      {"unsqueezed behind", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}).unsqueeze(2);
+       }},
+      {"squeezed", "shard(1)",
+       [] {
+         return Piece(2, {2, 1, 3}).squeeze(1);
+       }},
+      {"expanded", "shard(1)",
+       [] {
+         return Piece(0, {3}).expand({2, 3});
+       }},
+      {"elements of another dim", "shard(1)",
+       [] {
+         return Piece(1, {4, 3}).narrow(0, 1, 2);
+       }},
+      {"elements of the pieces", "fault: elements are taken from dim 1",
+       [] {
+         return Piece(1, {4, 3}).narrow(1, 0, 2);
+       }},
+      {"all of them", "shard(1)",
+       [] {
+         return Piece(1, {4, 3}).narrow(1, 0, 3);
+       }},
+      {"one of the pieces", "fault: one element is taken from dim 1",
+       [] {
+         return Piece(1, {4, 3}).select(1, 0);
+       }},
+      {"one of another dim", "shard(0)",
+       [] {
+         return Piece(1, {4, 3}).select(0, 1);
+       }},
+      {"split between pieces", "fault: elements are taken",
+       [] {
+         return Piece(1, {4, 4}).chunk(2, 1)[0];
+       }},
+      {"flipped", "fault: the order of dim 1",
+       [] {
+         return Piece(1, {4, 3}).flip({1});
+       }},
   });
 }
 
@@ -93,73 +182,205 @@ TEST_CASE("fused pieces are taken apart where they were put together") {
       {"a part", "shard(1)", [&] { return make().narrow(1, 0, 4); }},
       {"two parts", "packed(1, [", [&] { return make().narrow(1, 4, 4); }},
       {"across parts", "fault: elements are taken from dim 1 across the parts", [&] { return make().narrow(1, 0, 5); }},
-      {"split at the parts", "shard(1)", [&] { return make().split_with_sizes({4, 2, 2}, 1)[1]; }},
-      {"as heads", "packed(1, [", [&] { return make().view({3, 4, 2}); }},
-      {"a part of the heads", "shard(1)", [&] { return make().view({3, 4, 2}).narrow(1, 2, 1); }},
-      {"as heads across parts", "fault: a view cuts across", [&] { return make().view({3, 2, 4}).narrow(1, 0, 1); }},
-      {"put together", "packed(1, [", [] { return at::cat({Piece(1, {3, 2}), Piece(1, {3, 4})}, 1); }},
+      {"split at the parts", "shard(1)",
+       [&] {
+         return make().split_with_sizes({4, 2, 2}, 1)[1];
+       }},
+      {"as heads", "packed(1, [",
+       [&] {
+         return make().view({3, 4, 2});
+       }},
+      {"a part of the heads", "shard(1)",
+       [&] {
+         return make().view({3, 4, 2}).narrow(1, 2, 1);
+       }},
+      {"as heads across parts", "fault: a view cuts across",
+       [&] {
+         return make().view({3, 2, 4}).narrow(1, 0, 1);
+       }},
+      {"put together", "packed(1, [",
+       [] {
+         return at::cat({Piece(1, {3, 2}), Piece(1, {3, 4})}, 1);
+       }},
   });
 }
 
 TEST_CASE("tensors put together") {
   Run({
-      {"pieces along another dim", "shard(0)", [] { return at::cat({Piece(0, {2, 3}), Piece(0, {2, 3})}, 1); }},
-      {"pieces and a whole tensor", "fault: a whole tensor is put together", [] { return at::cat({Piece(0, {2, 3}), Same({2, 3})}, 1); }},
-      {"terms", "partial", [] { return at::cat({Terms({2}), Terms({2})}); }},
-      {"terms and a whole tensor", "fault: terms of a sum are put together", [] { return at::cat({Terms({2}), Same({2})}); }},
-      {"stacked", "shard(1)", [] { return at::stack({Piece(0, {2}), Piece(0, {2})}); }},
+      {"pieces along another dim", "shard(0)",
+       [] {
+         return at::cat({Piece(0, {2, 3}), Piece(0, {2, 3})}, 1);
+       }},
+      {"pieces and a whole tensor", "fault: a whole tensor is put together",
+       [] {
+         return at::cat({Piece(0, {2, 3}), Same({2, 3})}, 1);
+       }},
+      {"terms", "partial",
+       [] {
+         return at::cat({Terms({2}), Terms({2})});
+       }},
+      {"terms and a whole tensor", "fault: terms of a sum are put together",
+       [] {
+         return at::cat({Terms({2}), Same({2})});
+       }},
+      {"stacked", "shard(1)",
+       [] {
+         return at::stack({Piece(0, {2}), Piece(0, {2})});
+       }},
   });
 }
 
 TEST_CASE("products of matrices") {
   Run({
-      {"columns", "shard(1)", [] { return at::mm(Same({2, 3}), Piece(1, {3, 4})); }},
-      {"rows", "shard(0)", [] { return at::mm(Piece(0, {2, 3}), Same({3, 4})); }},
-      {"inner", "partial", [] { return at::mm(Piece(1, {2, 3}), Piece(0, {3, 4})); }},
-      {"inner on one side", "fault: the dim that is summed over is in pieces on the left", [] { return at::mm(Piece(1, {2, 3}), Same({3, 4})); }},
-      {"rows and columns", "fault: rows of one and columns of the other", [] { return at::mm(Piece(0, {2, 3}), Piece(1, {3, 4})); }},
-      {"terms", "partial", [] { return at::mm(Terms({2, 3}), Same({3, 4})); }},
-      {"terms and pieces", "fault: terms of a sum meet pieces", [] { return at::mm(Terms({2, 3}), Piece(1, {3, 4})); }},
-      {"a batch", "shard(0)", [] { return at::bmm(Piece(0, {2, 3, 4}), Piece(0, {2, 4, 5})); }},
-      {"a bias on terms", "fault: the bias is added to terms", [] { return at::addmm(Same({4}), Piece(1, {2, 3}), Piece(0, {3, 4})); }},
-      {"a bias in pieces", "shard(1)", [] { return at::addmm(Piece(0, {4}), Same({2, 3}), Piece(1, {3, 4})); }},
-      {"a whole bias on columns", "fault: a whole tensor meets pieces", [] { return at::addmm(Same({4}), Same({2, 3}), Piece(1, {3, 4})); }},
-      {"linear", "shard(2)", [] { return at::linear(Same({2, 3, 4}), Piece(0, {5, 4})); }},
-      {"linear on the sequence's pieces", "shard(1)", [] { return at::linear(Piece(1, {2, 3, 4}), Same({5, 4})); }},
+      {"columns", "shard(1)",
+       [] {
+         return at::mm(Same({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"rows", "shard(0)",
+       [] {
+         return at::mm(Piece(0, {2, 3}), Same({3, 4}));
+       }},
+      {"inner", "partial",
+       [] {
+         return at::mm(Piece(1, {2, 3}), Piece(0, {3, 4}));
+       }},
+      {"inner on one side", "fault: the dim that is summed over is in pieces on the left",
+       [] {
+         return at::mm(Piece(1, {2, 3}), Same({3, 4}));
+       }},
+      {"rows and columns", "fault: rows of one and columns of the other",
+       [] {
+         return at::mm(Piece(0, {2, 3}), Piece(1, {3, 4}));
+       }},
+      {"terms", "partial",
+       [] {
+         return at::mm(Terms({2, 3}), Same({3, 4}));
+       }},
+      {"terms and pieces", "fault: terms of a sum meet pieces",
+       [] {
+         return at::mm(Terms({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"a batch", "shard(0)",
+       [] {
+         return at::bmm(Piece(0, {2, 3, 4}), Piece(0, {2, 4, 5}));
+       }},
+      {"a bias on terms", "fault: the bias is added to terms",
+       [] {
+         return at::addmm(Same({4}), Piece(1, {2, 3}), Piece(0, {3, 4}));
+       }},
+      {"a bias in pieces", "shard(1)",
+       [] {
+         return at::addmm(Piece(0, {4}), Same({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"a whole bias on columns", "fault: a whole tensor meets pieces",
+       [] {
+         return at::addmm(Same({4}), Same({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"linear", "shard(2)",
+       [] {
+         return at::linear(Same({2, 3, 4}), Piece(0, {5, 4}));
+       }},
+      {"linear on the sequence's pieces", "shard(1)",
+       [] {
+         return at::linear(Piece(1, {2, 3, 4}), Same({5, 4}));
+       }},
       {"a gradient of a weight from pieces of the sequence", "partial",
-       [] { return at::mm(Piece(1, {2, 3, 4}).view({6, 4}).t(), Piece(1, {2, 3, 5}).view({6, 5})); }},
+       [] {
+         return at::mm(Piece(1, {2, 3, 4}).view({6, 4}).t(), Piece(1, {2, 3, 5}).view({6, 5}));
+       }},
   });
 }
 
 TEST_CASE("many elements made one") {
   Run({
-      {"a sum over pieces", "partial", [] { return Piece(1, {2, 3}).sum(1); }},
-      {"over another dim", "shard(0)", [] { return Piece(1, {2, 3}).sum(0); }},
-      {"kept", "shard(1)", [] { return Piece(1, {2, 3}).sum(0, true); }},
-      {"of all", "partial", [] { return Piece(1, {2, 3}).sum(); }},
-      {"a mean over pieces", "partial mean", [] { return Piece(1, {2, 3}).mean(1); }},
-      {"the largest of pieces", "fault: 'amax' over dim 1", [] { return Piece(1, {2, 3}).amax(1); }},
-      {"the largest of another dim", "shard(0)", [] { return Piece(1, {2, 3}).amax(0); }},
-      {"a norm of pieces", "fault: 'linalg_vector_norm' over dim 0", [] { return at::linalg_vector_norm(Piece(0, {3})); }},
+      {"a sum over pieces", "partial",
+       [] {
+         return Piece(1, {2, 3}).sum(1);
+       }},
+      {"over another dim", "shard(0)",
+       [] {
+         return Piece(1, {2, 3}).sum(0);
+       }},
+      {"kept", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}).sum(0, true);
+       }},
+      {"of all", "partial",
+       [] {
+         return Piece(1, {2, 3}).sum();
+       }},
+      {"a mean over pieces", "partial mean",
+       [] {
+         return Piece(1, {2, 3}).mean(1);
+       }},
+      {"the largest of pieces", "fault: 'amax' over dim 1",
+       [] {
+         return Piece(1, {2, 3}).amax(1);
+       }},
+      {"the largest of another dim", "shard(0)",
+       [] {
+         return Piece(1, {2, 3}).amax(0);
+       }},
+      {"a norm of pieces", "fault: 'linalg_vector_norm' over dim 0",
+       [] { return at::linalg_vector_norm(Piece(0, {3})); }},
       {"a norm of terms", "fault: 'linalg_vector_norm' of terms", [] { return at::linalg_vector_norm(Terms({3})); }},
-      {"softmax along pieces", "fault: '_softmax' along dim 1", [] { return at::softmax(Piece(1, {2, 3}), 1); }},
-      {"softmax of pieces", "shard(0)", [] { return at::softmax(Piece(0, {2, 3}), 1); }},
-      {"softmax of terms", "fault: '_softmax' of terms", [] { return at::softmax(Terms({2, 3}), 1); }},
-      {"the best of pieces", "fault: 'topk' along dim 1", [] { return std::get<0>(at::topk(Piece(1, {2, 3}), 1)); }},
+      {"softmax along pieces", "fault: '_softmax' along dim 1",
+       [] {
+         return at::softmax(Piece(1, {2, 3}), 1);
+       }},
+      {"softmax of pieces", "shard(0)",
+       [] {
+         return at::softmax(Piece(0, {2, 3}), 1);
+       }},
+      {"softmax of terms", "fault: '_softmax' of terms",
+       [] {
+         return at::softmax(Terms({2, 3}), 1);
+       }},
+      {"the best of pieces", "fault: 'topk' along dim 1",
+       [] {
+         return std::get<0>(at::topk(Piece(1, {2, 3}), 1));
+       }},
   });
 }
 
 TEST_CASE("places") {
   Run({
-      {"a lookup", "shared", [] { return at::embedding(Same({5, 3}), Places({2})); }},
-      {"in columns", "shard(2)", [] { return at::embedding(Piece(1, {5, 3}), Places({2, 4})); }},
-      {"in rows", "fault: a lookup among this rank's rows", [] { return at::embedding(Piece(0, {5, 3}), Places({2})); }},
-      {"rows of an index", "shared", [] { return Same({5, 3}).index_select(0, Places({2})); }},
-      {"rows of pieces", "fault: elements of dim 0 are taken", [] { return Piece(0, {5, 3}).index_select(0, Places({2})); }},
-      {"columns of pieces", "shard(1)", [] { return Piece(1, {5, 3}).index_select(0, Places({2})); }},
-      {"gathered along pieces", "fault: elements of dim 1 are taken", [] { return Piece(1, {5, 3}).gather(1, Places({5, 1})); }},
-      {"terms added to zeros", "partial", [] { return at::zeros({5, 3}).index_add(0, Places({2}), Terms({2, 3})); }},
-      {"terms added to a value", "fault: terms of a sum meet a whole value", [] { return Same({5, 3}).index_add(0, Places({2}), Terms({2, 3})); }},
+      {"a lookup", "shared",
+       [] {
+         return at::embedding(Same({5, 3}), Places({2}));
+       }},
+      {"in columns", "shard(2)",
+       [] {
+         return at::embedding(Piece(1, {5, 3}), Places({2, 4}));
+       }},
+      {"in rows", "fault: a lookup among this rank's rows",
+       [] {
+         return at::embedding(Piece(0, {5, 3}), Places({2}));
+       }},
+      {"rows of an index", "shared",
+       [] {
+         return Same({5, 3}).index_select(0, Places({2}));
+       }},
+      {"rows of pieces", "fault: elements of dim 0 are taken",
+       [] {
+         return Piece(0, {5, 3}).index_select(0, Places({2}));
+       }},
+      {"columns of pieces", "shard(1)",
+       [] {
+         return Piece(1, {5, 3}).index_select(0, Places({2}));
+       }},
+      {"gathered along pieces", "fault: elements of dim 1 are taken",
+       [] {
+         return Piece(1, {5, 3}).gather(1, Places({5, 1}));
+       }},
+      {"terms added to zeros", "partial",
+       [] {
+         return at::zeros({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
+       }},
+      {"terms added to a value", "fault: terms of a sum meet a whole value",
+       [] {
+         return Same({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
+       }},
   });
 }
 
@@ -168,18 +389,48 @@ TEST_CASE("attention, norms and losses") {
     return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
   };
   Run({
-      {"heads", "shard(1)", [&] { return attend(Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8})); }},
-      {"the sequence", "fault: attention in pieces along dim 2", [&] { return attend(Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8})); }},
-      {"terms", "fault: attention among terms", [&] { return attend(Terms({2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8})); }},
-      {"whole keys for some heads", "fault: a whole tensor meets pieces", [&] { return attend(Piece(1, {2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8})); }},
-      {"a norm of rows in pieces", "shard(0)", [] { return at::layer_norm(Piece(0, {2, 3}), {3}); }},
-      {"a norm over pieces", "fault: a norm over a dim", [] { return at::layer_norm(Piece(1, {2, 3}), {3}); }},
-      {"a norm of terms", "fault: a norm of terms", [] { return at::layer_norm(Terms({2, 3}), {3}); }},
-      {"a loss", "shared", [] { return at::cross_entropy_loss(Same({2, 3}), Places({2})); }},
-      {"a loss on a piece of the classes", "fault", [] { return at::cross_entropy_loss(Piece(1, {2, 3}), Places({2})); }},
+      {"heads", "shard(1)",
+       [&] {
+         return attend(Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8}));
+       }},
+      {"the sequence", "fault: attention in pieces along dim 2",
+       [&] {
+         return attend(Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8}));
+       }},
+      {"terms", "fault: attention among terms",
+       [&] {
+         return attend(Terms({2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8}));
+       }},
+      {"whole keys for some heads", "fault: a whole tensor meets pieces",
+       [&] {
+         return attend(Piece(1, {2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8}));
+       }},
+      {"a norm of rows in pieces", "shard(0)",
+       [] {
+         return at::layer_norm(Piece(0, {2, 3}), {3});
+       }},
+      {"a norm over pieces", "fault: a norm over a dim",
+       [] {
+         return at::layer_norm(Piece(1, {2, 3}), {3});
+       }},
+      {"a norm of terms", "fault: a norm of terms",
+       [] {
+         return at::layer_norm(Terms({2, 3}), {3});
+       }},
+      {"a loss", "shared",
+       [] {
+         return at::cross_entropy_loss(Same({2, 3}), Places({2}));
+       }},
+      {"a loss on a piece of the classes", "fault",
+       [] {
+         return at::cross_entropy_loss(Piece(1, {2, 3}), Places({2}));
+       }},
       {"a loss on a piece of the rows", "partial mean",
-       [] { return at::cross_entropy_loss(Piece(0, {2, 3}), OneAxis::As(at::zeros({2}, at::kLong), AxisType::Shard(0, 2))); }},
-      {"a number that differs between ranks", "fault: the program reads a number", [] { return at::full({1}, Terms({1}).item<double>()); }},
+       [] {
+         return at::cross_entropy_loss(Piece(0, {2, 3}), OneAxis::As(at::zeros({2}, at::kLong), AxisType::Shard(0, 2)));
+       }},
+      {"a number that differs between ranks", "fault: the program reads a number",
+       [] { return at::full({1}, Terms({1}).item<double>()); }},
   });
 }
 

@@ -21,9 +21,7 @@ class OneAxis {
   static at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) {
     return As(at::rand(sizes), AxisType::Shard(dim, sizes[static_cast<size_t>(dim)]));
   }
-  static at::Tensor Places(at::IntArrayRef sizes) {
-    return As(at::zeros(sizes, at::kLong), AxisType::Replicate());
-  }
+  static at::Tensor Places(at::IntArrayRef sizes) { return As(at::zeros(sizes, at::kLong), AxisType::Replicate()); }
 
   // The type of what `body` makes, or "fault: ..." of the first thing that is wrong.
   template <class Body>
