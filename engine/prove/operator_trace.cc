@@ -148,27 +148,51 @@ std::vector<AxisType> TypesOfRanks(const AxisType& mine, AxisGroup& group) {
 
 namespace {
 
-// The operators of the whole step of one name, module and direction, of which those before `next` have been found.
+// The operators of one name, module and direction, in their order.
 struct Row {
-  std::vector<const TracedOperator*> operators;
-  size_t next = 0;
+  std::vector<const TracedOperator*> here;
+  std::vector<std::pair<const TracedOperator*, size_t>> whole;  // with their place in the step
 };
 
 class Comparing {
  public:
   Comparing(const OperatorTrace& trace, const OperatorTrace& whole, AxisGroup& group, size_t index, double tolerance)
-      : trace_(trace), group_(group), index_(index), tolerance_(tolerance) {
-    for (const TracedOperator& op : whole.operators()) {
-      rows_[KeyOf(op.path, op.backward, op.name)].operators.push_back(&op);
+      : group_(group), index_(index), tolerance_(tolerance) {
+    std::map<std::string, size_t> row_of;
+    for (size_t i = 0; i < whole.operators().size(); ++i) {
+      const TracedOperator& op = whole.operators()[i];
+      const auto [row, fresh] = row_of.try_emplace(KeyOf(op.path, op.backward, op.name), rows_.size());
+      if (fresh) rows_.emplace_back();
+      rows_[row->second].whole.emplace_back(&op, i);
+    }
+    for (const TracedOperator& op : trace.operators()) {
+      const auto row = row_of.find(KeyOf(op.path, op.backward, op.name));
+      if (row == row_of.end()) {
+        out_.left_out += static_cast<int64_t>(op.outputs.size());
+      } else {
+        rows_[row->second].here.push_back(&op);
+      }
     }
   }
 
+  // Every rank has the rows of the whole step, in one order. Where the ranks ran more or fewer of a row (a piece of one
+  // element needs no sum), it is left out.
   OperatorDifferences Run() {
-    for (const TracedOperator& op : trace_.operators()) {
-      Row& row = rows_[KeyOf(op.path, op.backward, op.name)];
-      std::vector<Candidate> made;
-      for (size_t i = 0; i < op.outputs.size(); ++i) made.push_back(Gather(op, i));
-      Find(op, row, made);
+    for (const Row& row : rows_) {
+      const auto count = static_cast<int64_t>(row.here.size());
+      const std::vector<int64_t> counts = group_.ExchangeNumbers(count, label_);
+      if (std::ranges::count(counts, count) != static_cast<int64_t>(counts.size())) {
+        out_.left_out += count;
+        continue;
+      }
+      size_t next = 0;
+      for (const TracedOperator* op : row.here) {
+        const std::vector<int64_t> results = group_.ExchangeNumbers(static_cast<int64_t>(op->outputs.size()), label_);
+        if (std::ranges::count(results, results.front()) != static_cast<int64_t>(results.size())) continue;
+        std::vector<Candidate> made;
+        for (size_t i = 0; i < op->outputs.size(); ++i) made.push_back(Gather(*op, i));
+        Find(*op, row, next, made);
+      }
     }
     return std::move(out_);
   }
@@ -222,22 +246,23 @@ class Comparing {
     return whole.defined() && whole.sizes() == want.sizes();
   }
 
-  // The next operator of the row whose results are as large: where a tensor's memory lies in another order, views of it
-  // are copies, and the rows differ.
-  void Find(const TracedOperator& op, Row& row, const std::vector<Candidate>& made) {
-    size_t at = row.next;
-    for (; at < row.operators.size(); ++at) {
-      const TracedOperator& other = *row.operators[at];
+  // The next operator of the row whose results are as large.
+  void Find(const TracedOperator& op, const Row& row, size_t& next, const std::vector<Candidate>& made) {
+    size_t at = next;
+    for (; at < row.whole.size(); ++at) {
+      const TracedOperator& other = *row.whole[at].first;
       bool fits = other.outputs.size() == op.outputs.size();
       for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i]);
       if (Everywhere(fits)) break;
     }
-    if (at == row.operators.size()) {
+    if (at == row.whole.size()) {
       out_.left_out += static_cast<int64_t>(made.size());
       return;
     }
-    row.next = at + 1;
-    for (size_t i = 0; i < made.size(); ++i) Compare(op, made[i], row.operators[at]->outputs[i]);
+    next = at + 1;
+    for (size_t i = 0; i < made.size(); ++i) {
+      Compare(op, made[i], row.whole[at].first->outputs[i], row.whole[at].second);
+    }
   }
 
   bool Everywhere(bool holds) {
@@ -245,7 +270,7 @@ class Comparing {
     return std::ranges::count(all, 1) == static_cast<int64_t>(all.size());
   }
 
-  void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want) {
+  void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want, size_t place) {
     if (!one.comparable || (one.uniform && one.pieces.front().sizes() != want.sizes())) {
       ++out_.left_out;
       return;
@@ -263,17 +288,18 @@ class Comparing {
       out_.largest_name = op.name;
       out_.largest_name.append(" in '").append(op.path).append(op.backward ? "' (backward)" : "'");
     }
-    if (difference > tolerance_ && !out_.first) {
+    if (difference > tolerance_ && place < first_place_) {
+      first_place_ = place;
       out_.first = OperatorDifference{op.path, op.backward, op.name, one.types.front().ToString(), difference};
     }
   }
 
-  const OperatorTrace& trace_;
   AxisGroup& group_;
   size_t index_;
   double tolerance_;
   CollectiveLabel label_{"the comparison of operators"};
-  std::map<std::string, Row> rows_;
+  std::vector<Row> rows_;
+  size_t first_place_ = std::numeric_limits<size_t>::max();
   OperatorDifferences out_;
 };
 
