@@ -85,7 +85,7 @@ void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& te
   const int index = AxisIndex(region.axis);
   if (index < 0 || !tensor.defined()) return;
   const TensorType all = Get(tensor);
-  const AxisType here = all[static_cast<size_t>(index)];
+  const AxisType& here = all[static_cast<size_t>(index)];
   if (!regions_.empty() && regions_.back().empty()) regions_.back() = all;
   const ModulePath::Place place = path_.Here();
   if (Agrees(here, layout, tensor, place.backward)) return;

@@ -192,7 +192,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   try {
     next.Run();
   } catch (const c10::Error& error) {
-    const std::string text = error.msg();
+    const std::string& text = error.msg();
     std::string types = entry.name + "(";
     for (size_t i = 0; i < call.operands.size(); ++i) {
       types += (i == 0 ? "" : ", ") + call.TypeOn(i, 0).ToString() + " [";

@@ -343,6 +343,26 @@ TEST_CASE("many elements made one") {
   });
 }
 
+TEST_CASE("lists of tensors, one by one") {
+  Run({
+      {"pieces", "shard(0)",
+       [] {
+         return at::_foreach_add({Same({2}), Piece(0, {2})}, {Same({2}), Piece(0, {2})})[1];
+       }},
+      {"terms and whole values", "fault: terms of a sum meet a whole value",
+       [] {
+         return at::_foreach_add({Same({2}), Terms({2})}, {Same({2}), Same({2})})[1];
+       }},
+      {"terms times a number", "partial",
+       [] {
+         return at::_foreach_mul({Terms({2}), Same({2})}, 2)[0];
+       }},
+      {"a root of terms", "fault: an operator that is not linear", [] { return at::_foreach_sqrt({Terms({2})})[0]; }},
+      {"norms of terms", "fault: a norm of what this rank alone has",
+       [] { return at::_foreach_norm({Terms({2})})[0]; }},
+  });
+}
+
 TEST_CASE("places") {
   Run({
       {"a lookup", "shared",
