@@ -1,4 +1,5 @@
 // What is said of a proof: for each fault the plan's line, what was declared and what is, and the likely cure.
+#include <algorithm>
 #include <string_view>
 
 #include "engine/base/text.h"
@@ -35,6 +36,10 @@ Diagnostic OfOperator(const TypeFault& fault) {
   Diagnostic d = MakeDiagnostic(Finding::kIllTyped, fault.what + " " + In(fault) + ": " + fault.message + Alike(fault));
   d.required = "operands that the operator can have (engine/types/rules)";
   d.help = Since(fault);
+  if (fault.message.starts_with("the bias is added")) {
+    d.help = "keep it out of the forward and add it once, after the sum: after = { \"bias\" }";
+    return d;
+  }
   const bool terms = fault.message.find("terms of a sum") != std::string::npos;
   if (terms && !fault.backward) {
     d.help += (d.help.empty() ? "" : "; ") +
@@ -94,7 +99,14 @@ Diagnostic OfGradient(const TypeFault& fault) {
 
 Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
   Diagnostics out;
+  // What is wrong in the forward is wrong in the backward too.
+  const bool forward = std::ranges::any_of(proof.faults, [](const TypeFault& fault) { return !fault.backward; });
+  int64_t backward = 0;
   for (const TypeFault& fault : proof.faults) {
+    if (forward && fault.backward) {
+      ++backward;
+      continue;
+    }
     Diagnostic d;
     switch (fault.kind) {
       case TypeFault::Kind::kOperator: d = OfOperator(fault); break;
@@ -106,6 +118,13 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
       d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
     d.path = fault.path;
     d.where = LineOf(plan, fault.path);
+    out.push_back(std::move(d));
+  }
+  if (backward > 0) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kIllTyped,
+                       std::to_string(backward) + " more in the backward, which may follow from those in the forward");
+    d.severity = Severity::kNote;
     out.push_back(std::move(d));
   }
   for (const auto& [what, unproven] : proof.unproven) {

@@ -14,10 +14,10 @@ struct Case {
   std::function<at::Tensor()> body;
 };
 
-const auto Same = OneAxis::Same;
-const auto Terms = OneAxis::Terms;
-const auto Piece = OneAxis::Piece;
-const auto Places = OneAxis::Places;
+at::Tensor Same(at::IntArrayRef sizes) { return OneAxis::Same(sizes); }
+at::Tensor Terms(at::IntArrayRef sizes) { return OneAxis::Terms(sizes); }
+at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) { return OneAxis::Piece(dim, sizes); }
+at::Tensor Places(at::IntArrayRef sizes) { return OneAxis::Places(sizes); }
 
 void Run(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
