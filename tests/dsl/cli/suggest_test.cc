@@ -55,14 +55,13 @@ TEST_CASE("explain --html: a page in a file or on stdout") {
 
 TEST_CASE("suggest tells what is wrong in the form that was asked for") {
   const ScratchFolder scratch;
+  const std::string model = MOONSHARD_SOURCE_DIR "/tests/cases/newcomer";
   const std::string there = scratch.Write("plan.lua", "");
-  const Outcome done = RunProgram(
-      MOONSHARD_PROGRAM, {"suggest", MOONSHARD_SOURCE_DIR "/tests/cases/newcomer", "-o", there, "--format", "github"});
+  const Outcome done = RunProgram(MOONSHARD_PROGRAM, {"suggest", model, "-o", there, "--format", "github"});
   INFO(done.ToText());
   CHECK(done.code == 1);
   CHECK_THAT(done.err, Catch::StartsWith("::error ") && Catch::Contains("is there already"));
-  const Outcome good = RunProgram(MOONSHARD_PROGRAM, {"suggest", MOONSHARD_SOURCE_DIR "/tests/cases/newcomer", "-o",
-                                                      scratch / "new.lua", "--format", "json"});
+  const Outcome good = RunProgram(MOONSHARD_PROGRAM, {"suggest", model, "-o", scratch / "new.lua", "--format", "json"});
   CHECK(good.code == 0);
   CHECK(good.err.empty());  // nothing was found
 }

@@ -12,8 +12,8 @@ class OneAxis {
  public:
   OneAxis() : checker({{MeshAxis::kTp, 2, 0}}, RuleTable::BuiltIn()) {}
 
-  static at::Tensor As(const at::Tensor& tensor, AxisType type) {
-    SetType(tensor, TensorType(1, std::move(type)));
+  static at::Tensor As(const at::Tensor& tensor, const AxisType& type) {
+    SetType(tensor, TensorType(1, type));
     return tensor;
   }
   static at::Tensor Same(at::IntArrayRef sizes) { return As(at::rand(sizes), AxisType::Replicate()); }
