@@ -6,10 +6,9 @@
 #include <set>
 #include <string_view>
 
-#include <ATen/ops/empty.h>
 #include <torch/nn/module.h>
 
-#include "engine/apply/pieces_of_tensor.h"
+#include "engine/apply/own_piece.h"
 #include "engine/apply/planned_boundary.h"
 #include "engine/apply/preflight.h"
 #include "engine/apply/random_numbers.h"
@@ -284,7 +283,7 @@ class Applier {
         const Parameter& parameter = s_.plan.tree->At({m, p});
         s_.parameters.push_back(
             {path, {}, {m, p}, tensor, parameter.shape, s_.plan.StepsOf(m).params[p], parameter.is_buffer});
-        pieces.push_back(PieceOf(s_.parameters.back()));
+        pieces.push_back(OwnPiece(s_.parameters.back(), s_.plan, s_.mesh, options_.deferred_type));
       }
     }
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -294,31 +293,6 @@ class Applier {
       if (deferred && s_.values && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
     }
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
-  }
-
-  // Undefined where the tensor can stay as it is.
-  at::Tensor PieceOf(const LiveParameter& parameter) const {
-    const bool meta = parameter.tensor.is_meta();
-    const c10::Device device = DeviceOf(parameter);
-    if (meta) {
-      at::TensorOptions type = parameter.tensor.options().requires_grad(false).device(device);
-      if (options_.deferred_type && parameter.tensor.is_floating_point()) type = type.dtype(*options_.deferred_type);
-      return at::empty(LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()), type);
-    }
-    const std::vector<std::vector<Interval>> dims =
-        LocalIntervals(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank());
-    const bool whole =
-        LocalShape(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank()) == parameter.shape;
-    if (whole && parameter.tensor.device() == device) return {};
-    return CutPiece(parameter.tensor, dims).to(device);
-  }
-
-  // What fsdp offloads lies in host memory, where there is memory at all.
-  c10::Device DeviceOf(const LiveParameter& parameter) const {
-    const std::optional<DataParallel>& section = s_.plan.plan->data_parallel;
-    const bool of_unit = parameter.placement[MeshAxis::kDpShard].is_shard();
-    const bool offloads = section && section->offload && of_unit && !s_.mesh.device().is_meta();
-    return offloads ? c10::Device(c10::kCPU) : s_.mesh.device();
   }
 
   void MakeUnits() {
