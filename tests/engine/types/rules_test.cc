@@ -17,7 +17,6 @@ struct Case {
 at::Tensor Same(at::IntArrayRef sizes) { return OneAxis::Same(sizes); }
 at::Tensor Terms(at::IntArrayRef sizes) { return OneAxis::Terms(sizes); }
 at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) { return OneAxis::Piece(dim, sizes); }
-at::Tensor Places(at::IntArrayRef sizes) { return OneAxis::Places(sizes); }
 
 void Run(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
