@@ -130,7 +130,7 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
   for (const auto& [what, unproven] : proof.unproven) {
     Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
     d.path = unproven.first;
-    d.help = "a rule can be added from C++ (TypeOptions::rules)";
+    d.help = "the plan can say which operator it is like (operator_like), C++ can add a rule (TypeOptions::rules)";
     out.push_back(std::move(d));
   }
   return out;
