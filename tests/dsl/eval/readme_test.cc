@@ -22,7 +22,7 @@ TEST_CASE("the examples of the language's page are plans") {
     CHECK(plan.ok());
     CHECK((plan.ok() && !plan.value().rules.empty()));
   }
-  CHECK(examples == 12);
+  CHECK(examples == 13);
 }
 
 TEST_CASE("the page names every style key and every style of stdlib") {
