@@ -1,14 +1,14 @@
 #include "dsl/hugging_face/findings.h"
 
+#include "engine/compile/source_of.h"
+
 namespace moonshard {
 
 void ExportFindings::Say(size_t module, const std::string& why, Severity severity) {
   const ModuleSteps& steps = plan_.StepsOf(module);
   if (!said_.emplace(steps.rule, why).second) return;
   const std::string& path = plan_.tree->modules()[module].path;
-  const SourceSpan source = steps.is_fallback ? plan_.plan->fallback_source
-                            : steps.rule < 0  ? SourceSpan{}
-                                              : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
+  const SourceSpan& source = SourceOf(plan_, steps);
   Diagnostic d = MakeDiagnostic(
       Finding::kNotSupported,
       severity == Severity::kError ? "'" + path + "' cannot be exported: " + why : "'" + path + "': " + why, source);

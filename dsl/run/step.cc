@@ -174,6 +174,18 @@ StepResult RunStep(const CausalLm& model, const WholeLogits& whole, const Inputs
   return result;
 }
 
+SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
+                          std::optional<c10::ScalarType> type) {
+  ModelFolder alone = folder;
+  alone.mesh = MeshShape();
+  SideBySide out;
+  out.sharded = MakeSharded(options, folder, mesh, type);
+  LoadCheckpoint(*out.sharded.applied, folder.checkpoint);
+  out.alone = MakeSharded(options, alone, DeviceMesh::Recording(alone.mesh), type);
+  LoadCheckpoint(*out.alone.applied, folder.checkpoint);
+  return out;
+}
+
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                          std::optional<c10::ScalarType> type, AroundCalls around) {
   ShardedModel out;

@@ -30,6 +30,15 @@ struct ShardedModel {
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                          std::optional<c10::ScalarType> type, AroundCalls around = {});
 
+// The checkpoint under the plan on the mesh, and beside it, on every rank by itself, on a mesh of one rank: every move is the
+// identity there, and the same modules are seen. Collective over the mesh; PlanError.
+struct SideBySide {
+  ShardedModel sharded;
+  ShardedModel alone;
+};
+SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
+                          std::optional<c10::ScalarType> type);
+
 // The tensors of one step, on one device. ids, labels, attention_mask: int64 [B, S]; position_ids: [B or 1, S].
 struct Inputs {
   at::Tensor ids;

@@ -8,10 +8,10 @@
 #include "dsl/run/difference.h"
 #include "dsl/run/step.h"
 #include "dsl/run/verbs.h"
-#include "engine/apply/load.h"
 #include "engine/apply/pieces_of_tensor.h"
 #include "engine/apply/state.h"
 #include "engine/base/text.h"
+#include "engine/compile/source_of.h"
 #include "engine/plan/pieces.h"
 
 namespace moonshard {
@@ -98,8 +98,7 @@ class Comparison {
     const int64_t index = plan.tree->Find(module);
     if (index >= 0) {
       const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(index));
-      d.where = steps.is_fallback ? plan.plan->fallback_source : SourceSpan{};
-      if (steps.rule >= 0) d.where = plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+      d.where = SourceOf(plan, steps);
       d.help = "planned here: " + ToText(steps, plan.tree->signatures()[steps.signature]);
       if (what.starts_with("the gradient")) d.help += "; or the modules that use its output pass back a wrong gradient";
     }
@@ -156,14 +155,7 @@ void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, 
 int RunVerify(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
-  const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
-  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type);
-  LoadCheckpoint(*sharded.applied, folder.checkpoint);
-  // The same plan on a mesh of one rank: every move is the identity, and the same modules are seen.
-  ModelFolder alone = folder;
-  alone.mesh = MeshShape();
-  const ShardedModel unsharded = MakeSharded(verb.model, alone, DeviceMesh::Recording(alone.mesh), type);
-  LoadCheckpoint(*unsharded.applied, folder.checkpoint);
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
 
   at::Tensor loss;
   at::Tensor expected_loss;

@@ -4,7 +4,7 @@
 #include "dsl/cli/verbs.h"
 #include "dsl/run/step.h"
 #include "dsl/run/verbs.h"
-#include "engine/apply/load.h"
+#include "engine/compile/source_of.h"
 #include "engine/prove/operator_trace.h"
 #include "engine/prove/type_scope.h"
 
@@ -28,9 +28,7 @@ Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, do
                                     ", differs from the unsharded run, and no operator before it");
   d.path = first.path;
   const int64_t module = plan.tree->Find(first.path);
-  if (module >= 0 && plan.StepsOf(static_cast<size_t>(module)).rule >= 0) {
-    d.where = plan.plan->rules[static_cast<size_t>(plan.StepsOf(static_cast<size_t>(module)).rule)].source;
-  }
+  if (module >= 0) d.where = SourceOf(plan, plan.StepsOf(static_cast<size_t>(module)));
   char text[64];
   std::snprintf(text, sizeof(text), "%.3g of its largest value", first.difference);
   d.declared = "by its type " + first.type + ", it differs by " + text;
@@ -49,13 +47,7 @@ int RunVerifyOps(const VerifyVerb& verb) {
     throw PlanError({std::move(d)});
   }
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
-  const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
-  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type);
-  LoadCheckpoint(*sharded.applied, folder.checkpoint);
-  ModelFolder alone = folder;
-  alone.mesh = MeshShape();
-  const ShardedModel unsharded = MakeSharded(verb.model, alone, DeviceMesh::Recording(alone.mesh), type);
-  LoadCheckpoint(*unsharded.applied, folder.checkpoint);
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
 
   OperatorTrace trace;
   OperatorTrace expected;

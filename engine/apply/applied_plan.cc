@@ -19,6 +19,7 @@
 #include "engine/compile/data_parallel.h"
 #include "engine/compile/gradient_terms.h"
 #include "engine/compile/local_shape.h"
+#include "engine/compile/source_of.h"
 #include "engine/fsdp/unit_boundary.h"
 #include "engine/layout/gradient_sum.h"
 #include "engine/nn/defer_init.h"
@@ -89,11 +90,6 @@ class Applier {
 
   std::vector<GradientTerm> TermsOf(const std::vector<int64_t>& shape, const Placement& placement) const {
     return GradientTermsOf(shape, placement, s_.plan.mesh, s_.mesh.rank());
-  }
-
-  SourceSpan SourceOf(const ModuleSteps& steps) const {
-    if (steps.is_fallback) return s_.plan.plan->fallback_source;
-    return steps.rule < 0 ? SourceSpan{} : s_.plan.plan->rules[static_cast<size_t>(steps.rule)].source;
   }
 
   // In the fixed order of axes, then of sub-group sizes: making a group is collective.
@@ -185,7 +181,7 @@ class Applier {
         boundary.signature = InputSignature(cut_dims, std::move(arriving_pieces));
       }
       // Line numbers, but no folder: the file may lie elsewhere on another rank.
-      const std::string line = " (line " + std::to_string(SourceOf(steps).line) + ")";
+      const std::string line = " (line " + std::to_string(SourceOf(s_.plan, steps).line) + ")";
       for (size_t i = 0; i < steps.inputs.size(); ++i) {
         boundary.inputs.push_back(MakeMove(steps.inputs[i], steps.in_features, shared[i][m].uses,
                                            boundary.path + " input " + std::to_string(i) + line));
@@ -259,8 +255,8 @@ class Applier {
   }
 
   void Refuse(size_t m, const std::string& what, const std::string& required) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + ModuleAt(m).path + "' " + what, SourceOf(s_.plan.StepsOf(m)));
+    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + ModuleAt(m).path + "' " + what,
+                                  SourceOf(s_.plan, s_.plan.StepsOf(m)));
     d.path = ModuleAt(m).path;
     d.declared = "style " + s_.plan.StepsOf(m).style + " on " + ModuleAt(m).kind;
     d.required = required;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine/base/check.h"
+#include "engine/compile/source_of.h"
 #include "engine/nn/boundary.h"
 
 namespace moonshard {
@@ -50,9 +51,8 @@ class Preflight {
   // What a style has that cannot be run yet would be left out of the step in silence.
   void CheckMissing(const ModuleSteps& steps, const Module& module) {
     if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
-    const SourceSpan where =
-        steps.is_fallback ? plan_.plan->fallback_source : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
-    out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path, where));
+    out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path,
+                                SourceOf(plan_, steps)));
   }
 
   void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/compile/source_of.h"
+
 namespace moonshard {
 namespace {
 
@@ -162,8 +164,7 @@ void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics) {
       found = OfVector(cut, steps);
     }
     if (!found || !said.insert(steps.rule).second) continue;
-    const SourceSpan& where =
-        steps.is_fallback ? plan.plan->fallback_source : plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+    const SourceSpan& where = SourceOf(plan, steps);
     // What else is wrong with the rule says it better.
     const auto said_already = [&](const Diagnostic& d) { return d.severity == Severity::kError && d.where == where; };
     if (std::ranges::any_of(diagnostics, said_already)) continue;

@@ -1,9 +1,5 @@
 #include "engine/footprint/module_paths.h"
 
-#include <algorithm>
-#include <limits>
-
-#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -55,16 +51,6 @@ std::shared_ptr<Boundary> ModulePaths::Around(const std::string& path, std::shar
   return std::make_shared<PathBoundary>(shared_from_this(), IndexOf(path), std::move(planned));
 }
 
-void ModulePaths::Mark() {
-  const uint64_t next = at::sequence_number::peek();
-  const int32_t module = inside_.empty() ? -1 : inside_.back();
-  if (!marks_.empty() && marks_.back().first == next) {
-    marks_.back().second = module;
-  } else {
-    marks_.emplace_back(next, module);
-  }
-}
-
 ModulePaths::Inside::Inside(std::shared_ptr<ModulePaths> paths, int32_t module) : paths_(std::move(paths)) {
   paths_->inside_.push_back(module);
   paths_->Mark();
@@ -81,16 +67,12 @@ StepPlace ModulePaths::Where() {
   if (!inside_.empty()) return {in_backward ? Phase::kRecompute : Phase::kForward, -1, inside_.back()};
   const auto node = torch::autograd::get_current_node();
   if (node != nullptr) {
-    const uint64_t number = node->sequence_nr();
-    if (number == std::numeric_limits<uint64_t>::max()) {
-      const auto* accumulate = dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
-      const auto of =
-          accumulate == nullptr ? of_parameter_.end() : of_parameter_.find(accumulate->variable.unsafeGetTensorImpl());
+    const auto* accumulate = dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
+    if (accumulate != nullptr) {
+      const auto of = of_parameter_.find(accumulate->variable.unsafeGetTensorImpl());
       last_ = of == of_parameter_.end() ? -1 : of->second;
     } else {
-      const auto after = std::upper_bound(marks_.begin(), marks_.end(), number,
-                                          [](uint64_t n, const auto& mark) { return n < mark.first; });
-      last_ = after == marks_.begin() ? -1 : std::prev(after)->second;
+      last_ = marks_.PlaceOf(*node).value_or(-1);
     }
   }
   if (!in_backward) return {Phase::kForward, -1, -1};

@@ -1,18 +1,17 @@
 // ModulePaths: which module's call a program is in; in the backward, in whose call the running node was made. Calls tell by a
-// boundary around them; nodes carry numbers that grow as they are made, so a node belongs to the last call that began
-// or ended before it. On one thread.
+// boundary around them. On one thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "engine/footprint/ledger.h"
+#include "engine/intercept/node_marks.h"
 #include "engine/nn/boundary.h"
 
 namespace moonshard {
@@ -46,14 +45,14 @@ class ModulePaths : public std::enable_shared_from_this<ModulePaths> {
   };
 
  private:
-  void Mark();
+  void Mark() { marks_.Mark(inside_.empty() ? -1 : inside_.back()); }
 
   std::vector<std::string> paths_;
   std::map<std::string, int32_t> index_;
-  std::vector<int32_t> inside_;                      // innermost last
-  std::vector<std::pair<uint64_t, int32_t>> marks_;  // the first number of a node, and the module it is made in
-  std::map<const void*, int32_t> of_parameter_;      // by address; only looked up
-  int32_t last_ = -1;                                // of the last node that ran: hooks run between nodes
+  std::vector<int32_t> inside_;                  // innermost last
+  NodeMarks marks_;                              // -1: made outside of all calls
+  std::map<const void*, int32_t> of_parameter_;  // by address; only looked up
+  int32_t last_ = -1;                            // of the last node that ran: hooks run between nodes
 };
 
 }  // namespace moonshard

@@ -47,13 +47,6 @@ constexpr const char* kRows =
     "replicate -> shared, replicate -> shard(d), shard(d) -> shared, shard(d) -> replicate, shard(a) -> shard(b), "
     "partial -> replicate, partial -> shared, partial -> shard(d), replicate -> shared_last(n), shared -> partial";
 
-// What a gradient is where the value is so: the dual (plan/layout.h).
-Layout GradientOf(const Layout& layout) {
-  if (layout.is_shared_last()) return layout;
-  if (layout.kind == LayoutKind::kShared) return Layout::Partial();
-  return layout.kind == LayoutKind::kPartial ? Layout::Replicate() : layout;
-}
-
 Diagnostic NoSuchMove(const Layout& from, const Layout& to, const std::string& label) {
   Diagnostic d = MakeDiagnostic(Finding::kNoSuchMove, "no move leads from " + from.ToText() + " to " + to.ToText());
   d.path = label;
@@ -259,9 +252,9 @@ class MoveBackward final : public autograd::Node {
     }
     const at::NoGradGuard no_grad;
     Region region(move_->name, move_->label.text(), move_->group->axis());
-    region.Takes(gradient, GradientOf(move_->to));
+    region.Takes(gradient, GradientLayout(move_->to));
     at::Tensor out = Backward(*move_, std::move(gradient), passage_);
-    region.Makes(out, GradientOf(move_->from));
+    region.Makes(out, GradientLayout(move_->from));
     return {std::move(out)};
   }
 
@@ -273,6 +266,12 @@ class MoveBackward final : public autograd::Node {
 };
 
 }  // namespace
+
+Layout GradientLayout(const Layout& layout) {
+  if (layout.is_shared_last()) return layout;
+  if (layout.kind == LayoutKind::kShared) return Layout::Partial();
+  return layout.kind == LayoutKind::kPartial ? Layout::Replicate() : layout;
+}
 
 MapPtr MoveSpec::Map(const Layout& layout, int64_t size) const {
   if (layout.is_plain_shard()) return PieceMap::Make(layout, size, group->size()).ValueOrThrow();

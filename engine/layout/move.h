@@ -34,6 +34,10 @@ namespace moonshard {
 
 struct MoveSpec;
 
+// What the gradient of a value of this layout is: its dual (plan/layout.h). Of shared_last, whose gradient has no word,
+// itself.
+Layout GradientLayout(const Layout& layout);
+
 struct MoveOptions {
   // Global sizes of the dims that `from` and `to` shard, where they are always the same (features); -1: only known at
   // run time (a sequence). The sizes of packed parts win.

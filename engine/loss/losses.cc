@@ -17,6 +17,7 @@
 
 #include "engine/base/text.h"
 #include "engine/intercept/region.h"
+#include "engine/layout/move.h"
 #include "engine/loss/local_softmax.h"
 
 namespace moonshard {
@@ -102,11 +103,15 @@ RowStatistics Statistics(const Vocabulary& vocabulary, const ShardedLogits& logi
   return JoinStatistics(Gather(vocabulary, logits, mine), vocabulary, wanted);
 }
 
-// What a loss takes: pieces of the vocabulary, or what they are computed from.
+// How input `i` of `count` lies: pieces of the vocabulary, or what they are computed from.
+Layout InputLayout(size_t i, size_t count) {
+  if (i > 0) return Layout::Shard(0);
+  return count == 1 ? Layout::Shard(-1) : Layout::Shared();
+}
+
 void Take(Region& region, const ShardedLogits& logits) {
   const std::vector<at::Tensor>& inputs = logits.inputs();
-  region.Takes(inputs[0], inputs.size() == 1 ? Layout::Shard(-1) : Layout::Shared());
-  for (size_t i = 1; i < inputs.size(); ++i) region.Takes(inputs[i], Layout::Shard(0));
+  for (size_t i = 0; i < inputs.size(); ++i) region.Takes(inputs[i], InputLayout(i, inputs.size()));
 }
 
 // What a loss's backward needs: the rows' softmax, and how the incoming gradient becomes coefficients.
@@ -147,7 +152,7 @@ class LossBackward final : public autograd::Node {
     std::vector<bool> needed;
     for (size_t i = 0; i < num_outputs(); ++i) needed.push_back(task_should_compute_output(i));
     Region region(name_, label_, axis_);
-    region.Takes(logits.inputs()[0], logits.inputs().size() == 1 ? Layout::Shard(-1) : Layout::Shared());
+    region.Takes(logits.inputs()[0], InputLayout(0, logits.inputs().size()));
     region.Takes(gradient, Layout::Replicate());
     const GradientCoefficients coefficients = tape_.coefficients(gradient);
     std::vector<at::Tensor> out = logits.Backward(
@@ -158,8 +163,7 @@ class LossBackward final : public autograd::Node {
         },
         needed);
     for (size_t i = 0; i < out.size(); ++i) {
-      const Layout layout = i > 0 ? Layout::Shard(0) : out.size() == 1 ? Layout::Shard(-1) : Layout::Partial();
-      region.Makes(out[i], layout, /*summed=*/i > 0);
+      region.Makes(out[i], GradientLayout(InputLayout(i, out.size())), /*summed=*/i > 0);
     }
     return out;
   }

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "engine/base/text.h"
+#include "engine/compile/source_of.h"
 #include "engine/prove/type_scope.h"
 
 namespace moonshard {
@@ -13,9 +14,8 @@ SourceSpan LineOf(const CompiledPlan& plan, std::string_view path) {
   for (;; path = ParentOf(path)) {
     const int64_t module = plan.tree->Find(path);
     if (module >= 0) {
-      const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(module));
-      if (steps.is_fallback) return plan.plan->fallback_source;
-      if (steps.rule >= 0) return plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+      const SourceSpan& line = SourceOf(plan, plan.StepsOf(static_cast<size_t>(module)));
+      if (line.known()) return line;
     }
     if (path.empty()) return {};
   }
@@ -109,6 +109,7 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
     }
     Diagnostic d;
     switch (fault.kind) {
+      case TypeFault::Kind::kThrew:
       case TypeFault::Kind::kOperator: d = OfOperator(fault); break;
       case TypeFault::Kind::kBoundary: d = OfBoundary(fault); break;
       case TypeFault::Kind::kRegion: d = OfRegion(fault); break;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/compile/source_of.h"
+
 namespace moonshard {
 namespace {
 
@@ -104,12 +106,7 @@ bool Flow::AnyUnplacedMove(const std::function<bool(const Layout& from, const La
   return false;
 }
 
-const SourceSpan& Flow::LineOf(const Station& station) const {
-  static const SourceSpan kNowhere;
-  if (station.steps->is_fallback) return plan_.plan->fallback_source;
-  const int32_t rule = station.steps->rule;
-  return rule >= 0 ? plan_.plan->rules[static_cast<size_t>(rule)].source : kNowhere;
-}
+const SourceSpan& Flow::LineOf(const Station& station) const { return SourceOf(plan_, *station.steps); }
 
 int Flow::LevelOf(const Station& station) const {
   const int32_t rule = station.steps->rule;

@@ -1,4 +1,5 @@
 // What the checker hears from boundaries and regions.
+#include <algorithm>
 #include <utility>
 
 #include <torch/csrc/autograd/function.h>
@@ -61,11 +62,9 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
 }
 
 void OperatorChecker::Stopped(const std::string& path, const std::string& what) {
-  for (const TypeFault& fault : faults_) {
-    if (fault.message.find("the operator itself fails") != std::string::npos) return;
-  }
-  Blame({TypeFault::Kind::kOperator, path, false, axes_.empty() ? MeshAxis::kTp : axes_.front().axis, "the step",
-         "it stops: " + what.substr(0, what.find('\n')), "", "", ""});
+  if (std::ranges::count(faults_, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return;
+  Blame({TypeFault::Kind::kThrew, path, false, FirstAxis(), "the step", "it stops: " + what.substr(0, what.find('\n')),
+         "", "", ""});
 }
 
 void OperatorChecker::CheckLoss(const at::Tensor& loss) {

@@ -1,15 +1,15 @@
 // ModulePath: where in the model the program is: in a forward, in the modules that have been entered; in a backward, in the
 // module in whose forward autograd's current node was made.
-//
-// Nodes are numbered as they are made, on each thread: the numbers at which modules were entered and left tell the rest.
 // Stage before: whoever enters modules (prove/type_scope.h). Stage after: operator_checker.h.
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <string>
-#include <utility>
+#include <unordered_map>
 #include <vector>
+
+#include "engine/intercept/node_marks.h"
 
 namespace moonshard {
 
@@ -17,20 +17,23 @@ class ModulePath {
  public:
   ModulePath();
 
-  void Enter(std::string path);
+  void Enter(const std::string& path);
   void Leave();
 
   struct Place {
-    std::string path;  // "": the root, or outside of all
+    const std::string& path;  // "": the root, or outside of all; as long as the ModulePath
     bool backward = false;
   };
+  // Nothing is copied: it is asked for at each operator.
   Place Here() const;
 
  private:
-  void Mark();
+  const std::string& path(int32_t index) const { return paths_[static_cast<size_t>(index)]; }
 
-  std::vector<std::string> entered_;
-  std::map<std::pair<uint64_t, uint64_t>, std::string> since_;  // (thread, number of the first node) -> path
+  std::deque<std::string> paths_;  // each once; they stay where they are
+  std::unordered_map<std::string, int32_t> index_;
+  std::vector<int32_t> entered_;  // innermost last
+  NodeMarks marks_;
 };
 
 }  // namespace moonshard

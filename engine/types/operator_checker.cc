@@ -79,11 +79,19 @@ struct OperatorChecker::Call {
   ModulePath::Place place;
 
   AxisType TypeOn(size_t operand, size_t axis) const {
-    return operands[operand].type == nullptr ? AxisType() : (*operands[operand].type)[axis];
+    const TensorType* type = operands[operand].type;
+    return type == nullptr || axis >= type->size() ? AxisType() : (*type)[axis];
   }
-  std::string Signature(const std::string& name, size_t axis) const {
+  // "aten::add(partial, replicate)"; with sizes "aten::add(partial [2,3], replicate [3])".
+  std::string Signature(const std::string& name, size_t axis, bool sizes = false) const {
     std::string out = name + "(";
-    for (size_t i = 0; i < operands.size(); ++i) out += (i == 0 ? "" : ", ") + TypeOn(i, axis).ToString();
+    for (size_t i = 0; i < operands.size(); ++i) {
+      out += (i == 0 ? "" : ", ") + TypeOn(i, axis).ToString();
+      for (size_t d = 0; sizes && d < operands[i].sizes.size(); ++d) {
+        out.append(d == 0 ? " [" : ",").append(std::to_string(operands[i].sizes[d]));
+      }
+      if (sizes) out += operands[i].sizes.empty() ? " []" : "]";
+    }
     return out + ")";
   }
 };
@@ -150,7 +158,11 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   entry.writes = plain != name;
   entry.rule = rules_.Find(name);
   if (entry.rule == nullptr) entry.rule = rules_.Find(plain);
-  entry.pointwise = op.hasTag(at::Tag::pointwise);
+  if (entry.rule == nullptr && op.hasTag(at::Tag::pointwise)) entry.rule = &RuleTable::AnyPointwise();
+  const auto is = [&](const char* base) { return entry.base == base; };
+  entry.copies = is("copy") || is("clone") || is("_to_copy");
+  entry.overwrites =
+      entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random"));
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
   entry.collective = name.starts_with("c10d::");
   entry.returns = op.schema().returns().size();
@@ -193,16 +205,8 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     next.Run();
   } catch (const c10::Error& error) {
     const std::string& text = error.msg();
-    std::string types = entry.name + "(";
-    for (size_t i = 0; i < call.operands.size(); ++i) {
-      types += (i == 0 ? "" : ", ") + call.TypeOn(i, 0).ToString() + " [";
-      for (size_t d = 0; d < call.operands[i].sizes.size(); ++d) {
-        types += (d == 0 ? "" : ",") + std::to_string(call.operands[i].sizes[d]);
-      }
-      types += "]";
-    }
-    Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward,
-           axes_.empty() ? MeshAxis::kTp : axes_[0].axis, types + ")",
+    Blame({TypeFault::Kind::kThrew, call.place.path, call.place.backward, FirstAxis(),
+           call.Signature(entry.name, 0, /*sizes=*/true),
            "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", ""});
     throw;
   }
@@ -221,7 +225,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
 void OperatorChecker::Judge(const Entry& entry, Call& call) {
   call.types.assign(call.outputs.size(), TensorType(axes_.size()));
   for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
-  bool computes = entry.base != "clone" && entry.base != "copy" && entry.base != "_to_copy";
+  bool computes = !entry.copies;
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const at::Tensor& output = call.outputs[i];
     int64_t version = -1;
@@ -254,9 +258,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     for (TensorType& type : call.types) type[axis] = AxisType::Of(kind);
   };
   // What is overwritten without being read may be anything.
-  const bool overwrites = entry.writes && (entry.base == "copy" || entry.base == "zero" || entry.base == "fill" ||
-                                           entry.base == "uniform" || entry.base == "normal" || entry.base == "random");
-  if (overwrites) {
+  if (entry.overwrites) {
     const bool source = types.size() > 1;
     faulty = source && types[1].is(TypeKind::kFaulty);
     unproven = source && types[1].is(TypeKind::kUnproven);
@@ -275,16 +277,13 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     made = {types.back()};
   } else if (entry.rule != nullptr) {
     made = (*entry.rule)(operands);
-  } else if (entry.pointwise) {
-    static const OperatorRule* const any = RuleTable::BuiltIn().Find("aten::exp");
-    made = (*any)(operands);
   } else if (!types.empty() && !entry.random && operands.All(TypeKind::kReplicate)) {
     made = {AxisType::Replicate()};
   } else {
     made = {operands.Unproven("no rule")};
   }
   std::string fault = operands.fault();
-  if (fault.empty()) fault = WholeMisused(entry, call, axis);
+  if (fault.empty()) fault = WholeMisused(entry, call, types);
   if (!fault.empty()) {
     AxisType terms = AxisType::Partial();
     std::shared_ptr<const std::string> since = OriginAmong(types, &terms);
@@ -320,12 +319,12 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   }
 }
 
-std::string OperatorChecker::WholeMisused(const Entry& entry, const Call& call, size_t axis) const {
+std::string OperatorChecker::WholeMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types) {
   if (call.place.backward || !c10::GradMode::is_enabled() || entry.base == "copy") return {};
   bool whole = false;
   bool pieces = false;
   for (size_t i = 0; i < call.operands.size(); ++i) {
-    const AxisType type = call.TypeOn(i, axis);
+    const AxisType& type = types[i];
     const bool needs_gradient = call.operands[i].needs_gradient;
     if (type.is_replicate()) {
       whole = whole || (needs_gradient && type.whole);

@@ -103,8 +103,9 @@ class OperatorChecker final : public OperatorHandler {
     std::string name;  // "aten::add_.Tensor"
     std::string base;  // "add"
     const OperatorRule* rule = nullptr;
-    bool pointwise = false;
-    bool writes = false;  // into its first argument
+    bool writes = false;      // into its first argument
+    bool overwrites = false;  // without reading what is there
+    bool copies = false;
     bool random = false;
     bool collective = false;
     size_t returns = 0;
@@ -118,7 +119,8 @@ class OperatorChecker final : public OperatorHandler {
   void Judge(const Entry& entry, Call& call);
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
   // A replicate that needs a gradient beside pieces: each rank would keep its own terms of it.
-  std::string WholeMisused(const Entry& entry, const Call& call, size_t axis) const;
+  static std::string WholeMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
+  MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
   void Blame(TypeFault fault);
   void NoteUnproven(const std::string& what);
   void Assume(const at::Tensor& tensor);

@@ -24,6 +24,8 @@ class RuleTable {
   // Under each of the names, in namespace aten.
   void AddAten(std::initializer_list<const char*> names, const OperatorRule& rule);
   const OperatorRule* Find(const std::string& name) const;
+  // Of operators without a rule that carry ATen's tag `pointwise`.
+  static const OperatorRule& AnyPointwise();
 
  private:
   std::unordered_map<std::string, OperatorRule> rules_;

@@ -13,6 +13,7 @@ namespace moonshard {
 struct TypeFault {
   enum class Kind : uint8_t {
     kOperator,  // an operator with operands that it cannot have
+    kThrew,     // an operator that failed by itself, or what else ended the step
     kBoundary,  // what arrives at a module, or leaves its forward, is not what the plan declares
     kRegion,    // what arrives at a move or another trusted stretch
     kGradient,  // what a parameter's gradient is in the end

@@ -31,6 +31,4 @@ const TensorType* TypeOf(const at::Tensor& tensor) {
   return written == 0 || (written == 1 && meta->rises) ? &meta->type : nullptr;
 }
 
-void DropType(const at::Tensor& tensor) { tensor.unsafeGetTensorImpl()->set_backend_meta({}); }
-
 }  // namespace moonshard

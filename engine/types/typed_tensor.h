@@ -15,8 +15,6 @@ namespace moonshard {
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bool rises = false);
 // null where it has none, or its memory was written to since.
 const TensorType* TypeOf(const at::Tensor& tensor);
-// Takes the type away.
-void DropType(const at::Tensor& tensor);
 
 int64_t VersionOf(const at::Tensor& tensor);
 

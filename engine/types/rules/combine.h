@@ -24,9 +24,6 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
 // All operands of the call.
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o);
 
-// The first operand's type, for what computes each element of its result from one of its own.
-inline AxisTypes LikeFirst(Operands& o) { return {o.type(0)}; }
-
 // Moves a shard from dim to dim, or loses it: `to[d]` is where dim d goes, -1: it goes away.
 AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to);
 

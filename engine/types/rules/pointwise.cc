@@ -110,6 +110,11 @@ AxisTypes Foreach(Operands& o) {
 
 }  // namespace
 
+const OperatorRule& RuleTable::AnyPointwise() {
+  static const OperatorRule rule = Any;
+  return rule;
+}
+
 void AddPointwiseRules(RuleTable& table) {
   table.AddAten({"add", "sub", "rsub", "neg", "positive", "clone", "contiguous", "_to_copy", "to", "lift_fresh", "real",
                  "conj", "_conj", "detach", "alias", "detach_copy", "alias_copy"},

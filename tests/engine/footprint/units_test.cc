@@ -14,62 +14,18 @@
 #include "engine/footprint/step_recorder.h"
 #include "engine/meta/meta_scope.h"
 #include "engine/nn/defer_init.h"
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
+#include "tests/engine/fsdp/wide_net.h"
 #include "tests/support/counting_allocator.h"
 
 namespace moonshard::test {
 namespace {
 
-struct WideLayerImpl : torch::nn::Module {
-  WideLayerImpl() {
-    up = register_module("up", nn::Linear(torch::nn::LinearOptions(96, 400)));
-    down = register_module("down", nn::Linear(torch::nn::LinearOptions(400, 96)));
-  }
-  at::Tensor forward(const at::Tensor& x) { return x + down(at::tanh(up(x))); }
-  nn::Linear up = nullptr;
-  nn::Linear down = nullptr;
-};
-MOONSHARD_MODULE(WideLayer);
-
-struct WideNetImpl : torch::nn::Module {
-  WideNetImpl() {
-    for (int i = 0; i < 6; ++i) layers.emplace_back(register_module("layer_" + std::to_string(i), WideLayer()));
-    head = register_module("head", nn::Linear(torch::nn::LinearOptions(96, 96)));
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (WideLayer& layer : layers) x = layer(x);
-    return head(x);
-  }
-  std::vector<WideLayer> layers;
-  nn::Linear head = nullptr;
-};
-MOONSHARD_MODULE(WideNet);
-
-struct Setup {
-  std::string mesh;
-  DataParallel::Reshard reshard;
-  int64_t ahead = 0;
-  int64_t ranks = 0;
-  bool casts = false;
-};
-
-ParallelModel<WideNet> Make(const Setup& setup, c10::Device device, ApplyOptions options) {
-  Plan plan;
-  plan.fallback.emplace().name = "whole";
-  DataParallel& section = plan.data_parallel.emplace();
-  section.wrap = {{"layer_*"}};
-  section.reshard = setup.reshard;
-  section.reshard_ranks = setup.ranks;
-  section.prefetch_forward = section.prefetch_backward = setup.ahead;
-  if (setup.casts) {
-    plan.precision.emplace().parameters = "float32";
-    plan.precision->reduce = "float64";
-    options.deferred_type = at::kDouble;
-  }
+ParallelModel<WideNet> Make(const UnitSetup& setup, c10::Device device, ApplyOptions options) {
+  if (setup.casts) options.deferred_type = at::kDouble;
   const nn::DeferInit defer;
   const WideNet net;
-  return Parallelize(net, plan, DeviceMesh::Recording(MeshShape::Parse(setup.mesh).ValueOrThrow(), 0, device), options);
+  return Parallelize(net, PlanOf(setup), DeviceMesh::Recording(MeshShape::Parse(setup.mesh).ValueOrThrow(), 0, device),
+                     options);
 }
 
 void Step(ParallelModel<WideNet>& model, c10::Device device) {
@@ -78,15 +34,8 @@ void Step(ParallelModel<WideNet>& model, c10::Device device) {
 
 TEST_CASE("units take what the step on the meta device does") {
   static CountingAllocator allocator;
-  using R = DataParallel::Reshard;
-  const Setup setups[] = {
-      {"dp=2", R::kAlways, 0},  {"dp=2", R::kAlways, 1},     {"dp=2", R::kAlways, 2},
-      {"dp=4", R::kAlways, 1},  {"dp=2", R::kAllButLast, 1}, {"dp=2", R::kNever, 0},
-      {"dp=4", R::kSome, 0, 2}, {"dp=3", R::kAllButLast, 1}, {"dp=2", R::kAlways, 1, 0, true},
-  };
-  for (const Setup& setup : setups) {
-    DYNAMIC_SECTION(setup.mesh << " reshard " << static_cast<int>(setup.reshard) << " ahead " << setup.ahead
-                               << (setup.casts ? " used in float32" : "")) {
+  for (const UnitSetup& setup : UnitSetups()) {
+    DYNAMIC_SECTION(ToText(setup)) {
       int64_t counted = 0;
       int64_t told = 0;
       {

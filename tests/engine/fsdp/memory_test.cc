@@ -20,8 +20,7 @@
 #include "engine/apply/parallelize.h"
 #include "engine/compile/cost.h"
 #include "engine/compile/unit_memory.h"
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
+#include "tests/engine/fsdp/wide_net.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -71,69 +70,18 @@ class MeteredAllocator final : public c10::Allocator {
   }
 };
 
-struct WideLayerImpl : torch::nn::Module {
-  WideLayerImpl() {
-    up = register_module("up", nn::Linear(torch::nn::LinearOptions(96, 400)));
-    down = register_module("down", nn::Linear(torch::nn::LinearOptions(400, 96)));
-  }
-  at::Tensor forward(const at::Tensor& x) { return x + down(at::tanh(up(x))); }
-  nn::Linear up = nullptr;
-  nn::Linear down = nullptr;
-};
-MOONSHARD_MODULE(WideLayer);
-
-struct WideNetImpl : torch::nn::Module {
-  WideNetImpl() {
-    for (int i = 0; i < 6; ++i) layers.emplace_back(register_module("layer_" + std::to_string(i), WideLayer()));
-    head = register_module("head", nn::Linear(torch::nn::LinearOptions(96, 96)));
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (WideLayer& layer : layers) x = layer(x);
-    return head(x);
-  }
-  std::vector<WideLayer> layers;
-  nn::Linear head = nullptr;
-};
-MOONSHARD_MODULE(WideNet);
-
-struct Setup {
-  std::string mesh;
-  DataParallel::Reshard reshard;
-  int64_t ahead = 0;
-  int64_t ranks = 0;
-  bool casts = false;
-};
-
 TEST_CASE("units take what explain says, within a tenth") {
   static MeteredAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
-  using R = DataParallel::Reshard;
-  const Setup setups[] = {
-      {"dp=2", R::kAlways, 0},  {"dp=2", R::kAlways, 1},     {"dp=2", R::kAlways, 2},
-      {"dp=4", R::kAlways, 1},  {"dp=2", R::kAllButLast, 1}, {"dp=2", R::kNever, 0},
-      {"dp=4", R::kSome, 0, 2}, {"dp=3", R::kAllButLast, 1}, {"dp=2", R::kAlways, 1, 0, true},
-  };
-  for (const Setup& setup : setups) {
-    DYNAMIC_SECTION(setup.mesh << " reshard " << static_cast<int>(setup.reshard) << " ahead " << setup.ahead
-                               << (setup.casts ? " used in float32" : "")) {
+  for (const UnitSetup& setup : UnitSetups()) {
+    DYNAMIC_SECTION(ToText(setup)) {
       std::atomic<int64_t> told = 0;
       std::atomic<int64_t> seen = 0;
       RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
-        Plan plan;
-        plan.fallback.emplace().name = "whole";
-        DataParallel& section = plan.data_parallel.emplace();
-        section.wrap = {{"layer_*"}};
-        section.reshard = setup.reshard;
-        section.reshard_ranks = setup.ranks;
-        section.prefetch_forward = section.prefetch_backward = setup.ahead;
-        if (setup.casts) {
-          plan.precision.emplace().parameters = "float32";
-          plan.precision->reduce = "float64";
-        }
         WideNet net;
         // (Products in bfloat16 take memory of their own on a CPU.)
         if (setup.casts) net->to(torch::kFloat64);
-        auto model = Parallelize(net, plan, mesh);
+        auto model = Parallelize(net, PlanOf(setup), mesh);
         const at::Tensor x = torch::ones({1, 96});
         const auto step = [&] { model.forward(x).sum().backward(); };
         step();

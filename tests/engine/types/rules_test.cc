@@ -8,24 +8,6 @@
 namespace moonshard::test {
 namespace {
 
-struct Case {
-  const char* what;
-  const char* expected;  // a type, or the beginning of "fault: ..."
-  std::function<at::Tensor()> body;
-};
-
-at::Tensor Same(at::IntArrayRef sizes) { return OneAxis::Same(sizes); }
-at::Tensor Terms(at::IntArrayRef sizes) { return OneAxis::Terms(sizes); }
-at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) { return OneAxis::Piece(dim, sizes); }
-
-void Run(const std::vector<Case>& cases) {
-  for (const Case& one : cases) {
-    INFO(one.what);
-    const std::string got = OneAxis().Of(one.body);
-    CHECK(got.substr(0, std::string(one.expected).size()) == one.expected);
-  }
-}
-
 TEST_CASE("operators on each element") {
   Run({
       {"pieces and pieces", "shard(1)",

@@ -1,7 +1,12 @@
 // Tensors with types of one axis, two ranks of which this is the first.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include <ATen/ATen.h>
+#include <catch2/catch.hpp>
 
 #include "engine/intercept/operator_scope.h"
 #include "engine/types/operator_checker.h"
@@ -38,5 +43,24 @@ class OneAxis {
 
   OperatorChecker checker;
 };
+
+inline at::Tensor Same(at::IntArrayRef sizes) { return OneAxis::Same(sizes); }
+inline at::Tensor Terms(at::IntArrayRef sizes) { return OneAxis::Terms(sizes); }
+inline at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) { return OneAxis::Piece(dim, sizes); }
+inline at::Tensor Places(at::IntArrayRef sizes) { return OneAxis::Places(sizes); }
+
+struct RuleCase {
+  const char* what;
+  const char* expected;  // a type, or the beginning of "fault: ..."
+  std::function<at::Tensor()> body;
+};
+
+inline void Run(const std::vector<RuleCase>& cases) {
+  for (const RuleCase& one : cases) {
+    INFO(one.what);
+    const std::string got = OneAxis().Of(one.body);
+    CHECK(got.substr(0, std::string(one.expected).size()) == one.expected);
+  }
+}
 
 }  // namespace moonshard::test

@@ -1,0 +1,11 @@
+#include "engine/compile/source_of.h"
+
+namespace moonshard {
+
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps) {
+  static const SourceSpan kNowhere;
+  if (steps.is_fallback) return plan.plan->fallback_source;
+  return steps.rule < 0 ? kNowhere : plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,13 @@
+// SourceOf: the plan's line that says what happens to a module, for messages.
+// Part of compiled_plan.h.
+#pragma once
+
+#include "engine/base/diagnostic.h"
+#include "engine/compile/compiled_plan.h"
+
+namespace moonshard {
+
+// Of the rule, or of default(style); of an unclaimed module a place that is not known. Belongs to the plan.
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps);
+
+}  // namespace moonshard
