@@ -32,26 +32,28 @@ std::string In(const TypeFault& fault) {
 
 std::string Since(const TypeFault& fault) { return fault.since.empty() ? "" : "it is so since " + fault.since; }
 
+std::string HelpOf(const TypeFault& fault) {
+  const std::string since = Since(fault);
+  switch (fault.cure) {
+    case Cure::kUnknown: return since;
+    case Cure::kMakeSum:
+      return since + (since.empty() ? "" : "; ") +
+             (fault.backward
+                  ? "let the module that uses the value take it as shared: inputs = {{ replicate, shared }}"
+                  : "let the module that made the terms leave their sum: outputs = {{ partial, replicate }}");
+    case Cure::kAddBiasAfter: return "keep it out of the forward and add it once, after the sum: after = { \"bias\" }";
+    case Cure::kTakePiece:
+      return "let the module take a piece (inputs = {{ replicate, shard(d) }}), or gather what is in pieces first";
+    case Cure::kShare:
+      return "let the module take it as shared (inputs = {{ replicate, shared }}), or declare the parameter shared";
+  }
+  return since;
+}
+
 Diagnostic OfOperator(const TypeFault& fault) {
   Diagnostic d = MakeDiagnostic(Finding::kIllTyped, fault.what + " " + In(fault) + ": " + fault.message + Alike(fault));
   d.required = "operands that the operator can have (engine/types/rules)";
-  d.help = Since(fault);
-  if (fault.message.starts_with("the bias is added")) {
-    d.help = "keep it out of the forward and add it once, after the sum: after = { \"bias\" }";
-    return d;
-  }
-  const bool terms = fault.message.find("terms of a sum") != std::string::npos;
-  if (terms && !fault.backward) {
-    d.help += (d.help.empty() ? "" : "; ") +
-              std::string("let the module that made the terms leave their sum: outputs = {{ partial, replicate }}");
-  } else if (terms) {
-    d.help += (d.help.empty() ? "" : "; ") +
-              std::string("let the module that uses the value take it as shared: inputs = {{ replicate, shared }}");
-  } else if (fault.message.find("must be shared") != std::string::npos) {
-    d.help = "let the module take it as shared (inputs = {{ replicate, shared }}), or declare the parameter shared";
-  } else if (fault.message.find("own piece") != std::string::npos) {
-    d.help = "let the module take a piece (inputs = {{ replicate, shard(d) }}), or gather what is in pieces first";
-  }
+  d.help = HelpOf(fault);
   return d;
 }
 

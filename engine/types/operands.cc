@@ -74,8 +74,11 @@ std::string Quoted(std::string_view name, std::string_view after) {
   return out;
 }
 
-AxisType Operands::Fault(std::string message) {
-  if (fault_.empty()) fault_ = std::move(message);
+AxisType Operands::Fault(std::string message, Cure cure) {
+  if (fault_.empty()) {
+    fault_ = std::move(message);
+    cure_ = cure;
+  }
   return AxisType::Of(TypeKind::kFaulty);
 }
 

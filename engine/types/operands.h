@@ -15,6 +15,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "engine/types/axis_type.h"
+#include "engine/types/cure.h"
 
 namespace moonshard {
 
@@ -69,11 +70,12 @@ class Operands {
   bool Any(TypeKind kind) const;
   bool All(TypeKind kind) const;
 
-  // The operator is wrong with these types: `message` says why. What follows is not blamed again.
-  AxisType Fault(std::string message);
+  // The operator is wrong with these types: `message` says why. What follows is not blamed again. The first fault is kept.
+  AxisType Fault(std::string message, Cure cure = Cure::kUnknown);
   // It cannot be judged.
   AxisType Unproven(std::string why);
   const std::string& fault() const { return fault_; }
+  Cure cure() const { return cure_; }
   const std::string& unproven() const { return unproven_; }
 
  private:
@@ -84,6 +86,7 @@ class Operands {
   c10::ArrayRef<c10::IValue> arguments_;
   c10::ArrayRef<Product> products_;
   std::string fault_;
+  Cure cure_ = Cure::kUnknown;  // of it
   std::string unproven_;
 };
 

@@ -283,13 +283,17 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     made = {operands.Unproven("no rule")};
   }
   std::string fault = operands.fault();
-  if (fault.empty()) fault = WholeMisused(entry, call, types);
+  Cure cure = operands.cure();
+  if (fault.empty()) {
+    fault = WholeMisused(entry, call, types);
+    cure = Cure::kShare;
+  }
   if (!fault.empty()) {
     AxisType terms = AxisType::Partial();
     std::shared_ptr<const std::string> since = OriginAmong(types, &terms);
     if (since == nullptr) since = OriginAmong(types, nullptr);
     Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward, axes_[axis].axis,
-           call.Signature(entry.name, axis), fault, "", "", since ? *since : ""});
+           call.Signature(entry.name, axis), fault, "", "", since ? *since : "", cure});
     return fill(TypeKind::kFaulty);
   }
   if (!operands.unproven().empty()) NoteUnproven(entry.name + ": " + operands.unproven());

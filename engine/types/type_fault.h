@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/plan/mesh_shape.h"
+#include "engine/types/cure.h"
 
 namespace moonshard {
 
@@ -28,7 +29,8 @@ struct TypeFault {
   std::string declared;  // of boundaries, regions and gradients; else empty
   std::string got;       // likewise
   std::string since;     // which operator made the offending operand so; may be empty
-  int64_t count = 1;     // how often, with other layers of the same kind
+  Cure cure = Cure::kUnknown;
+  int64_t count = 1;  // how often, with other layers of the same kind
 };
 
 // Operators that could not be judged, by why: how many, and where the first was.

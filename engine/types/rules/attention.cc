@@ -13,7 +13,7 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
   c10::SmallVector<Meeting, 3> meeting;
   for (size_t i = first; i < first + 3; ++i) {
     const AxisType& type = o.type(i);
-    if (type.is_partial()) return o.Fault("attention among terms of a sum: the sum must be made first");
+    if (type.is_partial()) return o.Fault("attention among terms of a sum: the sum must be made first", Cure::kMakeSum);
     if (type.is_shard() && (type.dim > kHeads || type.lead != 1)) {
       return o.Fault(
           Phrase("attention in pieces along dim ", type.dim, ": each query needs every key and all of its dims"));
@@ -41,7 +41,7 @@ AxisTypes AttentionBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   if (gradient.is_partial()) {
     if (type.is_replicate()) return {gradient};
-    return {o.Fault("terms of a sum meet pieces: the sum must be made first")};
+    return {o.Fault("terms of a sum meet pieces: the sum must be made first", Cure::kMakeSum)};
   }
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&type, o.sizes(1)}};
   AxisType result = Meet(o, meeting, 4, Dependence::kAny);

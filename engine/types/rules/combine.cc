@@ -19,20 +19,22 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
   }
   for (const Meeting& tensor : tensors) {
     if (tensor.type->is_shard() || tensor.type->is(TypeKind::kVarying)) {
-      return o.Fault("terms of a sum meet pieces: the sum must be made first");
+      return o.Fault("terms of a sum meet pieces: the sum must be made first", Cure::kMakeSum);
     }
   }
   switch (dependence) {
     case Dependence::kLinear:
       if (count + zeros == tensors.size()) return *first->type;
       return o.Fault(
-          "terms of a sum meet a whole value, which would count once for each rank: the sum must be made first");
+          "terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+          Cure::kMakeSum);
     case Dependence::kMultilinear:
       if (count == 1) return *first->type;
-      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first");
+      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
+                     Cure::kMakeSum);
     case Dependence::kAny: break;
   }
-  return o.Fault("an operator that is not linear on terms of a sum: the sum must be made first");
+  return o.Fault("an operator that is not linear on terms of a sum: the sum must be made first", Cure::kMakeSum);
 }
 
 }  // namespace
@@ -63,7 +65,8 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     for (const Meeting& tensor : tensors) {
       if (!tensor.type->is_replicate() || SameAlong(tensor, result.dim, made)) continue;
       return o.Fault(
-          Phrase("a whole tensor meets pieces along dim ", result.dim, ": each rank needs its own piece of it"));
+          Phrase("a whole tensor meets pieces along dim ", result.dim, ": each rank needs its own piece of it"),
+          Cure::kTakePiece);
     }
     return result;
   }

@@ -12,9 +12,9 @@ AxisTypes Embedding(Operands& o) {
   const AxisType& table = o.type(0);
   const AxisType& ids = o.type(1);
   const int64_t last = o.made_dims() - 1;
-  if (ids.is_partial()) return {o.Fault("places that are terms of a sum")};
+  if (ids.is_partial()) return {o.Fault("places that are terms of a sum", Cure::kMakeSum)};
   if (table.is_partial())
-    return {ids.is_replicate() ? AxisTypes{table} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
+    return {ids.is_replicate() ? AxisTypes{table} : AxisTypes{o.Fault("terms of a sum meet pieces", Cure::kMakeSum)}};
   if (table.is_shard() && table.dim == 0) {
     if (ids.is(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
     return {o.Fault("a lookup among this rank's rows by places in the whole table: the rows of others must be masked")};
@@ -38,7 +38,8 @@ AxisTypes EmbeddingBackward(Operands& o) {
   if (ids.is(TypeKind::kOwnRows)) return {AxisType::Shard(0, o.made()[0])};
   if (gradient.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Partial()};
   if (gradient.is_partial())
-    return {ids.is_replicate() ? AxisTypes{gradient} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
+    return {ids.is_replicate() ? AxisTypes{gradient}
+                               : AxisTypes{o.Fault("terms of a sum meet pieces", Cure::kMakeSum)}};
   if (gradient.is_shard() && gradient.dim == o.dims(0) - 1) {
     AxisType result = gradient;
     result.dim = 1;
@@ -61,7 +62,7 @@ AxisTypes IndexSelect(Operands& o) {
   if (places.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows) || x.is(TypeKind::kVarying)) {
     return {AxisType::Of(TypeKind::kVarying)};
   }
-  if (places.is_partial()) return {o.Fault("places that are terms of a sum")};
+  if (places.is_partial()) return {o.Fault("places that are terms of a sum", Cure::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
     if (places.is_shard()) {
       AxisType result = x;  // places within the rank's own piece
@@ -92,18 +93,21 @@ AxisTypes IndexAdd(Operands& o) {
   const AxisType& source = o.type(2);
   const int64_t dim = o.Dim(1, o.dims(0));
   const bool zeros = x.is_replicate() && x.zero;
-  if (places.is_partial()) return {o.Fault("places that are terms of a sum")};
+  if (places.is_partial()) return {o.Fault("places that are terms of a sum", Cure::kMakeSum)};
   if (source.is(TypeKind::kVarying) || places.is(TypeKind::kVarying)) {
     if (x.is_partial() || zeros) return {AxisType::Partial()};
     return {o.Fault("each rank adds slices of its own to what is whole: they count on that rank alone")};
   }
   if (source.is_partial()) {
-    if (!places.is_replicate()) return {o.Fault("terms of a sum meet pieces: the sum must be made first")};
+    if (!places.is_replicate())
+      return {o.Fault("terms of a sum meet pieces: the sum must be made first", Cure::kMakeSum)};
     if (x.is_partial() || zeros) return {source};
     return {
-        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first")};
+        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+                Cure::kMakeSum)};
   }
-  if (x.is_partial()) return {o.Fault("a whole value is added to terms of a sum and would count once for each rank")};
+  if (x.is_partial())
+    return {o.Fault("a whole value is added to terms of a sum and would count once for each rank", Cure::kMakeSum)};
   if (places.is_shard() && source.is_shard() && source.dim == dim) {
     if (x.is_shard() && x.dim == dim) return {x};
     if (zeros) {
@@ -150,7 +154,8 @@ AxisTypes Index(Operands& o) {
     return {o.Fault("elements are taken by places in a whole dim, and each rank has a piece of it")};
   }
   if (x.is_shard()) return {o.Unproven("places in a tensor in pieces")};
-  if (x.is_partial()) return {at.is_replicate() ? AxisTypes{x} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
+  if (x.is_partial())
+    return {at.is_replicate() ? AxisTypes{x} : AxisTypes{o.Fault("terms of a sum meet pieces", Cure::kMakeSum)}};
   AxisType result = at;
   result.uniform = 0;
   return {result};
@@ -173,7 +178,8 @@ AxisTypes IndexPut(Operands& o) {
   if (values.is_partial()) {
     if (zeros || x.is_partial()) return {values};
     return {
-        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first")};
+        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+                Cure::kMakeSum)};
   }
   if (cut || values.is_shard()) {
     // Places within the rank's own piece of the first dim.
@@ -186,7 +192,8 @@ AxisTypes IndexPut(Operands& o) {
     return {o.Fault("pieces are written into a whole tensor")};
   }
   if (x.is_shard()) return {o.Fault("a whole tensor is written into pieces by places in the whole")};
-  return {x.is_partial() ? o.Fault("a whole value is written among terms of a sum") : AxisType::Replicate()};
+  return {x.is_partial() ? o.Fault("a whole value is written among terms of a sum", Cure::kMakeSum)
+                         : AxisType::Replicate()};
 }
 
 // (x, dim, places): along dim, places of x's other dims.
@@ -197,18 +204,20 @@ AxisTypes Gather(Operands& o) {
   if (places.is(TypeKind::kVarying) || x.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows)) {
     return {AxisType::Of(places.is(TypeKind::kOwnRows) ? TypeKind::kOwnRows : TypeKind::kVarying)};
   }
-  if (places.is_partial()) return {o.Fault("places that are terms of a sum")};
+  if (places.is_partial()) return {o.Fault("places that are terms of a sum", Cure::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
     return {o.Fault(
         Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a piece of it"))};
   }
-  if (x.is_partial()) return {places.is_replicate() ? AxisTypes{x} : AxisTypes{o.Fault("terms of a sum meet pieces")}};
+  if (x.is_partial())
+    return {places.is_replicate() ? AxisTypes{x} : AxisTypes{o.Fault("terms of a sum meet pieces", Cure::kMakeSum)}};
   if (x.is_shard() && places.is_shard()) {
     return {x.SameAs(places) ? x : o.Fault("the tensor and the places are in different pieces")};
   }
   if (x.is_shard()) return {o.Fault("places of the whole tensor are looked up in this rank's piece")};
   if (places.is_shard() && places.dim != dim && !x.uniform_along(places.dim)) {
-    return {o.Fault("places in pieces are looked up in a whole tensor: each rank needs its own piece of it")};
+    return {o.Fault("places in pieces are looked up in a whole tensor: each rank needs its own piece of it",
+                    Cure::kTakePiece)};
   }
   AxisType result = places;
   result.uniform = 0;
@@ -238,7 +247,7 @@ AxisTypes NonZero(Operands& o) {
   const AxisType& x = o.type(0);
   if (x.is_replicate()) return {AxisType::Replicate()};
   if (x.is_shard() && x.dim == 0) return {AxisType::Shard(0, o.made()[0])};
-  if (x.is_partial()) return {o.Fault("which terms of a sum are not zero says nothing of the sum")};
+  if (x.is_partial()) return {o.Fault("which terms of a sum are not zero says nothing of the sum", Cure::kMakeSum)};
   return {AxisType::Of(TypeKind::kVarying)};
 }
 

@@ -40,7 +40,7 @@ AxisTypes Cat(Operands& o) {
   }
   if (partial > 0) {
     if (cut || other > 0)
-      return {o.Fault("terms of a sum are put together with what is none: the sum must be made first")};
+      return {o.Fault("terms of a sum are put together with what is none: the sum must be made first", Cure::kMakeSum)};
     return {result};
   }
   if (!cut) {
@@ -53,8 +53,9 @@ AxisTypes Cat(Operands& o) {
     const AxisType& type = o.type(i);
     const int64_t own = stack && result.dim > dim ? result.dim - 1 : result.dim;
     if (type.is_replicate() && o.dims(i) > own && !type.uniform_along(own)) {
-      return {o.Fault(Phrase("a whole tensor is put together with pieces along dim ", own,
-                             ": each rank needs its own piece of it"))};
+      return {o.Fault(
+          Phrase("a whole tensor is put together with pieces along dim ", own, ": each rank needs its own piece of it"),
+          Cure::kTakePiece)};
     }
   }
   // Along the dim that is cut each rank joins its own pieces: a fused dim.

@@ -18,7 +18,7 @@ AxisType Reduced(const AxisType& rows, int64_t reduction) {
 AxisTypes NegativeLogLikelihood(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& targets = o.type(1);
-  if (targets.is_partial()) return {o.Fault("targets that are terms of a sum")};
+  if (targets.is_partial()) return {o.Fault("targets that are terms of a sum", Cure::kMakeSum)};
   if (x.is_shard() && x.dim == static_cast<int>(o.dims(0)) - 1) {
     return {o.Fault("a loss on this rank's piece of the classes: targets count classes of the whole")};
   }
@@ -30,7 +30,8 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
 
 // (gradient, values, targets, weight, reduction, ignored, total weight).
 AxisTypes NegativeLogLikelihoodBackward(Operands& o) {
-  if (o.type(0).is_partial()) return {o.type(1).is_replicate() ? o.type(0) : o.Fault("terms of a sum meet pieces")};
+  if (o.type(0).is_partial())
+    return {o.type(1).is_replicate() ? o.type(0) : o.Fault("terms of a sum meet pieces", Cure::kMakeSum)};
   AxisType result = o.type(1);
   result.uniform = 0;
   return {result};
@@ -45,7 +46,8 @@ AxisTypes Elementwise(Operands& o) {
 AxisTypes ElementwiseBackward(Operands& o) {
   const Meeting meeting[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
-  if (o.type(0).is_partial()) return {values.is_replicate() ? o.type(0) : o.Fault("terms of a sum meet pieces")};
+  if (o.type(0).is_partial())
+    return {values.is_replicate() ? o.type(0) : o.Fault("terms of a sum meet pieces", Cure::kMakeSum)};
   return {values};
 }
 

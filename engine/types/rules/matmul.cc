@@ -21,10 +21,11 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   }
   if (a.is_partial() || b.is_partial()) {
     if (a.is_partial() && b.is_partial()) {
-      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first");
+      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
+                     Cure::kMakeSum);
     }
     if (!(a.is_partial() ? b : a).is_replicate())
-      return o.Fault("terms of a sum meet pieces: the sum must be made first");
+      return o.Fault("terms of a sum meet pieces: the sum must be made first", Cure::kMakeSum);
     return a.is_partial() ? a : b;
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
@@ -62,7 +63,8 @@ AxisTypes AddMatMul(Operands& o) {
   if (!product.is_known()) return {product};
   if (product.is_partial() && o.type(0).is_replicate()) {
     return {o.Fault(
-        "the bias is added to terms of a sum and would count once for each rank: it must be added after the sum")};
+        "the bias is added to terms of a sum and would count once for each rank: it must be added after the sum",
+        Cure::kAddBiasAfter)};
   }
   const Meeting terms[2] = {{&o.type(0), o.sizes(0)}, {&product, o.made()}};
   return {Meet(o, terms, o.made_dims(), Dependence::kLinear)};

@@ -13,7 +13,7 @@ bool Whole(Operands& o, size_t x, size_t last) {
 // (x, shape, weight, bias, eps) -> y, statistics...
 AxisTypes Norm(Operands& o) {
   const AxisType& x = o.type(0);
-  if (x.is_partial()) return {o.Fault("a norm of terms of a sum: the sum must be made first")};
+  if (x.is_partial()) return {o.Fault("a norm of terms of a sum: the sum must be made first", Cure::kMakeSum)};
   if (!Whole(o, 0, o.Ints(1).size())) return {o.Fault("a norm over a dim of which each rank sees its piece alone")};
   for (size_t i = 1; i < o.size(); ++i) {
     if (o.type(i).is_shard())
@@ -28,10 +28,10 @@ AxisTypes Norm(Operands& o) {
 AxisTypes NormBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   const AxisType& x = o.type(1);
-  if (x.is_partial()) return {o.Fault("the backward of a norm uses terms of a sum")};
+  if (x.is_partial()) return {o.Fault("the backward of a norm uses terms of a sum", Cure::kMakeSum)};
   AxisTypes out(o.products(), AxisType::Replicate());
   if (gradient.is_partial()) {
-    if (!x.is_replicate()) return {o.Fault("terms of a sum meet pieces: the sum must be made first")};
+    if (!x.is_replicate()) return {o.Fault("terms of a sum meet pieces: the sum must be made first", Cure::kMakeSum)};
     for (AxisType& type : out) type = gradient;
     return out;
   }

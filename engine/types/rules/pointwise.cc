@@ -12,7 +12,8 @@ AxisTypes Linear(Operands& o) {
                            (o.name() == "add" || o.name() == "sub" || o.name() == "rsub");
   if (with_number && o.type(0).is_partial() && !(o.argument(1).toScalar().equal(0))) {
     return {
-        o.Fault("a number is added to terms of a sum and would count once for each rank: the sum must be made first")};
+        o.Fault("a number is added to terms of a sum and would count once for each rank: the sum must be made first",
+                Cure::kMakeSum)};
   }
   return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear)};
 }
@@ -23,7 +24,7 @@ AxisTypes Any(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims(), Depe
 
 AxisTypes Divide(Operands& o) {
   if (o.size() > 1 && o.type(1).is_partial()) {
-    return {o.Fault("a division by terms of a sum: the sum must be made first")};
+    return {o.Fault("a division by terms of a sum: the sum must be made first", Cure::kMakeSum)};
   }
   return Multilinear(o);
 }
@@ -31,7 +32,8 @@ AxisTypes Divide(Operands& o) {
 // f'(saved) times the gradient, which comes first: linear in it alone.
 AxisTypes BackwardOfAny(Operands& o) {
   for (size_t i = 1; i < o.size(); ++i) {
-    if (o.type(i).is_partial()) return {o.Fault("the backward of an operator that is not linear uses terms of a sum")};
+    if (o.type(i).is_partial())
+      return {o.Fault("the backward of an operator that is not linear uses terms of a sum", Cure::kMakeSum)};
   }
   return Multilinear(o);
 }
@@ -66,7 +68,7 @@ AxisTypes Where(Operands& o) {
 AxisTypes AddProduct(Operands& o) {
   const Meeting factors[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   if (o.name() == "addcdiv" && o.type(2).is_partial()) {
-    return {o.Fault("a division by terms of a sum: the sum must be made first")};
+    return {o.Fault("a division by terms of a sum: the sum must be made first", Cure::kMakeSum)};
   }
   const AxisType product = Meet(o, factors, o.made_dims(), Dependence::kMultilinear);
   if (!product.is_known()) return {product};

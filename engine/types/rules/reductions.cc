@@ -18,7 +18,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   const auto goes = [&](int64_t d) { return over.empty() || std::ranges::find(over, d) != over.end(); };
   if (type.is_partial()) {
     if (kind != Kind::kOther) return type;
-    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"));
+    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), Cure::kMakeSum);
   }
   if (type.is_shard() && goes(type.dim)) {
     if (kind == Kind::kSum) return AxisType::Partial();
@@ -50,7 +50,8 @@ AxisTypes ForeachNorm(Operands& o) {
 // One dim that stays as long as it is, each element made of all along it.
 AxisType Along(Operands& o, int64_t dim, bool linear) {
   const AxisType& type = o.type(0);
-  if (type.is_partial() && !linear) return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"));
+  if (type.is_partial() && !linear)
+    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), Cure::kMakeSum);
   if (type.is_shard() && type.dim == dim) {
     return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim, " sees this rank's piece of it alone")));
   }
@@ -71,7 +72,8 @@ AxisTypes SoftmaxBackward(Operands& o) {
       return {o.Fault(Phrase("the backward of a softmax along dim ", dim, " sees this rank's piece of it alone"))};
     }
   }
-  if (o.type(1).is_partial()) return {o.Fault("the backward of an operator that is not linear uses terms of a sum")};
+  if (o.type(1).is_partial())
+    return {o.Fault("the backward of an operator that is not linear uses terms of a sum", Cure::kMakeSum)};
   AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
   result.uniform = 0;
   return {result};

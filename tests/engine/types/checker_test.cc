@@ -67,7 +67,24 @@ TEST_CASE("gradients have the types that duality says, and a whole value beside 
     (void)at::linear(x, w);
     REQUIRE(one.checker.faults().size() == 1);
     CHECK(one.checker.faults().front().message.find("it must be shared") != std::string::npos);
+    CHECK(one.checker.faults().front().cure == Cure::kShare);
   }
+}
+
+TEST_CASE("a fault has the cure of the rule that found it, whatever its words are") {
+  const auto cure_of = [](const std::function<void()>& body) {
+    OneAxis one;
+    const OperatorScope scope(one.checker);
+    body();
+    REQUIRE(one.checker.faults().size() == 1);
+    return one.checker.faults().front().cure;
+  };
+  CHECK(cure_of([] { Terms({3}).exp(); }) == Cure::kMakeSum);
+  CHECK(cure_of([] { at::mm(Terms({2, 3}), Terms({3, 2})); }) == Cure::kMakeSum);
+  CHECK(cure_of([] { at::addmm(Same({2}), Piece(1, {2, 3}), Piece(0, {3, 2})); }) == Cure::kAddBiasAfter);
+  CHECK(cure_of([] { (void)(Same({3}) + Piece(0, {3})); }) == Cure::kTakePiece);
+  CHECK(cure_of([] { Piece(0, {3}).amax(); }) == Cure::kUnknown);
+  CHECK(cure_of([] { (void)(Piece(0, {3, 3}) + Piece(1, {3, 3})); }) == Cure::kUnknown);
 }
 
 TEST_CASE("several axes are judged each by itself") {
