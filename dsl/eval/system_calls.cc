@@ -30,7 +30,7 @@ constexpr auto kHarmless = std::to_array<uint32_t>({
   SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise,
       // reading; descriptors
       SYS_read, SYS_readv, SYS_pread64, SYS_lseek, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_faccessat, SYS_faccessat2,
-      SYS_readlinkat, SYS_getdents64, SYS_getcwd, SYS_fcntl, SYS_close, SYS_dup, SYS_ppoll, SYS_write, SYS_writev,
+      SYS_readlinkat, SYS_getdents64, SYS_getcwd, SYS_close, SYS_dup, SYS_ppoll, SYS_write, SYS_writev,
       SYS_pipe2,  // through which sanitizers look whether memory is there
       // time, threads of one, randomness, what this system is
       SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep, SYS_gettimeofday, SYS_futex, SYS_sched_yield,
@@ -113,6 +113,12 @@ bool KeepOnlyHarmlessSystemCalls() {
 #if defined(__x86_64__)
   filter.AllowCallWithout(SYS_open, 1, kWrites);
 #endif
+  // To whom a descriptor's signals go, and which: they would reach another process. No request that asks or copies has
+  // this bit.
+  constexpr uint32_t kOwnerOrSignal = F_SETOWN & F_SETSIG & F_SETOWN_EX;
+  static_assert(kOwnerOrSignal != 0 &&
+                ((F_DUPFD | F_DUPFD_CLOEXEC | F_GETFD | F_SETFD | F_GETFL) & kOwnerOrSignal) == 0);
+  filter.AllowCallWithout(SYS_fcntl, 1, kOwnerOrSignal);
   // glibc asks whether a stream is a terminal; other requests may do anything, such as typing into one.
   constexpr uint32_t kTerminalAttributes = 0x5401;  // TCGETS
   filter.AllowCallWith(SYS_ioctl, 1, kTerminalAttributes);

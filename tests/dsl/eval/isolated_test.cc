@@ -179,6 +179,9 @@ TEST_CASE("a child starts no process, changes no file, reaches no process and no
     attempt("link", symlink(file.c_str(), folder.c_str()) == 0);
     attempt("write", open(file.c_str(), O_RDWR) >= 0);
     attempt("signal", kill(parent, 0) == 0);
+    std::array<int, 2> ends = {};
+    attempt("signal by a descriptor", pipe2(ends.data(), 0) != 0 || fcntl(ends[0], F_SETOWN, parent) == 0 ||
+                                          fcntl(ends[0], F_SETSIG, SIGKILL) == 0);
     attempt("socket", socket(AF_UNIX, SOCK_STREAM, 0) >= 0);
     attempt("trace", ptrace(PTRACE_ATTACH, parent, nullptr, nullptr) == 0);
     attempt("descriptor of another", syscall(SYS_pidfd_open, parent, 0) >= 0);
