@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 
 #include "dsl/cli/verbs.h"
@@ -40,7 +41,9 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
             << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
   Say(findings, verb.say);
-  Say(sharded.applied->Findings(), verb.say);
+  // What was not called, and what lay where no plan says, follows from the end of a step that stopped.
+  const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
+  if (!stopped) Say(sharded.applied->Findings(), verb.say);
   if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitGood;
   std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": proven\n";
   return kExitGood;

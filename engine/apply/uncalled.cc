@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include "engine/compile/source_of.h"
 #include "engine/nn/boundary.h"
 
 namespace moonshard {
@@ -20,7 +21,7 @@ Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
                                          "'" + path + "' was used, but never through a call that the plan sees")
                         : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule and was never called");
     d.path = path;
-    if (steps.rule >= 0) d.where = plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+    d.where = SourceOf(plan, steps);
     d.help = "call the module itself (layer(x) or layer->forward(x)) and keep it in its own moonshard holder";
     out.push_back(std::move(d));
   }

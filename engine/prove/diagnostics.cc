@@ -52,8 +52,13 @@ std::string HelpOf(const TypeFault& fault) {
 
 Diagnostic OfOperator(const TypeFault& fault) {
   Diagnostic d = MakeDiagnostic(Finding::kIllTyped, fault.what + " " + In(fault) + ": " + fault.message + Alike(fault));
-  d.required = "operands that the operator can have (engine/types/rules)";
   d.help = HelpOf(fault);
+  if (fault.kind == TypeFault::Kind::kThrew) {
+    // Whoever made the pieces is known, which of the sizes was meant is not.
+    if (!d.help.empty()) d.help += "; let it leave, or the modules beside it take, what the forward expects here";
+    return d;
+  }
+  d.required = "operands that the operator can have (engine/types/rules)";
   return d;
 }
 

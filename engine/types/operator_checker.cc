@@ -205,9 +205,11 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     next.Run();
   } catch (const c10::Error& error) {
     const std::string& text = error.msg();
+    std::shared_ptr<const std::string> since;
+    for (size_t i = 0; i < call.operands.size() && since == nullptr; ++i) since = call.TypeOn(i, 0).since;
     Blame({TypeFault::Kind::kThrew, call.place.path, call.place.backward, FirstAxis(),
            call.Signature(entry.name, 0, /*sizes=*/true),
-           "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", ""});
+           "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", since ? *since : ""});
     throw;
   }
   const size_t results = std::min(entry.returns, stack.size());

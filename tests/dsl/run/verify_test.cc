@@ -99,6 +99,16 @@ TEST_CASE("--types names the operator, the line and the cure") {
   CHECK_THAT(done.out, !Contains(": proven"));
 }
 
+TEST_CASE("--types of a step that stops says where, and nothing of what could not be called any more") {
+  const Outcome done = Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--plan", kPlanted + "half_gathered.lua"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("in 'model.layers.1.mlp', forward: the operator itself fails: The size of tensor a") &&
+                           Contains("help: it is so since aten::") &&
+                           Contains("in 'model.layers.1.mlp.gate_proj'; let it"));
+  CHECK_THAT(done.err, !Contains("MS0504"));
+}
+
 TEST_CASE("--ops compares every operator with the unsharded run") {
   const Outcome good = Verify("llama_gqa", {"--mesh", "tp=2", "--option", "sequence_parallel=true", "--ops"});
   INFO(good.ToText());
