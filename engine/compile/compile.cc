@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string_view>
 
 #include "engine/base/text.h"
 #include "engine/compile/data_parallel.h"
@@ -10,18 +9,13 @@
 #include "engine/compile/not_hookable.h"
 #include "engine/compile/precision.h"
 #include "engine/compile/resolve.h"
+#include "engine/compile/unclaimed.h"
 #include "engine/compile/weight_and_moves.h"
 
 namespace moonshard {
 namespace {
 
 constexpr int32_t kFallback = -2;
-
-bool Shards(const ModuleSteps& steps) {
-  return std::ranges::any_of(steps.params, [](const Placement& placement) {
-    return std::ranges::any_of(placement.by_axis, &Layout::is_shard);
-  });
-}
 
 class Compiler {
  public:
@@ -43,7 +37,7 @@ class Compiler {
       out_.steps_of[m] = StepsFor(m, rule);
     }
     ApplyParameterRules();
-    CheckUnclaimed();
+    CheckUnclaimed(out_, diagnostics_);
     CheckMissing();
     CheckFusedAsOne(out_, diagnostics_);
     CheckWeightAndMoves(out_, diagnostics_);
@@ -119,7 +113,9 @@ class Compiler {
     const Module& module = out_.tree->modules()[m];
     const ModuleTree::Signature& signature = out_.tree->parameters(module);
     ModuleSteps steps = out_.steps[out_.steps_of[m]];
+    steps.param_rules.assign(signature.size(), -1);
     for (const auto& [param, number] : changes) {
+      steps.param_rules[param] = number;
       const Rule& rule = out_.plan->rules[static_cast<size_t>(number)];
       const Landing landing{&module, &signature, rule.pattern, rule.source};
       if (rule.parameter) {
@@ -151,55 +147,6 @@ class Compiler {
       ResolvePlacement(signature[param], landing, out_.mesh, steps.params[param], diagnostics_);
     }
     return steps;
-  }
-
-  // Parameters that no rule claims: a warning, unless their neighbours are sharded. Between sharded neighbours a
-  // replicated parameter is used on pieces, and whether its gradient needs a sum only the author can say.
-  void CheckUnclaimed() {
-    const ModuleTree& tree = *out_.tree;
-    struct Unclaimed {
-      size_t module;
-      int64_t count;
-      bool beside_sharded;
-    };
-    std::map<std::pair<uint32_t, bool>, Unclaimed> by_class;
-    std::set<std::string_view> sharded_parents;
-    bool know_parents = false;
-    for (size_t m = 0; m < tree.modules().size(); ++m) {
-      const ModuleSteps& steps = out_.StepsOf(m);
-      const Module& module = tree.modules()[m];
-      const bool owns = std::ranges::any_of(tree.parameters(module), [](const Parameter& p) { return !p.is_buffer; });
-      if (!owns || (steps.rule >= 0 && !steps.style.empty())) continue;
-      if (!know_parents) {
-        know_parents = true;
-        for (size_t other = 0; other < tree.modules().size(); ++other) {
-          if (Shards(out_.StepsOf(other))) sharded_parents.insert(ParentOf(tree.modules()[other].path));
-        }
-      }
-      const bool beside = module.path.find('.') != std::string::npos && sharded_parents.contains(ParentOf(module.path));
-      if (steps.is_fallback && (!beside || Shards(steps))) continue;
-      ++by_class.try_emplace({module.path_class, beside}, Unclaimed{m, 0, beside}).first->second.count;
-    }
-    for (const auto& [key, unclaimed] : by_class) {
-      const Module& module = tree.modules()[unclaimed.module];
-      const std::string more = unclaimed.count > 1 ? " (and " + std::to_string(unclaimed.count - 1) + " like it)" : "";
-      const ModuleSteps& steps = out_.StepsOf(unclaimed.module);
-      Diagnostic d =
-          MakeDiagnostic(Finding::kUnclaimedParameter, "no rule claims the parameters of '" + module.path + "'" + more,
-                         steps.is_fallback ? out_.plan->fallback_source : SourceSpan{});
-      d.path = module.path;
-      if (unclaimed.beside_sharded) {
-        d.severity = out_.plan->lenient ? Severity::kWarning : Severity::kError;
-        d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
-        d.required = "a rule of its own: its parent also holds sharded parameters";
-        d.help =
-            "replicated() where it works on whole tensors; params = shared where it works on pieces, so that its "
-            "gradient is summed";
-      } else {
-        d.required = "a rule, or default(replicated())";
-      }
-      diagnostics_.push_back(std::move(d));
-    }
   }
 
   // What cannot be run yet is said once a rule, and again by whoever is asked to run it.

@@ -19,11 +19,12 @@ namespace moonshard {
 
 // What happens to one module. Modules of one rule, signature and kind share one.
 struct ModuleSteps {
-  int32_t rule = -1;                         // index into plan->rules; -1: unclaimed
-  bool is_fallback = false;                  // claimed by default(style)
-  std::string style;                         // "" where unclaimed
-  uint32_t signature = 0;                    // of the tree
-  std::vector<Placement> params;             // parallel to the signature's parameters; no negative dims
+  int32_t rule = -1;                 // index into plan->rules; -1: unclaimed
+  bool is_fallback = false;          // claimed by default(style)
+  std::string style;                 // "" where unclaimed
+  uint32_t signature = 0;            // of the tree
+  std::vector<Placement> params;     // parallel to the signature's parameters; no negative dims
+  std::vector<int32_t> param_rules;  // parallel: the rule that names the parameter by its path; -1, or empty: none
   std::vector<std::optional<Move>> inputs;   // by argument position
   std::vector<std::optional<Move>> outputs;  // by place in the result
   std::vector<std::string> after;            // parameters added after the first output's move

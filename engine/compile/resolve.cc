@@ -4,6 +4,7 @@
 #include <ranges>
 
 #include "engine/base/text.h"
+#include "engine/compile/equal_parts.h"
 #include "engine/compile/not_hookable.h"
 #include "engine/plan/moves.h"
 #include "engine/plan/pieces.h"
@@ -65,16 +66,6 @@ void FillOutputHeads(int64_t heads, std::optional<Move>& move) {
   for (Placement* placement : {&move->from, &move->to}) {
     for (Layout& layout : placement->by_axis) {
       if (layout.is_plain_shard() && layout.dim == -1) layout.heads = heads;
-    }
-  }
-}
-
-// Equal parts of the features get their sizes.
-void FillEqualParts(int64_t features, std::optional<Move>& move) {
-  if (!move || features < 0) return;
-  for (Placement* placement : {&move->from, &move->to}) {
-    for (Layout& layout : placement->by_axis) {
-      if (layout.dim == -1) layout = layout.Sized(features);
     }
   }
 }
@@ -313,6 +304,11 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     }
     if (layout.dim < 0) layout.dim += rank;
     int64_t& size = sizes[static_cast<size_t>(layout.dim)];
+    if (std::optional<Diagnostic> unequal = UnequalParts(layout, size, landing, "parameter '" + parameter.name + "'")) {
+      diagnostics.push_back(*std::move(unequal));
+      layout = Layout::Replicate();
+      continue;
+    }
     layout = layout.Sized(size);
     const Result<DimPieces> pieces = DimPieces::Make(layout, size, mesh.size(axis));
     if (pieces.ok()) {
@@ -354,13 +350,15 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   ResolveParams(style, landing, mesh, steps, diagnostics);
   for (size_t i = 0; i < steps.inputs.size(); ++i) {
     const int64_t features = i == 0 ? steps.in_features : -1;
-    FillEqualParts(features, steps.inputs[i]);
+    FillEqualParts(features, landing, "input " + std::to_string(i), diagnostics.size() > before, steps.inputs[i],
+                   diagnostics);
     ResolveMove(style, landing, "input", i, features, steps.inputs[i], diagnostics);
   }
   for (size_t i = 0; i < steps.outputs.size(); ++i) {
     FillOutputHeads(style.heads, steps.outputs[i]);
     const int64_t features = i == 0 ? steps.out_features : -1;
-    FillEqualParts(features, steps.outputs[i]);
+    FillEqualParts(features, landing, "output " + std::to_string(i), diagnostics.size() > before, steps.outputs[i],
+                   diagnostics);
     ResolveMove(style, landing, "output", i, features, steps.outputs[i], diagnostics);
   }
   if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/compile/source_of.h"
@@ -132,12 +133,22 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& step
   return OfWhole(cut, used);
 }
 
+// The weight or else the bias, where a rule names it by its path: what such a rule says is not what the style was made for.
+std::optional<size_t> NamedByPath(const ModuleSteps& steps, const ModuleTree::Signature& signature) {
+  for (const std::string_view name : {"weight", "bias"}) {
+    for (size_t p = 0; p < steps.param_rules.size(); ++p) {
+      if (signature[p].name == name && steps.param_rules[p] >= 0) return p;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics) {
   if (plan.mesh.size(MeshAxis::kTp) == 1) return;
   const ModuleTree& tree = *plan.tree;
-  std::set<int32_t> said;  // rules
+  std::set<std::pair<int32_t, int32_t>> said;  // rules of the module and of the parameter
   // What is found hangs on the steps and the path class; most steps are of one class.
   std::vector<std::optional<uint32_t>> class_of(plan.steps.size());
   for (size_t m = 0; m < plan.steps_of.size(); ++m) {
@@ -163,15 +174,22 @@ void CheckWeightAndMoves(const CompiledPlan& plan, Diagnostics& diagnostics) {
     } else if (std::ranges::all_of(signature, [](const Parameter& p) { return p.is_buffer || p.shape.size() == 1; })) {
       found = OfVector(cut, steps);
     }
-    if (!found || !said.insert(steps.rule).second) continue;
-    const SourceSpan& where = SourceOf(plan, steps);
+    const std::optional<size_t> named = NamedByPath(steps, signature);
+    if (!found || !said.insert({steps.rule, named ? steps.param_rules[*named] : -1}).second) continue;
+    const SourceSpan& where = named ? SourceOf(plan, steps, *named) : SourceOf(plan, steps);
     // What else is wrong with the rule says it better.
     const auto said_already = [&](const Diagnostic& d) { return d.severity == Severity::kError && d.where == where; };
     if (std::ranges::any_of(diagnostics, said_already)) continue;
-    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
-                                  "style '" + steps.style + "' contradicts itself on '" + module.path + "'", where);
+    const std::string path = module.path + (named ? "." + signature[*named].name : "");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kStyleDoesNotFit,
+                       named ? "the layout of '" + path + "' contradicts style '" + steps.style + "' of its module"
+                             : "style '" + steps.style + "' contradicts itself on '" + path + "'",
+                       where);
+    if (const SourceSpan& style = SourceOf(plan, steps); named && style.known() && style != where)
+      d.related.push_back(style);
     if (found->runs || plan.plan->lenient) d.severity = Severity::kWarning;
-    d.path = module.path;
+    d.path = path;
     d.declared = found->declared;
     d.required = found->required;
     d.help = found->help;

@@ -12,7 +12,7 @@
 // axis/heads consecutive ranks) and `parts` (a fused dim, each part cut by itself); or that one rank, its `owner`, holds
 // all of the dim and the others an empty piece (an expert among experts). Which indices a rank holds follows from the
 // layout alone: pieces.h.
-// Parts whose sizes are not said are equal ones (torch.chunk); Sized() says them once the dim is known.
+// Parts whose sizes are not said are equal ones, and divide the dim; Sized() says them once it is known.
 //
 // Placement: one layout per mesh axis. What a plan writes without naming an axis is about tp.
 #pragma once
@@ -64,7 +64,8 @@ struct Layout {
   bool is_plain_shard() const { return is_shard() && heads == 0 && parts.empty() && owner < 0; }
   // Whether it has parts whose sizes follow from the dim.
   bool has_equal_parts() const;
-  // The same for a dim of `size` elements: equal parts get their sizes, the last ones smaller where they must be.
+  // The same for a dim of `size` elements: equal parts get their sizes. Where they do not divide it, which compile does
+  // not let through, the last ones are smaller.
   Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 

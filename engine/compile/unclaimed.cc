@@ -1,0 +1,151 @@
+#include "engine/compile/unclaimed.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/text.h"
+
+namespace moonshard {
+namespace {
+
+struct Unclaimed {
+  size_t module = 0;
+  int64_t count = 0;
+  bool beside_sharded = false;
+};
+
+bool Shards(const ModuleSteps& steps) {
+  return std::ranges::any_of(steps.params, [](const Placement& placement) {
+    return std::ranges::any_of(placement.by_axis, &Layout::is_shard);
+  });
+}
+
+// A sequence in pieces, in [batch, sequence, features].
+bool CutsTokens(const Layout& layout) { return layout.is_shard() && (layout.dim == 1 || layout.dim == -2); }
+
+bool CutsFeatures(const Layout& layout) { return layout.is_shard() && layout.dim == -1; }
+
+bool AnyTokens(const std::vector<std::optional<Move>>& moves) {
+  return std::ranges::any_of(moves, [](const std::optional<Move>& move) {
+    return move && (CutsTokens(move->from[MeshAxis::kTp]) || CutsTokens(move->to[MeshAxis::kTp]));
+  });
+}
+
+bool AnyTokens(const ModuleSteps& steps) { return AnyTokens(steps.inputs) || AnyTokens(steps.outputs); }
+
+// Projections beside an unclaimed one that say which side of it is in pieces.
+struct Siblings {
+  std::vector<std::string> makers;    // leave as many features as it takes, in pieces
+  std::vector<std::string> takers;    // take as many features as it leaves, in pieces
+  std::vector<std::string> parallel;  // take as many features as it takes, whole, and leave pieces
+  bool ends = false;                  // one of them takes pieces of any features
+  bool tokens = false;                // they speak of a sequence in pieces
+};
+
+Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
+  const ModuleTree& tree = *plan.tree;
+  const ModuleSteps& own = plan.StepsOf(module);
+  Siblings out;
+  for (size_t m = 0; m < tree.modules().size(); ++m) {
+    const ModuleSteps& steps = plan.StepsOf(m);
+    const std::string& path = tree.modules()[m].path;
+    const bool claimed = m != module && steps.rule >= 0 && !steps.is_fallback && tree.modules()[m].kind == "Linear";
+    if (!claimed || ParentOf(path) != ParentOf(tree.modules()[module].path)) continue;
+    const bool leaves = !steps.outputs.empty() && steps.outputs[0] && CutsFeatures(steps.outputs[0]->to[MeshAxis::kTp]);
+    const bool takes = !steps.inputs.empty() && steps.inputs[0] && CutsFeatures(steps.inputs[0]->from[MeshAxis::kTp]);
+    if (leaves && steps.out_features == own.in_features) out.makers.push_back("'" + path + "'");
+    if (takes && steps.in_features == own.out_features) out.takers.push_back("'" + path + "'");
+    if (leaves && !takes && steps.in_features == own.in_features) out.parallel.push_back("'" + path + "'");
+    out.ends |= takes;
+    out.tokens |= AnyTokens(steps);
+  }
+  return out;
+}
+
+// What a projection between cut ones is likely to be; "" where its siblings do not tell.
+std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
+  if (plan.tree->modules()[module].kind != "Linear" || plan.StepsOf(module).in_features < 0) return "";
+  const Siblings siblings = SiblingsOf(plan, module);
+  const auto verb = [](const std::vector<std::string>& names, const char* one, const char* many) {
+    return Join(names, ", ") + (names.size() == 1 ? one : many);
+  };
+  if (!siblings.ends && !siblings.makers.empty()) {
+    return std::string(siblings.tokens ? "rowwise { output = shard(1) }" : "rowwise {}") + ": " +
+           verb(siblings.makers, " leaves", " leave") + " its features in pieces, and it takes as many";
+  }
+  const std::string colwise = siblings.tokens ? "colwise { input = shard(1) }" : "colwise {}";
+  if (!siblings.takers.empty()) {
+    return colwise + ": " + verb(siblings.takers, " takes", " take") + " its features in pieces, and it leaves as many";
+  }
+  if (!siblings.ends || siblings.parallel.empty()) return "";
+  return colwise + ", as for " + Join(siblings.parallel, ", ");
+}
+
+Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool tokens) {
+  const Module& module = plan.tree->modules()[unclaimed.module];
+  const ModuleSteps& steps = plan.StepsOf(unclaimed.module);
+  const std::string more = unclaimed.count > 1 ? " (and " + std::to_string(unclaimed.count - 1) + " like it)" : "";
+  Diagnostic d =
+      MakeDiagnostic(Finding::kUnclaimedParameter, "no rule claims the parameters of '" + module.path + "'" + more,
+                     steps.is_fallback ? plan.plan->fallback_source : SourceSpan{});
+  d.path = module.path;
+  const bool norm = module.kind.find("Norm") != std::string::npos;
+  if (unclaimed.beside_sharded) {
+    d.severity = plan.plan->lenient ? Severity::kWarning : Severity::kError;
+    d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
+    d.required = "a rule of its own: its parent also holds sharded parameters";
+    d.help = StyleWaitedFor(plan, unclaimed.module);
+    if (d.help.empty() && tokens && norm) {
+      d.help =
+          "norm_on(shard(1)) on pieces of the sequence, replicated() on whole tensors, transformer.head_norm() on "
+          "heads "
+          "in pieces";
+    } else if (d.help.empty()) {
+      d.help =
+          "replicated() where it works on whole tensors; params = shared where it works on pieces, so that its "
+          "gradient is summed";
+    }
+  } else if (!tokens) {
+    d.required = "a rule, or default(replicated())";
+  } else if (norm) {
+    d.required = "a rule: norm_on(shard(1)) on pieces of the sequence, replicated() on whole tensors";
+    d.help = "the plan has the sequence in pieces; default(replicated()) would not sum a norm's gradient there";
+  } else {
+    d.required = "a rule, as replicated() for what works on whole tensors";
+  }
+  return d;
+}
+
+}  // namespace
+
+void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  const ModuleTree& tree = *plan.tree;
+  std::map<std::pair<uint32_t, bool>, Unclaimed> by_class;
+  std::set<std::string_view> sharded_parents;
+  bool know_parents = false;
+  for (size_t m = 0; m < tree.modules().size(); ++m) {
+    const ModuleSteps& steps = plan.StepsOf(m);
+    const Module& module = tree.modules()[m];
+    const bool owns = std::ranges::any_of(tree.parameters(module), [](const Parameter& p) { return !p.is_buffer; });
+    if (!owns || (steps.rule >= 0 && !steps.style.empty())) continue;
+    if (!know_parents) {
+      know_parents = true;
+      for (size_t other = 0; other < tree.modules().size(); ++other) {
+        if (Shards(plan.StepsOf(other))) sharded_parents.insert(ParentOf(tree.modules()[other].path));
+      }
+    }
+    const bool beside = module.path.find('.') != std::string::npos && sharded_parents.contains(ParentOf(module.path));
+    if (steps.is_fallback && (!beside || Shards(steps))) continue;
+    ++by_class.try_emplace({module.path_class, beside}, Unclaimed{m, 0, beside}).first->second.count;
+  }
+  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 &&
+                      std::ranges::any_of(plan.steps, [](const ModuleSteps& steps) { return AnyTokens(steps); });
+  for (const auto& [key, unclaimed] : by_class) diagnostics.push_back(About(plan, unclaimed, tokens));
+}
+
+}  // namespace moonshard
