@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/text.h"
 #include "engine/compile/source_of.h"
 
 namespace moonshard {
 namespace {
+
+constexpr size_t kMostNamed = 3;
 
 bool IsMatrix(const Parameter& parameter) { return !parameter.is_buffer && parameter.shape.size() >= 2; }
 
@@ -25,6 +28,14 @@ bool InList(std::string_view path) {
     begin = end + 1;
   }
   return false;
+}
+
+const Layout* ArrivesAs(const ModuleSteps& steps) {
+  return steps.inputs.empty() || !steps.inputs[0] ? nullptr : &steps.inputs[0]->from[MeshAxis::kTp];
+}
+
+const Layout* LeavesAs(const ModuleSteps& steps) {
+  return steps.outputs.empty() || !steps.outputs[0] ? nullptr : &steps.outputs[0]->to[MeshAxis::kTp];
 }
 
 Flow::Flow(const CompiledPlan& plan) : plan_(plan) {
@@ -117,6 +128,41 @@ Diagnostic Flow::About(Finding finding, const Station& station, std::string mess
   Diagnostic d = MakeDiagnostic(finding, std::move(message), LineOf(station));
   d.path = PathOf(station);
   return d;
+}
+
+Diagnostic Flow::AboutBoth(Finding finding, const Station& station, const Station& other, std::string message) const {
+  Diagnostic d = About(finding, station, std::move(message));
+  if (!LineOf(other).known() || LineOf(other) == d.where) return d;
+  d.related.push_back(LineOf(other));
+  if (!d.where.known() || LevelOf(other) < LevelOf(station)) std::swap(d.where, d.related.front());
+  if (!d.related.front().known()) d.related.clear();
+  return d;
+}
+
+std::string Flow::Names(const std::vector<const Station*>& stations) const {
+  std::vector<std::string> names;
+  for (const Station* station : stations) {
+    if (names.size() < kMostNamed) names.push_back("'" + PathOf(*station) + "'");
+  }
+  return Join(names, ", ") + (stations.size() > kMostNamed ? " and others" : "");
+}
+
+int64_t Flow::NormSize(const Station& station) const {
+  if (plan_.tree->modules()[station.module].kind.find("Norm") == std::string::npos) return -1;
+  int64_t size = -1;
+  for (const Parameter& parameter : *station.signature) {
+    if (parameter.is_buffer) continue;
+    if (parameter.shape.size() != 1 || (size >= 0 && parameter.shape[0] != size)) return -1;
+    size = parameter.shape[0];
+  }
+  return size;
+}
+
+bool Flow::WithinBlock(const Station& norm) const {
+  const std::string_view parent = ParentOf(norm.path);
+  return InList(parent) && std::ranges::any_of(stations_, [&](const Station& other) {
+           return other.matrix && ParentOf(other.path) == parent;
+         });
 }
 
 const std::string& Flow::PathOf(const Station& station) const { return plan_.tree->modules()[station.module].path; }

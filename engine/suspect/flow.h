@@ -59,6 +59,16 @@ class Flow {
   // A finding about the station: its rule's line, its module's real path.
   Diagnostic About(Finding finding, const Station& station, std::string message) const;
   const std::string& PathOf(const Station& station) const;
+  // About both: at the line that is the author's own, with the other line beside it.
+  Diagnostic AboutBoth(Finding finding, const Station& station, const Station& other, std::string message) const;
+  // "'a', 'b'" of the first few.
+  std::string Names(const std::vector<const Station*>& stations) const;
+
+  // Features of a norm: of a module that owns vectors of one size alone; -1 for any other.
+  int64_t NormSize(const Station& station) const;
+  // Whether projections stand right beside a norm: it then works within their block, on what they gathered, and not on the
+  // stream.
+  bool WithinBlock(const Station& norm) const;
 
  private:
   const CompiledPlan& plan_;
@@ -67,9 +77,14 @@ class Flow {
 
 // Whether one of the path's components is a number.
 bool InList(std::string_view path);
+// The layout on tp of the first input as it arrives, or of the first output as it leaves; nullptr where nothing is said.
+const Layout* ArrivesAs(const ModuleSteps& steps);
+const Layout* LeavesAs(const ModuleSteps& steps);
 
 // The suspicions, each in a file of its own.
 void SuspectPieces(const Flow& flow, Diagnostics& diagnostics);
+void SuspectHeads(const Flow& flow, Diagnostics& diagnostics);
+void SuspectStream(const Flow& flow, Diagnostics& diagnostics);
 void SuspectTerms(const Flow& flow, Diagnostics& diagnostics);
 void SuspectNorms(const Flow& flow, Diagnostics& diagnostics);
 void SuspectThrift(const Flow& flow, Diagnostics& diagnostics);

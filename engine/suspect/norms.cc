@@ -2,25 +2,14 @@
 // from how the tokens lie. A norm that is told otherwise than its neighbours computes the right numbers forward and the
 // wrong gradient.
 #include <algorithm>
-#include <set>
+#include <map>
 #include <string_view>
+#include <utility>
 
 #include "engine/suspect/flow.h"
 
 namespace moonshard {
 namespace {
-
-// Features of a module that owns vectors of one size alone; -1 for any other.
-int64_t NormSize(const Flow& flow, const Station& station) {
-  if (flow.plan().tree->modules()[station.module].kind.find("Norm") == std::string::npos) return -1;
-  int64_t size = -1;
-  for (const Parameter& parameter : *station.signature) {
-    if (parameter.is_buffer) continue;
-    if (parameter.shape.size() != 1 || (size >= 0 && parameter.shape[0] != size)) return -1;
-    size = parameter.shape[0];
-  }
-  return size;
-}
 
 bool SaysTokens(const ModuleSteps& steps) {
   for (const auto* moves : {&steps.inputs, &steps.outputs}) {
@@ -31,12 +20,14 @@ bool SaysTokens(const ModuleSteps& steps) {
   return false;
 }
 
-// Whether projections stand right beside it: it then works within their block, on what they gathered, and not on the stream.
-bool WithinBlock(const Flow& flow, const Station& norm) {
-  const std::string_view parent = ParentOf(norm.path);
-  return InList(parent) && std::ranges::any_of(flow.stations(), [&](const Station& other) {
-           return other.matrix && ParentOf(other.path) == parent;
-         });
+// Whether a module around says that tokens lie in pieces where its own begin or end: one that gathers them speaks of what
+// is outside of it.
+bool SaysTokensWithin(const ModuleSteps& steps) {
+  const auto cut = [](const std::optional<Move>& move, bool from) {
+    return move && CutsTokens((from ? move->from : move->to)[MeshAxis::kTp]);
+  };
+  return std::ranges::any_of(steps.inputs, [&](const auto& move) { return cut(move, /*from=*/false); }) ||
+         std::ranges::any_of(steps.outputs, [&](const auto& move) { return cut(move, /*from=*/true); });
 }
 
 // How the modules of a block take and leave a stream of so many features.
@@ -52,8 +43,9 @@ Stream StreamOf(const Flow& flow, const Station& norm, int64_t size) {
     const ModuleSteps& steps = *other->steps;
     // A module without parameters that speaks of tokens prepares the input of its block.
     const bool projection = other->matrix && (steps.in_features == size || steps.out_features == size);
-    const bool block_itself = !other->matrix && NormSize(flow, *other) < 0;
-    if (SaysTokens(steps) && (projection || block_itself)) {
+    const bool block_itself = !other->matrix && flow.NormSize(*other) < 0;
+    const bool in_pieces = other->path == block && block_itself ? SaysTokensWithin(steps) : SaysTokens(steps);
+    if (in_pieces && (projection || block_itself)) {
       out.pieces = out.pieces ? out.pieces : other;
     } else if (other->matrix && steps.in_features == size && !steps.inputs.empty() && steps.inputs[0] &&
                steps.inputs[0]->from[MeshAxis::kTp] == Layout::Replicate()) {
@@ -63,39 +55,67 @@ Stream StreamOf(const Flow& flow, const Station& norm, int64_t size) {
   return out;
 }
 
+// Norms that one rule, the default or nobody claims, and that are told otherwise than the neighbour of the first.
+struct Odd {
+  std::vector<const Station*> norms;
+  const Station* neighbour = nullptr;
+  bool forgotten = false;  // they are not told of pieces; else they alone are
+};
+
+// What is said of the norms' stream, by whom.
+std::string SaidOf(const Station& norm, bool forgotten) {
+  const ModuleSteps& steps = *norm.steps;
+  if (steps.rule < 0 && !steps.is_fallback) return "nothing";
+  return (forgotten ? "whole, by " : "shard(1), by ") +
+         (steps.is_fallback ? "default(" + steps.style + ")" : "style '" + steps.style + "'");
+}
+
+Diagnostic AboutOdd(const Flow& flow, const Odd& odd) {
+  const Station& first = *odd.norms.front();
+  const bool one = odd.norms.size() == 1;
+  Diagnostic d = flow.About(Finding::kNormNotTold, first,
+                            odd.forgotten ? "the sequence lies in pieces beside " + flow.Names(odd.norms) +
+                                                (one ? ", which is not told so" : ", which are not told so")
+                                          : flow.Names(odd.norms) +
+                                                (one ? " leaves pieces of the sequence, and its"
+                                                     : " leave pieces of the sequence, and their") +
+                                                " neighbours take it whole");
+  if (!d.where.known()) d.where = flow.LineOf(*odd.neighbour);
+  d.declared = SaidOf(first, odd.forgotten) + "; '" + flow.PathOf(*odd.neighbour) + "' has it " +
+               (odd.forgotten ? "in pieces" : "whole") + ", by style '" + odd.neighbour->steps->style + "'";
+  d.required = "one layout of the stream for both";
+  d.help = odd.forgotten ? "norm_on(shard(1)): each rank's gradient of its weight is then a term, and is summed"
+                         : "norm_on(replicate), or input = shard(1) for the modules behind it";
+  return d;
+}
+
 }  // namespace
 
 void SuspectNorms(const Flow& flow, Diagnostics& diagnostics) {
-  std::set<int32_t> said;  // rules
+  std::map<std::pair<int32_t, bool>, Odd> odd;  // by rule, and whether it is the default
   const auto cuts_tokens = [](const Layout& from, const Layout& to) { return CutsTokens(from) || CutsTokens(to); };
   const bool unplaced = flow.AnyUnplacedMove(cuts_tokens);
   for (const Station& station : flow.stations()) {
     const ModuleSteps& steps = *station.steps;
-    const int64_t size = NormSize(flow, station);
-    if (size < 0 || steps.rule < 0 || WithinBlock(flow, station)) continue;
+    const int64_t size = flow.NormSize(station);
+    if (size < 0 || flow.WithinBlock(station)) continue;
     const Stream stream = StreamOf(flow, station, size);
     const bool told = SaysTokens(steps);
-    const bool leaves_pieces =
-        !steps.outputs.empty() && steps.outputs[0] && CutsTokens(steps.outputs[0]->to[MeshAxis::kTp]);
+    const Layout* leaves = LeavesAs(steps);
     // Parameters that are shared have their gradient summed, whatever the moves say: norms on heads are such.
     const bool summed =
         std::ranges::any_of(steps.params, [](const Placement& p) { return p[MeshAxis::kTp] != Layout::Replicate(); });
     const bool forgotten = !told && !summed && stream.pieces != nullptr && stream.whole == nullptr;
-    const bool alone = leaves_pieces && stream.pieces == nullptr && stream.whole != nullptr && !unplaced;
-    if ((!forgotten && !alone) || !said.insert(steps.rule).second) continue;
-    const Station& neighbour = forgotten ? *stream.pieces : *stream.whole;
-    Diagnostic d = flow.About(
-        Finding::kNormNotTold, station,
-        forgotten ? "the sequence lies in pieces beside '" + flow.PathOf(station) + "', which is not told so"
-                  : "'" + flow.PathOf(station) + "' leaves pieces of the sequence, and its neighbours take it whole");
-    d.declared = (forgotten ? "whole, by style '" : "shard(1), by style '") + steps.style + "'; '" +
-                 flow.PathOf(neighbour) + "' has it " + (forgotten ? "in pieces" : "whole") + ", by style '" +
-                 neighbour.steps->style + "'";
-    d.required = "one layout of the stream for both";
-    d.help = forgotten ? "norm_on(shard(1)): each rank's gradient of its weight is then a term, and is summed"
-                       : "norm_on(replicate), or input = shard(1) for the modules behind it";
-    diagnostics.push_back(std::move(d));
+    const bool alone =
+        leaves != nullptr && CutsTokens(*leaves) && stream.pieces == nullptr && stream.whole != nullptr && !unplaced;
+    if (!forgotten && !alone) continue;
+    Odd& found = odd[{steps.rule, steps.is_fallback}];
+    if (!found.norms.empty() && found.forgotten != forgotten) continue;
+    found.norms.push_back(&station);
+    if (found.neighbour == nullptr) found.neighbour = forgotten ? stream.pieces : stream.whole;
+    found.forgotten = forgotten;
   }
+  for (const auto& [claim, found] : odd) diagnostics.push_back(AboutOdd(flow, found));
 }
 
 }  // namespace moonshard

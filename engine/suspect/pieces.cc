@@ -3,24 +3,12 @@
 #include <map>
 #include <utility>
 
-#include "engine/base/text.h"
 #include "engine/suspect/flow.h"
 
 namespace moonshard {
 namespace {
 
-constexpr size_t kMostNamed = 3;
-
 std::string Quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
-
-// "'a' and 'b'" of the first few.
-std::string Names(const Flow& flow, const std::vector<const Station*>& stations) {
-  std::vector<std::string> names;
-  for (const Station* station : stations) {
-    if (names.size() < kMostNamed) names.push_back(Quoted(flow.PathOf(*station)));
-  }
-  return Join(names, ", ") + (stations.size() > kMostNamed ? " and others" : "");
-}
 
 // The block as a module of the station's own path has it.
 std::string BlockName(const Flow& flow, const Station& station, std::string_view block) {
@@ -74,14 +62,10 @@ std::map<std::string, Lonely> LonelyOnes(const Flow& flow, const Makes& makes, c
 Diagnostic AboutLonely(const Flow& flow, Finding finding, const Lonely& lonely, const std::string& singular,
                        const std::string& plural, const std::string& rest) {
   const bool one = lonely.stations.size() == 1;
+  const std::string message = flow.Names(lonely.stations) + (one ? singular : plural) + rest;
   const Station& first = *lonely.stations.front();
-  Diagnostic d = flow.About(finding, first, Names(flow, lonely.stations) + (one ? singular : plural) + rest);
-  if (lonely.others.empty() || flow.LineOf(*lonely.others.front()) == d.where) return d;
-  const Station& other = *lonely.others.front();
-  if (!flow.LineOf(other).known()) return d;
-  d.related.push_back(flow.LineOf(other));
-  if (flow.LevelOf(other) < flow.LevelOf(first)) std::swap(d.where, d.related.front());
-  return d;
+  return lonely.others.empty() ? flow.About(finding, first, message)
+                               : flow.AboutBoth(finding, first, *lonely.others.front(), message);
 }
 
 // Of two siblings that are cut the same way: `other` has on its `facing` side just as many features as the station has on
@@ -127,7 +111,7 @@ void SuspectNotTaken(const Flow& flow, Diagnostics& diagnostics) {
                                " in pieces, and nothing in " + BlockName(flow, first, block) + " takes pieces");
     d.declared = SaidOf(first, /*output=*/true);
     d.required = "a module behind it that takes shard(-1), as rowwise does";
-    d.help = "rowwise {} for what it feeds (here is " + Names(flow, lonely.others) +
+    d.help = "rowwise {} for what it feeds (here is " + flow.Names(lonely.others) +
              "), or output = replicate, which gathers the features";
     diagnostics.push_back(std::move(d));
   }
@@ -150,7 +134,7 @@ void SuspectNotMade(const Flow& flow, Diagnostics& diagnostics) {
     } else {
       d.required = "a module in front of it that leaves shard(-1), as colwise does";
       d.help = "colwise {} for what feeds it" +
-               (lonely.others.empty() ? "" : " (here is " + Names(flow, lonely.others) + ")") +
+               (lonely.others.empty() ? "" : " (here is " + flow.Names(lonely.others) + ")") +
                ", or input = replicate, of which each rank takes its own piece";
     }
     diagnostics.push_back(std::move(d));

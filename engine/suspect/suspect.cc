@@ -11,6 +11,8 @@ Diagnostics FindSuspicious(const CompiledPlan& plan) {
   SuspectLargeWhole(flow, out);
   if (plan.mesh.size(MeshAxis::kTp) == 1) return out;
   SuspectPieces(flow, out);
+  SuspectHeads(flow, out);
+  SuspectStream(flow, out);
   SuspectTerms(flow, out);
   SuspectNorms(flow, out);
   SuspectThrift(flow, out);

@@ -2,11 +2,17 @@
 // say, and a tree does not know. What is known is who stands beside whom, what each declares that it takes and leaves,
 // and shapes. From these:
 //
-//   kPiecesNotTaken        features leave in pieces, and in the same block nothing takes pieces
-//   kPiecesNotMade         features are taken in pieces, and in the same block nothing leaves pieces
+//   kPiecesNotTaken        features leave in pieces, and in the same block nothing takes pieces; a projection or an
+//                          embedding has the stream in pieces that the norms of the layer have whole, or the other way
+//                          round
+//   kPiecesNotMade         features are taken in pieces, and in the same block nothing leaves pieces; the same of the
+//                          stream
+//   kHeadsDoNotFit         keys or values that are cut through heads of the queries' size; queries of which a rank has
+//                          other features than the projection that ends the block takes
+//   kBadDim                an activation of a projection, an embedding or a norm that is cut along a fourth dim
 //   kUnreducedPartial      a sum's terms leave a module, and neither a module around it nor another one takes terms
 //   kNormNotTold           a norm on the whole stream between neighbours that take it in pieces of the sequence, or the
-//                          other way round
+//                          other way round, by its rule, by the default, or because nobody claims it
 //   kLargeWhole            a parameter of 64 MiB or more that is whole by default, or because nobody claims it
 //   kCostsMoreThanItSaves  a cut that sends an element for less than 6 multiplications; features that are gathered and
 //                          then cut again

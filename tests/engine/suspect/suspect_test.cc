@@ -9,7 +9,8 @@
 namespace moonshard {
 namespace {
 
-const std::set<std::string> kSuspicions = {"MS0209", "MS0313", "MS0314", "MS0315", "MS0316", "MS0317"};
+const std::set<std::string> kSuspicions = {"MS0209", "MS0303", "MS0304", "MS0313",
+                                           "MS0314", "MS0315", "MS0316", "MS0317"};
 
 // The suspicions about a plan, each with the path of the module; an error of another kind as its identifier.
 std::multiset<std::string> Raised(const std::string& tree, const std::string& rules, const std::string& mesh = "tp=2") {
@@ -123,6 +124,29 @@ TEST_CASE("norms are told what their neighbours are told") {
   CHECK(raised("shard(1)", "style { params = { weight = shared } }").empty());
 }
 
+TEST_CASE("norms that only the default or nobody claims") {
+  const std::string tree =
+      "layers.{0..1} Block\n"
+      "layers.{0..1}.norm Norm weight:float32[64]\n"
+      "layers.{0..1}.mlp.up Linear weight:float32[256, 64]\n"
+      "layers.{0..1}.mlp.down Linear weight:float32[64, 256]\n"
+      "layers.{0..1}.inner Block\n"
+      "layers.{0..1}.inner.norm Norm weight:float32[64]\n";
+  const std::string sequence =
+      R"(at("layers.*.mlp.up", colwise { input = shard(1) }), at("layers.*.mlp.down", rowwise { output = shard(1) }), )";
+  const std::string whole = R"(at("layers.*.mlp.up", colwise {}), at("layers.*.mlp.down", rowwise {}), )";
+  const std::string inner = R"(at("layers.*.inner.norm", replicated()), )";
+  CHECK(Raised(tree, sequence + inner + "default(replicated())") == Raises{"MS0316 layers.0.norm"});
+  CHECK(Raised(tree, sequence + inner) == Raises{"MS0316 layers.0.norm"});
+  CHECK(Raised(tree, sequence + inner + "default(replicated())", "tp=1").empty());
+  CHECK(Raised(tree, whole + "default(replicated())").empty());
+  CHECK(Raised(tree, sequence + inner + R"(at("layers.*.norm", norm_on(shard(1))), default(replicated()))").empty());
+  // What is within a module that gathers the sequence has it whole; what is around it has not.
+  const std::string gathered = R"(at("layers.*.inner", prepare_input { { shard(1), replicate } }),
+                                  at("layers.*.norm", norm_on(shard(1))), default(replicated()))";
+  CHECK(Raised(tree, sequence + gathered).empty());
+}
+
 TEST_CASE("large is 64 MiB, and what a rule says is said") {
   const std::string tree =
       kMlp + "small Linear weight:bfloat16[4096, 8191]\nlarge Linear weight:bfloat16[4096, 8192]\n";
@@ -154,6 +178,94 @@ TEST_CASE("features that are gathered are not cut again") {
       Raises{"MS0317 layers.0.up"});
   CHECK(
       Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", replicated {}))").empty());
+}
+
+TEST_CASE("pieces of queries, keys and the block's end") {
+  const auto raised = [](const std::string& q, const std::string& kv, const std::string& mesh,
+                         const std::string& end = "rowwise {}") {
+    return Raised(
+        "layers.{0..1}.q_proj Linear weight:float32[64, 64]\n"
+        "layers.{0..1}.k_proj Linear weight:float32[32, 64]\n"
+        "layers.{0..1}.v_proj Linear weight:float32[32, 64]\n"
+        "layers.{0..1}.o_proj Linear weight:float32[64, 64]\n",
+        R"(at("layers.*.q_proj", colwise { )" + q + R"( }), at("layers.*.{k,v}_proj", colwise { )" + kv +
+            R"( }), at("layers.*.o_proj", )" + end + ")",
+        mesh);
+  };
+  CHECK(raised("heads = 8", "heads = 4", "tp=8").empty());
+  CHECK(raised("heads = 8", "heads = 8", "tp=8") == Raises{"MS0304 layers.0.k_proj"});
+  CHECK(raised("heads = 8", "", "tp=8") == Raises{"MS0304 layers.0.k_proj"});
+  CHECK(raised("heads = 8", "", "tp=4").empty());
+  CHECK(raised("", "", "tp=8").empty());
+  CHECK(raised("heads = 8", "heads = 4", "tp=16") == Raises{"MS0304 layers.0.q_proj"});
+  CHECK(raised("heads = 8", "heads = 4", "tp=8", "colwise { input = shard(-1), output = replicate }").empty());
+  CHECK(raised("heads = 8", "heads = 4", "tp=16", "colwise { input = shard(-1), output = replicate }") ==
+        Raises{"MS0304 layers.0.q_proj"});
+}
+
+TEST_CASE("blocks take and leave the stream as the norms have it") {
+  const std::string tree =
+      "embed Embedding weight:float32[100, 64]\n"
+      "layers.{0..1}.norm Norm weight:float32[64]\n"
+      "layers.{0..1}.attn.q_proj Linear weight:float32[64, 64]\n"
+      "layers.{0..1}.attn.o_proj Linear weight:float32[64, 64]\n"
+      "layers.{0..1}.mlp Block\n"
+      "layers.{0..1}.mlp.up Linear weight:float32[256, 64]\n"
+      "layers.{0..1}.mlp.down Linear weight:float32[64, 256]\n";
+  const auto raised = [&](const std::string& stream, const std::string& up, const std::string& down,
+                          const std::string& more = "") {
+    return Raised(tree, R"(at("embed", vocab_rowwise { output = )" + stream + R"( }),
+                           at("layers.*.norm", norm_on()" +
+                            stream + R"()),
+                           at("layers.*.attn.q_proj", colwise { input = )" +
+                            stream + R"( }),
+                           at("layers.*.attn.o_proj", rowwise { output = )" +
+                            stream + R"( }),
+                           at("layers.*.mlp.up", )" +
+                            up + R"(), at("layers.*.mlp.down", )" + down + ")," + more);
+  };
+  CHECK(raised("replicate", "colwise {}", "rowwise {}").empty());
+  CHECK(raised("shard(1)", "colwise { input = shard(1) }", "rowwise { output = shard(1) }").empty());
+  CHECK(raised("shard(1)", "colwise { input = shard(1) }", "rowwise {}") == Raises{"MS0314 layers.0.mlp.down"});
+  CHECK(raised("shard(1)", "colwise {}", "rowwise { output = shard(1) }") == Raises{"MS0313 layers.0.mlp.up"});
+  CHECK(raised("replicate", "colwise {}", "rowwise { output = shard(1) }") == Raises{"MS0313 layers.0.mlp.down"});
+  CHECK(raised("replicate", "colwise { input = shard(1) }", "rowwise {}") == Raises{"MS0314 layers.0.mlp.up"});
+  CHECK(raised("replicate", "colwise { input = shard(-1) }", "rowwise {}") == Raises{"MS0314 layers.0.mlp.up"});
+  CHECK(raised("replicate", "colwise {}", "rowwise { output = shard(3) }") == Raises{"MS0303 layers.0.mlp.down"});
+  // Every rank makes whole dot products: features are gathered in front of the block's end.
+  CHECK(raised("replicate", "colwise {}", "colwise { input = shard(-1), output = replicate }").empty());
+  // The module around takes it up in pieces and leaves it so.
+  CHECK(
+      raised(
+          "shard(1)", "colwise {}", "rowwise {}",
+          R"(at("layers.*.mlp", style { inputs = { { shard(1), replicate } }, outputs = { { replicate, shard(1) } } }))")
+          .empty());
+  // A tree from headers may not know it.
+  CHECK(Raised("(headers)\nlayers.{0..1}.norm Norm weight:float32[64]\n"
+               "layers.{0..1}.mlp.up Linear weight:float32[256, 64]\n"
+               "layers.{0..1}.mlp.down Linear weight:float32[64, 256]\n",
+               R"(at("layers.*.norm", norm_on(shard(1))), at("layers.*.mlp.up", colwise {}),
+                  at("layers.*.mlp.down", rowwise {}), at("layers.*.mlp",
+                  style { inputs = { { shard(1), replicate } }, outputs = { { replicate, shard(1) } } }))")
+            .empty());
+}
+
+TEST_CASE("features of an embedding") {
+  const std::string tree =
+      "model Model\n"
+      "model.embed Embedding weight:float32[100, 64]\n"
+      "model.layers.{0..1} Block\n"
+      "model.layers.{0..1}.norm Norm weight:float32[64]\n"
+      "model.layers.{0..1}.mlp.up Linear weight:float32[256, 64]\n"
+      "model.layers.{0..1}.mlp.down Linear weight:float32[64, 256]\n";
+  const auto raised = [&](const std::string& embed, const std::string& more = "") {
+    return Raised(tree, R"(at("model.layers.*.mlp.up", colwise {}), at("model.layers.*.mlp.down", rowwise {}),
+                           at("model.layers.*.norm", norm_on(replicate)), at("model.embed", )" +
+                            embed + ")," + more);
+  };
+  CHECK(raised("colwise {}") == Raises{"MS0313 model.embed"});
+  CHECK(raised("colwise { output = replicate }").empty());
+  CHECK(raised("colwise {}", R"(at("model.layers.0", prepare_input { { shard(-1), replicate } }))").empty());
 }
 
 TEST_CASE("components of paths") {

@@ -1,0 +1,270 @@
+// The stream between the blocks of a layer: the norms on it say how it lies, and what takes it or adds to it must say the
+// same.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "engine/suspect/flow.h"
+
+namespace moonshard {
+namespace {
+
+// What the norms of one layer say, all of them the same.
+struct Layer {
+  std::string_view path;          // of the class: "model.layers.0"
+  int64_t features = 0;           // of the stream
+  bool in_pieces = false;         // of the sequence; else whole
+  const Station* norm = nullptr;  // one of them
+};
+
+bool IsWhole(const Layout* layout) { return layout != nullptr && *layout == Layout::Replicate(); }
+bool IsTokens(const Layout* layout) { return layout != nullptr && CutsTokens(*layout); }
+bool IsFeatures(const Layout* layout) { return layout != nullptr && CutsFeatures(*layout); }
+
+// Layers whose norms all say how the stream lies, before and behind them, and agree.
+std::vector<Layer> LayersOf(const Flow& flow) {
+  std::map<std::pair<std::string_view, int64_t>, Layer> layers;
+  std::set<std::pair<std::string_view, int64_t>> unclear;
+  for (const Station& station : flow.stations()) {
+    const int64_t features = flow.NormSize(station);
+    const std::string_view path = ParentOf(station.path);
+    if (features < 0 || !InList(path) || flow.WithinBlock(station)) continue;
+    const Layout* arrives = ArrivesAs(*station.steps);
+    const Layout* leaves = LeavesAs(*station.steps);
+    const bool in_pieces = IsTokens(arrives) && IsTokens(leaves);
+    const bool whole = IsWhole(arrives) && IsWhole(leaves);
+    const auto [entry, fresh] = layers.try_emplace({path, features}, Layer{path, features, in_pieces, &station});
+    if (in_pieces == whole || entry->second.in_pieces != in_pieces) unclear.insert({path, features});
+  }
+  std::vector<Layer> out;
+  for (const auto& [key, layer] : layers) {
+    if (!unclear.contains(key)) out.push_back(layer);
+  }
+  return out;
+}
+
+// The projections of a layer, and what is said by modules around them.
+class Projections {
+ public:
+  Projections(const Flow& flow, const Layer& layer) : layer_(layer), below_(flow.Below(layer.path, nullptr, true)) {}
+
+  // Those whose inputs and outputs are the layer's own: no module between moves them once more.
+  std::vector<const Station*> Bare() const {
+    std::vector<const Station*> out;
+    for (const Station* station : below_) {
+      const bool moved = std::ranges::any_of(below_, [&](const Station* around) {
+        return station->path.size() > around->path.size() && station->path.starts_with(around->path) &&
+               station->path[around->path.size()] == '.' &&
+               !(around->steps->inputs.empty() && around->steps->outputs.empty());
+      });
+      if (station->matrix && !moved) out.push_back(station);
+    }
+    return out;
+  }
+
+  bool Any(const auto& passes) const {
+    return std::ranges::any_of(below_, [&](const Station* station) { return passes(*station); });
+  }
+
+  // Whether a sibling of the station passes.
+  bool AnyBeside(const Station& station, const auto& passes) const {
+    return Any([&](const Station& other) {
+      return &other != &station && ParentOf(other.path) == ParentOf(station.path) && other.matrix && passes(other);
+    });
+  }
+
+  bool TakesStream(const Station& station) const { return station.steps->in_features == layer_.features; }
+  bool MakesStream(const Station& station) const { return station.steps->out_features == layer_.features; }
+
+ private:
+  const Layer& layer_;
+  std::vector<const Station*> below_;
+};
+
+struct Kind {
+  Finding finding = Finding::kPiecesNotTaken;
+  bool output = false;  // what the projection leaves; else what it takes
+  const char* what = "";
+  const char* other = "";  // how the norm has it
+  std::string help;
+};
+
+// Projections of one rule that have the stream otherwise than the norms of their layer.
+struct Odd {
+  Kind kind;
+  Layer layer;
+  std::vector<const Station*> stations;
+};
+
+class Suspects {
+ public:
+  explicit Suspects(const Flow& flow) : flow_(flow) {}
+
+  const std::vector<Odd>& odd() const { return odd_; }
+
+  void Look(const Layer& layer) {
+    const Projections projections(flow_, layer);
+    for (const Station* station : projections.Bare()) {
+      if (layer.in_pieces) {
+        LookInPieces(layer, projections, *station);
+      } else {
+        LookWhole(layer, projections, *station);
+      }
+      LookAtFeatures(layer, projections, *station);
+    }
+  }
+
+  // An embedding whose features leave in pieces, before layers that take them whole.
+  void LookAtEmbeddings(const std::vector<Layer>& layers) {
+    const auto takes_features = [](const Station& s) { return !s.matrix && IsFeatures(ArrivesAs(*s.steps)); };
+    if (std::ranges::any_of(flow_.stations(), takes_features)) return;
+    for (const Station& station : flow_.stations()) {
+      const bool pieces = station.embedding && !InList(station.path) && IsFeatures(LeavesAs(*station.steps));
+      if (!pieces) continue;
+      const auto follows = [&](const Layer& l) { return l.features == station.steps->out_features; };
+      const auto layer = std::ranges::find_if(layers, follows);
+      const bool moved = std::ranges::any_of(flow_.stations(), [&](const Station& around) {
+        return (around.path.empty() || station.path.starts_with(around.path + ".")) && !around.steps->outputs.empty();
+      });
+      if (layer == layers.end() || moved) continue;
+      Note({Finding::kPiecesNotTaken, /*output=*/true, "features in pieces", "them whole",
+            std::string("output = ") + (layer->in_pieces ? "shard(1)" : "replicate") +
+                "; vocab_rowwise {} cuts an embedding by its rows"},
+           station, *layer);
+    }
+  }
+
+ private:
+  void LookInPieces(const Layer& layer, const Projections& projections, const Station& station) {
+    const ModuleSteps& steps = *station.steps;
+    const auto takes_whole = [&](const Station& s) {
+      return projections.TakesStream(s) && IsWhole(ArrivesAs(*s.steps));
+    };
+    const auto leaves_whole = [&](const Station& s) {
+      return projections.MakesStream(s) && IsWhole(LeavesAs(*s.steps));
+    };
+    if (leaves_whole(station) && IsFeatures(ArrivesAs(steps)) && !projections.AnyBeside(station, takes_whole)) {
+      Note({Finding::kPiecesNotMade, /*output=*/true, "the sequence whole", "it in pieces",
+            "output = shard(1), which leaves each rank the sums of its own tokens"},
+           station, layer);
+    } else if (takes_whole(station) && IsFeatures(LeavesAs(steps)) && !projections.AnyBeside(station, leaves_whole)) {
+      Note({Finding::kPiecesNotTaken, /*output=*/false, "the sequence whole", "it in pieces",
+            "input = shard(1), which gathers the sequence"},
+           station, layer);
+    }
+  }
+
+  void LookWhole(const Layer& layer, const Projections& projections, const Station& station) {
+    const ModuleSteps& steps = *station.steps;
+    const auto takes_pieces = [](const Station& s) { return IsTokens(ArrivesAs(*s.steps)); };
+    const auto leaves_pieces = [](const Station& s) { return IsTokens(LeavesAs(*s.steps)); };
+    if (projections.MakesStream(station) && leaves_pieces(station) && !projections.Any(takes_pieces)) {
+      Note({Finding::kPiecesNotTaken, /*output=*/true, "pieces of the sequence", "it whole",
+            "output = replicate, or shard(1) for all of the stream: norm_on(shard(1)), input = shard(1)"},
+           station, layer);
+    }
+    const auto others_leave = [&](const Station& s) {
+      return &s != &station && projections.MakesStream(s) && leaves_pieces(s);
+    };
+    if (projections.TakesStream(station) && takes_pieces(station) && !projections.Any(others_leave)) {
+      Note({Finding::kPiecesNotMade, /*output=*/false, "pieces of the sequence", "it whole",
+            steps.out_features == layer.features ? "input = replicate"
+                                                 : "input = replicate; colwise {} cuts a projection by its features"},
+           station, layer);
+    }
+  }
+
+  // A projection from the stream that takes pieces of its features, which no sibling makes.
+  void LookAtFeatures(const Layer& layer, const Projections& projections, const Station& station) {
+    const ModuleSteps& steps = *station.steps;
+    const bool takes = projections.TakesStream(station) && IsFeatures(ArrivesAs(steps)) && IsFeatures(LeavesAs(steps));
+    if (!takes) return;
+    const auto makes = [&](const Station& s) {
+      const ModuleSteps& other = *s.steps;
+      const bool parallel = other.in_features == steps.in_features && other.out_features == steps.out_features;
+      const bool fits = other.out_features < 0 || other.out_features % steps.in_features == 0;
+      return flow_.LeavesPieces(s) && !parallel && fits;
+    };
+    if (projections.AnyBeside(station, makes)) return;
+    Note({Finding::kPiecesNotMade, /*output=*/false, "features in pieces", "them whole",
+          std::string("input = ") + (layer.in_pieces ? "shard(1)" : "replicate")},
+         station, layer);
+  }
+
+  void Note(const Kind& kind, const Station& station, const Layer& layer) {
+    const auto same = [&](const Odd& odd) {
+      return odd.kind.finding == kind.finding && odd.stations.front()->steps->rule == station.steps->rule;
+    };
+    const auto known = std::ranges::find_if(odd_, same);
+    if (known == odd_.end()) {
+      odd_.push_back({kind, layer, {&station}});
+    } else if (known->layer.path == layer.path) {
+      known->stations.push_back(&station);
+    }
+  }
+
+  const Flow& flow_;
+  std::vector<Odd> odd_;
+};
+
+Diagnostic About(const Flow& flow, const Odd& odd) {
+  const Station& first = *odd.stations.front();
+  const Station& norm = *odd.layer.norm;
+  const bool one = odd.stations.size() == 1;
+  const char* const does = odd.kind.output ? (one ? " leaves " : " leave ") : (one ? " takes " : " take ");
+  const char* const norm_does = odd.kind.output ? " takes " : " leaves ";
+  Diagnostic d = flow.AboutBoth(
+      odd.kind.finding, first, norm,
+      flow.Names(odd.stations) + does + odd.kind.what + "; '" + flow.PathOf(norm) + "'" + norm_does + odd.kind.other);
+  const Layout& layout = *(odd.kind.output ? LeavesAs(*first.steps) : ArrivesAs(*first.steps));
+  d.declared = (odd.kind.output ? "the output leaves as " : "the input arrives as ") + layout.ToText() +
+               ", by style '" + first.steps->style + "'; '" + flow.PathOf(norm) + "'" + norm_does +
+               (odd.layer.in_pieces ? "shard(1)" : "replicate") + ", by style '" + norm.steps->style + "'";
+  d.required = "one layout of the stream for both";
+  d.help = odd.kind.help;
+  return d;
+}
+
+// An activation [batch, sequence, features] has dims 0 to 2.
+void SuspectDims(const Flow& flow, Diagnostics& diagnostics) {
+  constexpr int kDims = 3;
+  std::set<int32_t> said;  // rules
+  for (const Station& station : flow.stations()) {
+    const std::string& kind = flow.plan().tree->modules()[station.module].kind;
+    if (kind != "Linear" && !station.embedding && flow.NormSize(station) < 0) continue;
+    for (const auto* moves : {&station.steps->inputs, &station.steps->outputs}) {
+      const bool output = moves == &station.steps->outputs;
+      if (moves->empty() || !moves->front()) continue;
+      for (const Placement* placement : {&moves->front()->from, &moves->front()->to}) {
+        const Layout& layout = (*placement)[MeshAxis::kTp];
+        if (!layout.is_shard() || (layout.dim >= -kDims && layout.dim < kDims)) continue;
+        if (!said.insert(station.steps->rule).second) continue;
+        Diagnostic d = flow.About(Finding::kBadDim, station,
+                                  std::string(output ? "the output" : "the input") + " of '" + flow.PathOf(station) +
+                                      "' is cut along tensor dim " + std::to_string(layout.dim) +
+                                      ", which an activation does not have");
+        d.severity = Severity::kWarning;
+        d.declared = layout.ToText() + ", by style '" + station.steps->style + "'";
+        d.required = "a dim of [batch, sequence, features]: 0 to 2, or -3 to -1";
+        d.help = "shard(1) is the sequence, shard(-1) the features";
+        diagnostics.push_back(std::move(d));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void SuspectStream(const Flow& flow, Diagnostics& diagnostics) {
+  SuspectDims(flow, diagnostics);
+  const auto cuts = [](const Layout& layout) { return CutsTokens(layout) || CutsFeatures(layout); };
+  if (flow.AnyUnplacedMove([&](const Layout& from, const Layout& to) { return cuts(from) || cuts(to); })) return;
+  const std::vector<Layer> layers = LayersOf(flow);
+  Suspects suspects(flow);
+  for (const Layer& layer : layers) suspects.Look(layer);
+  suspects.LookAtEmbeddings(layers);
+  for (const Odd& odd : suspects.odd()) diagnostics.push_back(About(flow, odd));
+}
+
+}  // namespace moonshard
