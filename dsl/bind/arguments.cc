@@ -61,30 +61,57 @@ std::string HelpFor(lua_State* L, const std::string& word, const std::string& wh
     return "styles are words, as in colwise {}; those of Hugging Face are fields of require \"hugging_face\"";
   }
   if (lua_isfunction(L, index) && takes("must be a layout")) {
+    const NameInfo* word_there = WordOf(L, index);
+    if (word_there != nullptr && std::string_view(word_there->name) == "shard") {
+      return "call it with its dim: shard(-1) is the last one";
+    }
     return "a layout is a word of its own (replicate, shared, partial), or is called with its dim, as shard(-1) is";
   }
-  if (takes("the pattern must be")) {
-    return word == "at" ? "at(\"model.layers.*.mlp.down_proj\", rowwise {})"
-                        : "a question stands behind a colon: model:" + word + "(\"model.layers.*\")";
-  }
+  if (takes("the pattern must be")) return "a question stands behind a colon: model:" + word + "(\"model.layers.*\")";
   return "";
 }
 
 }  // namespace
 
+const NameInfo* WordOf(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  if (!lua_isfunction(L, index)) return nullptr;
+  PushEnvironment(L);
+  for (const NameInfo& info : AllNames()) {
+    if (std::string_view(info.name).find_first_of(".:") != std::string_view::npos) continue;
+    lua_getfield(L, -1, info.name);
+    const bool same = lua_rawequal(L, -1, index) != 0;
+    lua_pop(L, 1);
+    if (!same) continue;
+    lua_pop(L, 1);
+    return &info;
+  }
+  lua_pop(L, 1);
+  return nullptr;
+}
+
 int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index) {
+  return BadArgument(L, word, what, index, {}, "");
+}
+
+int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index, SourceSpan where,
+                std::string help) {
   ScriptState& state = ScriptState::From(L);
   // The caret goes under the key that `what` names, else under the word.
   const size_t open = what.find('\'');
   const size_t close = open == std::string::npos ? open : what.find('\'', open + 1);
-  SourceSpan where;
-  if (close != std::string::npos) {
-    const std::string key = what.substr(open + 1, close - open - 1);
-    where = state.UserSpan(key.substr(key.rfind('.') + 1));
+  if (where.column == 0 && close != std::string::npos) {
+    std::string key = what.substr(open + 1, close - open - 1);
+    key = key.substr(key.rfind('.') + 1);
+    where = state.UserSpan(key);
+    // What is there was written, maybe on a later line of the same table.
+    if (where.column == 0 && !lua_isnoneornil(L, index)) {
+      where = state.sources().SpanOfKey(where.file, where.line, key);
+    }
   }
   if (where.column == 0) where = state.UserSpan(word);
   Diagnostic d = MakeDiagnostic(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), where);
-  d.help = HelpFor(L, word, what, index);
+  d.help = help.empty() ? HelpFor(L, word, what, index) : std::move(help);
   state.Report(std::move(d));
   return PushPoison(L);
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dsl/bind/names.h"
 #include "dsl/state/guarded.h"
 #include "dsl/state/poison.h"
 #include "engine/plan/layout.h"
@@ -18,6 +19,13 @@ std::string Describe(lua_State* L, int index);
 
 // Reports "`word`: `what`, got ..." (kBadArgument) for the value at `index` and leaves poison; returns 1.
 int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index);
+
+// The same with the caret at `where` and this help, each where it is not empty.
+int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index, SourceSpan where,
+                std::string help);
+
+// The word of the language that the function at `index` is; null where it is another one.
+const NameInfo* WordOf(lua_State* L, int index);
 
 // A whole number; also a float without a fraction (4096 / 2).
 std::optional<int64_t> IntegerAt(lua_State* L, int index);

@@ -14,6 +14,8 @@ void Evaluation::Renew(const MeshShape& mesh, std::map<std::string, JsonValue> o
   inputs_.options = std::move(options);
   options_.clear();
   running_.clear();
+  made_rules_ = {};
+  last_plan_ = {};
   files_ = 0;
   state_.Renew();
 }

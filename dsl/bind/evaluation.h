@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dsl/bind/made_rules.h"
 #include "dsl/bind/plan_inputs.h"
 #include "dsl/state/script_state.h"
 
@@ -29,6 +30,9 @@ class Evaluation {
   ScriptState& state() { return state_; }
   std::map<std::string, DeclaredOption>& options() { return options_; }
   std::vector<RunningFile>& running() { return running_; }
+  MadeRules& made_rules() { return made_rules_; }
+  // Where plan { ... } stands that ran last; empty where none did.
+  SourceSpan& last_plan() { return last_plan_; }
   // Counts a file that is about to be read; raises a Lua error beyond the limit.
   void CountFile();
 
@@ -37,6 +41,8 @@ class Evaluation {
   ScriptState state_;
   std::map<std::string, DeclaredOption> options_;
   std::vector<RunningFile> running_;
+  MadeRules made_rules_;
+  SourceSpan last_plan_;
   int files_ = 0;
 };
 

@@ -9,6 +9,11 @@
 namespace moonshard {
 namespace {
 
+bool SameKind(const JsonValue& a, const JsonValue& b) {
+  return (a.is_bool() && b.is_bool()) || (a.is_string() && b.is_string()) ||
+         ((a.is_int() || a.is_double()) && (b.is_int() || b.is_double()));
+}
+
 // "true or false", ...: what an option with this default takes.
 const char* TypeText(const JsonValue& value) {
   if (value.is_bool()) return "true or false";
@@ -60,10 +65,15 @@ JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonVal
   const SourceSpan here = state.UserSpan(name);
   const auto declared = evaluation.options().find(name);
   if (declared != evaluation.options().end()) {
-    if (const std::optional<JsonValue> value = Fit(declared->second.value, fallback)) return *value;
+    // A text of the command line may stand for any kind; what a plan writes is of the kind that it wrote.
+    const std::optional<JsonValue> value = Fit(declared->second.value, fallback);
+    if (value && SameKind(declared->second.fallback, fallback)) return *value;
     Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' is declared twice with different types",
                                   declared->second.source);
+    d.declared = TypeText(declared->second.fallback);
     d.required = TypeText(fallback);
+    const JsonValue& written = declared->second.fallback;
+    if (written.is_string() && Fit(written, fallback)) d.help = "write " + written.AsString() + ", without quotes";
     d.related.push_back(here);
     state.Report(std::move(d));
     return fallback;

@@ -82,14 +82,20 @@ class PlanReader {
     lua_settop(lua_, 1);
   }
 
+  SourceSpan PlaceOfKey(const char* key) const {
+    const SourceSpan call = state_.UserSpan();
+    return state_.sources().SpanOfKey(call.file, call.line, key);
+  }
+
   // The value of `api` is on top of the stack.
   void ReportApi(const std::optional<int64_t>& api) {
     std::vector<std::string> known;
     for (const int64_t one : kApis) known.push_back("api = " + std::to_string(one));
     Diagnostic d =
-        MakeDiagnostic(Finding::kApiVersion, "this plan language version is not supported", state_.UserSpan("api"));
+        MakeDiagnostic(Finding::kApiVersion, "this plan language version is not supported", PlaceOfKey("api"));
     d.declared = "api = " + Describe(lua_, -1);
     d.required = (known.size() > 1 ? "one of: " : "") + Join(known, ", ");
+    if (StringAt(lua_, -1) == "1") d.help = "write api = 1, without quotes";
     if (api && *api > kApis.back()) d.help = "the plan was written for a newer moonshard";
     if (api && *api < kApis.front())
       d.help = "the plan was written for an older moonshard; plans/ shows what is written now";
@@ -100,14 +106,52 @@ class PlanReader {
     if (depth > kDeepestNesting) luaL_error(lua_, "plan: lists nested more than %d deep", kDeepestNesting);
     luaL_checkstack(lua_, 8, "plan: lists nested too deeply");
     if (depth > 0) CheckKeys(lua_, index, "a list of rules", {}, true);
+    SourceSpan before;     // of the last rule in front
+    lua_Integer text = 0;  // the position of a text, said with what stands behind it
     for (const lua_Integer i : PositionsOf(lua_, index)) {
       lua_rawgeti(lua_, index, i);
-      ReadEntry(lua_gettop(lua_), depth);
-      lua_settop(lua_, lua_gettop(lua_) - 1);
+      const int entry = lua_gettop(lua_);
+      if (lua_type(lua_, entry) == LUA_TSTRING || Userdata<Style>::To(lua_, entry) != nullptr ||
+          LayoutAt(lua_, entry) != nullptr) {
+        if (text == 0 || text != i - 1) ReportStray(index, i, before);
+        text = lua_type(lua_, entry) == LUA_TSTRING ? i : 0;
+      } else {
+        ReadEntry(entry, depth, i, before);
+      }
+      if (const Rule* rule = Userdata<Rule>::To(lua_, entry)) before = rule->source;
+      lua_settop(lua_, entry - 1);
     }
   }
 
-  void ReadEntry(int index, int depth) {
+  // "entry 3, behind the rule of line 7": for what has no line of its own.
+  static std::string NamedEntry(lua_Integer i, const SourceSpan& before) {
+    return "entry " + std::to_string(i) +
+           (before.line > 0 ? ", behind the rule of line " + std::to_string(before.line) + "," : "");
+  }
+
+  // A text, a style or a layout, on top of the stack, at position `i` of the list at `list`.
+  void ReportStray(int list, lua_Integer i, const SourceSpan& before) {
+    const int entry = lua_gettop(lua_);
+    const std::optional<std::string> text = StringAt(lua_, entry);
+    SourceSpan where;
+    std::string help = "at(\"...\", style)";
+    if (text) {
+      const SourceSpan call = state_.UserSpan();
+      const bool below = before.file == call.file && before.line > call.line;
+      where = state_.sources().SpanOfQuoted(call.file, below ? before.line : call.line, *text);
+      lua_rawgeti(lua_, list, i + 1);
+      const Style* next = Userdata<Style>::To(lua_, -1);
+      help = "a rule is at(\"" + text->substr(0, 200) + "\", " + (next != nullptr ? next->name + " { ... }" : "style") +
+             ")";
+      lua_settop(lua_, entry);
+    }
+    const std::string what = NamedEntry(i, before) + (text ? " must be a rule" : " has no pattern");
+    BadArgument(lua_, "plan", what, entry, where, help);
+    lua_settop(lua_, entry);
+  }
+
+  // `i` and `before` name it in messages (NamedEntry).
+  void ReadEntry(int index, int depth, lua_Integer i, const SourceSpan& before) {
     // false: what is left of `condition and at(...)`.
     if (lua_toboolean(lua_, index) == 0 || IsPoison(lua_, index)) return;
     if (const Rule* rule = Userdata<Rule>::To(lua_, index)) {
@@ -133,12 +177,12 @@ class PlanReader {
       return;
     } else if (IsTable(lua_, index)) {
       ReadList(index, depth + 1);
-    } else if (Userdata<Style>::To(lua_, index) != nullptr) {
-      BadArgument(lua_, "plan", "a style needs a pattern: at(\"...\", style)", index);
-      lua_pop(lua_, 1);
     } else {
-      BadArgument(lua_, "plan", "an entry must be a rule, a list of rules, a section, extends, default or divides",
-                  index);
+      std::string help;
+      if (const NameInfo* word = WordOf(lua_, index)) help = "call it: " + std::string(word->signature);
+      BadArgument(lua_, "plan",
+                  NamedEntry(i, before) + " must be a rule, a list of rules, a section, extends, default or divides",
+                  index, {}, help);
       lua_pop(lua_, 1);
     }
   }
@@ -211,6 +255,7 @@ int MakePlan(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   if (!IsTable(L, 1)) return BadArgument(L, "plan", "it takes a table: plan { at(...), ... }", 1);
   lua_settop(L, 1);
+  Evaluation::From(L).last_plan() = ScriptState::From(L).UserSpan("plan");
   Plan plan = PlanReader(L).Read();
   size_t held = plan.name.size();
   for (const Rule& rule : plan.rules) held += sizeof(Rule) + HeldBy(rule);

@@ -11,8 +11,52 @@
 namespace moonshard {
 namespace {
 
+constexpr size_t kMostAlternatives = 8;  // of a pattern that a message writes
 constexpr size_t kMostDivisors = 16;     // named in a message
 constexpr int64_t kMostLegal = 1 << 15;  // axis sizes looked at for one
+
+// What stands behind the pattern, as it could be written: "colwise { ... }", "shard(0)", "style" where nothing does.
+std::string WrittenStyle(lua_State* L, int index) {
+  if (const Style* style = Userdata<Style>::To(L, index)) {
+    const bool plain = style->name == "replicated" && style->inputs.empty() && style->outputs.empty();
+    return style->name + (plain ? " {}" : " { ... }");
+  }
+  if (const Placement* layout = LayoutAt(L, index)) return layout->ToText();
+  return "style";
+}
+
+// The texts of the list at `index` as one pattern with braces: what they share stands around these. "" where they are no
+// texts, or have braces of their own.
+std::string AsBraces(lua_State* L, int index) {
+  std::vector<std::string> texts;
+  for (const lua_Integer i : PositionsOf(L, index)) {
+    lua_rawgeti(L, index, i);
+    const std::optional<std::string> text = StringAt(L, -1);
+    lua_pop(L, 1);
+    if (!text || text->empty() || text->find_first_of("{},") != std::string::npos) return "";
+    texts.push_back(*text);
+  }
+  if (texts.empty() || texts.size() > kMostAlternatives) return "";
+  if (texts.size() == 1) return texts.front();
+  const auto shared = [&](auto at) {
+    size_t size = 0;
+    while (std::ranges::all_of(texts, [&](const std::string& text) {
+      return size < text.size() && size < texts.front().size() && at(text, size) == at(texts.front(), size);
+    })) {
+      ++size;
+    }
+    return size;
+  };
+  const size_t shortest = std::ranges::min(texts, {}, &std::string::size).size();
+  size_t before = shared([](const std::string& text, size_t i) { return text[i]; });
+  while (before > 0 && texts.front()[before - 1] != '.') --before;
+  size_t after = shared([](const std::string& text, size_t i) { return text[text.size() - 1 - i]; });
+  after = std::min(after, shortest - before);
+  const std::string head = texts.front().substr(0, before);
+  const std::string tail = texts.front().substr(texts.front().size() - after);
+  for (std::string& text : texts) text = text.substr(before, text.size() - before - after);
+  return head + "{" + Join(texts, ",") + "}" + tail;
+}
 
 bool ReadPattern(lua_State* L, int index, Rule& rule) {
   if (const PatternValue* pattern = Userdata<PatternValue>::To(L, index)) {
@@ -21,27 +65,62 @@ bool ReadPattern(lua_State* L, int index, Rule& rule) {
     return true;
   }
   const std::optional<std::string> text = StringAt(L, index);
-  if (!text || text->empty()) {
-    BadArgument(L, "at", "the pattern must be a text or re\"...\"", index);
-    return false;
+  if (text && !text->empty()) {
+    rule.pattern = *text;
+    return true;
   }
-  rule.pattern = *text;
-  return true;
+  std::string what = "the pattern must be a text or re\"...\"";
+  std::string help = "the path of modules stands first: at(\"lm_head\", " + WrittenStyle(L, index + 1) + ")";
+  if (text) {
+    what = "the pattern must not be empty";
+  } else if (const std::optional<std::string> second = StringAt(L, index + 1); second && !second->empty()) {
+    help = "the other way round: at(\"" + *second + "\", " + WrittenStyle(L, index) + ")";
+  } else if (IsTable(L, index) && lua_gettop(L) == index) {
+    lua_rawgeti(L, index, 1);
+    lua_rawgeti(L, index, 2);
+    help = "in parentheses: at(" + (StringAt(L, -2) ? "\"" + *StringAt(L, -2) + "\"" : "pattern") + ", " +
+           WrittenStyle(L, lua_gettop(L)) + ")";
+    lua_settop(L, index);
+  } else if (const std::string braces = IsTable(L, index) ? AsBraces(L, index) : ""; !braces.empty()) {
+    help = "a rule has one pattern, with alternatives in braces: at(\"" + braces + "\", " + WrittenStyle(L, index + 1) +
+           ")";
+  } else if (IsTable(L, index)) {
+    help = "a rule has one pattern; write a rule for each";
+  }
+  BadArgument(L, "at", what, index, {}, help);
+  return false;
+}
+
+// For a function in place of a style or a layout: how it is called.
+std::string CalledAs(const NameInfo* word) {
+  if (word == nullptr) return "call it, as in colwise {}";
+  const std::string name = word->name;
+  const std::string signature = word->signature;
+  if (name == "norm_on" || name == "rotary_on") return "call it, as in " + name + "(replicate)";
+  if (signature.ends_with("-> style")) return "call it, as in " + name + " {}";
+  if (name == "shard") return "call it with the tensor dim, as in shard(0)";
+  if (signature.ends_with("-> layout")) return "call it: " + signature.substr(0, signature.find(" -> "));
+  return "'" + name + "' makes no style";
 }
 
 int At(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   Rule rule;
   if (!ReadPattern(L, 1, rule)) return PushPoison(L);
-  rule.source = ScriptState::From(L).UserSpan(rule.pattern);
+  rule.source = ScriptState::From(L).UserSpanOfText(rule.pattern);
   if (const Style* style = Userdata<Style>::To(L, 2)) {
     rule.style = *style;
   } else if (const Placement* layout = LayoutAt(L, 2)) {
     rule.parameter = *layout;
   } else if (lua_type(L, 2) == LUA_TFUNCTION) {
-    return BadArgument(L, "at", "'" + rule.pattern + "' needs a style: call it, as in colwise {}", 2);
+    const NameInfo* word = WordOf(L, 2);
+    const bool layout = word != nullptr && std::string_view(word->signature).ends_with("-> layout");
+    return BadArgument(L, "at", "'" + rule.pattern + "' needs a " + (layout ? "layout" : "style"), 2,
+                       ScriptState::From(L).UserSpan(word != nullptr ? word->name : "at"), CalledAs(word));
   } else {
-    return BadArgument(L, "at", "'" + rule.pattern + "' needs a style or a layout", 2);
+    const std::optional<std::string> text = StringAt(L, 2);
+    return BadArgument(L, "at", "'" + rule.pattern + "' needs a style or a layout", 2,
+                       text ? ScriptState::From(L).UserSpanOfText(*text) : rule.source, "");
   }
   if (!lua_isnoneornil(L, 3)) {
     if (!IsTable(L, 3)) return BadArgument(L, "at", "the third argument must be { optional = true }", 3);
@@ -51,6 +130,7 @@ int At(lua_State* L) {
     if (!lua_isboolean(L, -1) && !lua_isnil(L, -1)) return BadArgument(L, "at", "'optional' must be true or false", -1);
     rule.optional = lua_toboolean(L, -1) != 0;
   }
+  Evaluation::From(L).made_rules().Add(L, rule);
   return PushRule(L, std::move(rule));
 }
 

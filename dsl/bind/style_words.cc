@@ -5,6 +5,7 @@
 #include "dsl/bind/evaluation.h"
 #include "dsl/bind/values.h"
 #include "dsl/sandbox/environment.h"
+#include "engine/base/text.h"
 
 namespace moonshard {
 namespace {
@@ -204,7 +205,36 @@ bool Fits(lua_State* L, int index, const std::string& type) {
   if (type == "layout") return LayoutAt(L, index) != nullptr;
   if (type == "integer") return IntegerAt(L, index).has_value();
   if (type == "table") return IsTable(L, index);
-  return type == luaL_typename(L, index);
+  std::string own = luaL_typename(L, index);
+  if (luaL_getmetafield(L, index, "__name") != LUA_TNIL) {
+    own = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  return type == own;
+}
+
+// Whether the table at `index` has a type that Fits knows for every key; reports the others.
+bool CheckTypes(lua_State* L, int index, const std::vector<std::string>& keys) {
+  const std::string known[] = {"any",     "boolean", "function", "integer", "layout", "number",
+                               "pattern", "plan",    "rule",     "string",  "style",  "table"};
+  bool good = true;
+  for (const std::string& key : keys) {
+    lua_getfield(L, index, key.c_str());
+    const std::optional<std::string> type = StringAt(L, -1);
+    if (!type || std::ranges::find(known, *type) == std::end(known)) {
+      SourceSpan where;
+      if (type) where = ScriptState::From(L).UserSpanOfText(*type);
+      std::string help = type ? DidYouMean(*type, known) : "one of: " + Join(known, ", ");
+      if (type == "int") help = "did you mean 'integer'?";
+      if (type == "bool") help = "did you mean 'boolean'?";
+      if (type == "text" || type == "str") help = "did you mean 'string'?";
+      BadArgument(L, "takes", "the type of '" + key + "' must be known", -1, where, help);
+      lua_pop(L, 1);
+      good = false;
+    }
+    lua_pop(L, 1);
+  }
+  return good;
 }
 
 // takes(word, given, { key = type }): the table `given`, checked. See names.cc.
@@ -226,14 +256,17 @@ int Takes(lua_State* L) {
   }
   lua_settop(L, 3);
   if (!IsTable(L, 2)) {
+    const ScriptState::BlameCaller blame(ScriptState::From(L));
     const std::string example = keys.empty() ? "" : " " + keys.front() + " = ... ";
     return BadArgument(L, *word, "it takes a table, " + *word + " {" + example + "}", 2);
   }
+  if (!CheckTypes(L, 3, keys)) return PushPoison(L);
+  const ScriptState::BlameCaller blame(ScriptState::From(L));
   bool good = CheckKeys(L, 2, *word, keys, false) && !HoldsPoison(L, 2);
   for (const std::string& key : keys) {
     lua_getfield(L, 2, key.c_str());
     lua_getfield(L, 3, key.c_str());
-    const std::string type = luaL_checkstring(L, -1);
+    const std::string type = lua_tostring(L, -1);
     if (lua_toboolean(L, -2) != 0 && !IsPoison(L, -2) && !Fits(L, -2, type)) {
       const bool vowel = type.find_first_of("aeiou") == 0;
       BadArgument(L, *word, "'" + key + "' must be " + (vowel ? "an " : "a ") + type, -2);

@@ -52,8 +52,10 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
   Evaluation& evaluation = Evaluation::From(L);
   const std::string path = ModulePath(name);
   if (path.empty()) {
-    evaluation.state().Report(Finding::kModuleNotFound, "'" + name + "' is not the name of a module", name,
-                              "names joined by dots: require \"folder.file\"");
+    Diagnostic d = MakeDiagnostic(Finding::kModuleNotFound, "'" + name + "' is not the name of a module",
+                                  evaluation.state().UserSpanOfText(name));
+    d.help = "names joined by dots: require \"folder.file\"";
+    evaluation.state().Report(std::move(d));
     return std::nullopt;
   }
   if (std::optional<SourceFile> file = FindEmbedded("stdlib/" + path)) return file;
@@ -65,13 +67,20 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
     if (file) file->folder = folder;  // a module's modules are the plan's too
     return file;
   }
+  Diagnostic d =
+      MakeDiagnostic(Finding::kModuleNotFound, "no module '" + name + "'", evaluation.state().UserSpanOfText(name));
+  const std::vector<std::string> modules = StdlibNames();
   const auto known = AllNames();
-  const bool word = std::ranges::any_of(known, [&](const NameInfo& info) { return info.name == name; });
-  std::string help =
-      word ? "'" + name + "' is a word of the language, and needs no require" : DidYouMean(name, StdlibNames());
-  if (!folder.empty())
-    help += (help.empty() ? "" : "; ") + std::string("a file of the plan's own would be ") + folder + "/" + path;
-  evaluation.state().Report(Finding::kModuleNotFound, "no module '" + name + "'", name, help);
+  const std::string nearest = NearestName(name, modules);
+  if (std::ranges::any_of(known, [&](const NameInfo& info) { return info.name == name; })) {
+    d.help = "'" + name + "' is a word of the language, and needs no require";
+  } else if (!nearest.empty()) {
+    d.help = "did you mean '" + nearest + "'?";
+  } else {
+    d.help = "a plan has no packages, files or network: only the modules " + Join(modules, ", ") +
+             (folder.empty() ? "" : " and files of the plan's own folder, here " + folder + "/" + path);
+  }
+  evaluation.state().Report(std::move(d));
   return std::nullopt;
 }
 
@@ -116,14 +125,14 @@ int Extends(lua_State* L) {
   const std::optional<SourceFile> file =
       FindPlan(*name, evaluation.inputs(), running.back().folder, running).Collect(problems);
   for (Diagnostic& problem : problems) {
-    problem.where = evaluation.state().UserSpan(*name);
+    problem.where = evaluation.state().UserSpanOfText(*name);
     evaluation.state().Report(std::move(problem));
   }
   if (!file) return PushPoison(L);
   RunSource(L, *file);
   if (IsPoison(L, -1) || Userdata<Plan>::To(L, -1) != nullptr) return 1;
-  Diagnostic d =
-      MakeDiagnostic(Finding::kNotAPlan, "'" + *name + "' does not return a plan", evaluation.state().UserSpan(*name));
+  Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "'" + *name + "' does not return a plan",
+                                evaluation.state().UserSpanOfText(*name));
   d.declared = "return " + Describe(L, -1);
   d.required = "return plan { ... }";
   evaluation.state().Report(std::move(d));

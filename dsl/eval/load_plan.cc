@@ -13,12 +13,22 @@ namespace moonshard {
 namespace {
 
 void ReportNotAPlan(lua_State* L, const std::string& name) {
-  SourceSpan where;
-  where.file = name;
-  Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "the file does not return a plan", where);
+  ScriptState& state = ScriptState::From(L);
+  const Sources& sources = state.sources();
+  const SourceSpan& made = Evaluation::From(L).last_plan();
+  Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "the file does not return a plan", sources.SpanOf(name, 0));
   d.declared = lua_isnil(L, -1) ? "nothing is returned" : "return " + Describe(L, -1);
   d.required = "return plan { ... }";
-  ScriptState::From(L).Report(std::move(d));
+  if (made.file == name && lua_isnil(L, -1)) {
+    d.where = made;
+    d.help = "write return before plan";
+  } else if (const int line = sources.LastLineOf(name, "return"); line > 0) {
+    d.where = sources.SpanOf(name, line, "return");
+    if (IsTable(L, -1)) d.help = "write plan before the brace";
+  } else if (Evaluation::From(L).made_rules().any()) {
+    d.help = "rules stand within the braces: return plan { at(...), ... }";
+  }
+  state.Report(std::move(d));
 }
 
 // Options that were given but that no plan declared.
@@ -50,6 +60,11 @@ Result<Plan> EvaluateHere(const SourceFile& file, const PlanInputs& inputs) {
   });
   if (inputs.record != nullptr) inputs.record->options = evaluation.options();
   Diagnostics diagnostics = evaluation.state().TakeDiagnostics();
+  if (done && plan && !HasErrors(diagnostics)) {
+    // What an error leaves out of a plan is no further news.
+    const Diagnostics lost = evaluation.made_rules().LostFrom(*plan, evaluation.state().sources());
+    diagnostics.insert(diagnostics.end(), lost.begin(), lost.end());
+  }
   if (done && plan) return {*std::move(plan), std::move(diagnostics)};
   return diagnostics;
 }

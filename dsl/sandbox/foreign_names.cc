@@ -15,6 +15,7 @@ constexpr const char* kNil = "nil is Lua's word; config:get(name, default) takes
 constexpr const char* kOutside =
     "a plan sees no files, no environment and no clock, so that it is the same on every rank";
 constexpr const char* kNotHere = "a plan has no such part of Lua; dsl/README.md says what it has";
+constexpr const char* kEach = "for i, value in ipairs(list) do goes over a list, from 1";
 constexpr const char* kHuggingFace =
     "a style of Hugging Face: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
 constexpr const char* kSameEverywhere =
@@ -41,9 +42,15 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"def", "write local function"},
     {"dofile", "require \"name\" runs a file of the plan's own folder, and answers what it returns"},
     {"getmetatable", kNotHere},
+    {"dict", "a table in braces: { key = value }"},
+    {"enumerate", kEach},
+    {"float", "tonumber(text) is the number; numbers need no conversion"},
     {"import", "write local name <const> = require \"name\""},
     {"io", kOutside},
     {"len", "#list is its length"},
+    {"int", "n // 1 is the whole number below n; tonumber(text) reads one"},
+    {"isinstance", "type(value) is the name of its kind"},
+    {"list", "a list in braces: { 1, 2 }"},
     {"load", kNotHere},
     {"loadfile", "require \"name\" runs a file of the plan's own folder, and answers what it returns"},
     {"null", kNil},
@@ -52,9 +59,11 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"packed_colwise", kHuggingFace},
     {"pcall", kNotHere},
     {"print", "a plan prints nothing; explain shows what it does, and the REPL prints every expression"},
+    {"range", "for i = 0, n - 1 do counts from 0 to n - 1"},
     {"rank", kSameEverywhere},
     {"rowwise_rep", kHuggingFace},
     {"setmetatable", kNotHere},
+    {"str", "tostring(value) is its text; a .. b joins"},
     {"world_size", kSameEverywhere},
     {"xpcall", kNotHere},
 });

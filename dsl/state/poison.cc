@@ -11,6 +11,18 @@ const char kKey = 0;  // its address is the registry key
 
 int AnswerPoison(lua_State* L) { return PushPoison(L); }
 
+// As the iterator of a for, which would take poison for ever: one turn, with every name of the loop poison.
+int AnswerCall(lua_State* L) {
+  lua_Debug record;
+  const bool loops = lua_getstack(L, 0, &record) != 0 && lua_getinfo(L, "n", &record) != 0 &&
+                     record.namewhat == std::string_view("for iterator");
+  if (!loops) return PushPoison(L);
+  constexpr int kMostLoopNames = 8;
+  if (IsPoison(L, 3)) return 0;  // the control value, behind poison and the state: the second turn
+  for (int i = 0; i < kMostLoopNames; ++i) PushPoison(L);
+  return kMostLoopNames;
+}
+
 int AnswerFalse(lua_State* L) {
   lua_pushboolean(L, 0);
   return 1;
@@ -26,11 +38,13 @@ int AnswerName(lua_State* L) {
 void MakePoison(lua_State* L) {
   lua_newuserdatauv(L, 0, 0);  // [poison]
   lua_createtable(L, 0, 28);   // [poison, meta]
-  for (const char* event : {"__index", "__call", "__add", "__sub", "__mul", "__div", "__mod", "__pow", "__unm",
-                            "__idiv", "__band", "__bor", "__bxor", "__bnot", "__shl", "__shr", "__concat", "__len"}) {
+  for (const char* event : {"__index", "__add", "__sub", "__mul", "__div", "__mod", "__pow", "__unm", "__idiv",
+                            "__band", "__bor", "__bxor", "__bnot", "__shl", "__shr", "__concat", "__len"}) {
     lua_pushcfunction(L, &Guarded<&AnswerPoison>);
     lua_setfield(L, -2, event);
   }
+  lua_pushcfunction(L, &Guarded<&AnswerCall>);
+  lua_setfield(L, -2, "__call");
   for (const char* event : {"__eq", "__lt", "__le"}) {
     lua_pushcfunction(L, &Guarded<&AnswerFalse>);
     lua_setfield(L, -2, event);

@@ -194,16 +194,28 @@ void ScriptState::TakeMemory(size_t bytes) {
 }
 
 SourceSpan ScriptState::UserSpan(std::string_view token) {
-  SourceSpan internal;
+  SourceSpan other;  // where there is no better one
+  bool pass_over = blame_caller_;
   lua_Debug record;
   for (int level = 0; lua_getstack(lua_, level, &record) != 0; ++level) {
     lua_getinfo(lua_, "Sl", &record);
     if (record.currentline < 0) continue;
     const std::string name = record.source + 1;  // after '@'
-    if (!sources_.IsInternal(name)) return sources_.SpanOf(name, record.currentline, token);
-    if (!internal.known()) internal = sources_.SpanOf(name, record.currentline, token);
+    const bool internal = sources_.IsInternal(name);
+    if (!internal && !pass_over) return sources_.SpanOf(name, record.currentline, token);
+    if (!other.known()) other = sources_.SpanOf(name, record.currentline, token);
+    pass_over = false;
   }
-  return internal;
+  return other;
+}
+
+SourceSpan ScriptState::UserSpanOfText(std::string_view text) {
+  SourceSpan here = UserSpan(text);
+  for (const char quote : {'"', '\''}) {
+    const int column = ColumnOf(here.text, quote + std::string(text) + quote);
+    if (column > 0) here.column = column + 1;
+  }
+  return here;
 }
 
 void ScriptState::Add(Diagnostic diagnostic) {

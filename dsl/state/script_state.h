@@ -89,6 +89,20 @@ class ScriptState {
   // The innermost line of the user's: frames of C functions and of internal sources are passed over. With a column where
   // `token` stands in it.
   SourceSpan UserSpan(std::string_view token = {});
+  // The same with the column where `text` stands in quotes, else where it stands at all.
+  SourceSpan UserSpanOfText(std::string_view text);
+  // While one lives, the user's line is that of whoever called the user's function that runs: for a word that judges what
+  // that function was given.
+  class BlameCaller {
+   public:
+    explicit BlameCaller(ScriptState& state) : state_(state) { state_.blame_caller_ = true; }
+    ~BlameCaller() { state_.blame_caller_ = false; }
+    BlameCaller(const BlameCaller&) = delete;
+    BlameCaller& operator=(const BlameCaller&) = delete;
+
+   private:
+    ScriptState& state_;
+  };
   // Adds a diagnostic; one that was said before with the same text is left out. Ends the script after the hundredth.
   void Report(Diagnostic diagnostic);
   // The same, at the user's line, with the caret under `token`.
@@ -119,6 +133,7 @@ class ScriptState {
   int64_t steps_left_ = 0;
   int64_t cpu_start_ns_ = 0;
   bool parsing_ = false;
+  bool blame_caller_ = false;
   bool dead_ = false;          // a limit was passed: every further instruction raises again
   HeldValue* held_ = nullptr;  // the first of a list
   Sources sources_;

@@ -10,6 +10,7 @@ namespace {
 
 // Of a line, what a place quotes: rules and diagnostics are many, and each holds its own.
 constexpr size_t kMostOfLine = 400;
+constexpr int kMostLines = 200;  // looked at for a word of a table that begins on one
 
 bool IsNameLetter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
@@ -82,17 +83,44 @@ SourceSpan Sources::SpanOf(const std::string& name, int line, std::string_view t
 }
 
 SourceSpan Sources::SpanOfKey(const std::string& name, int line, std::string_view key) const {
-  constexpr int kMostLines = 200;
   for (int i = line; i < line + kMostLines; ++i) {
     SourceSpan span = SpanOf(name, i, key);
     if (i > line && span.text.empty() && span.column == 0 && SpanOf(name, i + 1).text.empty()) break;
     if (span.column == 0) continue;
-    const size_t next = span.text.find_first_not_of(" \t", static_cast<size_t>(span.column - 1) + key.size());
+    const size_t end = static_cast<size_t>(span.column - 1) + key.size();
+    const bool quoted = end < span.text.size() && (span.text[end] == '"' || span.text[end] == '\'');
+    const size_t next = span.text.find_first_not_of(quoted ? " \t]\"'" : " \t", end);
     const bool assigned = next != std::string::npos && span.text[next] == '=' &&
                           (next + 1 == span.text.size() || span.text[next + 1] != '=');
     if (assigned) return span;
   }
   return SpanOf(name, line, key);
+}
+
+SourceSpan Sources::SpanOfQuoted(const std::string& name, int line, std::string_view text) const {
+  for (int i = line; i < line + kMostLines; ++i) {
+    for (const char quote : {'"', '\''}) {
+      SourceSpan span = SpanOf(name, i, quote + std::string(text) + quote);
+      if (span.column == 0) continue;
+      ++span.column;
+      span.length -= 2;
+      return span;
+    }
+  }
+  return SpanOf(name, line);
+}
+
+int Sources::LastLineOf(const std::string& name, std::string_view word) const {
+  const auto found = texts_.find(name);
+  if (found == texts_.end()) return 0;
+  const std::vector<std::string>& lines = found->second.lines;
+  for (size_t i = lines.size(); i > 0; --i) {
+    const size_t first = lines[i - 1].find_first_not_of(" \t");
+    if (first != std::string::npos && ColumnOf(lines[i - 1], word) == static_cast<int>(first) + 1) {
+      return static_cast<int>(i);
+    }
+  }
+  return 0;
 }
 
 int Sources::CodeLineBefore(const std::string& name, int line) const {

@@ -20,9 +20,14 @@ class Sources {
   // The place with its line text; with a column where `token` stands in that line as a word of its own, outside a
   // comment.
   SourceSpan SpanOf(const std::string& name, int line, std::string_view token = {}) const;
-  // The first place at or below `line` where `key` stands before a '=': a key of a table that a call on that line takes,
-  // written over several lines. The place of the line itself where there is none.
+  // The first place at or below `line` where `key` (also ["key"]) stands before a '=': a key of a table that a call on that
+  // line takes, written over several lines. The place of the line itself where there is none.
   SourceSpan SpanOfKey(const std::string& name, int line, std::string_view key) const;
+  // The first place at or below `line` where `text` stands in quotes: an entry of such a table. The line itself where there
+  // is none.
+  SourceSpan SpanOfQuoted(const std::string& name, int line, std::string_view text) const;
+  // The last line that begins with `word` (behind blanks); 0 where none does.
+  int LastLineOf(const std::string& name, std::string_view word) const;
   // The last line before `line` that holds more than blanks and comments; 0 where there is none.
   int CodeLineBefore(const std::string& name, int line) const;
 

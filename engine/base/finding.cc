@@ -29,6 +29,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kReadOnly, "MS0115", kError, "a write to something that plans only read"},
     FindingInfo{F::kPlanFallback, "MS0116", kWarning, "no plan is for this model, and another one was taken"},
     FindingInfo{F::kDeprecatedName, "MS0117", kWarning, "a name that was given another one"},
+    FindingInfo{F::kLostRule, "MS0118", kWarning, "a rule that is in no plan"},
     FindingInfo{F::kBadPattern, "MS0201", kError, "a pattern that cannot be read"},
     FindingInfo{F::kUnmatchedRule, "MS0202", kError, "a rule that matches nothing"},
     FindingInfo{F::kUnmatchedAlternative, "MS0203", kError, "a brace alternative that matches nothing"},

@@ -29,6 +29,7 @@ enum class Finding {
   kReadOnly,
   kPlanFallback,
   kDeprecatedName,
+  kLostRule,
   // MS02xx: rules against the module tree
   kBadPattern,
   kUnmatchedRule,
