@@ -14,7 +14,9 @@ namespace {
 constexpr const char* kAbout =
     "Tensor-parallel plans as Lua scripts, applied by a C++ engine.\n"
     "MODEL is a folder in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
-    "Exit codes: 0 good, 1 check found errors or the work failed, 2 usage or a bad plan or model, 3 a defect of ours.";
+    "Exit codes: 0 good;\n"
+    "1 check found errors (also in a plan or model that cannot be read), or the work failed;\n"
+    "2 usage, or a bad plan or model under any other verb; 3 a defect of ours.";
 
 void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
   app.add_option("MODEL", model.model,
@@ -50,7 +52,15 @@ SayOptions ReadSay(const SayWords& words) {
   const ColorChoice color = words.color == "always"  ? ColorChoice::kAlways
                             : words.color == "never" ? ColorChoice::kNever
                                                      : ColorChoice::kAuto;
-  return {FindingFormFromName(words.format).value_or(FindingForm::kText), color};
+  return {FindingFormFromName(words.format).value_or(FindingForm::kText), color, ""};
+}
+
+// The file of --plan, else the model's config.json, by which a plan is chosen.
+std::string SubjectOf(const ModelOptions& model) {
+  if (model.plan.ends_with(".lua")) return model.plan;
+  if (model.plan.starts_with("hf:")) return model.plan.substr(3, model.plan.find('#') - 3);
+  if (!model.plan.empty() && model.plan.find('/') == std::string::npos) return "plans/" + model.plan + ".lua";
+  return model.plan.empty() ? model.model + (model.model.ends_with('/') ? "" : "/") + "config.json" : model.plan;
 }
 
 void AddDType(CLI::App& app, std::string& dtype) {
@@ -279,6 +289,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   const auto take = [&](auto verb) {
     if constexpr (requires { verb.model; }) ReadPlanOptions(plan_options, verb.model, error);
     if constexpr (requires { verb.say; }) verb.say = ReadSay(say);
+    if constexpr (requires { verb.say, verb.model; }) verb.say.subject = SubjectOf(verb.model);
     out.verb = std::move(verb);
   };
   if (explain_app->parsed()) take(explain);

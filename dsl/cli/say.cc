@@ -26,11 +26,13 @@ bool UsesColor(ColorChoice choice, int descriptor) {
 
 void Say(const Diagnostics& diagnostics, const SayOptions& options) {
   if (diagnostics.empty()) return;
-  std::cerr << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDERR_FILENO)) << std::flush;
+  std::cerr << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDERR_FILENO), options.subject)
+            << std::flush;
 }
 
 void SayAsData(const Diagnostics& diagnostics, const SayOptions& options) {
-  std::cout << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDOUT_FILENO)) << std::flush;
+  std::cout << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDOUT_FILENO), options.subject)
+            << std::flush;
 }
 
 }  // namespace moonshard

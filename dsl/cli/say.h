@@ -13,6 +13,7 @@ enum class ColorChoice { kAuto, kAlways, kNever };
 struct SayOptions {
   FindingForm form = FindingForm::kText;
   ColorChoice color = ColorChoice::kAuto;
+  std::string subject;  // the file that findings without a place of their own are about: the plan's, or config.json
 
   bool text() const { return form == FindingForm::kText; }
 };

@@ -1,5 +1,7 @@
 #include "engine/findings/forms.h"
 
+#include "engine/findings/fix.h"
+
 namespace moonshard {
 
 std::optional<FindingForm> FindingFormFromName(std::string_view name) {
@@ -20,11 +22,11 @@ std::string FindingFormName(FindingForm form) {
   return "text";
 }
 
-std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color) {
+std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color, const std::string& subject) {
   switch (form) {
     case FindingForm::kText: return ToText(diagnostics, color);
     case FindingForm::kGithub: return GithubAnnotations(diagnostics);
-    case FindingForm::kSarif: return WriteJson(SarifLog(diagnostics), 2) + "\n";
+    case FindingForm::kSarif: return WriteJson(SarifLog(diagnostics, subject), 2) + "\n";
     case FindingForm::kJson: break;
   }
   JsonValue::Array list;
@@ -49,6 +51,13 @@ JsonValue ToJson(const Diagnostic& d) {
     if (d.where.column > 0) location["column"] = d.where.column;
     if (d.where.length > 0) location["length"] = d.where.length;
     out["location"] = std::move(location);
+  }
+  if (const std::optional<Fix> fix = FixOf(d)) {
+    out["fix"] = JsonValue::Object{{"file", fix->where.file},
+                                   {"line", fix->where.line},
+                                   {"column", fix->where.column},
+                                   {"length", fix->where.length},
+                                   {"text", fix->text}};
   }
   JsonValue::Array related;
   for (const SourceSpan& span : d.related) related.emplace_back(span.ToString());

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/findings/fix.h"
 #include "engine/findings/forms.h"
 #include "engine/findings/page.h"
 
@@ -9,6 +10,7 @@ namespace {
 
 constexpr const char* kSchema = "https://json.schemastore.org/sarif-2.1.0.json";
 constexpr const char* kVersion = "2.1.0";
+constexpr const char* kInformation = "urn:moonshard";
 
 // A URI reference for a path: what RFC 3986 lets stand in a path's segments stays, any other byte as %XX.
 std::string UriOf(const std::string& path) {
@@ -66,7 +68,37 @@ JsonValue RuleOf(const FindingInfo& info, const std::vector<FindingPage>& pages)
   return rule;
 }
 
-JsonValue ResultOf(const Diagnostic& d, int64_t rule) {
+// What stays when a plan's lines move: the finding, the module and the message without the lines that it names. FNV-1a,
+// of 64 bits.
+std::string FingerprintOf(const Diagnostic& d) {
+  std::string text = std::string(InfoOf(d.finding).id) + "\n" + d.path + "\n";
+  for (size_t i = 0; i < d.message.size(); ++i) {
+    text += d.message[i];
+    if (!text.ends_with(".lua:")) continue;
+    while (i + 1 < d.message.size() && d.message[i + 1] >= '0' && d.message[i + 1] <= '9') ++i;
+  }
+  uint64_t hash = 14695981039346656037U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string out;
+  for (int shift = 60; shift >= 0; shift -= 4) out += kDigits[(hash >> shift) & 15];
+  return out;
+}
+
+JsonValue FixJson(const Fix& fix) {
+  JsonValue physical = Physical(fix.where);
+  JsonValue::Object region = physical.Find("region")->AsObject();
+  region.erase("snippet");
+  JsonValue::Object replacement = {{"deletedRegion", std::move(region)}, {"insertedContent", Text(fix.text)}};
+  JsonValue::Object change = {{"artifactLocation", *physical.Find("artifactLocation")},
+                              {"replacements", JsonValue::Array{std::move(replacement)}}};
+  return JsonValue::Object{{"description", Text("write '" + fix.text + "'")},
+                           {"artifactChanges", JsonValue::Array{std::move(change)}}};
+}
+
+// `copy`: the how manieth result with this fingerprint.
+JsonValue ResultOf(const Diagnostic& d, int64_t rule, const std::string& subject, const std::string& fingerprint,
+                   int64_t copy) {
   std::string message = d.message;
   JsonValue::Object properties;
   const auto add = [&](const char* key, const std::string& value) {
@@ -77,12 +109,18 @@ JsonValue ResultOf(const Diagnostic& d, int64_t rule) {
   add("declared", d.declared);
   add("required", d.required);
   add("help", d.help);
-  JsonValue::Object result = {{"ruleId", InfoOf(d.finding).id},
-                              {"ruleIndex", rule},
-                              {"level", LevelOf(d.severity)},
-                              {"message", Text(message)}};
+  JsonValue::Object result = {
+      {"ruleId", InfoOf(d.finding).id},
+      {"ruleIndex", rule},
+      {"level", LevelOf(d.severity)},
+      {"message", Text(message)},
+      {"partialFingerprints", JsonValue::Object{{"findingAndModule/v1", fingerprint + ":" + std::to_string(copy)}}}};
   JsonValue::Object location;
-  if (d.where.known()) location["physicalLocation"] = Physical(d.where);
+  if (d.where.known()) {
+    location["physicalLocation"] = Physical(d.where);
+  } else if (!subject.empty()) {
+    location["physicalLocation"] = Physical({.file = subject});
+  }
   if (!d.path.empty()) {
     location["logicalLocations"] = JsonValue::Array{JsonValue::Object{{"fullyQualifiedName", d.path}}};
   }
@@ -94,13 +132,14 @@ JsonValue ResultOf(const Diagnostic& d, int64_t rule) {
                                            {"message", Text("also involved")}});
   }
   if (!related.empty()) result["relatedLocations"] = std::move(related);
+  if (const std::optional<Fix> fix = FixOf(d)) result["fixes"] = JsonValue::Array{FixJson(*fix)};
   if (!properties.empty()) result["properties"] = std::move(properties);
   return result;
 }
 
 }  // namespace
 
-JsonValue SarifLog(const Diagnostics& diagnostics) {
+JsonValue SarifLog(const Diagnostics& diagnostics, const std::string& subject) {
   const std::vector<FindingPage> pages = AllPages();
   std::map<Finding, int64_t> index;
   for (const Diagnostic& d : diagnostics) index[d.finding] = 0;
@@ -110,9 +149,20 @@ JsonValue SarifLog(const Diagnostics& diagnostics) {
     rules.push_back(RuleOf(InfoOf(finding), pages));
   }
   JsonValue::Array results;
-  for (const Diagnostic& d : diagnostics) results.push_back(ResultOf(d, index.at(d.finding)));
-  JsonValue::Object driver = {{"name", "moonshard"}, {"version", MOONSHARD_VERSION}, {"rules", std::move(rules)}};
+  std::map<std::string, int64_t> copies;
+  for (const Diagnostic& d : diagnostics) {
+    const std::string fingerprint = FingerprintOf(d);
+    results.push_back(ResultOf(d, index.at(d.finding), subject, fingerprint, ++copies[fingerprint]));
+  }
+  // What was found is the answer, not a failure of the tool; a defect of ours is one.
+  const bool ran =
+      std::ranges::none_of(diagnostics, [](const Diagnostic& d) { return d.finding == Finding::kInternal; });
+  JsonValue::Object driver = {{"name", "moonshard"},
+                              {"version", MOONSHARD_VERSION},
+                              {"informationUri", kInformation},
+                              {"rules", std::move(rules)}};
   JsonValue::Object run = {{"tool", JsonValue::Object{{"driver", std::move(driver)}}},
+                           {"invocations", JsonValue::Array{JsonValue::Object{{"executionSuccessful", ran}}}},
                            {"columnKind", "unicodeCodePoints"},
                            {"results", std::move(results)}};
   return JsonValue::Object{

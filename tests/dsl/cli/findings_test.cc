@@ -51,6 +51,34 @@ TEST_CASE("check says the same in every form, and its exit code does not depend 
   CHECK(std::ranges::count(github.out, '\n') == 1);
 }
 
+TEST_CASE("check in the forms for programs: the edit that mends a slip, and a file for every finding") {
+  const ScratchFolder folder;
+  const std::string bad =
+      folder.Write("bad.lua", "return plan {\n  at(\"model.layers.*.mlp.{gate,up}_proj\", colwize {}),\n}\n");
+  const JsonValue json = ParseJson(Run(Check(bad, {"--json"})).out, "out").ValueOrThrow();
+  const JsonValue* fix = json.Find("findings")->AsArray().at(0).Find("fix");
+  REQUIRE(fix != nullptr);
+  CHECK(fix->Find("file")->AsString() == bad);
+  CHECK(fix->Find("line")->AsInt() == 2);
+  CHECK(fix->Find("column")->AsInt() == 43);
+  CHECK(fix->Find("length")->AsInt() == 7);
+  CHECK(fix->Find("text")->AsString() == "colwise");
+  const std::string near =
+      folder.Write("near.lua", "return plan { extends \"llama\", at(\"model.nrom\", replicated()) }\n");
+  const JsonValue pattern = ParseJson(Run(Check(near, {"--json"})).out, "out").ValueOrThrow();
+  CHECK(pattern.Find("findings")->AsArray().at(0).Find("fix")->Find("text")->AsString() == "model.norm");
+  // A parameter that no rule claims has no line.
+  const std::string part = folder.Write("part.lua", "return plan { at(\"lm_head\", replicated {}) }\n");
+  const JsonValue sarif = ParseJson(Run(Check(part, {"--format", "sarif"})).out, "out").ValueOrThrow();
+  const JsonValue::Array& results = sarif.Find("runs")->AsArray().at(0).Find("results")->AsArray();
+  REQUIRE(!results.empty());
+  for (const JsonValue& result : results) {
+    const JsonValue* where = result.Find("locations")->AsArray().at(0).Find("physicalLocation");
+    REQUIRE(where != nullptr);
+    CHECK(where->Find("artifactLocation")->Find("uri")->AsString() == "file://" + part);
+  }
+}
+
 TEST_CASE("other verbs say it on stderr, in the form that was asked for") {
   const Words words = {"explain", kModel, "--mesh", "tp=2", "--plan", "lama"};
   for (const char* verb : {"explain", "shard"}) {

@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "engine/base/text.h"
+#include "engine/findings/fix.h"
 #include "engine/findings/forms.h"
 
 namespace moonshard {
@@ -25,6 +27,15 @@ Diagnostics Hard() {
       MakeDiagnostic(Finding::kUnmatchedRule, "'ä' matches nothing", {"/tmp/ä.lua", 1, 14, 2, "at(\"äöü\", ä)"});
   third.severity = Severity::kNote;
   return {first, second, third};
+}
+
+// A word for which another was meant, behind letters of two bytes.
+Diagnostic Slip() {
+  Diagnostic d = MakeDiagnostic(Finding::kUnknownName, "unknown name 'colwize'",
+                                {"plans/mine.lua", 3, 13, 7, "at(\"\u00e4.b\",  colwize {}),"});
+  const std::vector<std::string> names = {"colwise", "rowwise"};
+  d.help = DidYouMean("colwize", names);
+  return d;
 }
 
 TEST_CASE("names of the forms") {
@@ -88,9 +99,18 @@ struct Shape {
 
 const std::map<std::string, Shape> kShapes = {
     {"log", {{"version", "runs"}, {{"$schema", "string"}, {"version", "string"}, {"runs", "[]run"}}}},
-    {"run", {{"tool"}, {{"tool", "tool"}, {"columnKind", "string"}, {"results", "[]result"}}}},
+    {"run",
+     {{"tool"},
+      {{"tool", "tool"}, {"columnKind", "string"}, {"invocations", "[]invocation"}, {"results", "[]result"}}}},
+    {"invocation", {{"executionSuccessful"}, {{"executionSuccessful", "boolean"}}}},
+    {"fix", {{"artifactChanges"}, {{"description", "text"}, {"artifactChanges", "[]change"}}}},
+    {"change",
+     {{"artifactLocation", "replacements"}, {{"artifactLocation", "artifact"}, {"replacements", "[]replacement"}}}},
+    {"replacement", {{"deletedRegion"}, {{"deletedRegion", "region"}, {"insertedContent", "text"}}}},
+    {"fingerprints", {{}, {{"findingAndModule/v1", "string"}}}},
     {"tool", {{"driver"}, {{"driver", "driver"}}}},
-    {"driver", {{"name"}, {{"name", "string"}, {"version", "string"}, {"rules", "[]rule"}}}},
+    {"driver",
+     {{"name"}, {{"name", "string"}, {"version", "string"}, {"informationUri", "string"}, {"rules", "[]rule"}}}},
     {"rule",
      {{"id"},
       {{"id", "string"},
@@ -110,6 +130,8 @@ const std::map<std::string, Shape> kShapes = {
        {"message", "text"},
        {"locations", "[]location"},
        {"relatedLocations", "[]location"},
+       {"fixes", "[]fix"},
+       {"partialFingerprints", "fingerprints"},
        {"properties", "bag"}}}},
     {"location",
      {{},
@@ -126,6 +148,10 @@ void CheckShape(const JsonValue& value, const std::string& name) {
   INFO(name);
   if (name == "string" || name == "integer") {
     CHECK((name == "string" ? value.is_string() : value.is_int() && value.AsInt() >= 0));
+    return;
+  }
+  if (name == "boolean") {
+    CHECK(value.is_bool());
     return;
   }
   if (name.starts_with("[]")) {
@@ -151,7 +177,7 @@ bool IsUriReference(const std::string& text) {
 }
 
 TEST_CASE("SARIF has the shape of the schema") {
-  for (const Diagnostics& diagnostics : {Diagnostics(), Hard()}) {
+  for (const Diagnostics& diagnostics : {Diagnostics(), Hard(), Diagnostics{Slip()}}) {
     const JsonValue log = ParseJson(WriteFindings(diagnostics, FindingForm::kSarif), "out").ValueOrThrow();
     CheckShape(log, "log");
     CHECK(log.Find("version")->AsString() == "2.1.0");
@@ -191,6 +217,72 @@ TEST_CASE("SARIF's results point at rules, lines and modules") {
   // The 14th byte of the line begins its eleventh character, which has two.
   CHECK(third.Find("region")->Find("startColumn")->AsInt() == 11);
   CHECK(third.Find("region")->Find("endColumn")->AsInt() == 12);
+}
+
+TEST_CASE("a word for which another was meant comes with the edit") {
+  const std::optional<Fix> fix = FixOf(Slip());
+  REQUIRE(fix.has_value());
+  CHECK(fix->text == "colwise");
+  const JsonValue json = ToJson(Slip());
+  CHECK(WriteJson(*json.Find("fix"), 0) ==
+        R"({"column":13,"file":"plans/mine.lua","length":7,"line":3,"text":"colwise"})");
+  const JsonValue log = SarifLog({Slip()});
+  const JsonValue& result = log.Find("runs")->AsArray().at(0).Find("results")->AsArray().at(0);
+  const JsonValue& change = result.Find("fixes")->AsArray().at(0).Find("artifactChanges")->AsArray().at(0);
+  CHECK(change.Find("artifactLocation")->Find("uri")->AsString() == "plans/mine.lua");
+  const JsonValue& replacement = change.Find("replacements")->AsArray().at(0);
+  CHECK(WriteJson(*replacement.Find("deletedRegion"), 0) == R"({"endColumn":19,"startColumn":12,"startLine":3})");
+  CHECK(replacement.Find("insertedContent")->Find("text")->AsString() == "colwise");
+}
+
+TEST_CASE("no edit where it would not be the cure") {
+  Diagnostic elsewhere = Slip();
+  elsewhere.where.text = "at(\"\u00e4.b\",  styles[i] {}),";  // the word was put together
+  CHECK_FALSE(FixOf(elsewhere).has_value());
+  Diagnostic unsure = Slip();
+  unsure.help = "one of: colwise, rowwise";
+  CHECK_FALSE(FixOf(unsure).has_value());
+  Diagnostic placeless = Slip();
+  placeless.where.column = 0;
+  CHECK_FALSE(FixOf(placeless).has_value());
+  Diagnostic alternative = Slip();
+  alternative.finding = Finding::kUnmatchedAlternative;
+  CHECK_FALSE(FixOf(alternative).has_value());
+  CHECK(ToJson(unsure).Find("fix") == nullptr);
+}
+
+std::vector<std::string> Fingerprints(const Diagnostics& diagnostics) {
+  const JsonValue log = SarifLog(diagnostics);
+  std::vector<std::string> out;
+  for (const JsonValue& result : log.Find("runs")->AsArray().at(0).Find("results")->AsArray()) {
+    out.push_back(result.Find("partialFingerprints")->Find("findingAndModule/v1")->AsString());
+  }
+  return out;
+}
+
+TEST_CASE("SARIF's fingerprints outlive moved lines, and tell results apart") {
+  Diagnostic moved = Slip();
+  moved.where.line = 40;
+  CHECK(Fingerprints({Slip()}) == Fingerprints({moved}));
+  Diagnostic a = MakeDiagnostic(Finding::kRuleConflict, "also claimed at plans/mine.lua:7, first");
+  Diagnostic b = MakeDiagnostic(Finding::kRuleConflict, "also claimed at plans/mine.lua:19, first");
+  CHECK(Fingerprints({a}) == Fingerprints({b}));
+  Diagnostic other = a;
+  other.path = "model.layers.0";
+  CHECK(Fingerprints({a}) != Fingerprints({other}));
+  const std::vector<std::string> twice = Fingerprints({a, b});
+  CHECK(twice.at(0) != twice.at(1));
+}
+
+TEST_CASE("SARIF: every result has a file where the findings have a subject") {
+  const JsonValue log = SarifLog(Hard(), "my plans/mine.lua");
+  CheckShape(log, "log");
+  const JsonValue& run = log.Find("runs")->AsArray().at(0);
+  const JsonValue& second =
+      *run.Find("results")->AsArray().at(1).Find("locations")->AsArray().at(0).Find("physicalLocation");
+  CHECK(second.Find("artifactLocation")->Find("uri")->AsString() == "my%20plans/mine.lua");
+  CHECK(run.Find("invocations")->AsArray().at(0).Find("executionSuccessful")->AsBool());
+  CHECK(run.Find("tool")->Find("driver")->Find("informationUri")->AsString() == "urn:moonshard");
 }
 
 }  // namespace
