@@ -2,7 +2,9 @@
 // moonshard-run, once for each local rank.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -39,10 +41,11 @@ int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, boo
   return LaunchRanks({.program = program, .arguments = arguments, .ranks = ranks, .finish_first = finish_first});
 }
 
-// Whether `path` is a file that this process may make or replace.
-bool CanWrite(const std::filesystem::path& path) {
+// Why `path` is no file that this process may make or replace; "" where it is one.
+std::string WhyNotWritten(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  return !std::filesystem::is_directory(path) && access(folder.c_str(), W_OK | X_OK) == 0;
+  const int why = std::filesystem::is_directory(path) ? EISDIR : access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+  return why == 0 ? "" : std::strerror(why);
 }
 
 int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
@@ -53,8 +56,9 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   if (!StartedByLauncher()) {
     // Known before the work rather than after it.
     for (const std::string& path : {verb.output, verb.stats}) {
-      if (path.empty() || path == "-" || CanWrite(path)) continue;
-      Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "'");
+      const std::string why = path.empty() || path == "-" ? "" : WhyNotWritten(path);
+      if (why.empty()) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "': " + why);
       d.required = "a file in a folder that exists and can be written to";
       Say({d}, verb.say);
       return kExitFailed;

@@ -2,7 +2,6 @@
 #include "dsl/suggest/suggest.h"
 
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -11,6 +10,7 @@
 #include "dsl/eval/load_plan.h"
 #include "dsl/resolve/resolve.h"
 #include "engine/base/text.h"
+#include "engine/base/write_text.h"
 #include "engine/safetensors/tree.h"
 
 namespace moonshard {
@@ -65,11 +65,8 @@ int RunSuggest(const SuggestVerb& verb) {
   if (verb.out.empty()) {
     std::cout << suggestion.text;
   } else {
-    std::ofstream file(verb.out, std::ios::binary);
-    file << suggestion.text;
-    file.close();
-    if (!file) {
-      Say({MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + verb.out + "'")}, verb.say);
+    if (const std::optional<Diagnostic> failed = WriteText(verb.out, suggestion.text)) {
+      Say({*failed}, verb.say);
       return kExitFailed;
     }
   }

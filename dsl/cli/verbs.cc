@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "dsl/cli/hugging_face.h"
 #include "dsl/hugging_face/export.h"
 #include "dsl/resolve/resolve.h"
+#include "engine/base/write_text.h"
 #include "engine/explain/explain.h"
 #include "engine/report/report.h"
 
@@ -29,11 +29,8 @@ bool WriteReport(const CompiledPlan& plan, const ExplainOptions& options, const 
     std::cout << page;
     return true;
   }
-  std::ofstream file(verb.html, std::ios::binary);
-  file << page;
-  file.close();
-  if (!file) {
-    std::cerr << MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + verb.html + "'").ToText() << "\n";
+  if (const std::optional<Diagnostic> failed = WriteText(verb.html, page)) {
+    Say({*failed}, verb.say);
     return false;
   }
   std::cerr << verb.html << ": a report, to be opened in a browser\n";
@@ -90,7 +87,10 @@ int RunCheck(const CheckVerb& verb) {
   const bool warnings =
       std::ranges::any_of(findings, [](const Diagnostic& d) { return d.severity == Severity::kWarning; });
   const bool bad = !plan.ok() || (verb.strict && warnings);
-  SayAsData(findings, verb.say);
+  SayOptions say = verb.say;
+  if (plan.ok() && verb.model.plan.empty())
+    say.subject = "plans/" + plan.value().plan->name + ".lua";  // the one chosen
+  SayAsData(findings, say);
   if (plan.ok()) SayChoice(*plan.value().plan, verb.say);
   if (!bad && verb.say.text()) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
   return bad ? kExitFailed : kExitGood;

@@ -7,7 +7,8 @@
 
 namespace moonshard {
 
-// 0 good, 1 the work failed, 2 usage or a bad plan or model, 3 a defect of ours.
+// 0 good; 1 check found errors, also a plan or model that cannot be read, or the work failed; 2 usage, or a bad plan or model
+// under any other verb; 3 a defect of ours.
 inline constexpr int kExitGood = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;

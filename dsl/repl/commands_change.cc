@@ -1,13 +1,13 @@
 // :try, :diff, :save.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "dsl/bind/names.h"
 #include "dsl/repl/command.h"
 #include "engine/base/quoted.h"
 #include "engine/base/text.h"
+#include "engine/base/write_text.h"
 
 namespace moonshard {
 namespace {
@@ -82,15 +82,9 @@ std::set<std::string> ErrorTexts(const Diagnostics& diagnostics) {
 
 std::optional<Answer> CannotWrite(const CommandCall& call, const std::string& path, const std::string& text) {
   if (std::filesystem::exists(path)) return Refused(call, "there is a file '" + path + "' already", "another name");
-  std::ofstream stream(path, std::ios::binary);
-  stream << text;
-  stream.close();
-  if (stream) return std::nullopt;
-  Answer out;
-  Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "'");
-  d.required = "a folder that exists and can be written to";
-  out.diagnostics.push_back(std::move(d));
-  return out;
+  std::optional<Diagnostic> failed = WriteText(path, text);
+  if (!failed) return std::nullopt;
+  return Answer{.diagnostics = AtLine(call, {*std::move(failed)})};
 }
 
 }  // namespace
@@ -138,9 +132,17 @@ Answer RunTry(CommandCall& call) {
 Answer RunDiff(CommandCall& call) {
   if (std::optional<Answer> refused = NeedCompiled(call)) return *refused;
   if (call.arguments.empty()) return Refused(call, ":diff takes a plan", ":diff other.lua");
+  constexpr const char* kPlans = ":diff takes a plan: a file, the name of a shipped plan, or hf:FILE[#KEY]";
+  std::error_code error;
+  if (std::filesystem::is_directory(call.arguments, error)) {
+    return Refused(call, "'" + call.arguments + "' is a folder", kPlans);
+  }
   const Resolution other = call.workspace.ResolveOther(call.arguments);
   Answer out;
-  out.diagnostics = other.diagnostics;
+  out.diagnostics = AtLine(call, other.diagnostics);
+  for (Diagnostic& d : out.diagnostics) {
+    if (d.finding == Finding::kFileNotFound && d.help.empty()) d.help = kPlans;
+  }
   if (!other.compiled) return out;
   out.tables = Changes(*call.workspace.compiled(), call.workspace.totals(), *other.compiled,
                        TotalsOf(*other.compiled, call.workspace.rank()));

@@ -1,6 +1,7 @@
 #include "dsl/resolve/resolve.h"
 
 #include <charconv>
+#include <filesystem>
 
 #include "dsl/choose/choose_plan.h"
 #include "engine/base/text.h"
@@ -18,6 +19,16 @@ Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_on
   HeaderOptions header_options;
   header_options.allow_header_only = headers_only;
   std::optional<MeshShape> mesh = MeshShape::Parse(options.mesh).Collect(diagnostics);
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.model, error)) {
+    const bool there = std::filesystem::exists(options.model, error);
+    Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, there ? "'" + options.model + "' is no folder"
+                                                                : "there is no folder '" + options.model + "'");
+    d.path = options.model;
+    d.required = "a model folder: config.json and safetensors";
+    diagnostics.push_back(std::move(d));
+    return diagnostics;
+  }
   std::optional<ModelConfig> config = ModelConfig::Read(options.model).Collect(diagnostics);
   std::optional<Checkpoint> checkpoint = Checkpoint::Open(options.model, header_options).Collect(diagnostics);
   if (!mesh || !config || !checkpoint) return diagnostics;

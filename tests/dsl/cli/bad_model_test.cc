@@ -116,9 +116,29 @@ TEST_CASE("model folders that cannot be") {
                             Contains("did you mean 'LlamaForCausalLM'?"));
   CHECK(other.err == "plan default: by the names of the modules\nplan default: no errors\n");
   CHECK(RunProgram(MOONSHARD_PROGRAM, {"check", unknown, "--mesh", "tp=2", "--strict"}).code == 1);
-  const Outcome nowhere = RunProgram(MOONSHARD_PROGRAM, {"explain", "/nowhere/model"});
-  CHECK(nowhere.code == 2);
-  CHECK_THAT(nowhere.err, Contains("MS0401") && Contains("/nowhere/model"));
+}
+
+TEST_CASE("a model folder that is not there is one error; check answers 1, as for all that it finds, and others 2") {
+  const std::string said =
+      "error[MS0401]: there is no folder '/nowhere/model'\n    at: /nowhere/model\n"
+      "    required: a model folder: config.json and safetensors\n";
+  for (const char* verb : {"explain", "suggest", "repl"}) {
+    const Outcome nowhere = RunProgram(MOONSHARD_PROGRAM, {verb, "/nowhere/model"});
+    INFO(nowhere.ToText());
+    CHECK(nowhere.code == 2);
+    CHECK(nowhere.err == said);
+  }
+  const Outcome checked = RunProgram(MOONSHARD_PROGRAM, {"check", "/nowhere/model"});
+  CHECK(checked.code == 1);
+  CHECK(checked.out == said);
+  CHECK(RunProgram(MOONSHARD_PROGRAM, {"check", kParity + "llama_gqa", "--plan", "lama"}).code == 1);
+  CHECK(RunProgram(MOONSHARD_PROGRAM, {"explain", kParity + "llama_gqa", "--plan", "lama"}).code == 2);
+  const std::string file = kParity + "llama_gqa/config.json";
+  CHECK_THAT(RunProgram(MOONSHARD_PROGRAM, {"explain", file}).err, Contains("'" + file + "' is no folder"));
+  const Outcome help = RunProgram(MOONSHARD_PROGRAM, {"--help"});
+  CHECK_THAT(help.out,
+             Contains("1 check found errors (also in a plan or model that cannot be read), or the work failed"));
+  CHECK_THAT(help.out, Contains("2 usage, or a bad plan or model under any other verb"));
 }
 
 }  // namespace

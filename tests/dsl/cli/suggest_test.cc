@@ -48,7 +48,9 @@ TEST_CASE("explain --html: a page in a file or on stdout") {
   const std::string page = ReadWholeFile(file);
   CHECK_THAT(page, Catch::StartsWith("<!doctype html>") && Contains("\"model\":\"newcomer\""));
   CHECK(Run({"explain", kModel + "/", "--plan", "default", "--html", "-"}).out == page);
-  CHECK(Run({"explain", kModel, "--plan", "default", "--html", scratch / "no/such.html"}).code == 1);
+  const Outcome nowhere = Run({"explain", kModel, "--plan", "default", "--html", scratch / "no/such.html"});
+  CHECK(nowhere.code == 1);
+  CHECK_THAT(nowhere.err, Contains("error[MS0409]: cannot write '" + scratch / "no/such.html" + "': No such file"));
   CHECK_THAT(Run({"explain", kModel, "--plan", "default", "--html", file, "--json"}).out,
              Contains("\"format_version\""));
 }
