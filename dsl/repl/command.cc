@@ -43,9 +43,9 @@ constexpr auto kCommands = std::to_array<CommandInfo>({
     {":conflicts", "", "modules that several rules claim, and which rule wins where one extends the other", "",
      ArgumentKind::kNone, &RunConflicts},
     {":flow", "LAYER", "the layouts from module to module of one layer",
-     "LAYER is a number, a path or a pattern. Headers do not tell the order of calls: modules stand in the order in "
-     "which\n"
-     "decoders usually call them, told by their names.",
+     "LAYER is a number or a path. Headers do not tell the order of calls: modules stand in the order in which "
+     "decoders\n"
+     "usually call them, as far as their names and layouts tell.",
      ArgumentKind::kLayer, &RunFlow},
     {":cost", "[B,S]", "bytes per rank and collectives of one step, in all and by module",
      "B,S: batch and sequence of the input, for the bytes of collectives.", ArgumentKind::kNone, &RunCost},
@@ -116,7 +116,9 @@ Answer Refused(const CommandCall& call, std::string message, std::string help) {
 Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics) {
   const Answer place = Refused(call, "");
   for (Diagnostic& d : diagnostics) {
-    if (!d.where.known()) d.where = place.diagnostics.front().where;
+    const bool argument = d.where.line == 0 && d.where.known() && d.where.file == call.arguments;
+    if (argument) d.message = "'" + d.where.file + "': " + d.message;
+    if (argument || !d.where.known()) d.where = place.diagnostics.front().where;
   }
   return diagnostics;
 }
@@ -230,7 +232,10 @@ TypedPattern ReadPattern(const std::string& text) {
     const std::string inner = unquoted(rest);
     if (inner != rest) return {inner, syntax};
   }
-  return {unquoted(text), PatternSyntax::kGlob};
+  // A dot at the end is where completion left off: no path ends with one.
+  std::string glob = unquoted(text);
+  if (glob.size() > 1 && glob.ends_with('.')) glob.pop_back();
+  return {std::move(glob), PatternSyntax::kGlob};
 }
 
 std::string RuleText(const CompiledPlan& plan, const ModuleSteps& steps) {

@@ -64,7 +64,8 @@ const CommandInfo* FindCommand(std::string_view name);
 
 // One answer with one error at the line: what is wrong, and what would be right.
 Answer Refused(const CommandCall& call, std::string message, std::string help = "");
-// The same diagnostics, those without a place at the line: what is wrong with its arguments.
+// The same diagnostics, those without a place or about the file that the arguments name at the line: what is wrong with its
+// arguments.
 Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics);
 // Refused where no model is loaded, where the plan did not evaluate, or where it did not compile: with its own errors.
 std::optional<Answer> NeedModel(const CommandCall& call);

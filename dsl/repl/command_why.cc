@@ -184,14 +184,15 @@ Answer RunWhy(CommandCall& call) {
   const std::optional<Target> target = FindTarget(tree, call.arguments);
   if (!target) {
     const PathIndex& paths = call.workspace.model()->paths;
-    if (!paths.Complete(call.arguments + ".", 1).empty()) {
-      return Refused(call, "'" + call.arguments + "' owns no parameters, and more than these the headers do not tell",
-                     ":tree " + call.arguments + " shows what is in it");
+    const std::string asked = ReadPattern(call.arguments).text;
+    if (!paths.Complete(asked + ".", 1).empty()) {
+      return Refused(call, "'" + asked + "' owns no parameters, and more than these the headers do not tell",
+                     ":tree " + asked + " shows what is in it");
     }
-    const std::string nearest = paths.Nearest(call.arguments);
+    const std::string nearest = paths.Nearest(asked);
     Rule meant;
-    meant.pattern = call.arguments;
-    return Refused(call, "the model has no module or parameter '" + call.arguments + "'",
+    meant.pattern = asked;
+    return Refused(call, "the model has no module or parameter '" + asked + "'",
                    nearest.empty() ? WhatWasMeant(tree, meant) : "nearest path: " + nearest);
   }
   const Plan& plan = *call.workspace.plan();

@@ -3,6 +3,7 @@
 #include <array>
 #include <cctype>
 #include <map>
+#include <set>
 
 #include "dsl/repl/command.h"
 #include "engine/base/text.h"
@@ -13,45 +14,96 @@
 namespace moonshard {
 namespace {
 
-// Where a decoder usually calls a module of a layer, by the words in its path below the layer: the norm before attention,
-// queries, keys and values, what is done to them, the output; then the same of the mlp. Equal places keep the tree's order.
-int UsualPlace(const std::string& path) {
+// What a module of a layer is, as far as its path below the layer and its declared layouts tell.
+struct Entry {
+  std::vector<std::string> paths;  // of modules that differ only in numbers, as experts do
+  uint32_t steps = 0;
+  std::string block;  // the component below the layer that it lies in; "" directly in the layer
+  bool makes_heads = false;
+  bool makes_pieces = false;
+  bool makes_partial = false;
+  int place = 0;
+};
+
+// The components that stand directly below a layer and hold modules.
+struct Blocks {
+  std::set<std::string> attention;  // those that make heads
+  std::set<std::string> others;
+};
+
+bool IsNumber(const std::string& text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+bool Any(const std::vector<std::optional<Move>>& moves, const auto& is) {
+  return std::ranges::any_of(
+      moves, [&](const std::optional<Move>& move) { return move && std::ranges::any_of(move->from.by_axis, is); });
+}
+
+// Where a decoder usually calls a module of a layer: the norm before attention, what makes queries, keys and values, what is
+// done to them, the output; then the same of the mlp. Where names do not tell: attention is the block that makes heads, a
+// norm that is named after another block belongs to it, and what makes partial sums comes last in its block. Equal places
+// keep the tree's order.
+int UsualPlace(const std::string& path, const Entry& entry, const Blocks& blocks) {
   const auto has = [&](std::initializer_list<const char*> words) {
     return std::ranges::any_of(words, [&](const char* word) { return path.find(word) != std::string::npos; });
   };
   const std::string last = path.substr(path.rfind('.') + 1);
   const bool norm = last.find("norm") != std::string::npos || last.starts_with("ln_");
-  const bool attention = has({"attn.", "attention."});
-  const bool inner = path.find('.') != std::string::npos;
-  if (norm && !inner) {
+  if (norm && entry.block.empty()) {
     if (has({"post_feedforward", "post_mlp"})) return 90;
-    if (has({"post_attention", "pre_feedforward", "pre_mlp", "ffn_norm", "ln_2", "norm2"})) return 50;
-    return 0;
+    if (has({"post_attention", "pre_feedforward", "pre_mlp", "ffn_norm", "ln_2", "norm2"})) {
+      return 50;
+    }
+    const auto named_after = [&](const std::string& block) { return path.find(block) != std::string::npos; };
+    return std::ranges::any_of(blocks.others, named_after) ? 50 : 0;
   }
+  const bool attention = has({"attn.", "attention."}) || blocks.attention.contains(entry.block);
   const bool back =
       has({"o_proj", "out_proj", "down_proj", "fc2", "fc_out", "c_proj", "w2", "dense_4h_to_h", "to_out"}) ||
-      last == "dense";
+      last == "dense" || entry.makes_partial;
   const int base = attention ? 10 : 60;
   if (norm) return base + 10;
-  if (has({"gate", "router"}) && !has({"gate_proj", "gate_up"}) && !attention) return base;
+  // A gate of experts answers scores, which every rank has whole; one of an mlp makes pieces.
+  const bool router = has({"gate", "router"}) && !has({"gate_proj", "gate_up"}) && !entry.makes_pieces && !back;
+  if (router && !attention) return base;
   return base + (back ? 20 : 5);
 }
 
-// The layer's path: "3" is the first path with a component 3 whose component before says that it is a layer.
-std::optional<std::string> LayerPath(const ModuleTree& tree, const std::string& wanted) {
-  const bool number =
-      !wanted.empty() && std::ranges::all_of(wanted, [](unsigned char c) { return std::isdigit(c) != 0; });
+// The paths that end with the first number in the tree: "model.layers.0" and so on, each once, in the tree's order.
+std::vector<std::string> LayersOf(const ModuleTree& tree) {
+  std::vector<std::string> layers;
+  std::set<std::string> known;
   for (const Module& module : tree.modules()) {
-    if (!number) {
-      if (module.path == wanted || module.path.starts_with(wanted + ".")) return wanted;
-      continue;
-    }
     const std::vector<std::string> components = Split(module.path, '.');
-    for (size_t i = 1; i < components.size(); ++i) {
-      if (components[i] == wanted) return Join(std::span(components).first(i + 1), ".");
-    }
+    const auto number = std::ranges::find_if(components, IsNumber);
+    if (number == components.end()) continue;
+    std::string layer = Join(std::span(components.begin(), number + 1), ".");
+    if (known.insert(layer).second) layers.push_back(std::move(layer));
   }
-  return std::nullopt;
+  return layers;
+}
+
+// "model.layers.{0..31}", "a.{0,1}, b.{0..5}".
+std::string LayersText(const std::vector<std::string>& layers) {
+  std::map<std::string, std::vector<std::string>> by_class;
+  for (const std::string& layer : layers) by_class[PathClassOf(layer)].push_back(layer);
+  std::vector<std::string> texts;
+  for (const auto& [name, paths] : by_class) texts.push_back(FoldPaths(paths));
+  return Join(texts, ", ");
+}
+
+// The layer's path: "3" is the first path with a component 3 whose component before says that it is a layer.
+std::optional<std::string> LayerPath(const ModuleTree& tree, const std::vector<std::string>& layers,
+                                     const std::string& wanted) {
+  if (IsNumber(wanted)) {
+    const auto found = std::ranges::find_if(layers, [&](const std::string& l) { return l.ends_with("." + wanted); });
+    return found == layers.end() ? std::nullopt : std::optional(*found);
+  }
+  const bool there = std::ranges::any_of(tree.modules(), [&](const Module& module) {
+    return module.path == wanted || module.path.starts_with(wanted + ".");
+  });
+  return there ? std::optional(wanted) : std::nullopt;
 }
 
 std::string Side(const std::vector<std::optional<Move>>& moves, bool from) {
@@ -79,16 +131,18 @@ Answer RunFlow(CommandCall& call) {
   if (std::optional<Answer> refused = NeedCompiled(call)) return *refused;
   if (call.arguments.empty()) return Refused(call, ":flow takes a layer: a number or a path", ":flow 0");
   const CompiledPlan& plan = *call.workspace.compiled();
-  const std::optional<std::string> layer = LayerPath(*plan.tree, ReadPattern(call.arguments).text);
-  if (!layer) return Refused(call, "the model has no layer '" + call.arguments + "'");
-  // Modules that differ only in numbers (experts) are one line.
-  struct Entry {
-    std::vector<std::string> paths;
-    uint32_t steps = 0;
-    int place = 0;
-  };
+  const std::vector<std::string> layers = LayersOf(*plan.tree);
+  const std::string there =
+      layers.empty() ? "the model has no numbered layers; a path does" : "the model's layers are " + LayersText(layers);
+  const std::string wanted = ReadPattern(call.arguments).text;
+  const std::optional<std::string> layer = LayerPath(*plan.tree, layers, wanted);
+  if (!layer) return Refused(call, "the model has no layer '" + wanted + "'", there);
+  if (std::ranges::any_of(layers, [&](const std::string& path) { return path.starts_with(*layer + "."); })) {
+    return Refused(call, "'" + wanted + "' holds layers, and :flow takes one of them", there);
+  }
   std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   std::vector<Entry> entries;
+  Blocks blocks;
   for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
     const Module& module = plan.tree->modules()[m];
     if (module.path != *layer && !module.path.starts_with(*layer + ".")) continue;
@@ -96,9 +150,25 @@ Answer RunFlow(CommandCall& call) {
     if (steps.style.empty() && plan.tree->parameters(module).empty()) continue;
     const std::string below = module.path == *layer ? "" : module.path.substr(layer->size() + 1);
     const auto [entry, fresh] = numbers.try_emplace({module.path_class, plan.steps_of[m]}, entries.size());
-    if (fresh) entries.push_back({{}, plan.steps_of[m], UsualPlace(below)});
+    if (fresh) {
+      const auto heads = [](const Layout& l) {
+        return l.is_shard() && (l.heads > 0 || std::ranges::any_of(l.parts, [](const auto& p) { return p.heads > 0; }));
+      };
+      const size_t dot = below.find('.');
+      entries.push_back(
+          {.steps = plan.steps_of[m],
+           .block = dot == std::string::npos ? "" : below.substr(0, dot),
+           .makes_heads = Any(steps.outputs, heads),
+           .makes_pieces = Any(steps.outputs, &Layout::is_shard),
+           .makes_partial = Any(steps.outputs, [](const Layout& l) { return l.kind == LayoutKind::kPartial; })});
+      if (entries.back().makes_heads) blocks.attention.insert(entries.back().block);
+    }
     entries[entry->second].paths.push_back(below.empty() ? "(the layer)" : below);
   }
+  for (const Entry& entry : entries) {
+    if (!entry.block.empty() && !blocks.attention.contains(entry.block)) blocks.others.insert(entry.block);
+  }
+  for (Entry& entry : entries) entry.place = UsualPlace(entry.paths.front(), entry, blocks);
   std::ranges::stable_sort(entries, {}, &Entry::place);
   Table table("flow of " + *layer, {"module", "style", "arrives", "used as", "makes", "leaves", "forward", "backward"});
   for (const Entry& entry : entries) {
@@ -110,8 +180,9 @@ Answer RunFlow(CommandCall& call) {
   }
   Answer out;
   out.tables.push_back(std::move(table));
-  out.notes.push_back("layer " + *layer +
-                      ", in the order in which decoders usually call; siblings share one move of one tensor");
+  out.notes.push_back(
+      "layer " + *layer +
+      ", in a decoder's usual order, as names and layouts tell it; siblings share one move of one tensor");
   return out;
 }
 
@@ -122,7 +193,9 @@ Answer RunCost(CommandCall& call) {
   PlanTotals totals = call.workspace.totals();
   if (!call.arguments.empty()) {
     const Result<std::pair<int64_t, int64_t>> tokens = ParseTokens(call.arguments);
-    if (!tokens.ok()) return {.diagnostics = AtLine(call, tokens.diagnostics())};
+    if (!tokens.ok()) {
+      return Refused(call, tokens.diagnostics().front().message, "two positive numbers, as in :cost 2,4096");
+    }
     totals = TotalsOf(plan, rank, Tokens{tokens.value().first, tokens.value().second});
   }
   Table sum = Table::Facts("rank", {{"rank", rank},

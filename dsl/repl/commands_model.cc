@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "dsl/repl/command.h"
 #include "engine/base/text.h"
 #include "engine/explain/fold.h"
+#include "engine/match/meant.h"
 #include "engine/match/pattern.h"
 
 namespace moonshard {
@@ -27,6 +29,22 @@ int64_t ElementsOf(const ModuleTree::Signature& signature) {
 }
 
 bool Matches(const RE2& expression, const std::string& path) { return RE2::FullMatch(path, expression); }
+
+// As it was typed: an expression in re[[...]].
+std::string PatternText(const TypedPattern& pattern) {
+  switch (pattern.syntax) {
+    case PatternSyntax::kRegex: return "re[[" + pattern.text + "]]";
+    case PatternSyntax::kNumbered: return "numbered\"" + pattern.text + "\"";
+    default: return pattern.text;
+  }
+}
+
+// The rule that places a parameter: its own, else its module's.
+std::string ClaimOf(const CompiledPlan& plan, const MatchedPlan& matched, ParamRef parameter) {
+  const int32_t own = matched.ParameterRuleOf(parameter);
+  return own != MatchedPlan::kNoRule ? plan.plan->rules[static_cast<size_t>(own)].source.ToString()
+                                     : RuleText(plan, plan.StepsOf(parameter.module));
+}
 
 }  // namespace
 
@@ -101,19 +119,22 @@ Answer RunMatch(CommandCall& call) {
     groups[entry->second].paths.push_back(module.path);
   }
   int64_t parameters = 0;
-  std::map<uint32_t, Group> parameter_groups;  // by path class of the module
+  std::map<std::tuple<uint32_t, uint32_t, std::string>, Group> parameter_groups;  // by path class, parameter and claim
   for (uint32_t m = 0; modules == 0 && m < tree.modules().size(); ++m) {
     for (uint32_t p = 0; p < tree.parameters(tree.modules()[m]).size(); ++p) {
       const std::string path = tree.PathOf({m, p});
       if (!Matches(expression, path)) continue;
       ++parameters;
-      parameter_groups[tree.modules()[m].path_class * 64 + p].paths.push_back(path);
+      std::string rule = plan != nullptr ? ClaimOf(*plan, *call.workspace.resolution().matched, {m, p}) : "";
+      Group& group = parameter_groups[{tree.modules()[m].path_class, p, rule}];
+      group.paths.push_back(path);
+      group.rule = std::move(rule);
     }
   }
   for (auto& [key, group] : parameter_groups) groups.push_back(std::move(group));
   Answer out;
   std::vector<std::pair<std::string, JsonValue>> facts = {
-      {"pattern", typed.text}, {"RE2", pattern.value().regex}, {"modules", modules}};
+      {"pattern", PatternText(typed)}, {"RE2", pattern.value().regex}, {"modules", modules}};
   if (modules == 0) facts.emplace_back("parameters", parameters);
   out.tables.push_back(Table::Facts("match", facts));
   Table table("matches", {"path", "count", "claimed by"});
@@ -121,16 +142,15 @@ Answer RunMatch(CommandCall& call) {
   out.tables.push_back(std::move(table));
   if (modules + parameters > 0) return out;
   // What match itself would say of such a rule.
-  Plan alone;
   Rule rule;
   rule.pattern = typed.text;
   rule.syntax = typed.syntax;
-  alone.rules.push_back(std::move(rule));
-  const Resolution resolved = MatchAndCompile(std::make_shared<const Plan>(std::move(alone)),
-                                              call.workspace.model()->tree, call.workspace.mesh());
-  for (const Diagnostic& d : resolved.diagnostics) {
-    if (d.finding == Finding::kUnmatchedRule && !d.help.empty()) out.notes.push_back(d.help);
+  const std::string last = typed.text.substr(typed.text.rfind('.') + 1);
+  for (const ModuleTree::Signature& signature : tree.signatures()) {
+    const bool names_parameter = std::ranges::any_of(signature, [&](const Parameter& p) { return p.name == last; });
+    if (names_parameter && last != typed.text) rule.parameter = Placement();
   }
+  out.notes.push_back(WhatWasMeant(tree, rule));
   return out;
 }
 

@@ -31,7 +31,7 @@ size_t BeginOfWord(std::string_view line, size_t cursor, const auto& belongs) {
 class Completer {
  public:
   Completer(std::string_view line, size_t cursor, const CompletionInputs& inputs)
-      : line_(line.substr(0, cursor)), inputs_(inputs) {}
+      : line_(line.substr(0, cursor)), behind_(line.substr(cursor)), inputs_(inputs) {}
 
   Completion Run() {
     const size_t first = line_.find_first_not_of(" \t");
@@ -44,12 +44,18 @@ class Completer {
     out_.candidates.assign(unique.begin(), unique.end());
     std::ranges::sort(out_.candidates, NaturalLess);
     if (out_.candidates.size() > kMostCandidates) out_.candidates.resize(kMostCandidates);
-    const bool one = out_.candidates.size() == 1;
-    out_.open = one && std::string_view(".:=/(").find(out_.candidates.front().back()) != std::string_view::npos;
+    if (out_.candidates.size() == 1) out_.suffix = Suffix(out_.candidates.front());
     return std::move(out_);
   }
 
  private:
+  std::string Suffix(const std::string& candidate) const {
+    if (std::string_view(".:=/(").find(candidate.back()) != std::string_view::npos) return "";
+    if (quote_ != 0) return behind_.starts_with(quote_) ? "" : std::string(1, quote_) + (trying_ ? " " : "");
+    // A parameter may follow the module.
+    return path_ && inputs_.workspace.model()->paths.IsLeaf(candidate) ? "" : " ";
+  }
+
   // The names that begin with the word from `begin` to the cursor.
   template <class Names>
   void Offer(size_t begin, const Names& names) {
@@ -116,16 +122,20 @@ class Completer {
   void CompleteTry(size_t begin) {
     const std::string_view rest = line_.substr(begin);
     if (rest.empty() || (rest[0] != '"' && rest[0] != '\'')) return CompletePath(begin);
-    if (rest.find(rest[0], 1) == std::string_view::npos) return CompletePath(begin + 1);
-    CompleteLua();
+    if (rest.find(rest[0], 1) != std::string_view::npos) return CompleteLua();
+    trying_ = true;
+    CompletePath(AfterQuote(begin));
   }
 
-  size_t AfterQuote(size_t begin) const {
-    return begin < line_.size() && (line_[begin] == '"' || line_[begin] == '\'') ? begin + 1 : begin;
+  size_t AfterQuote(size_t begin) {
+    if (begin >= line_.size() || (line_[begin] != '"' && line_[begin] != '\'')) return begin;
+    quote_ = line_[begin];
+    return begin + 1;
   }
 
   void CompletePath(size_t begin) {
     out_.begin = begin;
+    path_ = true;
     const LoadedModel* model = inputs_.workspace.model();
     if (model != nullptr) out_.candidates = model->paths.Complete(line_.substr(begin), kMostCandidates);
   }
@@ -162,6 +172,7 @@ class Completer {
   void CompleteLua() {
     const size_t quote = OpenQuote();
     if (quote != std::string_view::npos) {
+      quote_ = line_[quote];
       std::string_view before = line_.substr(0, quote);
       while (!before.empty() && (before.back() == ' ' || before.back() == '(')) before.remove_suffix(1);
       if (before.ends_with("extends")) return Offer(quote + 1, BuiltInPlans());
@@ -199,9 +210,14 @@ class Completer {
     Offer(begin, names);
   }
 
-  // The keys of the word whose table is open at `begin`, where one may stand there: after its `{` or a comma.
+  // The keys of the word whose table is open at `begin`, where one may stand there: after its `{` or a comma. A table that
+  // is an argument of a call, as in shard(0, { heads = 8 }), is the called word's.
   std::vector<std::string> KeysAt(size_t begin) const {
-    std::vector<std::string> words;  // before each brace that is open; "" for none
+    struct Open {
+      char bracket;
+      std::string word;  // before it; "" for none
+    };
+    std::vector<Open> opened;
     char quote = 0;
     char last = 0;  // but for blanks
     size_t word_begin = 0;
@@ -217,17 +233,23 @@ class Completer {
       if (IsNameLetter(c)) {
         if (i == 0 || word_end != i) word_begin = i;
         word_end = i + 1;
-      } else if (c == '{') {
-        words.emplace_back(last != 0 && IsNameLetter(last) ? line_.substr(word_begin, word_end - word_begin) : "");
-      } else if (c == '}' && !words.empty()) {
-        words.pop_back();
+      } else if (c == '{' || c == '(') {
+        std::string word;
+        if (IsNameLetter(last)) {
+          word = line_.substr(word_begin, word_end - word_begin);
+        } else if (c == '{' && (last == ',' || last == '(') && !opened.empty() && opened.back().bracket == '(') {
+          word = opened.back().word;
+        }
+        opened.push_back({c, std::move(word)});
+      } else if ((c == '}' || c == ')') && !opened.empty()) {
+        opened.pop_back();
       }
       if (c != ' ' && c != '\t' && c != '\n') last = c;
     }
     std::vector<std::string> out;
-    if (words.empty() || (last != '{' && last != ',')) return out;
+    if (opened.empty() || opened.back().bracket != '{' || (last != '{' && last != ',')) return out;
     for (const KeyInfo& key : AllKeys()) {
-      if (key.word == words.back()) out.emplace_back(key.key);
+      if (key.word == opened.back().word) out.emplace_back(key.key);
     }
     return out;
   }
@@ -256,8 +278,12 @@ class Completer {
     return names;
   }
 
-  std::string_view line_;
+  std::string_view line_;    // up to the cursor
+  std::string_view behind_;  // it
   const CompletionInputs& inputs_;
+  char quote_ = 0;       // that is open at the cursor
+  bool trying_ = false;  // the pattern of :try, which a style follows
+  bool path_ = false;    // candidates are paths
   Completion out_;
 };
 

@@ -14,7 +14,7 @@ namespace moonshard {
 struct Completion {
   size_t begin = 0;                     // of the word that the candidates stand for
   std::vector<std::string> candidates;  // whole words, sorted
-  bool open = false;                    // a lone candidate goes on ("model.layers."): no blank behind it
+  std::string suffix;                   // behind a lone candidate: the quote that is open, a blank, "" where it goes on
 };
 
 struct CompletionInputs {

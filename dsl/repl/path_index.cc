@@ -91,6 +91,31 @@ PathIndex::PathIndex(const ModuleTree& tree) {
     }
   }
   std::ranges::sort(paths_);
+  for (const Module& module : tree.modules()) {
+    if (!tree.parameters(module).empty()) leaves_.insert(PathClassOf(module.path));
+  }
+  for (const Module& module : tree.modules()) {
+    std::string_view above = module.path;
+    while (!above.empty()) {
+      above = ParentOf(above);
+      const auto found = leaves_.find(PathClassOf(above));
+      if (found != leaves_.end()) leaves_.erase(found);
+    }
+  }
+}
+
+bool PathIndex::IsLeaf(std::string_view path) const {
+  if (!IsPattern(path)) return leaves_.contains(PathClassOf(path));
+  const std::vector<std::string> wanted = ComponentsOf(path);
+  return std::ranges::any_of(leaves_, [&](const std::string& leaf) {
+    const std::vector<std::string> components = Split(leaf, '.');
+    bool matches = components.size() == wanted.size();
+    for (size_t i = 0; matches && i < wanted.size(); ++i) {
+      matches = components[i] == "*" ? wanted[i].find_first_not_of("0123456789*?.{}[],") == std::string::npos
+                                     : ComponentMatches(wanted[i], components[i]);
+    }
+    return matches;
+  });
 }
 
 std::vector<std::string> PathIndex::Complete(std::string_view prefix, size_t most) const {
@@ -114,7 +139,11 @@ std::vector<std::string> PathIndex::Complete(std::string_view prefix, size_t mos
       }
       const std::string whole = at->substr(0, end + 1);
       ends.erase(whole.substr(0, end));  // the component's own entry: more follows
-      ends.insert(whole);
+      const bool leaf = IsLeaf(std::string_view(whole).substr(0, end));
+      if (leaf && whole.size() == prefix.size() + 1) {
+        for (auto param = at; param != paths_.end() && param->starts_with(whole); ++param) ends.insert(*param);
+      }
+      ends.insert(leaf ? whole.substr(0, end) : whole);
       at = std::lower_bound(at, paths_.end(), whole.substr(0, end) + '/');  // '/' follows '.'
     }
     found = Sorted(ends);
@@ -135,7 +164,10 @@ std::vector<std::string> PathIndex::CompletePattern(const std::vector<std::strin
     if (!matches) continue;
     const std::string shown = std::ranges::all_of(here, IsDigit) ? "*" : here;
     if (!shown.starts_with(last)) continue;
-    next.insert(shown + (components.size() > done.size() + 1 ? "." : ""));
+    const bool more = components.size() > done.size() + 1;
+    const bool leaf = more && leaves_.contains(PathClassOf(Join(std::span(components).first(done.size() + 1), ".")));
+    if (leaf && shown == last) next.insert(shown + "." + components[done.size() + 1]);
+    next.insert(shown + (more && !leaf ? "." : ""));
   }
   std::erase_if(next, [&](const std::string& text) { return next.contains(text + "."); });
   return Sorted(next);

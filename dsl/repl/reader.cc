@@ -26,8 +26,11 @@ ReadResult TextReader::Read(const std::string&) {
 }
 
 ReadResult StreamReader::Read(const std::string& prompt) {
-  if (show_prompt_) [[maybe_unused]]
-    const ssize_t shown = write(STDOUT_FILENO, prompt.data(), prompt.size());
+  const auto show = [&](std::string_view text) {
+    if (!show_prompt_) return;
+    [[maybe_unused]] const ssize_t shown = write(STDOUT_FILENO, text.data(), text.size());
+  };
+  show(prompt);
   while (true) {
     const size_t end = buffer_.find('\n');
     if (end != std::string::npos) {
@@ -43,7 +46,10 @@ ReadResult StreamReader::Read(const std::string& prompt) {
     pollfd wait{descriptor_, POLLIN, 0};
     const int ready = poll(&wait, 1, idle ? kIdleMs : -1);
     if (ready == 0) {
-      if (idle_.ready()) idle_.show();
+      if (!idle_.ready()) continue;
+      show("\n");  // below what is typed
+      idle_.show();
+      show(prompt);
       continue;
     }
     if (ready < 0) {

@@ -83,7 +83,17 @@ Outcome Session::Feed(const std::string& line) {
 
 Outcome Session::Finish() {
   if (pending_.empty()) return {};
-  return RunText(std::exchange(pending_, ""), ChunkKind::kInvalid);
+  const std::string text = std::exchange(pending_, "");
+  Diagnostics why = runner_.Run(text, ChunkKind::kInvalid, {options_.source, pending_line_, ""}).diagnostics();
+  Check(!why.empty(), "an unfinished text ran");
+  Diagnostic d = std::move(why.front());
+  if (d.message.ends_with("near <eof>")) {
+    d.message = "unfinished: " + d.message;
+  } else {  // read as statements, an expression is wrong at its beginning
+    d = MakeDiagnostic(Finding::kSyntax, "unfinished: the input ends within an expression",
+                       {options_.source, pending_line_, 0, 0, text.substr(0, text.find('\n'))});
+  }
+  return Finished({.diagnostics = {std::move(d)}}, "");
 }
 
 std::string Session::AsCommand(const std::string& line) {
@@ -122,9 +132,19 @@ Outcome Session::RunCommand(const std::string& line) {
                    blank == std::string::npos ? "" : Trimmed(line.substr(blank)),
                    {options_.source, line_, line}};
   const CommandInfo* command = FindCommand(name);
+  if (command != nullptr && std::string_view(command->arguments).empty() && !call.arguments.empty()) {
+    return Finished(Refused(call, std::string(command->name) + " takes no argument"), line);
+  }
   if (command != nullptr) return Finished(command->run(call), line);
   std::vector<std::string> names;
-  for (const CommandInfo& info : AllCommands()) names.emplace_back(info.name);
+  std::vector<std::string> beginning;
+  for (const CommandInfo& info : AllCommands()) {
+    names.emplace_back(info.name);
+    if (name.size() > 1 && names.back().starts_with(name)) beginning.push_back(names.back());
+  }
+  if (!beginning.empty()) {
+    return Finished(Refused(call, "more than one command begins with '" + name + "'", Join(beginning, ", ")), line);
+  }
   const std::string nearest = NearestName(name, names);
   return Finished(Refused(call, "there is no command '" + name + "'",
                           nearest.empty() ? ":help lists them" : "did you mean '" + nearest + "'?"),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <set>
 
@@ -31,8 +32,12 @@ std::string Cut(std::string text) {
   return text.substr(0, end) + "...";
 }
 
+// JSON has no infinity and no NaN; people have both.
+std::string NumberText(double number) { return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"; }
+
 std::string TextOf(const JsonValue& cell) {
   if (cell.is_null()) return "";
+  if (cell.is_double() && !std::isfinite(cell.AsDouble())) return NumberText(cell.AsDouble());
   return cell.is_string() ? cell.AsString() : WriteJson(cell, 0);
 }
 
@@ -260,7 +265,7 @@ std::string RenderValue(const JsonValue& value, OutputMode mode) {
   if (empty) return "{}\n";
   if (value.is_array() || value.is_object()) return Render({TableOf(value)}, mode);
   if (value.is_null()) return "nil\n";
-  if (!value.is_string()) return WriteJson(value, 0) + "\n";
+  if (!value.is_string()) return TextOf(value) + "\n";
   std::string out;  // a text keeps its lines
   for (const std::string& line : Split(value.AsString(), '\n')) out += Printable(line) + "\n";
   return out;

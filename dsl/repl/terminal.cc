@@ -151,7 +151,9 @@ class Terminal : public LineReader {
       }
       if (ready == 0) {
         if (!self.options_.idle.ready()) continue;
-        std::fputs("\r\033[K", stdout);
+        // Below what is typed, which is drawn again afterwards; now, before what goes to stderr.
+        std::fputs("\n", stdout);
+        std::fflush(stdout);
         self.options_.idle.show();
         *out = kRedisplayKey;
         return 1;
@@ -181,7 +183,7 @@ class Terminal : public LineReader {
     if (found.candidates.empty()) return CC_ERROR;
     const std::string word = line.substr(found.begin, cursor - found.begin);
     std::string common = CommonBeginning(found.candidates);
-    if (found.candidates.size() == 1 && !found.open) common += ' ';
+    if (found.candidates.size() == 1) common += found.suffix;
     if (common.size() > word.size()) {
       if (!word.empty()) el_deletestr(edit, static_cast<int>(word.size()));
       el_insertstr(edit, common.c_str());

@@ -97,7 +97,9 @@ TEST_CASE("an unfinished text is dropped by Ctrl-C and said at the end") {
   session.Feed("x = {");
   const Outcome end = session.Finish();
   CHECK(!end.good);
-  CHECK_THAT(end.err, Contains("input:3: error[MS0101]") && Contains("near <eof>"));
+  CHECK_THAT(end.err, Contains("input:3: error[MS0101]") && Contains("unfinished: ") && Contains("near <eof>"));
+  CHECK(session.Feed("1 +").unfinished);
+  CHECK_THAT(session.Finish().err, Contains("input:4: error[MS0101]: unfinished: "));
 }
 
 TEST_CASE("reload shows what an edit changed; a plan with errors stays until it is mended") {

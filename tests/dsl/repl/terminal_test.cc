@@ -70,12 +70,20 @@ TEST_CASE("terminal: Tab completes, and lists what there is") {
   REQUIRE(repl.pty.WaitFor(kPrompt));
   repl.pty.Type(":wh" + kTab);
   CHECK(repl.pty.WaitFor(":why "));
-  repl.pty.Type("model.la" + kTab + "1.mlp.do" + kTab + "w" + kTab + "\n");
+  repl.pty.Type("model.la" + kTab + "1.mlp.do" + kTab + ".w" + kTab + "\n");
   CHECK(repl.pty.WaitFor("model.layers.1.mlp.down_proj.weight"));
   CHECK(repl.pty.WaitFor("rowwise"));
+  // The whole path of a module is its own, also with the dot that an old habit adds; a pattern's quote is closed.
+  repl.pty.Type(":why model.layers.1.mlp.up" + kTab + "\n");
+  CHECK(repl.pty.WaitFor("path     model.layers.1.mlp.up_proj\n"));
+  repl.pty.Type(":why model.layers.1.mlp.gate_proj.\n");
+  CHECK(repl.pty.WaitFor("path     model.layers.1.mlp.gate_proj\n"));
+  repl.pty.Type(":try \"model.no" + kTab + "replicated\n");
+  CHECK(repl.pty.WaitFor(":try \"model.norm\" replicated"));
+  CHECK(repl.pty.WaitFor("the rule would claim 1 module"));
   repl.pty.Type("at(\"model.layers.0.self_attn." + kTab + kTab);
-  CHECK(repl.pty.WaitFor("k_proj."));
-  CHECK(repl.pty.WaitFor("v_proj."));
+  CHECK(repl.pty.WaitFor("k_proj"));
+  CHECK(repl.pty.WaitFor("v_proj"));
   CHECK(repl.pty.WaitFor(kPrompt + "at(\"model.layers.0.self_attn."));  // the line is there again below the list
   repl.pty.Type(kCtrlC);
   CHECK(repl.pty.WaitFor("^C\n"));
@@ -120,12 +128,25 @@ TEST_CASE("terminal: a saved plan is shown while nobody types") {
   repl.pty.Type("1 + ");
   REQUIRE(repl.pty.WaitFor("1 + "));
   scratch.Write("mine.lua", "return plan { extends 'llama', at('model.norm', sequence_parallel {}) }\n");
-  CHECK(repl.pty.WaitFor("reloaded"));
+  CHECK(repl.pty.WaitFor("\nreloaded\n"));  // on a line of its own
   CHECK(repl.pty.WaitFor("model.norm"));
   CHECK(repl.pty.WaitFor(kPrompt + "1 + "));  // what was typed is still there
   repl.pty.Type("1\n");
   CHECK(repl.pty.WaitFor("\n2\n"));
   End(repl.pty);
+}
+
+TEST_CASE("terminal: a saved plan is shown where the cursor cannot be moved") {
+  const ScratchFolder scratch;
+  const std::string plan = scratch.Write("mine.lua", "return plan { extends 'llama' }\n");
+  Typed repl(scratch, {"--plan", plan}, "dumb");
+  REQUIRE(repl.pty.WaitFor(kPrompt));
+  repl.pty.Type(":watch on\n");
+  REQUIRE(repl.pty.WaitFor(kPrompt));
+  scratch.Write("mine.lua", "return plan { extends 'llama', at('model.norm', sequence_parallel {}) }\n");
+  CHECK(repl.pty.WaitFor("\nreloaded\n"));
+  CHECK(repl.pty.WaitFor("model.norm"));
+  End(repl.pty);  // at a prompt that is there again
 }
 
 TEST_CASE("terminal: letters of other alphabets can be typed") {
