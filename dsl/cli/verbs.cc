@@ -10,6 +10,7 @@
 #include "engine/base/write_text.h"
 #include "engine/explain/explain.h"
 #include "engine/report/report.h"
+#include "engine/safetensors/tree.h"
 
 namespace moonshard {
 
@@ -20,11 +21,14 @@ void SayChoice(const Plan& plan, const SayOptions& say) {
   if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
 }
 
-// Writes the report where it was asked for; says so, or why not.
-bool WriteReport(const CompiledPlan& plan, const ExplainOptions& options, const ExplainVerb& verb) {
-  const std::filesystem::path folder = std::filesystem::absolute(verb.model.model).lexically_normal();
-  const std::string name = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
-  const std::string page = ReportHtml(plan, {name, options.rank, options.tokens});
+// What a report calls the model: the name of its folder.
+std::string NameOf(const ModelOptions& model) {
+  const std::filesystem::path folder = std::filesystem::absolute(model.model).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
+// Writes a report where it was asked for; says so, or why not. `what`: "a report".
+bool WriteReport(const std::string& page, const ExplainVerb& verb, const std::string& what) {
   if (verb.html == "-") {
     std::cout << page;
     return true;
@@ -33,8 +37,28 @@ bool WriteReport(const CompiledPlan& plan, const ExplainOptions& options, const 
     Say({*failed}, verb.say);
     return false;
   }
-  std::cerr << verb.html << ": a report, to be opened in a browser\n";
+  std::cerr << verb.html << ": " << what << ", to be opened in a browser\n";
   return true;
+}
+
+// The report of a plan with errors, which were said already. None where the plan has none: then what is wrong is another
+// word of the command line.
+void WriteFailedReport(const ExplainVerb& verb) {
+  const ModelOptions& model = verb.model;
+  FailedPlan failed;
+  failed.name = model.plan.empty() ? "not chosen" : model.plan;
+  const Result<ModelFolder> folder = OpenModelFolder(model, /*headers_only=*/true);
+  failed.findings = folder.diagnostics();
+  if (folder.ok()) {
+    failed.mesh = folder.value().mesh;
+    failed.tree =
+        std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder.value().checkpoint, folder.value().config));
+    const Resolution resolved = ResolveStages(model.plan, InputsOf(model, folder.value(), *failed.tree), failed.tree);
+    if (resolved.compiled) return;
+    failed.plan = resolved.plan;
+    failed.findings.insert(failed.findings.end(), resolved.diagnostics.begin(), resolved.diagnostics.end());
+  }
+  WriteReport(ReportHtml(failed, {.model = NameOf(model)}), verb, "a report of a plan with errors");
 }
 
 }  // namespace
@@ -64,6 +88,7 @@ std::optional<CompiledPlan> ResolveToExplain(const ExplainVerb& verb) {
 
 int RunExplain(const ExplainVerb& verb) {
   const std::optional<CompiledPlan> plan = ResolveToExplain(verb);
+  if (!plan && !verb.html.empty()) WriteFailedReport(verb);
   if (!plan) return kExitUsage;
   ExplainOptions options;
   options.rank = verb.rank;
@@ -71,7 +96,10 @@ int RunExplain(const ExplainVerb& verb) {
     const auto [batch, sequence] = ParseTokens(verb.tokens).ValueOrThrow();
     options.tokens = Tokens{batch, sequence};
   }
-  if (!verb.html.empty() && !WriteReport(*plan, options, verb)) return kExitFailed;
+  if (!verb.html.empty()) {
+    const std::string page = ReportHtml(*plan, {NameOf(verb.model), options.rank, options.tokens});
+    if (!WriteReport(page, verb, "a report")) return kExitFailed;
+  }
   if (!verb.html.empty() && !verb.json) return kExitGood;
   if (verb.json) {
     std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";

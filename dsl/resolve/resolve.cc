@@ -78,14 +78,19 @@ Resolution ResolveStages(const std::string& wanted, const PlanInputs& inputs, st
   return out;
 }
 
-Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder& folder,
-                                 std::shared_ptr<const ModuleTree> tree) {
+PlanInputs InputsOf(const ModelOptions& options, const ModelFolder& folder, const ModuleTree& tree) {
   PlanInputs inputs;
   inputs.config = folder.config.json();
   inputs.mesh = folder.mesh;
-  inputs.model = tree.get();
+  inputs.model = &tree;
   inputs.isolate = options.isolate;
   for (const auto& [name, value] : options.options) inputs.options[name] = value;
+  return inputs;
+}
+
+Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder& folder,
+                                 std::shared_ptr<const ModuleTree> tree) {
+  const PlanInputs inputs = InputsOf(options, folder, *tree);
   Resolution resolved = ResolveStages(options.plan, inputs, std::move(tree));
   if (!resolved.compiled) return std::move(resolved.diagnostics);
   return Result<CompiledPlan>(*std::move(resolved.compiled), std::move(resolved.diagnostics));

@@ -40,6 +40,9 @@ struct ModelFolder {
 // Errors of all three at once.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
 
+// What a plan sees of the folder, and `tree` as its model, which must outlive it.
+PlanInputs InputsOf(const ModelOptions& options, const ModelFolder& folder, const ModuleTree& tree);
+
 // Evaluates the plan (or chooses one: dsl/choose/choose_plan.h), matches it against `tree` and compiles it.
 // The first stage that fails says all of its errors; findings of the stages before come with them.
 Result<CompiledPlan> ResolvePlan(const ModelOptions& options, const ModelFolder& folder,

@@ -28,14 +28,22 @@ std::string Embedded(const JsonValue& value) {
   return out;
 }
 
-}  // namespace
-
-std::string ReportHtml(const CompiledPlan& plan, const ReportOptions& options) {
+std::string PageOf(const JsonValue& data) {
   std::string page(PageHtml());
   Replace(page, "/*STYLE*/", PageStyle());
   Replace(page, "/*SCRIPT*/", PageScript());
-  Replace(page, "/*DATA*/", Embedded(ReportData(plan, options)));
+  Replace(page, "/*DATA*/", Embedded(data));
   return page;
+}
+
+}  // namespace
+
+std::string ReportHtml(const CompiledPlan& plan, const ReportOptions& options) {
+  return PageOf(ReportData(plan, options));
+}
+
+std::string ReportHtml(const FailedPlan& plan, const ReportOptions& options) {
+  return PageOf(ReportData(plan, options));
 }
 
 }  // namespace moonshard

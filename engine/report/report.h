@@ -4,11 +4,14 @@
 // Stage before: compile.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "engine/compile/compiled_plan.h"
 #include "engine/compile/cost.h"
+#include "engine/plan/plan.h"
+#include "engine/tree/module_tree.h"
 
 namespace moonshard {
 
@@ -20,5 +23,18 @@ struct ReportOptions {
 
 // The whole page. Its size follows the number of things that differ: equal layers and experts are in it once.
 std::string ReportHtml(const CompiledPlan& plan, const ReportOptions& options);
+
+// A plan with errors, as far as it came.
+struct FailedPlan {
+  std::string name;  // of the plan, or its file
+  MeshShape mesh;
+  std::shared_ptr<const Plan> plan;        // none where it did not evaluate
+  std::shared_ptr<const ModuleTree> tree;  // none where the model could not be read
+  Diagnostics findings;
+};
+
+// The page of a plan with errors: its findings, its rules with what their patterns match, and the model's tree without
+// layouts. What takes a plan without errors is not on it, and it says so.
+std::string ReportHtml(const FailedPlan& plan, const ReportOptions& options);
 
 }  // namespace moonshard

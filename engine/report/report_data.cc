@@ -6,12 +6,15 @@
 #include <numeric>
 #include <set>
 
+#include "engine/compile/compile.h"
 #include "engine/compile/local_shape.h"
 #include "engine/compile/sharded.h"
 #include "engine/explain/explain.h"
 #include "engine/explain/fold.h"
 #include "engine/explain/words.h"
 #include "engine/findings/forms.h"
+#include "engine/match/candidates.h"
+#include "engine/match/match.h"
 #include "engine/report/folded_tree.h"
 #include "engine/report/pieces_json.h"
 
@@ -176,33 +179,57 @@ JsonValue CallsJson(const CompiledPlan& plan, int64_t rank, Tokens tokens) {
   return out;
 }
 
-}  // namespace
-
-JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options) {
+JsonValue AxesJson(const MeshShape& mesh) {
   JsonValue::Array axes;
   for (MeshAxis axis : kMeshAxes) {
-    if (plan.mesh.size(axis) > 1) {
-      axes.emplace_back(JsonValue::Object{{"name", ToString(axis)}, {"size", plan.mesh.size(axis)}});
-    }
+    if (mesh.size(axis) > 1) axes.emplace_back(JsonValue::Object{{"name", ToString(axis)}, {"size", mesh.size(axis)}});
   }
+  return axes;
+}
+
+// `matches`: of each rule.
+JsonValue RulesJson(const Plan& plan, const std::vector<int64_t>& matches) {
   JsonValue::Array rules;
-  for (size_t i = 0; i < plan.plan->rules.size(); ++i) {
-    const Rule& rule = plan.plan->rules[i];
+  for (size_t i = 0; i < plan.rules.size(); ++i) {
+    const Rule& rule = plan.rules[i];
     rules.emplace_back(JsonValue::Object{
         {"pattern", rule.pattern},
         {"style", rule.parameter ? rule.parameter->ToText() : rule.style.name},
         {"source", rule.source.ToString()},
         {"text", rule.source.text},
-        {"matches", plan.rule_matches[i]},
+        {"matches", matches[i]},
         {"parameter", rule.parameter.has_value()},
     });
   }
+  return rules;
+}
+
+JsonValue FindingsJson(const Diagnostics& diagnostics) {
   JsonValue::Array findings;
-  for (const Diagnostic& d : plan.findings) {
+  for (const Diagnostic& d : diagnostics) {
     JsonValue finding = ToJson(d);
     finding.AsObject()["title"] = InfoOf(d.finding).title;
     findings.push_back(std::move(finding));
   }
+  return findings;
+}
+
+// How many modules and parameters each rule's pattern matches, before precedence.
+std::vector<int64_t> MatchCounts(const Plan& plan, const ModuleTree* tree) {
+  std::vector<int64_t> counts(plan.rules.size());
+  if (tree == nullptr) return counts;
+  const Candidates candidates = FindCandidates(plan, *tree);
+  const auto add = [&](const std::vector<int32_t>& rules) {
+    for (int32_t rule : rules) ++counts[static_cast<size_t>(rule)];
+  };
+  for (const std::vector<int32_t>& rules : candidates.of_module) add(rules);
+  for (const auto& entry : candidates.of_parameter) add(entry.rules);
+  return counts;
+}
+
+}  // namespace
+
+JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options) {
   JsonValue::Array steps;
   for (const ModuleSteps& of : plan.steps) steps.push_back(StepsJson(of, plan));
   const FoldedTree tree = FoldTree(plan);
@@ -216,19 +243,50 @@ JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options) {
       {"world", plan.mesh.world_size()},
       {"rank", options.rank},
       {"tokens", JsonValue::Array{tokens.batch, tokens.sequence}},
-      {"axes", std::move(axes)},
+      {"axes", AxesJson(plan.mesh)},
       {"totals",
        JsonValue::Object{
            {"params", totals.params}, {"sharded", totals.sharded_params}, {"replicated", totals.replicated_params}}},
       {"modules", plan.tree->modules().size()},
-      {"rules", std::move(rules)},
-      {"findings", std::move(findings)},
+      {"rules", RulesJson(*plan.plan, plan.rule_matches)},
+      {"findings", FindingsJson(plan.findings)},
       {"steps", std::move(steps)},
       {"nodes", NodesJson(tree)},
       {"root", tree.nodes.size() - 1},
       {"memory", MemoryJson(plan)},
       {"calls", CallsJson(plan, options.rank, tokens)},
   };
+}
+
+JsonValue ReportData(const FailedPlan& plan, const ReportOptions& options) {
+  JsonValue::Object out = {{"totals", JsonValue::Object{{"params", 0}, {"sharded", 0}, {"replicated", 0}}},
+                           {"tokens", JsonValue::Array{1, 1}},
+                           {"modules", 0},
+                           {"steps", JsonValue::Array()},
+                           {"nodes", JsonValue::Array{JsonValue::Object{{"s", -1}, {"k", JsonValue::Array()}}}},
+                           {"root", 0}};
+  // The tree is that of a plan without rules, which every model takes.
+  Diagnostics ignored;
+  std::optional<CompiledPlan> bare;
+  if (plan.tree != nullptr) {
+    std::optional<MatchedPlan> matched = MatchRules(std::make_shared<const Plan>(), plan.tree).Collect(ignored);
+    if (matched) bare = CompilePlan(*matched, MeshShape()).Collect(ignored);
+  }
+  if (bare) out = ReportData(*bare, {options.model, 0, std::nullopt}).AsObject();
+  out["model"] = options.model;
+  out["failed"] = true;
+  out["plan"] = plan.plan != nullptr ? plan.plan->name : plan.name;
+  out["chosen"] = plan.plan != nullptr ? plan.plan->chosen : "";
+  out["hash"] = "";
+  out["world"] = plan.mesh.world_size();
+  out["rank"] = 0;
+  out["axes"] = AxesJson(plan.mesh);
+  out["rules"] = plan.plan != nullptr ? RulesJson(*plan.plan, MatchCounts(*plan.plan, plan.tree.get()))
+                                      : JsonValue(JsonValue::Array());
+  out["findings"] = FindingsJson(plan.findings);
+  out["memory"] = JsonValue::Array();
+  out["calls"] = JsonValue::Array();
+  return out;
 }
 
 }  // namespace moonshard

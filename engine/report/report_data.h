@@ -8,6 +8,8 @@
 //   nodes       the tree, equal subtrees once: {s: index of steps or -1, k: [[label, copies, node]], t: names of parameters
 //               that are stored elsewhere, u: 1 for an fsdp unit, r: 1 for a recomputed module}; `root` is one of them
 //   memory      [{ranks: "0..3", count, sharded, whole}] in bytes
+//   failed      true for a plan with errors: hash is "", axes and rules are as far as they are known, layouts, memory and
+//               calls stand for nothing
 //   calls       collectives of `rank`'s step: [{at: folded path, copies, what, direction, kind, bytes of one}]
 #pragma once
 
@@ -17,5 +19,6 @@
 namespace moonshard {
 
 JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options);
+JsonValue ReportData(const FailedPlan& plan, const ReportOptions& options);
 
 }  // namespace moonshard

@@ -80,13 +80,13 @@ function treeRow(row) {
     make("span", { class: "twisty", "aria-hidden": "true" }, row.leaf ? "" : row.open ? "▾" : "▸"),
     make("span", { class: "label" }, label), times > 1 && make("span", { class: "copies" }, "× " + count(times)));
   const what = make("span", { class: "what" }, steps && steps.style && make("span", { class: "chip" }, steps.style),
-    steps && steps.rule < 0 && steps.params.length > 0 && !steps.fallback && make("span", { class: "chip quiet" }, "no rule"));
+    steps && steps.rule < 0 && steps.params.length > 0 && !steps.fallback && !data.failed && make("span", { class: "chip quiet" }, "no rule"));
   const pieces = make("span", { class: "pieces" });
   const params = steps ? steps.params : [];
   for (const param of params.slice(0, 4)) pieces.append(drawParam(param, false));
-  if (params.length > 0) pieces.append(make("span", { class: "layout", title: params[0].layout }, params[0].layout));
-  const bytes = make("span", { class: "bytes", title: "on this rank / whole" },
-    sum.whole > 0 ? bytesText(sum.local * times) + " / " + bytesText(sum.whole * times) : "");
+  if (params.length > 0 && !data.failed) pieces.append(make("span", { class: "layout", title: params[0].layout }, params[0].layout));
+  const bytes = make("span", { class: "bytes", title: data.failed ? "whole" : "on this rank / whole" },
+    sum.whole > 0 ? (data.failed ? "" : bytesText(sum.local * times) + " / ") + bytesText(sum.whole * times) : "");
   const element = make("div", {
     role: "treeitem", class: selected ? "row selected" : "row", style: "--level:" + (row.level - 1),
     "aria-level": row.level, "aria-posinset": row.position, "aria-setsize": row.of, "aria-selected": String(selected),

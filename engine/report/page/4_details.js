@@ -30,9 +30,9 @@ function paramDetails(param, tied) {
       tied && make("span", { class: "chip quiet" }, "tied: stored elsewhere")),
     drawParam(param, true),
     make("dl", { class: "facts" },
-      make("dt", {}, "layout"), make("dd", {}, make("code", {}, param.layout)),
+      !data.failed && make("dt", {}, "layout"), !data.failed && make("dd", {}, make("code", {}, param.layout)),
       make("dt", {}, "whole"), make("dd", {}, shapeText(param.shape) + " " + param.dtype + ", " + bytesText(param.bytes)),
-      make("dt", {}, "rank " + state.rank), make("dd", {}, here),
+      !data.failed && make("dt", {}, "rank " + state.rank), !data.failed && make("dd", {}, here),
       uncut.length > 0 && param.dims && make("dt", {}, "uncut"), uncut.length > 0 && param.dims && make("dd", {}, "dim " + uncut.join(", dim ")),
       ...manyPieces(param)),
     param.dims && pieceList(param));
@@ -77,9 +77,9 @@ function renderDetails() {
       steps && steps.style && make("span", { class: "chip" }, steps.style),
       node.u && make("span", { class: "chip quiet" }, "fsdp unit"), node.r && make("span", { class: "chip quiet" }, "recomputed")),
     make("p", { class: "note" }, sum.whole === 0 ? "owns no parameter" :
-      (entry.copies > 1 ? "each: " : "") + count(sum.elements) + " parameters, " + bytesText(sum.whole) + ", of which rank " +
-      state.rank + " holds " + bytesText(sum.local) + " (" + percent(sum.local, sum.whole) + ")"),
-    steps && ruleLine(steps),
+      (entry.copies > 1 ? "each: " : "") + count(sum.elements) + " parameters, " + bytesText(sum.whole) + (data.failed ? "" : ", of which rank " +
+      state.rank + " holds " + bytesText(sum.local) + " (" + percent(sum.local, sum.whole) + ")")),
+    steps && !data.failed && ruleLine(steps),
     steps && movesList(steps),
     ...findings.map(findingCard),
     ...(steps ? steps.params.map((param) => paramDetails(param, node.t && node.t.includes(param.name))) : []),

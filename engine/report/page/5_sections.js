@@ -4,14 +4,34 @@ function renderHead() {
   document.title = data.model + " · moonshard";
   byId("model-name").textContent = data.model;
   const mesh = data.axes.map((axis) => axis.name + "=" + axis.size).join(", ") || "one rank";
-  byId("subtitle").textContent = "plan " + data.plan + " · mesh " + mesh + " · " + data.hash.slice(0, 12);
-  byId("subtitle").title = (data.chosen ? data.chosen + ". " : "") + "hash " + data.hash;
+  byId("subtitle").textContent = "plan " + data.plan + " · mesh " + mesh + (data.failed ? "" : " · " + data.hash.slice(0, 12));
+  byId("subtitle").title = (data.chosen ? data.chosen + ". " : "") + (data.failed ? "" : "hash " + data.hash);
   byId("rank").max = data.world - 1;
   byId("rank").value = state.rank;
 }
 
 function card(title, value, note) {
   return make("div", { class: "card" }, make("dt", {}, title), make("dd", {}, value, make("small", {}, note)));
+}
+
+// What takes a plan without errors is not shown; what is wrong stands first.
+function renderFailed() {
+  const gone = ["memory", "collectives"].concat(data.steps.length === 0 ? ["model"] : [], data.rules.length === 0 ? ["rules"] : []);
+  for (const id of gone) {
+    byId(id).hidden = true;
+    document.querySelector(`nav a[href="#${id}"]`).hidden = true;
+  }
+  byId("rank").closest("label").hidden = true;
+  for (const value of ["cut", "whole", "moves", "unclaimed"]) byId("filter").querySelector(`[value=${value}]`).remove();
+  byId("summary").after(byId("findings"));
+  const errors = data.findings.filter((finding) => finding.severity === "error").length;
+  byId("cards").replaceChildren(
+    card("Findings", String(data.findings.length), count(errors) + (errors === 1 ? " error" : " errors")),
+    card("Ranks", count(data.world), data.axes.map((axis) => axis.name + " " + axis.size).join(" × ") || "no axis"));
+  if (data.steps.length > 0) byId("cards").append(card("Parameters", count(data.totals.params), "in " + count(data.modules) + " modules"));
+  byId("findings-count").textContent = data.findings.length;
+  byId("findings-title").after(make("p", { class: "note", id: "failed" },
+    "The plan has errors: what it does to the model is not known, so layouts, memory and collectives are not on this page."));
 }
 
 function renderCards() {
@@ -121,8 +141,8 @@ function renderCalls() {
 function renderRules() {
   const body = make("tbody", {}, ...data.rules.map((rule, i) => {
     const show = make("button", { type: "button" }, count(rule.matches));
-    show.title = "show them in the tree";
-    show.disabled = rule.matches === 0 || rule.parameter;
+    show.title = data.failed ? "" : "show them in the tree";
+    show.disabled = rule.matches === 0 || rule.parameter || data.failed === true;
     show.addEventListener("click", () => {
       byId("search").value = state.query = "rule:" + i;
       byId("model").scrollIntoView();

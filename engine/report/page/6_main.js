@@ -16,7 +16,7 @@ function setRank(rank) {
   state.rank = rank;
   byId("rank").value = rank;
   renderTree(false);
-  renderMemory();
+  if (!data.failed) renderMemory();
 }
 
 function search(text) {
@@ -80,9 +80,13 @@ setTheme(storedTheme());
 renderHead();
 unfoldFirst();
 renderTree(false);
-renderCards();
-renderMemory();
-renderCalls();
+if (data.failed) {
+  renderFailed();
+} else {
+  renderCards();
+  renderMemory();
+  renderCalls();
+}
 renderRules();
 renderFindings();
 listen();

@@ -55,6 +55,22 @@ TEST_CASE("explain --html: a page in a file or on stdout") {
              Contains("\"format_version\""));
 }
 
+TEST_CASE("explain --html of a plan with errors: a page with what is wrong, and 2") {
+  const ScratchFolder scratch;
+  const std::string bad = scratch.Write("bad.lua", "return plan { at(\"predict\", colwize {}) }\n");
+  const std::string file = scratch / "bad.html";
+  const Outcome done = Run({"explain", kModel, "--plan", bad, "--html", file});
+  INFO(done.ToText());
+  CHECK(done.code == 2);
+  CHECK_THAT(done.err, Contains("unknown name 'colwize'") && Contains(file + ": a report of a plan with errors"));
+  CHECK_THAT(ReadWholeFile(file),
+             Contains("\"failed\":true") && Contains("unknown name 'colwize'") && Contains("\"model\":\"newcomer\""));
+  // A wrong word of the command line is none of the plan's.
+  CHECK(Run({"explain", kModel, "--plan", "default", "--rank", "7", "--html", scratch / "none.html"}).code == 2);
+  CHECK_FALSE(std::filesystem::exists(scratch / "none.html"));
+  CHECK_THAT(Run({"explain", "/nowhere", "--html", "-"}).out, Contains("there is no folder '/nowhere'"));
+}
+
 TEST_CASE("suggest tells what is wrong in the form that was asked for") {
   const ScratchFolder scratch;
   const std::string model = MOONSHARD_SOURCE_DIR "/tests/cases/newcomer";

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "dsl/resolve/resolve.h"
+#include "engine/safetensors/tree.h"
 #include "tests/engine/report/pages.h"
 
 namespace moonshard::test {
@@ -107,6 +108,78 @@ TEST_CASE("light, dark and paper: each readable, and the reader's choice goes be
   }
   CHECK(browser.Evaluate("document.querySelector('.tree .drawing').checkVisibility()").AsBool());
   KeepPicture(browser, "print");
+}
+
+TEST_CASE("on paper every column of a table is on the page") {
+  Pages pages;
+  if (!pages) return;
+  constexpr int kPaper = 718;  // A4 in CSS's pixels, less Chromium's margins
+  Browser& browser = pages.Open(SmallPlan(), {.width = kPaper, .print = true});
+  CHECK(browser.Evaluate("document.documentElement.scrollWidth").AsInt() <= kPaper);
+  for (const char* cells : {"#calls th", "#calls td", "#calls .call-bytes", "#rule-rows td"}) {
+    INFO(cells);
+    const JsonValue right = browser.Evaluate("Math.max(...[...document.querySelectorAll('" + std::string(cells) +
+                                             "')].map((e) => e.getBoundingClientRect().right))");
+    CHECK(right.AsDouble() <= kPaper);
+  }
+  CHECK(browser
+            .Evaluate("[...document.querySelectorAll('.scroll')].every((e) => getComputedStyle(e).overflowX === "
+                      "'visible' && e.scrollWidth <= e.clientWidth)")
+            .AsBool());
+  KeepPicture(browser, "print_718");
+}
+
+FailedPlan Failed(const std::string& plan) {
+  ModelOptions options;
+  options.model = kSource + "/tests/parity/llama_gqa";
+  options.mesh = "tp=2";
+  options.plan = plan;
+  const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
+  FailedPlan failed{.name = plan, .mesh = folder.mesh};
+  failed.tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder.checkpoint, folder.config));
+  const Resolution resolved = ResolveStages(plan, InputsOf(options, folder, *failed.tree), failed.tree);
+  failed.plan = resolved.plan;
+  failed.findings = resolved.diagnostics;
+  return failed;
+}
+
+TEST_CASE("the page of a plan with errors: findings first, and nothing that is not known") {
+  Pages pages;
+  if (!pages) return;
+  const ScratchFolder scratch;
+  const FailedPlan failed = Failed(scratch.Write(
+      "two.lua", "return plan { at('model.layers.*.mlp.up_proj', colwise {}), at('**.up_proj', rowwise {}) }"));
+  REQUIRE(failed.plan != nullptr);
+  Browser& browser = pages.OpenPage(ReportHtml(failed, {.model = "llama"}));
+  CHECK(browser.errors().empty());
+  const auto seen = [&](const std::string& selector) {
+    return browser.Evaluate("document.querySelector('" + selector + "').checkVisibility()").AsBool();
+  };
+  CHECK(browser.Evaluate("document.querySelectorAll('.finding.error').length").AsInt() > 0);
+  CHECK(seen("#failed"));
+  CHECK(seen("#tree .row"));
+  CHECK(browser.Evaluate("document.querySelectorAll('#rule-rows tbody tr').length").AsInt() == 2);
+  for (const char* gone : {"#memory", "#collectives", "nav a[href=\"#memory\"]", "#rank"}) {
+    INFO(gone);
+    CHECK_FALSE(seen(gone));
+  }
+  CHECK(browser.Evaluate("document.querySelector('#tree .layout') === null").AsBool());
+  CHECK(browser
+            .Evaluate("document.getElementById('findings').getBoundingClientRect().bottom < "
+                      "document.getElementById('model').getBoundingClientRect().top")
+            .AsBool());
+  CheckContrast(browser);
+  KeepPicture(browser, "failed");
+  // A text that is no plan at all.
+  Browser& nothing = pages.OpenPage(ReportHtml(Failed(scratch.Write("no.lua", "return 1 +\n")), {.model = "llama"}));
+  CHECK(nothing.errors().empty());
+  CHECK(nothing.Evaluate("document.querySelectorAll('.finding.error').length").AsInt() == 1);
+  CHECK_FALSE(nothing.Evaluate("document.getElementById('rules').checkVisibility()").AsBool());
+  FailedPlan modelless{.name = "mine.lua"};
+  modelless.findings = {MakeDiagnostic(Finding::kFileNotFound, "there is no folder 'x'")};
+  Browser& bare = pages.OpenPage(ReportHtml(modelless, {.model = "x"}));
+  CHECK(bare.errors().empty());
+  CHECK_FALSE(bare.Evaluate("document.getElementById('model').checkVisibility()").AsBool());
 }
 
 TEST_CASE("the page needs nothing else, and shows a model's name as it is") {

@@ -24,7 +24,10 @@ class Pages {
   }
   explicit operator bool() const { return browser_ != nullptr; }
   Browser& Open(const CompiledPlan& plan, const View& view = {}) {
-    page_ = ReportHtml(plan, {"a <model> & \"quotes\"", 0, std::nullopt});
+    return OpenPage(ReportHtml(plan, {"a <model> & \"quotes\"", 0, std::nullopt}), view);
+  }
+  Browser& OpenPage(std::string page, const View& view = {}) {
+    page_ = std::move(page);
     browser_->Open(scratch_.Write("page.html", page_), view);
     return *browser_;
   }
