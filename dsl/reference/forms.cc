@@ -93,7 +93,11 @@ std::string LuaDefinitions() {
   std::string out =
       "---@meta\n"
       "-- The plan language for lua-language-server; `moonshard definitions` prints this file.\n\n";
-  for (const TypeInfo& type : AllTypes()) out += "---" + std::string(type.doc) + "\n---@class " + type.name + "\n\n";
+  for (const TypeInfo& type : AllTypes()) {
+    const bool texts = !std::string_view(type.literals).empty();
+    out += "---" + std::string(type.doc) + "\n---" + (texts ? "@alias " : "@class ") + type.name +
+           (texts ? " " + std::string(type.literals) : "") + "\n\n";
+  }
   out += "---@alias axis " + Axes() + "\n\n";
   out += "---the model's config.json\n---@class config\n---@field [string] any\n\n";
   out += "---the module tree\n---@class model\n\n";

@@ -225,8 +225,8 @@ constexpr auto kTypes = std::to_array<TypeInfo>({
     {"precision_section", "in which dtypes a step computes"},
     {"keep_dtype_section", "modules that are computed in a dtype of their own"},
     {"operator_like_section", "an operator that is judged like another"},
-    {"dtype", "\"float32\", \"bfloat16\", \"float16\" or \"float64\""},
-    {"keep", "\"attention\", \"matmul\" or \"every_second_matmul\""},
+    {"dtype", "a dtype that a step computes in", "\"float32\"|\"bfloat16\"|\"float16\"|\"float64\""},
+    {"keep", "operators whose results are kept", "\"attention\"|\"matmul\"|\"every_second_matmul\""},
     {"plan", "what a plan file returns"},
 });
 

@@ -37,6 +37,7 @@ std::span<const KeyInfo> AllKeys();
 struct TypeInfo {
   const char* name;
   const char* doc;
+  const char* literals = "";  // of a type that is one of some texts: "\"a\"|\"b\""
 };
 std::span<const TypeInfo> AllTypes();
 

@@ -10,6 +10,7 @@
 #include "dsl/reference/words.h"
 #include "engine/base/json.h"
 #include "engine/base/text.h"
+#include "engine/plan/precision_words.h"
 #include "tests/dsl/inputs.h"
 #include "tests/dsl/sandbox/host_lua.h"
 #include "tests/support/golden.h"
@@ -84,6 +85,19 @@ TEST_CASE("every type that the definitions name is defined in them") {
       }
     }
   }
+}
+
+TEST_CASE("a type of texts is the texts, which an editor offers and checks") {
+  const std::string text = LuaDefinitions();
+  std::string dtypes;
+  for (const std::string_view dtype : kPrecisionDTypes) {
+    dtypes += (dtypes.empty() ? "" : "|") + ("\"" + std::string(dtype) + "\"");
+  }
+  CHECK(text.find("\n---@alias dtype " + dtypes + "\n") != std::string::npos);
+  CHECK(text.find("\n---@alias keep \"attention\"|\"matmul\"|\"every_second_matmul\"\n") != std::string::npos);
+  CHECK(text.find("---@class dtype") == std::string::npos);
+  CHECK(text.find("---@class keep\n") == std::string::npos);
+  CHECK(text.find("\n---@class layout\n") != std::string::npos);
 }
 
 TEST_CASE("the page has every word, every key and every example") {
