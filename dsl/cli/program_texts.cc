@@ -8,8 +8,23 @@
 #include "dsl/cli/shell_completion.h"
 #include "dsl/eval/load_plan.h"
 #include "dsl/reference/forms.h"
+#include "engine/findings/page.h"
+#include "engine/plan/mesh_shape.h"
 
 namespace moonshard {
+
+namespace {
+
+CompletionNames NamesToComplete() {
+  const auto plans = BuiltInPlans();
+  const auto axes = MeshAxisNames();
+  CompletionNames out{{plans.begin(), plans.end()}, {}, {axes.begin(), axes.end()}};
+  out.axes.emplace_back("dp");
+  for (const FindingPage& page : AllPages()) out.findings.insert(out.findings.end(), {page.id, page.name});
+  return out;
+}
+
+}  // namespace
 
 ProgramTexts::ProgramTexts(CLI::App& app) : app_(app) {
   CLI::App* definitions = app.add_subcommand("definitions", "the words of the plan language, for editors and checkers");
@@ -36,7 +51,7 @@ std::optional<std::string> ProgramTexts::Asked() const {
     if (form_ == "luacheck") return LuacheckConfig();
     return form_ == "markdown" ? ReferencePage() : LuaDefinitions();
   }
-  if (completion_->parsed()) return ShellCompletion(ReadCommandTree(app_), shell_, BuiltInPlans());
+  if (completion_->parsed()) return ShellCompletion(ReadCommandTree(app_), shell_, NamesToComplete());
   if (man_->parsed()) return ManPage(ReadCommandTree(app_), MOONSHARD_VERSION);
   return std::nullopt;
 }

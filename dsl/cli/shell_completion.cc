@@ -27,18 +27,26 @@ std::vector<std::string> NamesOf(const std::vector<CommandOption>& options) {
   return out;
 }
 
-// The words that the option's value can be, beside files; whether files can stand there too.
+// The words that the option's value can be, beside files; whether files can stand there too. A list has such words behind
+// every comma, each with more to type.
 struct Values {
   std::vector<std::string> words;
   bool files = true;
+  bool list = false;
 };
-Values ValuesOf(const CommandOption& option, std::span<const std::string> plans) {
+Values ValuesOf(const CommandOption& option, const CompletionNames& names) {
+  const auto is = [&](const char* name) { return std::ranges::find(option.names, name) != option.names.end(); };
   if (!option.choices.empty()) return {option.choices, false};
-  if (std::ranges::find(option.names, "--plan") != option.names.end()) return {{plans.begin(), plans.end()}, true};
-  return {};
+  if (is("--plan")) return {names.plans, true};
+  if (option.place == "FINDING") return {names.findings, false};
+  if (is("--option")) return {{}, false};
+  if (!is("--mesh")) return {};
+  Values out{{}, false, true};
+  for (const std::string& axis : names.axes) out.words.push_back(axis + "=");
+  return out;
 }
 
-std::string Bash(const CommandTree& tree, std::span<const std::string> plans) {
+std::string Bash(const CommandTree& tree, const CompletionNames& names) {
   const std::string function = "_" + tree.program;
   std::string verbs;
   std::string values;
@@ -48,15 +56,24 @@ std::string Bash(const CommandTree& tree, std::span<const std::string> plans) {
     words += "    " + verb.name + ") words='" + Join(NamesOf(verb.options), " ") + "' ;;\n";
     for (const CommandOption& option : verb.options) {
       if (!option.takes_value) continue;
-      const Values of = ValuesOf(option, plans);
-      if (of.words.empty()) continue;
-      const std::string reply = "COMPREPLY=($(compgen -W " + SingleQuoted(Join(of.words, " ")) +
-                                (of.files ? " -f" : "") + " -- \"$cur\")); return ;;\n";
+      const Values of = ValuesOf(option, names);
+      if (of.words.empty() && of.files) continue;
+      const std::string words_of = "compgen -W " + SingleQuoted(Join(of.words, " ")) + (of.files ? " -f" : "");
+      const std::string reply = (of.words.empty() ? "return ;;\n"
+                                 : of.list        ? "_" + tree.program + "_list \"$(" + words_of + ")\"; return ;;\n"
+                                                  : "COMPREPLY=($(" + words_of + " -- \"$cur\")); return ;;\n");
       for (const std::string& name : option.names) values += "    " + verb.name + ":" + name + ") " + reply;
       if (!option.place.empty()) values += "    " + verb.name + ":" + verb.name + ") " + reply;
     }
   }
   return "# bash completion for " + tree.program + "; `" + tree.program + " completion bash` prints this file.\n" +
+         function +
+         "_list() {\n"
+         "  local before=\n"
+         "  if [[ $cur == *,* ]]; then before=${cur%,*},; fi\n"
+         "  COMPREPLY=($(compgen -W \"$1\" -P \"$before\" -- \"${cur##*,}\"))\n"
+         "  compopt -o nospace 2> /dev/null\n"
+         "}\n" +
          function + "() {\n" +
          "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= words= i\n"
          "  COMPREPLY=()\n"
@@ -68,6 +85,12 @@ std::string Bash(const CommandTree& tree, std::span<const std::string> plans) {
          verbs + Join(NamesOf(tree.options), " ") +
          "' -- \"$cur\"))\n"
          "    return\n"
+         "  fi\n"
+         // bash breaks words at "=" too: in --mesh tp=2,dp it is still about --mesh.
+         "  if [[ $prev == = || $cur == = ]]; then\n"
+         "    for ((i = COMP_CWORD - 1; i > 1; i--)); do\n"
+         "      if [[ ${COMP_WORDS[i]} == -* ]]; then prev=${COMP_WORDS[i]}; break; fi\n"
+         "    done\n"
          "  fi\n"
          "  case $verb:$prev in\n" +
          values +
@@ -92,10 +115,11 @@ std::string ZshText(const std::string& text) {
   return out;
 }
 
-std::string Zsh(const CommandTree& tree, std::span<const std::string> plans) {
+std::string Zsh(const CommandTree& tree, const CompletionNames& names) {
   const auto action = [&](const CommandOption& option) {
-    const Values of = ValuesOf(option, plans);
-    if (of.words.empty()) return std::string("_files");
+    const Values of = ValuesOf(option, names);
+    if (of.words.empty()) return std::string(of.files ? "_files" : " ");
+    if (of.list) return "{ compset -P \"*,\"; compadd -S \"\" -- " + Join(of.words, " ") + " }";
     return of.files ? "{ _files; compadd -- " + Join(of.words, " ") + " }" : "(" + Join(of.words, " ") + ")";
   };
   std::string verbs;
@@ -122,7 +146,7 @@ std::string Zsh(const CommandTree& tree, std::span<const std::string> plans) {
          cases + "  esac\n}\n_" + tree.program + " \"$@\"\n";
 }
 
-std::string Fish(const CommandTree& tree, std::span<const std::string> plans) {
+std::string Fish(const CommandTree& tree, const CompletionNames& names) {
   const std::string begin = "complete -c " + tree.program + " ";
   std::string out =
       "# fish completion for " + tree.program + "; `" + tree.program + " completion fish` prints this file.\n";
@@ -133,10 +157,14 @@ std::string Fish(const CommandTree& tree, std::span<const std::string> plans) {
   for (const CommandVerb& verb : tree.verbs) {
     const std::string here = begin + "-n '__fish_seen_subcommand_from " + verb.name + "' ";
     for (const CommandOption& option : verb.options) {
-      const Values of = ValuesOf(option, plans);
+      const Values of = ValuesOf(option, names);
       std::string words;
-      if (!of.words.empty())
-        words = std::string(of.files ? "" : "-f ") + "-a " + SingleQuoted(Join(of.words, " ")) + " ";
+      if (!of.files) words = "-f ";
+      if (of.list) {
+        words += "-a " + SingleQuoted("(__fish_append , " + Join(of.words, " ") + ")") + " ";
+      } else if (!of.words.empty()) {
+        words += "-a " + SingleQuoted(Join(of.words, " ")) + " ";
+      }
       if (option.names.empty()) {
         if (!words.empty()) out += here + words + "\n";
         continue;
@@ -158,11 +186,11 @@ std::span<const std::string> CompletionShells() {
   return kShells;
 }
 
-std::string ShellCompletion(const CommandTree& tree, const std::string& shell, std::span<const std::string> plans) {
-  if (shell == "bash") return Bash(tree, plans);
-  if (shell == "zsh") return Zsh(tree, plans);
+std::string ShellCompletion(const CommandTree& tree, const std::string& shell, const CompletionNames& names) {
+  if (shell == "bash") return Bash(tree, names);
+  if (shell == "zsh") return Zsh(tree, names);
   Check(shell == "fish", "no completion for " + shell);
-  return Fish(tree, plans);
+  return Fish(tree, names);
 }
 
 }  // namespace moonshard

@@ -93,6 +93,14 @@ TEST_CASE("bash completes verbs, options, values and plans") {
   CHECK(completed("moonshard eval model --dtype b") == " bfloat16\n");
   CHECK(completed("moonshard check --plan qwen3_m") == " qwen3_moe\n");
   CHECK(completed("moonshard completion z") == " zsh\n");
+  CHECK(completed("moonshard explain-finding pieces-not-m") == " pieces-not-made\n");
+  CHECK_THAT(completed("moonshard explain-finding MS03"), Contains("MS0301\n") && !Contains("MS0201"));
+  CHECK(completed("moonshard check model --mesh t") == " tp=\n");
+  CHECK_THAT(completed("moonshard check model --mesh ''"), Contains("dp_shard=\n") && Contains("\ntp=\n"));
+  CHECK(completed("moonshard check model --mesh tp = 2,dp_s") == " 2,dp_shard=\n");  // as bash breaks words
+  CHECK(completed("moonshard check model --mesh tp = 2,dp = 2,c") == " 2,cp=\n");
+  CHECK(completed("moonshard check model --option ''") == " \n");
+  CHECK(completed("moonshard check model --option a = ''") == " \n");
   CHECK_THAT(completed("moonshard explain " + scratch.path() + "/comp"), Contains("completion.bash"));
 }
 
@@ -105,6 +113,11 @@ TEST_CASE("the shells and man read what is printed") {
     INFO(shell << read.ToText());
     CHECK(read.code == 0);
     CHECK(read.err.empty());
+  }
+  const std::string man = Printed({"man"});
+  for (const char* part : {"\n.SH ENVIRONMENT\n", "\n.SH FILES\n", "\n.SH EXAMPLES\n", "NO_COLOR", "XDG_STATE_HOME",
+                           "MOONSHARD_STORE", "/moonshard/history"}) {
+    CHECK_THAT(man, Contains(part));
   }
   if (!Has("groff")) return;
   const std::string page = scratch.Write("moonshard.1", Printed({"man"}));
