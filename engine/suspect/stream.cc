@@ -22,6 +22,18 @@ bool IsWhole(const Layout* layout) { return layout != nullptr && *layout == Layo
 bool IsTokens(const Layout* layout) { return layout != nullptr && CutsTokens(*layout); }
 bool IsFeatures(const Layout* layout) { return layout != nullptr && CutsFeatures(*layout); }
 
+// Whether any of the layer's projections has the stream as its norms say. Norms that are alone with it are the odd ones.
+bool Supported(const Flow& flow, const Layer& layer) {
+  const std::vector<const Station*> below = flow.Below(layer.path, nullptr, /*into_lists=*/true);
+  return std::ranges::any_of(below, [&](const Station* station) {
+    if (flow.NormSize(*station) >= 0) return false;
+    const Layout* arrives = ArrivesAs(*station->steps);
+    const Layout* leaves = LeavesAs(*station->steps);
+    if (layer.in_pieces) return IsTokens(arrives) || IsTokens(leaves);
+    return station->matrix && station->steps->in_features == layer.features && IsWhole(arrives);
+  });
+}
+
 // Layers whose norms all say how the stream lies, before and behind them, and agree.
 std::vector<Layer> LayersOf(const Flow& flow) {
   std::map<std::pair<std::string_view, int64_t>, Layer> layers;
@@ -39,7 +51,7 @@ std::vector<Layer> LayersOf(const Flow& flow) {
   }
   std::vector<Layer> out;
   for (const auto& [key, layer] : layers) {
-    if (!unclear.contains(key)) out.push_back(layer);
+    if (!unclear.contains(key) && Supported(flow, layer)) out.push_back(layer);
   }
   return out;
 }
@@ -115,27 +127,81 @@ class Suspects {
     }
   }
 
-  // An embedding whose features leave in pieces, before layers that take them whole.
+  // An embedding that leaves the stream otherwise than the layers behind it take it.
   void LookAtEmbeddings(const std::vector<Layer>& layers) {
-    const auto takes_features = [](const Station& s) { return !s.matrix && IsFeatures(ArrivesAs(*s.steps)); };
-    if (std::ranges::any_of(flow_.stations(), takes_features)) return;
     for (const Station& station : flow_.stations()) {
-      const bool pieces = station.embedding && !InList(station.path) && IsFeatures(LeavesAs(*station.steps));
-      if (!pieces) continue;
-      const auto follows = [&](const Layer& l) { return l.features == station.steps->out_features; };
-      const auto layer = std::ranges::find_if(layers, follows);
-      const bool moved = std::ranges::any_of(flow_.stations(), [&](const Station& around) {
-        return (around.path.empty() || station.path.starts_with(around.path + ".")) && !around.steps->outputs.empty();
+      if (!station.embedding || InList(station.path)) continue;
+      const std::string_view around = ParentOf(station.path);
+      const auto layer = std::ranges::find_if(layers, [&](const Layer& l) {
+        return l.features == station.steps->out_features && (around.empty() || l.path.starts_with(around));
       });
-      if (layer == layers.end() || moved) continue;
-      Note({Finding::kPiecesNotTaken, /*output=*/true, "features in pieces", "them whole",
-            std::string("output = ") + (layer->in_pieces ? "shard(1)" : "replicate") +
-                "; vocab_rowwise {} cuts an embedding by its rows"},
-           station, *layer);
+      if (layer == layers.end() || MovedByOthers() || ProjectedBeside(station)) continue;
+      const Layout* leaves = LeavesAs(*station.steps);
+      const std::string output = std::string("output = ") + (layer->in_pieces ? "shard(1)" : "replicate");
+      if (IsFeatures(leaves)) {
+        Note({Finding::kPiecesNotTaken, /*output=*/true, "features in pieces", "them whole",
+              output + "; vocab_rowwise {} cuts an embedding by its rows"},
+             station, *layer);
+      } else if (layer->in_pieces && IsWhole(leaves)) {
+        Note({Finding::kPiecesNotMade, /*output=*/true, "the sequence whole", "it in pieces", output}, station, *layer);
+      } else if (!layer->in_pieces && IsTokens(leaves)) {
+        Note({Finding::kPiecesNotTaken, /*output=*/true, "pieces of the sequence", "it whole", output}, station,
+             *layer);
+      }
+    }
+  }
+
+  // The one projection outside of the layers, a head, that takes the stream otherwise than the one norm there leaves it.
+  void LookAtHead(const std::vector<Layer>& layers) {
+    std::vector<const Station*> norms;
+    std::vector<const Station*> heads;
+    for (const Station& station : flow_.stations()) {
+      if (InList(station.path)) continue;
+      if (flow_.NormSize(station) >= 0) norms.push_back(&station);
+      if (station.matrix && !station.embedding) heads.push_back(&station);
+    }
+    if (norms.size() != 1 || heads.size() != 1) return;
+    const int64_t features = flow_.NormSize(*norms[0]);
+    const auto same = [&](const Layer& l) { return l.features == features; };
+    const auto layer = std::ranges::find_if(layers, same);
+    if (layer == layers.end() || heads[0]->steps->in_features != features || MovedByOthers()) return;
+    const Layout* leaves = LeavesAs(*norms[0]->steps);
+    if (!(layer->in_pieces ? IsTokens(leaves) : IsWhole(leaves))) return;
+    const Layer end{layer->path, features, layer->in_pieces, norms[0]};
+    const Layout* arrives = ArrivesAs(*heads[0]->steps);
+    if (layer->in_pieces && IsWhole(arrives)) {
+      Note({Finding::kPiecesNotTaken, /*output=*/false, "the sequence whole", "it in pieces",
+            "input = shard(1), which gathers the sequence"},
+           *heads[0], end);
+    } else if (!layer->in_pieces && IsTokens(arrives)) {
+      Note({Finding::kPiecesNotMade, /*output=*/false, "pieces of the sequence", "it whole", "input = replicate"},
+           *heads[0], end);
     }
   }
 
  private:
+  // Whether a module without a matrix moves the stream, as one around a layer may.
+  bool MovedByOthers() const {
+    const auto cuts = [](const Layout& layout) { return CutsTokens(layout) || CutsFeatures(layout); };
+    const auto moves = [&](const std::vector<std::optional<Move>>& all) {
+      return std::ranges::any_of(all, [&](const std::optional<Move>& move) {
+        return move && move->from != move->to && (cuts(move->from[MeshAxis::kTp]) || cuts(move->to[MeshAxis::kTp]));
+      });
+    };
+    return std::ranges::any_of(flow_.stations(), [&](const Station& s) {
+      return !s.matrix && (moves(s.steps->inputs) || moves(s.steps->outputs));
+    });
+  }
+
+  // Whether a projection to the stream stands beside the embedding, and may be between it and the layers.
+  bool ProjectedBeside(const Station& embedding) const {
+    const std::vector<const Station*> beside = flow_.Below(ParentOf(embedding.path), &embedding, /*into_lists=*/false);
+    return std::ranges::any_of(beside, [&](const Station* s) {
+      return s->matrix && !s->embedding && s->steps->in_features > 0 &&
+             s->steps->out_features == embedding.steps->out_features;
+    });
+  }
+
   void LookInPieces(const Layer& layer, const Projections& projections, const Station& station) {
     const ModuleSteps& steps = *station.steps;
     const auto takes_whole = [&](const Station& s) {
@@ -264,6 +330,7 @@ void SuspectStream(const Flow& flow, Diagnostics& diagnostics) {
   Suspects suspects(flow);
   for (const Layer& layer : layers) suspects.Look(layer);
   suspects.LookAtEmbeddings(layers);
+  suspects.LookAtHead(layers);
   for (const Odd& odd : suspects.odd()) diagnostics.push_back(About(flow, odd));
 }
 

@@ -250,22 +250,47 @@ TEST_CASE("blocks take and leave the stream as the norms have it") {
             .empty());
 }
 
-TEST_CASE("features of an embedding") {
+TEST_CASE("the embedding and the head have the stream as the layers have it") {
   const std::string tree =
       "model Model\n"
-      "model.embed Embedding weight:float32[100, 64]\n"
+      "model.embed Embedding weight:float32[64, 64]\n"  // as many words as features
       "model.layers.{0..1} Block\n"
       "model.layers.{0..1}.norm Norm weight:float32[64]\n"
       "model.layers.{0..1}.mlp.up Linear weight:float32[256, 64]\n"
-      "model.layers.{0..1}.mlp.down Linear weight:float32[64, 256]\n";
-  const auto raised = [&](const std::string& embed, const std::string& more = "") {
-    return Raised(tree, R"(at("model.layers.*.mlp.up", colwise {}), at("model.layers.*.mlp.down", rowwise {}),
-                           at("model.layers.*.norm", norm_on(replicate)), at("model.embed", )" +
-                            embed + ")," + more);
+      "model.layers.{0..1}.mlp.down Linear weight:float32[64, 256]\n"
+      "model.norm Norm weight:float32[64]\n"
+      "head Linear weight:float32[64, 64]\n";
+  const auto raised = [&](const std::string& stream, const std::string& embed, const std::string& head,
+                          const std::string& more = "", const std::string& more_tree = "") {
+    return Raised(tree + more_tree, R"(at("model.layers.*.mlp.up", colwise { input = )" + stream +
+                                        R"( }), at("model.layers.*.mlp.down", rowwise { output = )" + stream +
+                                        R"( }), at("model.{layers.*.,}norm", norm_on()" + stream +
+                                        R"()), at("model.embed", )" + embed + R"(), at("head", colwise { input = )" +
+                                        head + R"( }),)" + more);
   };
-  CHECK(raised("colwise {}") == Raises{"MS0313 model.embed"});
-  CHECK(raised("colwise { output = replicate }").empty());
-  CHECK(raised("colwise {}", R"(at("model.layers.0", prepare_input { { shard(-1), replicate } }))").empty());
+  CHECK(raised("replicate", "vocab_rowwise {}", "replicate").empty());
+  CHECK(raised("shard(1)", "vocab_rowwise { output = shard(1) }", "shard(1)").empty());
+  CHECK(raised("shard(1)", "colwise { output = shard(1) }", "shard(1)").empty());
+  CHECK(raised("replicate", "colwise { output = replicate }", "replicate").empty());
+  CHECK(raised("replicate", "colwise {}", "replicate") == Raises{"MS0313 model.embed"});
+  CHECK(raised("shard(1)", "vocab_rowwise {}", "shard(1)") == Raises{"MS0314 model.embed"});
+  CHECK(raised("replicate", "vocab_rowwise { output = shard(1) }", "replicate") ==
+        Raises{"MS0313 model.embed", "MS0316 model.norm"});
+  CHECK(raised("shard(1)", "vocab_rowwise { output = shard(1) }", "replicate") == Raises{"MS0313 head"});
+  CHECK(raised("replicate", "vocab_rowwise {}", "shard(1)") == Raises{"MS0314 head"});
+  // What is between may move it.
+  CHECK(raised("replicate", "colwise {}", "replicate",
+               R"(at("model.layers.0", prepare_input { { shard(-1), replicate } }))")
+            .empty());
+  CHECK(raised("shard(1)", "vocab_rowwise {}", "shard(1)",
+               R"(at("model.layers.0", prepare_input { { replicate, shard(1) } }))")
+            .empty());
+  CHECK(raised("shard(1)", "vocab_rowwise {}", "shard(1)", R"(at("model.project", replicated { output = shard(1) }))",
+               "model.project Linear weight:float32[64, 64]\n")
+            .empty());
+  CHECK(raised("shard(1)", "vocab_rowwise { output = shard(1) }", "replicate",
+               R"(at("model", prepare_output { { shard(1), replicate } }))")
+            .empty());
 }
 
 TEST_CASE("components of paths") {
