@@ -78,7 +78,7 @@ end
 ---@param residual layout  replicate, or shard(1) under sequence parallelism
 ---@return style
 function styles.rotary_on(residual)
-  residual = takes("rotary_on", { residual = residual }, { residual = "layout" }).residual
+  residual = takes("rotary_on", { residual = residual }, { residual = "needed layout" }).residual
   return style {
     name = "rotary",
     inputs = { { residual, residual }, { replicate, replicate } },
@@ -102,7 +102,7 @@ end
 ---@param residual layout  replicate, or shard(1) under sequence parallelism
 ---@return style
 function styles.norm_on(residual)
-  residual = takes("norm_on", { residual = residual }, { residual = "layout" }).residual
+  residual = takes("norm_on", { residual = residual }, { residual = "needed layout" }).residual
   local used <const> = residual == replicate and replicate or shared
   return style {
     name = "norm",

@@ -67,6 +67,19 @@ std::string HelpFor(lua_State* L, const std::string& word, const std::string& wh
     }
     return "a layout is a word of its own (replicate, shared, partial), or is called with its dim, as shard(-1) is";
   }
+  if (text && takes("must be \"float32\"")) {
+    constexpr std::pair<std::string_view, const char*> kShort[] = {
+        {"bf16", "bfloat16"}, {"double", "float64"}, {"f16", "float16"},  {"f32", "float32"},  {"f64", "float64"},
+        {"float", "float32"}, {"fp16", "float16"},   {"fp32", "float32"}, {"fp64", "float64"}, {"half", "float16"}};
+    const std::string name = text->starts_with("torch.") ? text->substr(6) : *text;
+    for (const auto& [given, meant] : kShort) {
+      if (name == given) return std::string("did you mean \"") + meant + "\"?";
+    }
+    if (what.find("\"" + name + "\"") != std::string::npos) return "did you mean \"" + name + "\"?";
+  }
+  if (lua_isnoneornil(L, index) && (word == "norm_on" || word == "rotary_on")) {
+    return word + "(replicate), or " + word + "(shard(1)) where the sequence lies in pieces";
+  }
   if (takes("the pattern must be")) return "a question stands behind a colon: model:" + word + "(\"model.layers.*\")";
   return "";
 }
@@ -146,6 +159,19 @@ std::string HelpForKey(lua_State* L, const std::string& word, const std::string&
   }
   if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
     return "it belongs to the rule: at(pattern, style, { optional = true })";
+  }
+  // A word of PyTorch's or Hugging Face's, or one of ours with more behind it, as output_layouts is.
+  constexpr std::pair<std::string_view, std::string_view> kForeign[] = {{"cast_forward_inputs", "cast_inputs"},
+                                                                        {"desired_input_layouts", "input"},
+                                                                        {"n_heads", "heads"},
+                                                                        {"num_heads", "heads"},
+                                                                        {"output_dtype", "outputs"},
+                                                                        {"param_dtype", "parameters"},
+                                                                        {"version", "api"}};
+  for (const std::string& known : keys) {
+    const bool foreign =
+        std::ranges::find(kForeign, std::pair<std::string_view, std::string_view>(key, known)) != std::end(kForeign);
+    if (foreign || key.starts_with(known + "_")) return "did you mean '" + known + "'?";
   }
   return DidYouMean(key, keys);
 }

@@ -14,8 +14,15 @@
 namespace moonshard {
 namespace {
 
-// The tree, after reporting that a plan asks for one where there is none.
-const ModuleTree* TreeOf(lua_State* L) {
+// The tree, after reporting that a plan asks for one where there is none, or asks without the colon.
+const ModuleTree* TreeOf(lua_State* L, const char* word) {
+  if (Userdata<ModelValue>::To(L, 1) == nullptr) {
+    const std::optional<std::string> text = StringAt(L, 1);
+    BadArgument(L, word, std::string("it is called with a colon, model:") + word + "(...)", 1, {},
+                "write model:" + std::string(word) + "(" + (text ? "\"" + *text + "\"" : "...") + ")");
+    lua_pop(L, 1);
+    return nullptr;
+  }
   const ModuleTree* tree = Evaluation::From(L).inputs().model;
   if (tree == nullptr) {
     ScriptState::From(L).Report(Finding::kBadArgument, "the plan asks about the model, but none is known here",
@@ -47,7 +54,7 @@ std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* word) {
 
 // Paths of the modules that the pattern in argument 2 matches, sorted; nothing, reported, where it is no pattern.
 std::optional<std::vector<std::string>> Matching(lua_State* L, const char* word) {
-  const ModuleTree* tree = TreeOf(L);
+  const ModuleTree* tree = TreeOf(L, word);
   if (tree == nullptr) return std::nullopt;
   const std::unique_ptr<re2::RE2> expression = PatternAt(L, word);
   if (expression == nullptr) return std::nullopt;
@@ -86,7 +93,7 @@ int Find(lua_State* L) {
 // Names of the parameters and buffers of the module at a path; none where there is no such module.
 int Parameters(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
-  const ModuleTree* tree = TreeOf(L);
+  const ModuleTree* tree = TreeOf(L, "parameters");
   if (tree == nullptr) return PushPoison(L);
   const std::optional<std::string> path = StringAt(L, 2);
   if (!path) return BadArgument(L, "parameters", "it takes the path of a module", 2);
@@ -105,7 +112,7 @@ int Parameters(lua_State* L) {
 
 int Shape(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
-  const ModuleTree* tree = TreeOf(L);
+  const ModuleTree* tree = TreeOf(L, "shape");
   if (tree == nullptr) return PushPoison(L);
   const std::optional<std::string> path = StringAt(L, 2);
   if (!path) return BadArgument(L, "shape", "it takes the path of a parameter", 2);

@@ -42,7 +42,8 @@ constexpr auto kNames = std::to_array<NameInfo>({
      "route = { of = \"inputs\" | \"outputs\", ids = n, weights = n }, bare = true, missing = text] } -> style",
      "what a rule does to a module: its parameters, and the moves before and after its forward"},
     {"takes", "takes(\"word\", given, { key = \"type\" }) -> table",
-     "checks the table that a style of your own was called with; types: layout, integer, any, or what type() says"},
+     "checks the table that a style of your own was called with; types: layout, integer, any, or what type() "
+     "says; \"needed layout\": it must be given"},
     // stdlib/styles.lua.
     {"colwise", "colwise { [input = layout, output = layout, heads = n] } -> style",
      "output features in pieces; leaves shard(-1) unless output says otherwise"},

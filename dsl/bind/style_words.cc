@@ -10,7 +10,8 @@
 namespace moonshard {
 namespace {
 
-constexpr lua_Integer kMostPositions = 64;  // arguments of a forward, outputs of one
+constexpr std::string_view kNeeded = "needed ";  // before a type of takes: nil does not fit
+constexpr lua_Integer kMostPositions = 64;       // arguments of a forward, outputs of one
 
 // Reads one `style { ... }` table (argument 1) into a Style; reports what does not fit.
 class StyleReader {
@@ -220,7 +221,8 @@ bool CheckTypes(lua_State* L, int index, const std::vector<std::string>& keys) {
   bool good = true;
   for (const std::string& key : keys) {
     lua_getfield(L, index, key.c_str());
-    const std::optional<std::string> type = StringAt(L, -1);
+    std::optional<std::string> type = StringAt(L, -1);
+    if (type && type->starts_with(kNeeded)) type->erase(0, kNeeded.size());
     if (!type || std::ranges::find(known, *type) == std::end(known)) {
       SourceSpan where;
       if (type) where = ScriptState::From(L).UserSpanOfText(*type);
@@ -266,8 +268,11 @@ int Takes(lua_State* L) {
   for (const std::string& key : keys) {
     lua_getfield(L, 2, key.c_str());
     lua_getfield(L, 3, key.c_str());
-    const std::string type = lua_tostring(L, -1);
-    if (lua_toboolean(L, -2) != 0 && !IsPoison(L, -2) && !Fits(L, -2, type)) {
+    std::string type = lua_tostring(L, -1);
+    const bool needed = type.starts_with(kNeeded);
+    if (needed) type.erase(0, kNeeded.size());
+    const bool given = lua_toboolean(L, -2) != 0 && !IsPoison(L, -2);
+    if ((given && !Fits(L, -2, type)) || (needed && lua_isnil(L, -2))) {
       const bool vowel = type.find_first_of("aeiou") == 0;
       BadArgument(L, *word, "'" + key + "' must be " + (vowel ? "an " : "a ") + type, -2);
       good = false;

@@ -13,6 +13,7 @@ struct ScriptLimits {
   int64_t steps = 20'000'000;              // Lua instructions, plus the work of library functions in like units
   // CPU time of the evaluating thread, not wall time: a busy machine must not fail the plan on one rank only.
   std::chrono::milliseconds time{500};
+  int calls = 5000;                       // of functions within each other; none but an endless recursion has more
   size_t source_bytes = size_t{1} << 20;  // of one file
   int files = 64;                         // that one evaluation may read, the plan itself included
   int depth = 16;                         // of require and extends within each other

@@ -17,6 +17,8 @@ namespace {
 constexpr int kHookInterval = 100;
 constexpr size_t kMostDiagnostics = 100;
 constexpr size_t kStepsOfReport = 1000;
+constexpr const char* kTooDeep = "the plan calls functions too deeply";
+constexpr const char* kTooDeepHelp = "is there a function that calls itself without an end?";
 constexpr size_t kMostText = 8000;  // bytes of one text of a diagnostic
 
 int64_t ThreadCpuNs() {
@@ -33,7 +35,19 @@ int Panic(lua_State*) { throw InternalError("Lua raised an error outside of Scri
 // What Lua's own messages are mostly about; "" for others.
 std::string HelpForRaised(const std::string& message) {
   const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
+  if (message.starts_with("ipairs: ") || message.starts_with("pairs: ")) {
+    if (has("got nil") || has("got no value")) {
+      return "what it goes over is nil: a field that is absent or null? config:get(\"name\", {}) takes a default";
+    }
+    return has("got number") ? "for i = 0, n - 1 do counts" : "";
+  }
   if (!message.starts_with("attempt to ")) return "";
+  if (has("index a plan value")) return "a plan is not changed once it is made: its keys stand within plan { ... }";
+  for (const char* kind : {"rule", "style", "layout", "pattern"}) {
+    if (has(("index a " + std::string(kind) + " value").c_str())) {
+      return "a " + std::string(kind) + " has no fields; what it says is said where it is made";
+    }
+  }
   if (has("call a layout value")) return "a layout is not called; the style of what is whole is replicated {}";
   if (has("call a nil value"))
     return "no function has this name; those of a module are local m <const> = require \"name\"";
@@ -44,8 +58,31 @@ std::string HelpForRaised(const std::string& message) {
   return "";
 }
 
+// "bad argument #1 to 'ipairs' (table expected, got nil)" as "ipairs: argument 1 must be a table, got nil".
+std::string InPlainWords(const std::string& message) {
+  constexpr std::string_view kBad = "bad argument #";
+  constexpr std::string_view kExpected = " expected, got ";
+  const size_t name = message.find(" to '");
+  const size_t detail = message.find("' (");
+  const size_t expected = message.find(kExpected);
+  if (!message.starts_with(kBad) || name == std::string::npos || detail == std::string::npos ||
+      expected == std::string::npos || !message.ends_with(")") || name > detail || detail > expected) {
+    return message;
+  }
+  const std::string type = message.substr(detail + 3, expected - detail - 3);
+  const std::string got = message.substr(expected + kExpected.size(), message.size() - expected - kExpected.size() - 1);
+  return message.substr(name + 5, detail - name - 5) + ": argument " + message.substr(kBad.size(), name - kBad.size()) +
+         " must be a " + type + ", got " + got;
+}
+
 std::string MemoryMessage(const ScriptLimits& limits) {
   return "the plan needs more than " + std::to_string(limits.memory_bytes >> 20) + " MiB of memory";
+}
+
+Diagnostic TooDeep(const SourceSpan& where) {
+  Diagnostic d = MakeDiagnostic(Finding::kScriptLimit, kTooDeep, where);
+  d.help = kTooDeepHelp;
+  return d;
 }
 
 }  // namespace
@@ -139,6 +176,10 @@ void ScriptState::CountHook(lua_State* L, lua_Debug* record) {
     return;
   }
   state.last_seen_ = state.UserSpan();
+  lua_Debug deepest;
+  if (!state.dead_ && lua_getstack(L, state.limits_.calls, &deepest) != 0) {
+    state.RaiseLimit(kTooDeep, kTooDeepHelp);
+  }
   state.Charge(kHookInterval);
   if (state.OutOfTime()) state.RaiseTimeLimit();
 }
@@ -292,15 +333,14 @@ void ScriptState::ReportRaised() {
   // What poison caused was said where the poison was made.
   if (HasErrors(diagnostics_) && message.find(kPoisonName) != std::string::npos) return;
   if (message.find("stack overflow") != std::string::npos) {
-    Diagnostic d = MakeDiagnostic(Finding::kScriptLimit, "the plan calls functions too deeply", UserSpan());
-    d.help = "is there a function that calls itself?";
-    Add(std::move(d));
+    Add(TooDeep(UserSpan()));
     return;
   }
   // Lua names the variable as (global 'x'), (local 'x'), (field 'x'): the caret goes under it.
   std::string token;
   const size_t quote = message.find('\'');
   if (quote != std::string::npos) token = message.substr(quote + 1, message.find('\'', quote + 1) - quote - 1);
+  message = InPlainWords(message);
   Diagnostic d = MakeDiagnostic(Finding::kScriptError, message, UserSpan(token));
   d.help = HelpForRaised(message);
   Add(std::move(d));
@@ -325,7 +365,7 @@ bool ScriptState::Run(const std::function<void(lua_State*)>& body) {
   if (status == LUA_ERRMEM) {
     Add(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), last_seen_));
   } else if (!HasErrors(diagnostics_)) {  // the handler itself had no room left
-    Add(MakeDiagnostic(Finding::kScriptLimit, "the plan calls functions too deeply", last_seen_));
+    Add(TooDeep(last_seen_));
   }
   return false;
 }

@@ -42,6 +42,10 @@ int LineOfOpen(std::string_view text, int last_line, char wanted) {
     const char c = text[i];
     if (c == '\n') {
       ++line;
+    } else if (text.substr(i).starts_with("--[[") || text.substr(i).starts_with("[[")) {
+      const size_t end = std::min(text.find("]]", i), text.size());
+      line += static_cast<int>(std::ranges::count(text.substr(i, end - i), '\n'));
+      i = end + 1;
     } else if (c == '-' && i + 1 < text.size() && text[i + 1] == '-') {
       while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
     } else if (c == '"' || c == '\'') {
@@ -56,6 +60,46 @@ int LineOfOpen(std::string_view text, int last_line, char wanted) {
     }
   }
   return !open.empty() && open.back().first == wanted ? open.back().second : 0;
+}
+
+// The text in quotes right before the first ':', as the key of a Python dict; "" where there is none.
+std::string_view DictKey(std::string_view line) {
+  for (size_t colon = line.find(':'); colon != std::string_view::npos; colon = line.find(':', colon + 1)) {
+    const std::string_view before = line.substr(0, line.find_last_not_of(" \t", colon == 0 ? 0 : colon - 1) + 1);
+    if (before.size() < 2 || (before.back() != '"' && before.back() != '\'')) continue;
+    const size_t open = before.rfind(before.back(), before.size() - 2);
+    if (open != std::string_view::npos) return before.substr(open + 1, before.size() - open - 2);
+  }
+  return "";
+}
+
+// The line of the first "else if" outside comments; 0 where there is none.
+int LineOfElseIf(std::string_view text) {
+  int number = 0;
+  while (!text.empty()) {
+    ++number;
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    line = line.substr(0, line.find("--"));
+    for (size_t at = 0; (at = line.find("else", at)) != std::string_view::npos; at += 4) {
+      const size_t next = line.find_first_not_of(" \t", at + 4);
+      const std::string_view rest = next == std::string_view::npos ? "" : line.substr(next);
+      if (next > at + 4 && rest.starts_with("if") &&
+          (rest.size() == 2 || std::isalnum(static_cast<unsigned char>(rest[2])) == 0))
+        return number;
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return 0;
+}
+
+// What is still open where the text ends.
+SyntaxHint OpenAtEnd(std::string_view text, int last_line) {
+  for (const char open : {'(', '{', '['}) {
+    const int at = LineOfOpen(text, last_line, open);
+    if (at > 0) return {std::string("the '") + open + "' of line " + std::to_string(at) + " is not closed", at};
+  }
+  return {};
 }
 
 }  // namespace
@@ -74,6 +118,16 @@ SyntaxHint HintFor(const std::string& message, const std::string& token, std::st
   }
   if (Has(here, "&&") || Has(here, "||")) return {"write and, or, not"};
   if (message.starts_with("')' expected near '='")) return {"keys stand in braces: colwise { output = replicate }"};
+  if (token == ":" && !DictKey(here).empty()) {
+    const std::string key(DictKey(here));
+    return {"a key is written [\"" + key + "\"] = ..., and a rule at(\"" + key +
+            "\", colwise {}); moonshard import FILE turns a plan of Hugging Face into one"};
+  }
+  if (Has(message, "to close 'if'") || Has(message, "'end' expected")) {
+    const int at = LineOfElseIf(text);
+    if (at > 0) return {"'else if' opens one more 'if', with an 'end' of its own; write elseif", at};
+  }
+  if (message == "unexpected symbol near <eof>") return OpenAtEnd(text, line);
   if (message.starts_with("function arguments expected") && HasColonKey(here)) {
     return {"a key stands before an equals sign: { output = replicate }"};
   }

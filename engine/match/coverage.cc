@@ -4,11 +4,14 @@
 
 #include <algorithm>
 
+#include "engine/base/text.h"
 #include "engine/match/meant.h"
 #include "engine/match/pattern_set.h"
 
 namespace moonshard {
 namespace {
+
+constexpr size_t kMostAlternatives = 12;  // named in a message
 
 // Which brace alternatives of the rules to check match a module: alternatives[i][j] is alternative j of rule i. Those
 // that numbers can tell apart are asked together, once per module, until all have been seen; the others once per path
@@ -66,6 +69,69 @@ bool OnlyMoves(const Rule& rule) {
          (!style.inputs.empty() || !style.outputs.empty());
 }
 
+// "0, 1, 5..9": numbers that follow each other as a range, others as they are.
+std::string Listed(const std::vector<std::string>& texts) {
+  const auto number = [](const std::string& text) {
+    const bool digits = !text.empty() && text.size() < 10 && (text.size() == 1 || text[0] != '0') &&
+                        std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+    return digits ? std::stoll(text) : -1;
+  };
+  std::vector<std::string> out;
+  for (size_t i = 0; i < texts.size();) {
+    size_t end = i + 1;
+    while (end < texts.size() && number(texts[i]) >= 0 && number(texts[end]) == number(texts[end - 1]) + 1) ++end;
+    if (end - i > 2) {
+      out.push_back(texts[i] + ".." + texts[end - 1]);
+    } else {
+      out.insert(out.end(), texts.begin() + static_cast<std::ptrdiff_t>(i),
+                 texts.begin() + static_cast<std::ptrdiff_t>(end));
+    }
+    i = end;
+  }
+  if (out.size() > kMostAlternatives) {
+    const size_t more = out.size() - kMostAlternatives;
+    out.resize(kMostAlternatives);
+    out.back() += " and " + std::to_string(more) + " more";
+  }
+  return Join(out, ", ");
+}
+
+// The alternatives of one rule that match nothing: one finding for each pair of braces.
+void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
+                        const std::vector<Pattern::Alternative>& alternatives, const std::vector<bool>& seen,
+                        Diagnostics& out) {
+  for (size_t first = 0; first < alternatives.size();) {
+    std::vector<std::string> missing;
+    std::vector<std::string> found;
+    const int group = alternatives[first].group;
+    for (; first < alternatives.size() && alternatives[first].group == group; ++first) {
+      const Pattern::Alternative& one = alternatives[first];
+      (seen[first] || AnyParameterMatches(matched, one.regex) ? found : missing).push_back(one.text);
+    }
+    if (missing.empty()) continue;
+    const bool one = missing.size() == 1;
+    Diagnostic d =
+        MakeDiagnostic(Finding::kUnmatchedAlternative,
+                       one ? "alternative '" + missing.front() + "' of '" + rule.pattern + "' matches no module"
+                           : "alternatives " + Listed(missing) + " of '" + rule.pattern + "' match no module",
+                       rule.source);
+    d.required = "at least one module for every alternative, or optional = true";
+    if (one) {
+      Rule alone = rule;
+      const size_t open = rule.pattern.find('{');
+      const size_t close = rule.pattern.find('}', open);
+      // With one pair of braces the pattern can be written with this alternative alone, and its nearest path found.
+      if (open != std::string::npos && rule.pattern.find('{', open + 1) == std::string::npos) {
+        alone.pattern = rule.pattern.substr(0, open) + missing.front() + rule.pattern.substr(close + 1);
+        d.help = WhatWasMeant(*matched.tree, alone);
+      }
+    } else if (!found.empty()) {
+      d.help = "of these the model has " + Listed(found);
+    }
+    out.push_back(std::move(d));
+  }
+}
+
 }  // namespace
 
 Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
@@ -103,23 +169,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
       continue;
     }
     if (!tree.complete() && OnlyMoves(rule)) continue;
-    for (size_t j = 0; j < patterns[i].alternatives.size(); ++j) {
-      const Pattern::Alternative& alternative = patterns[i].alternatives[j];
-      if (seen[i][j] || AnyParameterMatches(matched, alternative.regex)) continue;
-      Diagnostic d = MakeDiagnostic(
-          Finding::kUnmatchedAlternative,
-          "alternative '" + alternative.text + "' of '" + rule.pattern + "' matches no module", rule.source);
-      d.required = "at least one module for every alternative, or optional = true";
-      Rule alone = rule;
-      const size_t open = rule.pattern.find('{');
-      const size_t close = rule.pattern.find('}', open);
-      // With one pair of braces the pattern can be written with this alternative alone, and its nearest path found.
-      if (open != std::string::npos && rule.pattern.find('{', open + 1) == std::string::npos) {
-        alone.pattern = rule.pattern.substr(0, open) + alternative.text + rule.pattern.substr(close + 1);
-        d.help = WhatWasMeant(tree, alone);
-      }
-      out.push_back(std::move(d));
-    }
+    ReportAlternatives(matched, rule, patterns[i].alternatives, seen[i], out);
   }
   return out;
 }

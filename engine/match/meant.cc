@@ -16,6 +16,7 @@ namespace moonshard {
 namespace {
 
 constexpr size_t kMostExamples = 6;
+constexpr size_t kMostChildren = 12;
 
 bool IsNumber(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
@@ -100,6 +101,26 @@ std::string WithBraces(const std::string& pattern) {
   return out;
 }
 
+// "(0|1)" as "{0,1}".
+std::string WithBracesForGroups(const std::string& pattern) {
+  std::string out = Replaced(pattern, "(?:", "(");
+  const size_t bar = out.find('|');
+  const size_t open = out.rfind('(', bar);
+  const size_t close = out.find(')', bar);
+  if (bar == std::string::npos || open == std::string::npos || close == std::string::npos) return pattern;
+  out[open] = '{';
+  out[close] = '}';
+  for (size_t i = open; i < close; ++i) out[i] = out[i] == '|' ? ',' : out[i];
+  return out;
+}
+
+// Lua's "%d+" as "*".
+std::string WithStarsForLua(const std::string& pattern) {
+  std::string out = Replaced(pattern, "%.", ".");
+  for (const char* word : {"%d+", "%d*", "%d", "%w+", "%a+"}) out = Replaced(out, word, "*");
+  return out;
+}
+
 // Every whole component * as **.
 std::string WithLongStars(const std::string& pattern) {
   std::vector<std::string> components = Split(pattern, '.');
@@ -140,6 +161,30 @@ std::string WithStarsForNumbers(const std::string& pattern) {
   return Join(components, ".");
 }
 
+// For a pattern on what owns no parameters itself: the modules in it, which do. "" where it stands on nothing. All of
+// them at once ("**") would mostly be too many: of an MLP some are cut one way and some the other.
+std::string ChildrenOf(const std::vector<std::string>& known, const std::vector<std::string>& all,
+                       const std::string& pattern) {
+  const std::string as_class = WithStarsForNumbers(pattern);
+  if (pattern.find("**") != std::string::npos || !Matching(known, as_class).empty()) return "";
+  if (Matching(all, pattern + ".**").empty()) return "";
+  const size_t components = Split(pattern, '.').size();
+  std::set<std::string> names;
+  for (const std::string& path : Matching(known, as_class + ".**")) {
+    const std::vector<std::string> parts = Split(path, '.');
+    names.insert(Join({parts.begin() + static_cast<std::ptrdiff_t>(components), parts.end()}, "."));
+  }
+  if (names.empty()) return "";
+  std::vector<std::string> some(names.begin(), names.end());
+  const std::string example = pattern + "." + some.front();
+  if (some.size() > kMostChildren) {
+    const size_t more = some.size() - kMostChildren;
+    some.resize(kMostChildren);
+    some.back() += " and " + std::to_string(more) + " more";
+  }
+  return "what stands there owns no parameters itself; in it are " + Join(some, ", ") + ", as in \"" + example + "\"";
+}
+
 struct Try {
   std::string pattern;
   const char* why;
@@ -150,6 +195,10 @@ constexpr const char* kWholePath = "an expression must match the whole path, fro
 // The first guess at a glob that lands on a path. `known`: one path of each class; `all`: every path, called `noun`.
 std::optional<std::string> Guess(const std::string& pattern, const std::vector<std::string>& known,
                                  const std::vector<std::string>& all, const std::string& noun) {
+  // In an ordinary pattern a backslash stands for itself, and no path has one.
+  if (pattern.find('\\') != std::string::npos) {
+    return "a backslash is a letter like any other here; an expression is re[[" + pattern + "]]";
+  }
   const auto did_you_mean = [&](const std::string& mended) {
     const size_t count = Matching(all, mended).size();
     return "did you mean \"" + mended + "\"? It matches " + std::to_string(count) + " " + noun +
@@ -160,11 +209,14 @@ std::optional<std::string> Guess(const std::string& pattern, const std::vector<s
       {WithBraces(pattern), "brackets are one character, braces are alternatives: "},
       {Replaced(Replaced(pattern, "[0-9]+", "*"), "[0-9]*", "*"),
        "a pattern is no regular expression, which would be re[[...]]; * is one component: "},
+      {WithBracesForGroups(pattern), "alternatives stand in braces: "},
+      {WithStarsForLua(pattern), "this is no pattern of Lua; * is one component: "},
       {WithLongStars(pattern), "* is one component, and ** any number: "},
       {WithPrefix(known, pattern), "a path begins at the model's root: "},
-      {pattern + ".**", "what stands there owns no parameters itself; what is in it does: "},
       {InWhatStandsAt(known, pattern), "a path begins at the model's root, and what stands there owns no parameters: "},
   };
+  const std::string within = ChildrenOf(known, all, pattern);
+  if (!within.empty()) return within;
   for (const Try& t : tries) {
     if (t.pattern == pattern || Matching(known, WithStarsForNumbers(t.pattern)).empty()) continue;
     if (!Matching(all, t.pattern).empty()) return t.why + did_you_mean(t.pattern);

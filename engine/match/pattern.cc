@@ -99,6 +99,7 @@ class Parser {
       const char c = text_[position_];
       const bool spans_dot = c == '-' && position_ > first && text_[position_ - 1] < '.' &&
                              position_ + 1 < text_.size() && text_[position_ + 1] > '.' && text_[position_ + 1] != ']';
+      if (c == '.' && text_.find(']', position_) == std::string_view::npos) break;  // what is missing is the bracket
       if (c == '.' || spans_dot) Fail("a character class cannot hold the dot between components");
       if (c == '-' && position_ > first && position_ + 1 < text_.size() && text_[position_ + 1] != ']') {
         out += '-';
@@ -107,7 +108,7 @@ class Parser {
         out += c;
       }
     }
-    if (AtEnd()) {
+    if (AtEnd() || text_[position_] != ']') {
       position_ = begin;
       Fail("'[' without its ']'");
     }
@@ -280,9 +281,11 @@ void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
   std::vector<const Node*> choices;
   CollectChoices(sequence, choices);
   size_t bytes = 0;
+  int group = -1;
   for (const Node* choice : choices) {
+    ++group;
     for (size_t i = 0; i < choice->choices.size(); ++i) {
-      pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true)});
+      pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true), group});
       bytes += pattern.alternatives.back().regex.size();
       if (bytes <= kMostAlternativeBytes) continue;
       throw ParseError{"its braces spell out more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};

@@ -31,6 +31,7 @@ struct Pattern {
   struct Alternative {
     std::string text;
     std::string regex;
+    int group = 0;  // which of the pattern's braces, from 0
   };
   std::vector<Alternative> alternatives;
 };

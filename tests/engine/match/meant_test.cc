@@ -39,8 +39,20 @@ TEST_CASE("mistakes that people make with patterns") {
   CHECK_THAT(Meant("mlp.up_proj"), EndsWith(DidYouMean("model.layers.*.mlp.up_proj", "2 modules")));
   CHECK(Meant("model.layer.*.mlp.up_proj") ==
         "nearest path: model.layers.0.mlp.up_proj; " + DidYouMean("model.layers.*.mlp.up_proj", "2 modules"));
+  CHECK_THAT(Meant("model.layers.(0|1).mlp.up_proj"),
+             EndsWith(DidYouMean("model.layers.{0,1}.mlp.up_proj", "2 modules")));
+  CHECK_THAT(Meant("model.layers.%d+.mlp.up_proj"), EndsWith(DidYouMean("model.layers.*.mlp.up_proj", "2 modules")));
+  CHECK_THAT(Meant(R"(model\.layers\.\d+)"), EndsWith(R"(re[[model\.layers\.\d+]])"));
+  CHECK_THAT(Meant("model.layers.2.mlp.up_proj"), EndsWith(DidYouMean("model.layers.0.mlp.up_proj", "1 module")));
   CHECK(Meant("transformer.h.*.attn.c_attn") ==
         "the model has, for example: model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, lm_head");
+}
+
+TEST_CASE("a block owns no parameters: its modules are named, not taken all at once") {
+  CHECK(Meant("model.layers.*.mlp") ==
+        "what stands there owns no parameters itself; in it are gate_proj, up_proj, as in "
+        "\"model.layers.*.mlp.gate_proj\"");
+  CHECK(Meant("model.layers.7.mlp").find("gate_proj, up_proj") == std::string::npos);
 }
 
 TEST_CASE("a layout is for parameters") {
