@@ -34,6 +34,8 @@ std::optional<Fix> FixOf(const Diagnostic& d) {
   // A field is quoted with what it is a field of: config.json has no 'rope_scaling.factr'.
   const bool named =
       d.message.find("'" + now + "'") != std::string::npos || d.message.find("." + now + "'") != std::string::npos;
+  const size_t first = where.text.find(now);
+  if (first != begin || where.text.find(now, first + 1) != std::string::npos) return std::nullopt;
   std::string meant = Meant(d.help);
   if (!named || meant.empty() || meant == now) return std::nullopt;
   return Fix{where, std::move(meant)};

@@ -14,8 +14,9 @@ struct Fix {
 };
 
 // Where the help says "did you mean 'x'?" (base/text.h) and the caret stands under the very word that the message quotes.
-// Nothing where the two differ, as for a pattern that was put together while the plan ran: an editor could not tell what to
-// change then. Nothing either for one alternative of a pattern, whose help speaks of the pattern without the others.
+// Nothing where the two differ, as for a pattern that was put together while the plan ran, or where the line has the word
+// twice: nobody could tell what to change then. Nothing either for one alternative of a pattern, whose help speaks of the
+// pattern without the others.
 std::optional<Fix> FixOf(const Diagnostic& diagnostic);
 
 }  // namespace moonshard

@@ -239,6 +239,9 @@ TEST_CASE("no edit where it would not be the cure") {
   Diagnostic elsewhere = Slip();
   elsewhere.where.text = "at(\"\u00e4.b\",  styles[i] {}),";  // the word was put together
   CHECK_FALSE(FixOf(elsewhere).has_value());
+  Diagnostic twice = Slip();  // which of them is the one is not known
+  twice.where.text = "at(\"\u00e4.b\",  colwize {}), -- colwize";
+  CHECK_FALSE(FixOf(twice).has_value());
   Diagnostic unsure = Slip();
   unsure.help = "one of: colwise, rowwise";
   CHECK_FALSE(FixOf(unsure).has_value());
