@@ -63,10 +63,14 @@ Answer RunLoad(CommandCall& call) {
   workspace.SetPlan(call.arguments == "auto" ? "" : call.arguments);
   Answer out = ResolveAgain(workspace);
   if (workspace.plan() == nullptr && NotThere(workspace, call.arguments)) {
-    const Diagnostics why = AtLine(call, out.diagnostics);
+    Diagnostics why = AtLine(call, out.diagnostics);
+    for (Diagnostic& d : why) {
+      if (d.help.empty())
+        d.help = ":load takes a model folder, or a plan: a file, the name of a shipped plan, or hf:FILE[#KEY]";
+    }
     workspace.SetPlan(before);
     workspace.Resolve();
-    return {.diagnostics = why, .changed = true};
+    return {.diagnostics = std::move(why), .changed = true};
   }
   call.state.tried.clear();
   if (workspace.plan() != nullptr) out.tables.insert(out.tables.begin(), Summary(workspace));
