@@ -86,12 +86,18 @@ std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
   return colwise + ", as for " + Join(siblings.parallel, ", ");
 }
 
+constexpr size_t kMostNamed = 4;  // in one finding
+
+std::string Named(const CompiledPlan& plan, const Unclaimed& unclaimed) {
+  const std::string more = unclaimed.count > 1 ? " (and " + std::to_string(unclaimed.count - 1) + " like it)" : "";
+  return "'" + plan.tree->modules()[unclaimed.module].path + "'" + more;
+}
+
 Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool tokens) {
   const Module& module = plan.tree->modules()[unclaimed.module];
   const ModuleSteps& steps = plan.StepsOf(unclaimed.module);
-  const std::string more = unclaimed.count > 1 ? " (and " + std::to_string(unclaimed.count - 1) + " like it)" : "";
   Diagnostic d =
-      MakeDiagnostic(Finding::kUnclaimedParameter, "no rule claims the parameters of '" + module.path + "'" + more,
+      MakeDiagnostic(Finding::kUnclaimedParameter, "no rule claims the parameters of " + Named(plan, unclaimed),
                      steps.is_fallback ? plan.plan->fallback_source : SourceSpan{});
   d.path = module.path;
   const bool norm = module.kind.find("Norm") != std::string::npos;
@@ -145,7 +151,35 @@ void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
   }
   const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 &&
                       std::ranges::any_of(plan.steps, [](const ModuleSteps& steps) { return AnyTokens(steps); });
-  for (const auto& [key, unclaimed] : by_class) diagnostics.push_back(About(plan, unclaimed, tokens));
+  struct Alike {
+    Diagnostic first;
+    size_t others = 0;    // kinds of modules
+    int64_t unnamed = 0;  // modules
+  };
+  std::map<std::pair<std::string, std::string>, Alike> alike;  // warnings, by what is required and the help
+  std::vector<std::pair<std::string, std::string>> order;
+  for (const auto& [key, unclaimed] : by_class) {
+    Diagnostic d = About(plan, unclaimed, tokens);
+    if (unclaimed.beside_sharded) {
+      diagnostics.push_back(std::move(d));
+      continue;
+    }
+    const auto [entry, fresh] = alike.try_emplace({d.required, d.help});
+    Alike& group = entry->second;
+    if (fresh) {
+      order.push_back(entry->first);
+      group.first = std::move(d);
+    } else if (++group.others < kMostNamed) {
+      group.first.message += ", " + Named(plan, unclaimed);
+    } else {
+      group.unnamed += unclaimed.count;
+    }
+  }
+  for (const auto& key : order) {
+    Alike& group = alike.at(key);
+    if (group.unnamed > 0) group.first.message += " and of " + std::to_string(group.unnamed) + " more modules";
+    diagnostics.push_back(std::move(group.first));
+  }
 }
 
 }  // namespace moonshard
