@@ -33,7 +33,7 @@ std::string In(const TypeFault& fault) {
 std::string Since(const TypeFault& fault) { return fault.since.empty() ? "" : "it is so since " + fault.since; }
 
 std::string HelpOf(const TypeFault& fault) {
-  const std::string since = Since(fault);
+  std::string since = Since(fault);
   switch (fault.cure) {
     case Cure::kUnknown: return since;
     case Cure::kMakeSum:
