@@ -9,6 +9,7 @@
 #include "engine/compile/not_hookable.h"
 #include "engine/compile/precision.h"
 #include "engine/compile/resolve.h"
+#include "engine/compile/source_of.h"
 #include "engine/compile/unclaimed.h"
 #include "engine/compile/weight_and_moves.h"
 
@@ -59,7 +60,7 @@ class Compiler {
     uint32_t steps;
   };
 
-  SourceSpan SourceOf(int32_t rule) const {
+  SourceSpan SourceOfRule(int32_t rule) const {
     if (rule == kFallback) return out_.plan->fallback_source;
     return rule < 0 ? SourceSpan{} : out_.plan->rules[static_cast<size_t>(rule)].source;
   }
@@ -88,7 +89,7 @@ class Compiler {
     if (rule == MatchedPlan::kNoRule) return steps;
     const Style& style = rule == kFallback ? *out_.plan->fallback : out_.plan->rules[static_cast<size_t>(rule)].style;
     const std::string pattern = rule == kFallback ? "default" : out_.plan->rules[static_cast<size_t>(rule)].pattern;
-    ResolveStyle(style, {&module, &signature, pattern, SourceOf(rule)}, out_.mesh, steps, diagnostics_);
+    ResolveStyle(style, {&module, &signature, pattern, SourceOfRule(rule)}, out_.mesh, steps, diagnostics_);
     return steps;
   }
 
@@ -157,7 +158,7 @@ class Compiler {
       if (steps.missing.empty() || !said.insert(steps.rule).second) continue;
       Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                     "style '" + steps.style + "' can be planned but not run: " + steps.missing,
-                                    SourceOf(steps.is_fallback ? kFallback : steps.rule));
+                                    SourceOf(out_, steps));
       d.severity = Severity::kWarning;
       d.path = out_.tree->modules()[m].path;
       diagnostics_.push_back(std::move(d));
@@ -188,12 +189,12 @@ class Compiler {
         Diagnostic d = MakeDiagnostic(
             Finding::kTieConflict,
             "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) + "' are one tensor with two layouts",
-            SourceOf(second >= 0 ? second : first));
+            SourceOfRule(second >= 0 ? second : first));
         d.path = tree.PathOf(tie[i]);
         d.declared = placement(tie[0]).ToText() + " and " + placement(tie[i]).ToText();
         d.required = "the same layout for both";
         d.help = "for tied input and output embeddings: vocab_rowwise and colwise, which both cut the vocabulary";
-        if (first >= 0 && second >= 0) d.related.push_back(SourceOf(first));
+        if (first >= 0 && second >= 0) d.related.push_back(SourceOfRule(first));
         diagnostics_.push_back(std::move(d));
       }
     }

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/base/text.h"
+#include "engine/compile/activation_dims.h"
 
 namespace moonshard {
 namespace {
@@ -24,19 +24,6 @@ bool Shards(const ModuleSteps& steps) {
     return std::ranges::any_of(placement.by_axis, &Layout::is_shard);
   });
 }
-
-// A sequence in pieces, in [batch, sequence, features].
-bool CutsTokens(const Layout& layout) { return layout.is_shard() && (layout.dim == 1 || layout.dim == -2); }
-
-bool CutsFeatures(const Layout& layout) { return layout.is_shard() && layout.dim == -1; }
-
-bool AnyTokens(const std::vector<std::optional<Move>>& moves) {
-  return std::ranges::any_of(moves, [](const std::optional<Move>& move) {
-    return move && (CutsTokens(move->from[MeshAxis::kTp]) || CutsTokens(move->to[MeshAxis::kTp]));
-  });
-}
-
-bool AnyTokens(const ModuleSteps& steps) { return AnyTokens(steps.inputs) || AnyTokens(steps.outputs); }
 
 // Projections beside an unclaimed one that say which side of it is in pieces.
 struct Siblings {
@@ -62,7 +49,7 @@ Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
     if (takes && steps.in_features == own.out_features) out.takers.push_back("'" + path + "'");
     if (leaves && !takes && steps.in_features == own.in_features) out.parallel.push_back("'" + path + "'");
     out.ends |= takes;
-    out.tokens |= AnyTokens(steps);
+    out.tokens |= SaysTokens(steps);
   }
   return out;
 }
@@ -149,8 +136,7 @@ void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
     if (steps.is_fallback && (!beside || Shards(steps))) continue;
     ++by_class.try_emplace({module.path_class, beside}, Unclaimed{m, 0, beside}).first->second.count;
   }
-  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 &&
-                      std::ranges::any_of(plan.steps, [](const ModuleSteps& steps) { return AnyTokens(steps); });
+  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 && std::ranges::any_of(plan.steps, SaysTokens);
   struct Alike {
     Diagnostic first;
     size_t others = 0;    // kinds of modules

@@ -15,10 +15,6 @@ bool IsMatrix(const Parameter& parameter) { return !parameter.is_buffer && param
 
 }  // namespace
 
-bool CutsFeatures(const Layout& layout) { return layout.is_shard() && (layout.dim == -1 || layout.dim == 2); }
-
-bool CutsTokens(const Layout& layout) { return layout.is_shard() && (layout.dim == 1 || layout.dim == -2); }
-
 bool InList(std::string_view path) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
+#include "engine/compile/activation_dims.h"
 #include "engine/compile/compiled_plan.h"
 
 namespace moonshard {
@@ -23,11 +24,6 @@ struct Station {
   bool matrix = false;  // owns a parameter of two or more dims, buffers left out
   bool embedding = false;
 };
-
-// Whether the layout cuts the last dim of an activation [batch, sequence, features].
-bool CutsFeatures(const Layout& layout);
-// Whether it cuts the sequence.
-bool CutsTokens(const Layout& layout);
 
 class Flow {
  public:

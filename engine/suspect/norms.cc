@@ -11,15 +11,6 @@
 namespace moonshard {
 namespace {
 
-bool SaysTokens(const ModuleSteps& steps) {
-  for (const auto* moves : {&steps.inputs, &steps.outputs}) {
-    for (const std::optional<Move>& move : *moves) {
-      if (move && (CutsTokens(move->from[MeshAxis::kTp]) || CutsTokens(move->to[MeshAxis::kTp]))) return true;
-    }
-  }
-  return false;
-}
-
 // Whether a module around says that tokens lie in pieces where its own begin or end: one that gathers them speaks of what
 // is outside of it.
 bool SaysTokensWithin(const ModuleSteps& steps) {
