@@ -1,4 +1,9 @@
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <map>
 
 #include "engine/findings/fix.h"
@@ -68,8 +73,8 @@ JsonValue RuleOf(const FindingInfo& info, const std::vector<FindingPage>& pages)
   return rule;
 }
 
-// What stays when a plan's lines move: the finding, the module and the message without the lines that it names. FNV-1a,
-// of 64 bits.
+// What stays when a plan's lines move: the finding, the module and the message without the lines that it names. XXH3,
+// the same on every machine.
 std::string FingerprintOf(const Diagnostic& d) {
   std::string text = std::string(InfoOf(d.finding).id) + "\n" + d.path + "\n";
   for (size_t i = 0; i < d.message.size(); ++i) {
@@ -77,12 +82,10 @@ std::string FingerprintOf(const Diagnostic& d) {
     if (!text.ends_with(".lua:")) continue;
     while (i + 1 < d.message.size() && d.message[i + 1] >= '0' && d.message[i + 1] <= '9') ++i;
   }
-  uint64_t hash = 14695981039346656037U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string out;
-  for (int shift = 60; shift >= 0; shift -= 4) out += kDigits[(hash >> shift) & 15];
-  return out;
+  std::array<char, 17> digits = {};
+  std::snprintf(digits.data(), digits.size(), "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+  return digits.data();
 }
 
 JsonValue FixJson(const Fix& fix) {
