@@ -1,9 +1,18 @@
-# moonshard_library(NAME SOURCES ... DEPENDS ... [PACKAGES ...] [TORCH])
+# The architecture, enforced: rooms of libraries, one library a directory, dependencies one way.
 #
-# One library for one folder: `plan` in engine/plan becomes the target moonshard_plan. DEPENDS names the folders it may
-# include and link; including any other folder of the project fails when CMake configures, with the line. PACKAGES are
-# targets from outside. TORCH folders see LibTorch's headers; no other folder can, because its include path does not
-# have them.
+# moonshard_room([USES rooms...])
+#
+# Opens the room of the current directory: engine/runtime is the room `runtime`. Its libraries may depend on one another
+# and on libraries of the rooms that USES names.
+#
+# moonshard_library(NAME [SOURCES ...] [DEPENDS ...] [PACKAGES ...] [TORCH] [UNITY n])
+#
+# The library moonshard_NAME of the directory NAME in the current one, or of the current directory where there is no such
+# subdirectory (a room of one library). Every .cc file in it is compiled; SOURCES names generated files and objects besides.
+# DEPENDS names the libraries that it may include and link: an include of another one, or of another room than USES allows,
+# fails when CMake configures, with the line. PACKAGES are targets from outside. TORCH libraries see LibTorch's headers; no
+# other library can, because its include path does not have them. UNITY: how many sources are compiled as one (default 8;
+# 1: each alone): g++ reads the headers once for all of them, which is where the time goes.
 find_program(MOONSHARD_CCACHE ccache)
 if(MOONSHARD_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${MOONSHARD_CCACHE})
@@ -17,29 +26,62 @@ add_library(moonshard_warnings INTERFACE)
 # -Wno-restrict: g++ 12 sees overlaps in std::string that are not there.
 target_compile_options(moonshard_warnings INTERFACE -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers -Wno-restrict)
 
-# Fails where a source of `folder` includes a folder of the project that `allowed` does not list.
-function(moonshard_check_includes folder allowed)
-  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.cc
-    ${CMAKE_CURRENT_SOURCE_DIR}/*/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*/*.cc)
+option(MOONSHARD_UNITY "Compile several sources of a directory as one" ON)
+
+function(moonshard_room)
+  cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
+  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set_property(GLOBAL PROPERTY MOONSHARD_ROOM_${room} ${room} ${ARG_USES})
+endfunction()
+
+# Fails where a source in `directory` includes a library of the project other than `name` and those of `allowed`.
+function(moonshard_check_includes name directory allowed)
+  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  get_property(rooms GLOBAL PROPERTY MOONSHARD_ROOM_${room})
+  file(RELATIVE_PATH own ${PROJECT_SOURCE_DIR} ${directory})
+  set(prefixes "${own}/")
+  foreach(library IN LISTS allowed)
+    get_property(path GLOBAL PROPERTY MOONSHARD_PATH_${library})
+    get_property(library_room GLOBAL PROPERTY MOONSHARD_ROOM_OF_${library})
+    if(NOT path)
+      message(SEND_ERROR "${own}: DEPENDS names '${library}', which is no library built before it")
+    endif()
+    if(NOT library_room IN_LIST rooms)
+      message(SEND_ERROR "${own}: '${library}' is in room '${library_room}'; room '${room}' may use: ${rooms}")
+    endif()
+    list(APPEND prefixes "${path}/")
+  endforeach()
+  list(JOIN prefixes "|" prefixes)
+  file(GLOB files CONFIGURE_DEPENDS ${directory}/*.h ${directory}/*.cc ${directory}/*/*.h ${directory}/*/*.cc)
   foreach(file IN LISTS files)
     file(STRINGS ${file} lines REGEX "^#include \"(engine|dsl)/")
     foreach(line IN LISTS lines)
-      string(REGEX REPLACE "^#include \"(engine|dsl)/([a-z_]+)/.*" "\\2" included "${line}")
-      if(NOT included STREQUAL folder AND NOT included IN_LIST allowed)
-        message(FATAL_ERROR "${file}: ${line}\n  folder '${folder}' may include only: ${allowed}")
+      if(NOT line MATCHES "^#include \"(${prefixes})")
+        message(SEND_ERROR "${file}: ${line}\n  library '${name}' may include only: ${allowed}")
       endif()
     endforeach()
   endforeach()
 endfunction()
 
 function(moonshard_library name)
-  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
-  moonshard_check_includes(${name} "${ARG_DEPENDS}")
+  cmake_parse_arguments(ARG "TORCH" "UNITY" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
+  set(directory ${CMAKE_CURRENT_SOURCE_DIR}/${name})
+  if(NOT EXISTS ${directory})
+    set(directory ${CMAKE_CURRENT_SOURCE_DIR})
+  endif()
+  moonshard_check_includes(${name} ${directory} "${ARG_DEPENDS}")
+  file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${directory})
+  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set_property(GLOBAL PROPERTY MOONSHARD_PATH_${name} ${path})
+  set_property(GLOBAL PROPERTY MOONSHARD_ROOM_OF_${name} ${room})
   set(target moonshard_${name})
-  if(ARG_SOURCES)
-    add_library(${target} STATIC ${ARG_SOURCES})
+  file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/main[.]cc$")
+  if(sources)
+    add_library(${target} STATIC ${sources} ${ARG_SOURCES})
     set(scope PUBLIC)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:moonshard_warnings>)
+    moonshard_unity(${target} "${ARG_UNITY}")
     if(ARG_TORCH)
       target_precompile_headers(${target} REUSE_FROM moonshard_torch_pch)
     endif()
@@ -59,6 +101,15 @@ function(moonshard_library name)
     target_link_libraries(${target} ${scope} moonshard_torch)
   endif()
   set_property(GLOBAL APPEND PROPERTY MOONSHARD_LIBRARIES ${target})
+endfunction()
+
+function(moonshard_unity target size)
+  if(size STREQUAL "")
+    set(size 8)
+  endif()
+  if(MOONSHARD_UNITY AND NOT size EQUAL 1)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+  endif()
 endfunction()
 
 # moonshard_executable(TARGET SOURCES ... DEPENDS ... [PACKAGES ...] [TORCH])
@@ -88,8 +139,6 @@ endfunction()
 # installed to bin, and the release preset's also stands in build/ (build/moonshard).
 function(moonshard_program name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
-  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  moonshard_check_includes(${folder} "${ARG_DEPENDS}")
   moonshard_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS ${name} RUNTIME DESTINATION bin)

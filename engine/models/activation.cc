@@ -2,7 +2,7 @@
 
 #include <ATen/Functions.h>
 
-#include "engine/base/check.h"
+#include "engine/core/base/check.h"
 
 namespace moonshard {
 namespace {

@@ -1,6 +1,6 @@
 // Attention: self-attention of the reference decoders, on however many heads this rank's projections hold. Head counts
 // and the sequence length come from what the projections return, never from the config or the input: under a plan those
-// hold this rank's heads, and the input may be a piece of the sequence. The functions are what an architecture with
+// hold this rank's heads, and the input may be a shard of the sequence. The functions are what an architecture with
 // projections of its own composes.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 #include "engine/models/decoder_config.h"
 #include "engine/models/rotary.h"
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
-#include "engine/nn/norm.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
+#include "engine/runtime/nn/norm.h"
 
 namespace moonshard {
 

@@ -5,7 +5,7 @@
 
 #include <ATen/Functions.h>
 
-#include "engine/base/text.h"
+#include "engine/core/base/text.h"
 #include "engine/models/architecture.h"
 #include "engine/models/config_reader.h"
 

@@ -11,8 +11,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "engine/base/json.h"
-#include "engine/base/result.h"
+#include "engine/core/base/json.h"
+#include "engine/core/base/result.h"
 #include "engine/models/decoder.h"
 
 namespace moonshard {

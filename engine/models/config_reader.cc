@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/base/text.h"
+#include "engine/core/base/text.h"
 
 namespace moonshard {
 namespace {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/diagnostic.h"
-#include "engine/base/json.h"
+#include "engine/core/base/diagnostic.h"
+#include "engine/core/base/json.h"
 
 namespace moonshard {
 

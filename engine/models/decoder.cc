@@ -4,7 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <torch/nn/modules/container/modulelist.h>
 
-#include "engine/base/check.h"
+#include "engine/core/base/check.h"
 
 namespace moonshard {
 namespace {

@@ -21,10 +21,10 @@
 #include "engine/models/decoder_config.h"
 #include "engine/models/mlp.h"
 #include "engine/models/rotary.h"
-#include "engine/nn/embedding.h"
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
-#include "engine/nn/norm.h"
+#include "engine/runtime/nn/embedding.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
+#include "engine/runtime/nn/norm.h"
 
 namespace moonshard {
 
@@ -54,7 +54,7 @@ struct PreNormParts {
   std::string mlp_name = "mlp";
 };
 
-// h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a piece of the sequence: the
+// h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a shard of the sequence: the
 // residual stream is never looked into.
 class PreNormLayerImpl : public SequenceBlock {
  public:

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/base/text.h"
+#include "engine/core/base/text.h"
 
 namespace moonshard {
 namespace {

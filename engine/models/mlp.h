@@ -1,4 +1,4 @@
-// The feed-forward blocks that decoders share, on whatever pieces of their weights this rank holds.
+// The feed-forward blocks that decoders share, on whatever shards of their weights this rank holds.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 #include <torch/nn/module.h>
 
 #include "engine/models/activation.h"
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
 
 namespace moonshard {
 

@@ -10,8 +10,8 @@
 
 #include "engine/models/config_reader.h"
 #include "engine/models/mlp.h"
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
 
 namespace moonshard {
 

@@ -11,8 +11,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// `shard` and `merge` of a model folder at tp=2, each in turn with a plain copy of the same files within one run. Copies
+// `shard` and `merge` of a model directory at tp=2, each in turn with a plain copy of the same files within one run. Copies
 // end as ours do: with the bytes on the disk. Prints medians, the ratio of speeds (1: as fast as the copy) and the peak
 // memory of this process.
 //   bench_convert FOLDER [WORK]     FOLDER: made by make_checkpoint.py; WORK: on the same disk, FOLDER.bench without it
@@ -8,14 +8,14 @@
 #include <filesystem>
 #include <memory>
 
-#include "dsl/choose/choose_plan.h"
-#include "engine/checkpoint/convert.h"
-#include "engine/checkpoint/storage.h"
-#include "engine/compile/compile.h"
-#include "engine/match/match.h"
-#include "engine/safetensors/checkpoint.h"
-#include "engine/safetensors/config.h"
-#include "engine/safetensors/tree.h"
+#include "dsl/planning/choose/choose_plan.h"
+#include "engine/io/checkpoint/convert.h"
+#include "engine/io/config/config.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "engine/io/safetensors/tree.h"
+#include "engine/io/storage/storage.h"
+#include "engine/plan/compile/compile.h"
+#include "engine/plan/match/match.h"
 #include "tests/bench/timing.h"
 
 namespace moonshard::bench {

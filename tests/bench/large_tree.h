@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/tree/module_tree.h"
+#include "engine/layout/module_tree.h"
 
 namespace moonshard::bench {
 

@@ -10,10 +10,10 @@
 #include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/parallelize.h"
-#include "engine/mesh/mesh_group.h"
+#include "dsl/language/eval/load_plan.h"
 #include "engine/models/decoder.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/mesh/mesh_group.h"
 #include "tests/bench/timing.h"
 #include "tests/support/ranks.h"
 
@@ -79,7 +79,7 @@ struct FromShards : torch::autograd::Function<FromShards> {
   }
 };
 
-// The decoder layer as one would write it for this rank, on the engine's own pieces of the weights.
+// The decoder layer as one would write it for this rank, on the engine's own shards of the weights.
 struct HandWritten {
   int64_t head_dim;
   c10::intrusive_ptr<c10d::Backend> group;

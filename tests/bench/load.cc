@@ -1,4 +1,4 @@
-// Loading a checkpoint at tp=2 on thread ranks, each rank its own pieces, against a plain copy of as many bytes of the
+// Loading a checkpoint at tp=2 on thread ranks, each rank its own shards, against a plain copy of as many bytes of the
 // same files into fresh memory, in turn within one run.
 //   bench_load FOLDER        made by make_checkpoint.py
 #include <fcntl.h>
@@ -10,13 +10,13 @@
 
 #include <torch/types.h>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/load.h"
-#include "engine/apply/parallelize.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/io/config/config.h"
+#include "engine/io/safetensors/checkpoint.h"
 #include "engine/models/causal_lm.h"
-#include "engine/nn/defer_init.h"
-#include "engine/safetensors/checkpoint.h"
-#include "engine/safetensors/config.h"
+#include "engine/runtime/apply/load.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/defer_init.h"
 #include "tests/bench/timing.h"
 #include "tests/support/ranks.h"
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "dsl/repl/completion.h"
-#include "dsl/repl/session.h"
+#include "dsl/program/repl/completion.h"
+#include "dsl/program/repl/session.h"
 #include "tests/bench/large_tree.h"
 #include "tests/bench/timing.h"
 

@@ -9,10 +9,10 @@
 #include <functional>
 #include <memory>
 
-#include "engine/compile/compile.h"
-#include "engine/match/match.h"
-#include "engine/match/pattern.h"
-#include "engine/match/pattern_set.h"
+#include "engine/plan/compile/compile.h"
+#include "engine/plan/match/match.h"
+#include "engine/plan/match/pattern.h"
+#include "engine/plan/match/pattern_set.h"
 #include "tests/bench/large_tree.h"
 
 namespace moonshard {
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kRuns = 15;
 
-Style MakeStyle(std::string name, Layout weight, Move input, Move output) {
+Style MakeStyle(std::string name, Layout weight, Redistribution input, Redistribution output) {
   Style style;
   style.name = std::move(name);
   style.params["weight"] = Placement(std::move(weight));
@@ -38,21 +38,21 @@ std::shared_ptr<Plan> MakePlan(const std::string& layer) {
   const Style rowwise = MakeStyle("rowwise", Layout::Shard(1), {last, last}, {partial, replicate});
   Style vocabulary = MakeStyle("vocab_rowwise", Layout::Shard(0), {replicate, replicate}, {partial, replicate});
   vocabulary.lookup = Lookup::kMasked;
-  Style whole;
-  whole.name = "replicated";
-  whole.params["*"] = replicate;
+  Style full;
+  full.name = "replicated";
+  full.params["*"] = replicate;
   auto plan = std::make_shared<Plan>();
   plan->name = "bench";
   const std::pair<std::string, const Style&> rules[] = {
       {"model.embed_tokens", vocabulary},
       {layer + ".self_attn.{q_b,kv_b}_proj", colwise},
-      {layer + ".self_attn.{q_a_proj,kv_a_proj_with_mqa}", whole},
+      {layer + ".self_attn.{q_a_proj,kv_a_proj_with_mqa}", full},
       {layer + ".self_attn.o_proj", rowwise},
-      {layer + ".mlp.gate", whole},
+      {layer + ".mlp.gate", full},
       {layer + ".mlp.experts.*.gate_proj", colwise},
       {layer + ".mlp.experts.*.up_proj", colwise},
       {layer + ".mlp.experts.*.down_proj", rowwise},
-      {layer + ".{input,post_attention}_layernorm", whole},
+      {layer + ".{input,post_attention}_layernorm", full},
       {"lm_head", colwise},
   };
   int line = 0;

@@ -10,9 +10,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/parallelize.h"
+#include "dsl/language/eval/load_plan.h"
 #include "engine/models/causal_lm.h"
+#include "engine/runtime/apply/parallelize.h"
 #include "tests/bench/timing.h"
 #include "tests/support/ranks.h"
 
@@ -44,21 +44,21 @@ void Fill(torch::nn::Module& module) {
 void Bench(int64_t hidden, bool sequence_parallel) {
   const JsonValue config = MakeConfig(hidden);
   test::RunRanks("tp=2", [&](DeviceMesh& mesh) {
-    const CausalLm whole = MakeCausalLm(config).ValueOrThrow();
-    Fill(*whole.module);
-    const CausalLm pieces = MakeCausalLm(config).ValueOrThrow();
-    Fill(*pieces.module);
+    const CausalLm full = MakeCausalLm(config).ValueOrThrow();
+    Fill(*full.module);
+    const CausalLm shards = MakeCausalLm(config).ValueOrThrow();
+    Fill(*shards.module);
     PlanInputs inputs;
     inputs.config = config;
     inputs.mesh = mesh.shape();
     inputs.options["sequence_parallel"] = sequence_parallel;
-    const auto applied = ParallelizeModule(*pieces.module, LoadPlanFile("llama", inputs).ValueOrThrow(), mesh);
+    const auto applied = ParallelizeModule(*shards.module, LoadPlanFile("llama", inputs).ValueOrThrow(), mesh);
     const at::Tensor ids = torch::arange(2 * 128).remainder(kVocabulary).view({2, 128});
     const auto step = [&](const CausalLm& model) {
       for (at::Tensor& p : model.module->parameters()) p.mutable_grad().reset();
       CausalLmLoss(model.forward(ids, std::nullopt, std::nullopt), ids).backward();
     };
-    const PairTimes times = TimePairs([&] { step(pieces); }, [&] { step(whole); }, 15);
+    const PairTimes times = TimePairs([&] { step(shards); }, [&] { step(full); }, 15);
     if (mesh.rank() == 0) {
       std::printf(
           "{\"H\": %lld, \"L\": %lld, \"sequence_parallel\": %s, \"base_ms\": %.2f, \"tp_ms\": %.2f, \"ratio\": "

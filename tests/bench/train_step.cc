@@ -13,9 +13,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/parallelize.h"
+#include "dsl/language/eval/load_plan.h"
 #include "engine/models/causal_lm.h"
+#include "engine/runtime/apply/parallelize.h"
 #include "tests/bench/timing.h"
 
 namespace moonshard::bench {

@@ -4,8 +4,8 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/intercept/operator_scope.h"
-#include "engine/types/operator_checker.h"
+#include "engine/analysis/types/operator_checker.h"
+#include "engine/runtime/intercept/operator_scope.h"
 #include "tests/bench/timing.h"
 
 namespace moonshard::bench {
@@ -30,8 +30,8 @@ void Run() {
   };
   const auto checked = [&] {
     OperatorChecker checker({{MeshAxis::kTp, 2, 0}}, RuleTable::BuiltIn());
-    checker.SetLeaf(w, TensorType(1, AxisType::Whole()));
-    SetType(x, TensorType(1, AxisType::Whole()));
+    checker.SetLeaf(w, TensorType(1, AxisType::Full()));
+    SetType(x, TensorType(1, AxisType::Full()));
     const OperatorScope scope(checker);
     step();
     operators = checker.operators();

@@ -1,4 +1,4 @@
-// Forward and backward of a cross entropy at tp=2 on thread ranks: on the vocabulary's pieces, and by gathering the
+// Forward and backward of a cross entropy at tp=2 on thread ranks: on the vocabulary's shards, and by gathering the
 // logits for torch's. Prints both times and their ratio, for logits that exist and for a head applied chunk by chunk
 // (whose other side computes its logits, gathers them and keeps them).
 //   bench_vocabulary_loss [PAIRS]
@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "engine/layout/move.h"
-#include "engine/loss/losses.h"
+#include "engine/runtime/redistribute/redistribute.h"
+#include "engine/train/loss/losses.h"
 #include "tests/bench/timing.h"
 #include "tests/support/ranks.h"
 
@@ -25,7 +25,7 @@ struct Sizes {
 };
 
 void Print(const char* what, Sizes sizes, const PairTimes& times) {
-  std::printf("%s, %lld tokens, vocabulary %lld, %s: in pieces %.2f ms, gathered %.2f ms, ratio %.3f\n", what,
+  std::printf("%s, %lld tokens, vocabulary %lld, %s: in shards %.2f ms, gathered %.2f ms, ratio %.3f\n", what,
               static_cast<long long>(sizes.tokens), static_cast<long long>(sizes.vocabulary),
               c10::toString(sizes.dtype), times.a_ms, times.b_ms, times.ratio);
 }
@@ -34,13 +34,13 @@ void Bench(Sizes sizes, int pairs) {
   test::RunRanks("tp=2", [&](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
     const Vocabulary vocabulary = Vocabulary::Make(group, sizes.vocabulary).ValueOrThrow();
-    const TensorMove gather = TensorMove::Make(Layout::Shard(-1), Layout::Replicate(), group,
-                                               {.from_size = sizes.vocabulary, .label = "gather"})
-                                  .ValueOrThrow();
-    const TensorMove share =
-        TensorMove::Make(Layout::Replicate(), Layout::Shared(), group, {.label = "share"}).ValueOrThrow();
+    const TensorRedistribution gather = TensorRedistribution::Make(Layout::Shard(-1), Layout::Replicate(), group,
+                                                                   {.from_size = sizes.vocabulary, .label = "gather"})
+                                            .ValueOrThrow();
+    const TensorRedistribution share =
+        TensorRedistribution::Make(Layout::Replicate(), Layout::Shared(), group, {.label = "share"}).ValueOrThrow();
     const at::Tensor targets = (at::arange(sizes.tokens, at::kLong) * 7919).remainder(sizes.vocabulary);
-    const int64_t columns = vocabulary.piece().length;
+    const int64_t columns = vocabulary.shard().length;
     const at::Tensor hidden = at::sin(at::arange(sizes.tokens * kHidden, at::kFloat) * 12.9898)
                                   .view({sizes.tokens, kHidden})
                                   .to(sizes.dtype)
@@ -56,7 +56,7 @@ void Bench(Sizes sizes, int pairs) {
     const auto torch_loss = [&](const at::Tensor& mine) {
       return at::cross_entropy_loss(gather(mine).to(at::kFloat), targets);
     };
-    const auto pieces = [&] {
+    const auto shards = [&] {
       reset();
       CrossEntropy(vocabulary, logits, targets).backward();
     };
@@ -70,14 +70,14 @@ void Bench(Sizes sizes, int pairs) {
       reset();
       CrossEntropy(vocabulary, ShardedLogits::OfHead(vocabulary, hidden, weight, {}, options), targets).backward();
     };
-    const auto whole_head = [&] {
+    const auto full_head = [&] {
       reset();
       torch_loss(at::linear(share(hidden), weight)).backward();
     };
     const double difference = (CrossEntropy(vocabulary, logits, targets) - torch_loss(logits)).abs().item<double>();
     test::Expect(difference < 1e-3, "the two compute different things");
-    const PairTimes on_logits = TimePairs(pieces, gathered, pairs, 2);
-    const PairTimes on_head = TimePairs(chunked, whole_head, pairs, 2);
+    const PairTimes on_logits = TimePairs(shards, gathered, pairs, 2);
+    const PairTimes on_head = TimePairs(chunked, full_head, pairs, 2);
     if (mesh.rank() != 0) return;
     Print("logits", sizes, on_logits);
     Print("head", sizes, on_head);

@@ -47,20 +47,20 @@ std::vector<torch::Tensor> Batches() {
 }
 
 void TrainBothWays(const std::string& plan_file, const moonshard::DeviceMesh& mesh, bool sequence_parallel) {
-  Net whole = MakeNet();
+  Net full = MakeNet();
   Net net = MakeNet();
   const moonshard::Plan plan = moonshard::LoadPlan(
       plan_file, {.config = {}, .mesh = mesh.shape(), .options = {{"sequence_parallel", sequence_parallel}}});
   auto model = moonshard::Parallelize(net, plan, mesh);
 
-  torch::optim::AdamW whole_optimizer(whole->parameters(), 1e-2);
+  torch::optim::AdamW full_optimizer(full->parameters(), 1e-2);
   torch::optim::AdamW optimizer(model.parameters(), 1e-2);
   for (const torch::Tensor& ids : Batches()) {
-    whole_optimizer.zero_grad();
-    const torch::Tensor whole_loss = Loss(whole(ids), ids);
-    whole_loss.backward();
-    torch::nn::utils::clip_grad_norm_(whole->parameters(), 0.5);
-    whole_optimizer.step();
+    full_optimizer.zero_grad();
+    const torch::Tensor full_loss = Loss(full(ids), ids);
+    full_loss.backward();
+    torch::nn::utils::clip_grad_norm_(full->parameters(), 0.5);
+    full_optimizer.step();
 
     optimizer.zero_grad();
     const torch::Tensor loss = Loss(model.forward(ids), ids);
@@ -68,17 +68,17 @@ void TrainBothWays(const std::string& plan_file, const moonshard::DeviceMesh& me
     moonshard::ClipGradNorm(model, 0.5);
     optimizer.step();
     Expect(
-        std::abs(loss.item<double>() - whole_loss.item<double>()) < 1e-4,
-        "losses differ: " + std::to_string(loss.item<double>()) + " for " + std::to_string(whole_loss.item<double>()));
+        std::abs(loss.item<double>() - full_loss.item<double>()) < 1e-4,
+        "losses differ: " + std::to_string(loss.item<double>()) + " for " + std::to_string(full_loss.item<double>()));
   }
   const auto state = moonshard::FullState(model);
-  for (const auto& parameter : whole->named_parameters()) {
+  for (const auto& parameter : full->named_parameters()) {
     Expect(
         state.count(parameter.key()) == 1 && torch::allclose(state.at(parameter.key()), parameter.value(), 1e-3, 1e-4),
         parameter.key() + " differs after training");
   }
-  for (const auto& piece : model.parameters()) {
-    Expect(piece.numel() <= kVocabulary * kWidth, "a parameter is whole");
+  for (const auto& shard : model.parameters()) {
+    Expect(shard.numel() <= kVocabulary * kWidth, "a parameter is whole");
   }
   const auto local = moonshard::LocalState(model);
   Expect(mesh.shape().world_size() == 1 || local.at("blocks.0.up.weight").size(0) == kInner / 2, "up is not sharded");
@@ -108,10 +108,10 @@ void TrainAndResume(const std::string& plan_file, const std::string& folder, con
     checkpoints.Save(state, step);
     return moonshard::FullState(model);
   };
-  const auto whole = train("whole", 1, kSteps);
+  const auto full = train("whole", 1, kSteps);
   train("parts", 1, kSteps / 2);
   const auto resumed = train("parts", 2, kSteps);
-  for (const auto& [path, tensor] : whole)
+  for (const auto& [path, tensor] : full)
     Expect(torch::equal(tensor, resumed.at(path)), path + " differs after resuming");
 }
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "dsl/eval/load_plan.h"
+#include "dsl/language/eval/load_plan.h"
 
 namespace moonshard {
 

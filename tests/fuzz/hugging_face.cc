@@ -1,8 +1,8 @@
 // Plans of Hugging Face, in every form they are read in: JSON, Python dicts, Python source. What is read is written as a
 // plan file, to the letter and idiomatic, which is valid Lua and evaluates.
-#include "dsl/choose/hugging_face_plan.h"
+#include "dsl/planning/choose/hugging_face_plan.h"
 
-#include "dsl/hugging_face/idiomatic.h"
+#include "dsl/planning/hugging_face/idiomatic.h"
 #include "tests/dsl/inputs.h"
 #include "tests/fuzz/target.h"
 

@@ -1,8 +1,8 @@
 // JSON, as a value and as the index of a checkpoint. A value is the same after it was written, at any indent.
 #include <filesystem>
 
-#include "engine/base/json.h"
-#include "engine/safetensors/index.h"
+#include "engine/core/base/json.h"
+#include "engine/io/safetensors/index.h"
 #include "tests/fuzz/target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

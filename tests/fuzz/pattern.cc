@@ -1,5 +1,5 @@
 // A pattern, a line end, a path. Whether a glob matches is held against a naive matcher, written from the manual in
-// engine/match/pattern.h alone: braces spelled out, then components one by one, by backtracking. Of every syntax: a
+// engine/plan/match/pattern.h alone: braces spelled out, then components one by one, by backtracking. Of every syntax: a
 // pattern that does not depend on numbers answers the same for another number.
 #include <re2/re2.h>
 
@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "engine/base/text.h"
-#include "engine/match/pattern.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/match/pattern.h"
 #include "tests/fuzz/target.h"
 
 namespace moonshard {

@@ -1,11 +1,11 @@
-// A plan as JSON, as a child process may have written it (dsl/eval/isolated.h): what is accepted is the same when it is
+// A plan as JSON, as a child process may have written it (dsl/language/eval/isolated.h): what is accepted is the same when it is
 // written again, and goes the way of any plan.
-#include "engine/plan/plan_json.h"
+#include "engine/plan/plan/plan_json.h"
 
 #include <memory>
 
-#include "dsl/resolve/resolve.h"
-#include "engine/explain/explain.h"
+#include "dsl/planning/resolve_model/resolve.h"
+#include "engine/plan/explain/explain.h"
 #include "tests/dsl/inputs.h"
 #include "tests/fuzz/target.h"
 

@@ -1,9 +1,9 @@
 // Plan text, the whole way: evaluated, matched, compiled, explained. The plan is the same after JSON.
 #include <memory>
 
-#include "dsl/resolve/resolve.h"
-#include "engine/explain/explain.h"
-#include "engine/plan/plan_json.h"
+#include "dsl/planning/resolve_model/resolve.h"
+#include "engine/plan/explain/explain.h"
+#include "engine/plan/plan/plan_json.h"
 #include "tests/dsl/inputs.h"
 #include "tests/fuzz/target.h"
 

@@ -2,9 +2,9 @@
 // and :verify, which write a file and start a program, are left out, and what names a file reads none.
 #include <memory>
 
-#include "dsl/repl/command.h"
-#include "dsl/repl/session.h"
-#include "engine/base/text.h"
+#include "dsl/program/repl/command.h"
+#include "dsl/program/repl/session.h"
+#include "engine/core/base/text.h"
 #include "tests/dsl/inputs.h"
 #include "tests/fuzz/target.h"
 

@@ -1,6 +1,6 @@
 // A safetensors file. What is accepted is consistent: tensors lie one after the other from the first byte to the last.
-// (Whether the Rust reader accepts the same: tests/engine/safetensors/verdicts.txt and corpus_verdicts.txt.)
-#include "engine/safetensors/header.h"
+// (Whether the Rust reader accepts the same: tests/engine/io/safetensors/verdicts.txt and corpus_verdicts.txt.)
+#include "engine/io/safetensors/header.h"
 
 #include "tests/fuzz/target.h"
 

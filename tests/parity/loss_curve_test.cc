@@ -12,14 +12,14 @@
 #include <ATen/ATen.h>
 #include <torch/optim/adamw.h>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/clip_grad_norm.h"
-#include "engine/apply/live_tree.h"
-#include "engine/apply/load.h"
-#include "engine/apply/parallelize.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/io/safetensors/checkpoint.h"
 #include "engine/models/causal_lm.h"
-#include "engine/nn/defer_init.h"
-#include "engine/safetensors/checkpoint.h"
+#include "engine/runtime/apply/clip_grad_norm.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/apply/load.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/ranks.h"
 

@@ -2,15 +2,15 @@
 
 #include <utility>
 
-#include "dsl/choose/choose_plan.h"
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/live_tree.h"
-#include "engine/apply/load.h"
-#include "engine/compile/compile.h"
-#include "engine/match/match.h"
-#include "engine/nn/defer_init.h"
-#include "engine/safetensors/checkpoint.h"
-#include "engine/safetensors/config.h"
+#include "dsl/language/eval/load_plan.h"
+#include "dsl/planning/choose/choose_plan.h"
+#include "engine/io/config/config.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "engine/plan/compile/compile.h"
+#include "engine/plan/match/match.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/apply/load.h"
+#include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/ranks.h"
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/apply/applied_plan.h"
-#include "engine/base/json.h"
-#include "engine/mesh/device_mesh.h"
+#include "engine/core/base/json.h"
 #include "engine/models/causal_lm.h"
+#include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/mesh/device_mesh.h"
 
 namespace moonshard::test {
 
@@ -20,7 +20,7 @@ struct Setup {
   int64_t tp = 1;
   bool sequence_parallel = false;
   bool expert_parallel = false;
-  bool loss_parallel = false;            // logits stay in pieces of the vocabulary
+  bool loss_parallel = false;            // logits stay in shards of the vocabulary
   std::function<void(Plan&)> more = {};  // said in the plan besides
   std::string Name() const;
 };

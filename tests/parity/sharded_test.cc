@@ -6,9 +6,9 @@
 #include <iostream>
 #include <set>
 
-#include "engine/apply/state.h"
-#include "engine/compile/cost.h"
 #include "engine/models/causal_lm.h"
+#include "engine/plan/compile/cost.h"
+#include "engine/runtime/apply/state.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/parity/setup.h"
 #include "tests/support/ranks.h"
@@ -27,10 +27,10 @@ std::optional<at::Tensor> Optional(const NamedTensors& tensors, const std::strin
 double GradientError(const ShardedModel& sharded, const NamedTensors& expected, std::string& worst) {
   double error = 0;
   for (const LiveParameter& parameter : sharded.applied->parameters()) {
-    const at::Tensor whole = GatherWhole(*sharded.applied, parameter, parameter.tensor.grad());
+    const at::Tensor full = GatherFull(*sharded.applied, parameter, parameter.tensor.grad());
     const auto found = expected.find("grad." + parameter.path);
     Expect(found != expected.end(), "no recorded gradient of " + parameter.path);
-    const double here = RelativeError(whole, found->second);
+    const double here = RelativeError(full, found->second);
     if (here > error) worst = parameter.path;
     error = std::max(error, here);
   }

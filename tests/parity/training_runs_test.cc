@@ -12,15 +12,15 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/live_tree.h"
-#include "engine/apply/load.h"
-#include "engine/apply/parallelize.h"
-#include "engine/apply/state.h"
-#include "engine/base/json.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/core/base/json.h"
+#include "engine/io/safetensors/checkpoint.h"
 #include "engine/models/causal_lm.h"
-#include "engine/nn/defer_init.h"
-#include "engine/safetensors/checkpoint.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/apply/load.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/apply/state.h"
+#include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/ranks.h"
 
@@ -36,9 +36,9 @@ std::filesystem::path Folder() { return std::filesystem::path(MOONSHARD_SOURCE_D
 
 JsonValue Runs() { return ReadJsonFile((Folder() / "training_runs/runs.json").string()).ValueOrThrow(); }
 
-at::Tensor Sampled(const at::Tensor& whole) {
-  const int64_t stride = (whole.numel() + kKept - 1) / kKept;
-  return whole.flatten().slice(0, 0, whole.numel(), stride).clone();
+at::Tensor Sampled(const at::Tensor& full) {
+  const int64_t stride = (full.numel() + kKept - 1) / kKept;
+  return full.flatten().slice(0, 0, full.numel(), stride).clone();
 }
 
 std::unique_ptr<torch::optim::Optimizer> OptimizerOf(const JsonValue& run, std::vector<at::Tensor> parameters) {
@@ -89,7 +89,7 @@ class Trainer {
       if (step == 1) CheckCollectives();
       for (const LiveParameter& p : applied_->parameters()) {
         if (p.is_buffer) continue;
-        const at::Tensor grad = GatherWhole(*applied_, p, p.tensor.grad());
+        const at::Tensor grad = GatherFull(*applied_, p, p.tensor.grad());
         Compare(grad.norm(), want_.at("norms." + p.path)[step], p.path + ": norm of the gradient", step);
         Compare(Sampled(grad), want_.at("grad." + p.path)[step], p.path + ": gradient", step);
       }
@@ -97,7 +97,7 @@ class Trainer {
     }
     for (const LiveParameter& p : applied_->parameters()) {
       if (p.is_buffer) continue;
-      Compare(Sampled(GatherWhole(*applied_, p, p.tensor.detach())), want_.at("param." + p.path), p.path, kSteps);
+      Compare(Sampled(GatherFull(*applied_, p, p.tensor.detach())), want_.at("param." + p.path), p.path, kSteps);
     }
   }
 

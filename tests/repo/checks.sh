@@ -4,9 +4,9 @@
 set -euo pipefail
 
 names=(lines mirror torch_free lua_free light_headers no_swallowed_lua_errors headers_say_what built readme_map)
-torch_free=(engine/base engine/findings engine/plan engine/tree engine/match engine/compile engine/suspect engine/explain
-  engine/report engine/safetensors engine/checkpoint dsl/state dsl/sandbox dsl/bind dsl/reference dsl/eval
-  dsl/hugging_face dsl/choose dsl/resolve dsl/suggest dsl/repl dsl/cli)
+torch_free=(engine/core/base engine/core/findings engine/plan/plan engine/layout engine/plan/match engine/plan/compile engine/plan/lint engine/plan/explain
+  engine/plan/report engine/io/safetensors engine/io/checkpoint dsl/language/state dsl/language/sandbox dsl/language/bind dsl/language/reference dsl/language/eval
+  dsl/planning/hugging_face dsl/planning/choose dsl/planning/resolve_model dsl/planning/suggest dsl/program/repl dsl/program/cli)
 
 # Every file is short enough to be read at once.
 lines() {
@@ -20,7 +20,7 @@ lines() {
 # tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
 mirror() {
   Files '^(engine|dsl)/.*\.cc$' | xargs -rn1 dirname | sort -u | while read -r folder; do
-    # A folder within a part (engine/mesh/nccl) may be tested with that part.
+    # A folder within a part (engine/runtime/mesh/nccl) may be tested with that part.
     compgen -G "tests/$folder/*_test.cc" >/dev/null || { [[ $folder == */*/* ]] &&
       compgen -G "tests/${folder%/*}/*_test.cc" >/dev/null; } || echo "$folder: no test in tests/$folder"
   done

@@ -5,11 +5,11 @@ checks=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/checks.sh
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cd "$tree"
-mkdir -p engine/plan engine/gone dsl/eval tests/engine/lost
-yes '// line' | head -n 401 >engine/plan/long.cc || true
+mkdir -p engine/plan/plan engine/gone dsl/language/eval tests/engine/lost
+yes '// line' | head -n 401 >engine/plan/plan/long.cc || true
 touch tests/engine/lost/lost_test.cc
-printf '#include <torch/torch.h>\n#include <lua.hpp>\n' >engine/plan/heavy.h
-printf 'void F() {\n  try {\n  } catch (...) {\n  }\n}\n' >dsl/eval/swallow.cc
+printf '#include <torch/torch.h>\n#include <lua.hpp>\n' >engine/plan/plan/heavy.h
+printf 'void F() {\n  try {\n  } catch (...) {\n  }\n}\n' >dsl/language/eval/swallow.cc
 printf '%s\n' '```text' 'engine/ nothing/' '```' >README.md
 
 Expect() {
@@ -20,15 +20,15 @@ Expect() {
 }
 
 expected=()
-Expect lines 'engine/plan/long.cc: 401 lines'
-Expect mirror 'engine/plan: no test in tests/engine/plan'
+Expect lines 'engine/plan/plan/long.cc: 401 lines'
+Expect mirror 'engine/plan/plan: no test in tests/engine/plan/plan'
 Expect mirror 'tests/engine/lost: there is no engine/lost'
-Expect torch_free 'engine/plan/heavy.h:1:#include <torch/torch.h>'
-Expect lua_free 'engine/plan/heavy.h:2:#include <lua.hpp>'
-Expect light_headers 'engine/plan/heavy.h:1'
-Expect no_swallowed_lua_errors 'dsl/eval/swallow.cc:3: catch (...) without throw;'
-Expect headers_say_what 'engine/plan/heavy.h: does not begin with a comment'
-Expect headers_say_what 'engine/plan/heavy.h: #pragma once is missing'
+Expect torch_free 'engine/plan/plan/heavy.h:1:#include <torch/torch.h>'
+Expect lua_free 'engine/plan/plan/heavy.h:2:#include <lua.hpp>'
+Expect light_headers 'engine/plan/plan/heavy.h:1'
+Expect no_swallowed_lua_errors 'dsl/language/eval/swallow.cc:3: catch (...) without throw;'
+Expect headers_say_what 'engine/plan/plan/heavy.h: does not begin with a comment'
+Expect headers_say_what 'engine/plan/plan/heavy.h: #pragma once is missing'
 Expect built 'tests/engine/lost/lost_test.cc: its CMakeLists.txt does not name it'
 Expect readme_map 'README.md: no folder nothing/'
 Expect readme_map 'README.md: does not show dsl/'

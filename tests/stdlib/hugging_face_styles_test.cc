@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/nn/norm.h"
+#include "engine/runtime/nn/norm.h"
 #include "tests/stdlib/one_module.h"
 #include "tests/stdlib/small_model.h"
 #include "tests/support/ranks.h"
@@ -120,22 +120,22 @@ std::string Hf(const std::string& style) { return "require('hugging_face')." + s
 std::string At(const std::string& path, const std::string& style) { return "at('" + path + "', " + Hf(style) + "), "; }
 
 std::vector<OneModuleCase> Cases() {
-  const Layout whole = Layout::Replicate();
+  const Layout full = Layout::Replicate();
   const Layout features = Layout::Shard(-1);
   const Layout halves = Layout::PackedEqually(-1, 2);
   const Layout sequence = Layout::Shard(1);
   const std::string cut = At("m.experts.gate_up_proj", "packed_colwise") + At("m.experts.down_proj", "rowwise");
-  const std::string whole_experts = At("m.experts.{gate_up_proj,down_proj}", "grouped_gemm");
+  const std::string full_experts = At("m.experts.{gate_up_proj,down_proj}", "grouped_gemm");
   return {
-      {"colwise", Hf("colwise"), OneLinear(6, 10), Hidden, {whole}, {features}},
-      {"colwise_gather_output", Hf("colwise_gather_output"), OneLinear(6, 10), Hidden, {whole}, {whole}},
-      {"colwise_rep", Hf("colwise_rep"), OneLinear(6, 10), Hidden, {whole}, {whole}},
-      {"colwise embedding", Hf("colwise_rep"), OneEmbedding(1), Ids, {whole}, {whole}},
-      {"rowwise", Hf("rowwise"), OneLinear(6, 10), Hidden, {features}, {whole}},
-      {"rowwise_split_input", Hf("rowwise_split_input"), OneLinear(6, 10), Hidden, {whole}, {whole}},
-      {"rowwise_rep", Hf("rowwise_rep"), OneLinear(6, 10), Hidden, {whole}, {whole}},
-      {"embedding_rowwise", Hf("embedding_rowwise"), OneEmbedding(1), Ids, {whole}, {whole}},
-      {"packed_colwise", Hf("packed_colwise"), OneLinear(6, 20), Hidden, {whole}, {halves}},
+      {"colwise", Hf("colwise"), OneLinear(6, 10), Hidden, {full}, {features}},
+      {"colwise_gather_output", Hf("colwise_gather_output"), OneLinear(6, 10), Hidden, {full}, {full}},
+      {"colwise_rep", Hf("colwise_rep"), OneLinear(6, 10), Hidden, {full}, {full}},
+      {"colwise embedding", Hf("colwise_rep"), OneEmbedding(1), Ids, {full}, {full}},
+      {"rowwise", Hf("rowwise"), OneLinear(6, 10), Hidden, {features}, {full}},
+      {"rowwise_split_input", Hf("rowwise_split_input"), OneLinear(6, 10), Hidden, {full}, {full}},
+      {"rowwise_rep", Hf("rowwise_rep"), OneLinear(6, 10), Hidden, {full}, {full}},
+      {"embedding_rowwise", Hf("embedding_rowwise"), OneEmbedding(1), Ids, {full}, {full}},
+      {"packed_colwise", Hf("packed_colwise"), OneLinear(6, 20), Hidden, {full}, {halves}},
       {"packed_rowwise", At("m.weight", "packed_rowwise"), OfOne<Joined>, TwoKinds, {halves}, {Layout::Partial()}},
       {"sequence_parallel", Hf("sequence_parallel"), MakeNorm, Hidden, {sequence}, {sequence}, kTolerance},
       {"replicated_with_grad_allreduce",
@@ -144,12 +144,12 @@ std::vector<OneModuleCase> Cases() {
        Heads,
        {Layout::Shard(2)},
        {Layout::Shard(2)}},
-      {"all_reduce", Hf("all_reduce"), OfOne<Term>, TwoKinds, {features}, {whole}},
+      {"all_reduce", Hf("all_reduce"), OfOne<Term>, TwoKinds, {features}, {full}},
       {"mla_kv_a_proj",
        Hf("mla_kv_a_proj"),
        OneLinear(6, 10),
        Hidden,
-       {whole},
+       {full},
        {Layout::SharedLast(4)},
        0,
        R"({"qk_rope_head_dim": 4})"},
@@ -157,29 +157,29 @@ std::vector<OneModuleCase> Cases() {
        At("m.gate_up_proj", "packed_colwise") + At("m.down_proj", "rowwise") + At("m", "moe_tp_experts"),
        [] { return OfThree(Experts(kExperts, true)); },
        Chosen,
-       {whole, whole, whole},
-       {whole},
+       {full, full, full},
+       {full},
        kTolerance},
       {"moe_identity_expert",
        cut + At("m", "moe_tp_experts") + At("m.zero", "moe_identity_expert"),
        [] { return OfThree(ZeroExpert()); },
        Chosen,
-       {whole, whole, whole},
-       {whole},
+       {full, full, full},
+       {full},
        kTolerance},
       {"ep_router and grouped_gemm",
-       At("m.gate", "ep_router") + whole_experts + At("m.experts", "moe_tp_experts"),
+       At("m.gate", "ep_router") + full_experts + At("m.experts", "moe_tp_experts"),
        MakeRouted,
        Tokens,
-       {whole},
-       {whole, whole},
+       {full},
+       {full, full},
        kTolerance},
       {"megamoe_router and megamoe_experts",
-       At("m.gate", "megamoe_router") + whole_experts + At("m.experts", "megamoe_experts"),
+       At("m.gate", "megamoe_router") + full_experts + At("m.experts", "megamoe_experts"),
        MakeRouted,
        Tokens,
-       {whole},
-       {whole, whole},
+       {full},
+       {full, full},
        kTolerance},
   };
 }

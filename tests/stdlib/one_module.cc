@@ -1,13 +1,13 @@
 #include "tests/stdlib/one_module.h"
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/parallelize.h"
-#include "engine/apply/pieces_of_tensor.h"
-#include "engine/apply/state.h"
-#include "engine/base/json.h"
-#include "engine/compile/local_shape.h"
-#include "engine/nn/embedding.h"
-#include "engine/nn/linear.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/core/base/json.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/apply/shards_of_tensor.h"
+#include "engine/runtime/apply/state.h"
+#include "engine/runtime/nn/embedding.h"
+#include "engine/runtime/nn/linear.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -52,18 +52,18 @@ at::Tensor Sum(AppliedPlan& applied, const at::Tensor& terms) {
 }
 
 // What of a whole tensor a rank has.
-at::Tensor PieceOf(const at::Tensor& whole, Layout layout, const DeviceMesh& mesh) {
-  if (!layout.is_shard()) return whole;
-  if (layout.dim < 0) layout.dim += static_cast<int>(whole.dim());
-  layout = layout.Sized(whole.size(layout.dim));
-  return CutPiece(whole, LocalIntervals(whole.sizes().vec(), layout, mesh.shape(), mesh.rank()));
+at::Tensor ShardOf(const at::Tensor& full, Layout layout, const DeviceMesh& mesh) {
+  if (!layout.is_shard()) return full;
+  if (layout.dim < 0) layout.dim += static_cast<int>(full.dim());
+  layout = layout.Sized(full.size(layout.dim));
+  return SliceShard(full, LocalIntervals(full.sizes().vec(), layout, mesh.shape(), mesh.rank()));
 }
 
 // What a rank brings of an output's gradient: of what is shared rank 0 all, and the others nothing.
-at::Tensor GradientOf(const at::Tensor& whole, const Layout& layout, const DeviceMesh& mesh) {
-  at::Tensor piece = PieceOf(whole, layout, mesh);
-  if (layout.kind != LayoutKind::kShared || mesh.rank() == 0) return piece;
-  at::Tensor own = piece.clone();
+at::Tensor GradientOf(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh) {
+  at::Tensor shard = ShardOf(full, layout, mesh);
+  if (layout.kind != LayoutKind::kShared || mesh.rank() == 0) return shard;
+  at::Tensor own = shard.clone();
   own.narrow(-1, layout.last > 0 ? own.size(-1) - layout.last : 0, layout.last > 0 ? layout.last : own.size(-1))
       .zero_();
   return own;
@@ -97,12 +97,12 @@ std::function<OneModule()> OneEmbedding(double scale) {
 }
 
 void CheckOneModule(const OneModuleCase& test_case, const std::string& mesh_text) {
-  const OneModule whole_model = test_case.make();
+  const OneModule full_model = test_case.make();
   const Tensors inputs = test_case.inputs();
   Tensors weights;
-  const Run expected = RunTwice(whole_model, inputs, [&](size_t i) {
+  const Run expected = RunTwice(full_model, inputs, [&](size_t i) {
     if (weights.size() <= i)
-      weights.push_back(Integers(whole_model.forward(inputs)[i].sizes(), 11 + static_cast<int64_t>(i)));
+      weights.push_back(Integers(full_model.forward(inputs)[i].sizes(), 11 + static_cast<int64_t>(i)));
     return weights[i];
   });
   RunRanks(mesh_text, [&](DeviceMesh& mesh) {
@@ -113,13 +113,13 @@ void CheckOneModule(const OneModuleCase& test_case, const std::string& mesh_text
     const OneModule model = test_case.make();
     const auto applied = ParallelizeModule(*model.root, plan, mesh);
     Tensors own;
-    for (size_t i = 0; i < inputs.size(); ++i) own.push_back(PieceOf(inputs[i], test_case.arrive[i], mesh));
+    for (size_t i = 0; i < inputs.size(); ++i) own.push_back(ShardOf(inputs[i], test_case.arrive[i], mesh));
     const Run run = RunTwice(model, own, [&](size_t i) { return GradientOf(weights[i], test_case.leave[i], mesh); });
     const double tolerance = test_case.tolerance;
     for (size_t i = 0; i < run.outputs.size(); ++i) {
       at::Tensor got = run.outputs[i].detach();
       if (test_case.leave[i] == Layout::Partial()) got = Sum(*applied, got);
-      Compare(got, PieceOf(expected.outputs[i].detach(), test_case.leave[i], mesh), tolerance,
+      Compare(got, ShardOf(expected.outputs[i].detach(), test_case.leave[i], mesh), tolerance,
               "output " + std::to_string(i));
     }
     for (size_t i = 0; i < run.input_grads.size(); ++i) {
@@ -127,12 +127,12 @@ void CheckOneModule(const OneModuleCase& test_case, const std::string& mesh_text
       if (!run.input_grads[i].defined()) continue;
       at::Tensor got = run.input_grads[i];
       if (test_case.arrive[i] == Layout::Shared()) got = Sum(*applied, got);
-      Compare(got, PieceOf(expected.input_grads[i], test_case.arrive[i], mesh), tolerance,
+      Compare(got, ShardOf(expected.input_grads[i], test_case.arrive[i], mesh), tolerance,
               "gradient of input " + std::to_string(i));
     }
-    const auto whole_parameters = whole_model.root->named_parameters();
+    const auto full_parameters = full_model.root->named_parameters();
     for (const LiveParameter& p : applied->parameters()) {
-      Compare(GatherWhole(*applied, p, p.tensor.grad()), whole_parameters[p.path].grad(), tolerance,
+      Compare(GatherFull(*applied, p, p.tensor.grad()), full_parameters[p.path].grad(), tolerance,
               "gradient of " + p.path);
     }
   });

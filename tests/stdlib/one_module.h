@@ -11,7 +11,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "engine/plan/layout.h"
+#include "engine/layout/layout.h"
 
 namespace moonshard::test {
 
@@ -23,7 +23,7 @@ struct OneModule {
   std::function<Tensors(const Tensors&)> forward;
 };
 
-// How one tensor is on a rank, and what its gradient means, is a Layout: whole, pieces, or (with a rank's gradient a term
+// How one tensor is on a rank, and what its gradient means, is a Layout: whole, shards, or (with a rank's gradient a term
 // of a sum) shared; an output may also leave as partial.
 struct OneModuleCase {
   std::string what;

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/live_tree.h"
-#include "engine/apply/parallelize.h"
-#include "engine/apply/state.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/apply/state.h"
 #include "tests/stdlib/small_model.h"
 #include "tests/support/ranks.h"
 
@@ -199,8 +199,8 @@ PlanInputs InputsFor(const Case& test_case, const ModuleTree& tree, const MeshSh
 }
 
 void Check(const Case& test_case, int64_t tp, bool sequence_parallel, bool stable) {
-  const SmallModel whole = test_case.make();
-  const Step expected = RunTwice(whole);
+  const SmallModel full = test_case.make();
+  const Step expected = RunTwice(full);
   RunRanks("tp=" + std::to_string(tp), [&](DeviceMesh& mesh) {
     const SmallModel model = test_case.make();
     const LiveTree live = ReadLiveTree(*model.root).ValueOrThrow();
@@ -218,9 +218,9 @@ void Check(const Case& test_case, int64_t tp, bool sequence_parallel, bool stabl
     const int64_t forwards = 2;
     Expect(!stable || sums(CollectiveKind::kAllReduce) + sums(CollectiveKind::kReduceScatter) <= forwards,
            "a stable forward sums over ranks");
-    const auto parameters = whole.root->named_parameters();
+    const auto parameters = full.root->named_parameters();
     for (const LiveParameter& p : applied->parameters()) {
-      const double difference = Difference(GatherWhole(*applied, p, p.tensor.grad()), parameters[p.path].grad());
+      const double difference = Difference(GatherFull(*applied, p, p.tensor.grad()), parameters[p.path].grad());
       Expect(difference < kTolerance, "gradient of " + p.path + " differs by " + std::to_string(difference));
     }
     Expect(applied->Findings().empty(), "every planned module was called");

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/base/text.h"
+#include "engine/core/base/text.h"
 
 namespace moonshard::test {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/nn/embedding.h"
-#include "engine/nn/hook.h"
-#include "engine/nn/linear.h"
-#include "engine/nn/norm.h"
+#include "engine/runtime/nn/embedding.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
+#include "engine/runtime/nn/norm.h"
 
 namespace moonshard::test {
 

@@ -6,9 +6,9 @@
 #include <tuple>
 #include <vector>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/apply/parallelize.h"
-#include "engine/nn/norm.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/norm.h"
 #include "tests/stdlib/one_module.h"
 #include "tests/support/ranks.h"
 
@@ -57,27 +57,27 @@ Tensors Ids() { return {(torch::arange(10) * 4).remainder(11).reshape({2, 5})}; 
 Tensors HiddenAndPositions() { return {Integers({2, 5, 6}, 5), torch::arange(10).reshape({2, 5})}; }
 
 std::vector<OneModuleCase> Cases() {
-  const Layout whole = Layout::Replicate();
+  const Layout full = Layout::Replicate();
   const Layout features = Layout::Shard(-1);
   const Layout sequence = Layout::Shard(1);
   const Layout shared = Layout::Shared();
   return {
-      {"colwise", "colwise()", OneLinear(6, 10), Hidden, {whole}, {features}},
-      {"colwise, gathered", "colwise { output = replicate }", OneLinear(6, 10), Hidden, {whole}, {whole}},
-      {"colwise, to the sequence", "colwise { output = shard(1) }", OneLinear(6, 10), Hidden, {whole}, {sequence}},
+      {"colwise", "colwise()", OneLinear(6, 10), Hidden, {full}, {features}},
+      {"colwise, gathered", "colwise { output = replicate }", OneLinear(6, 10), Hidden, {full}, {full}},
+      {"colwise, to the sequence", "colwise { output = shard(1) }", OneLinear(6, 10), Hidden, {full}, {sequence}},
       {"colwise of a sequence", "colwise { input = shard(1) }", OneLinear(6, 10), Hidden, {sequence}, {features}},
       {"colwise of features", "colwise { input = shard(-1) }", OneLinear(6, 10), Hidden, {features}, {features}},
       {"colwise of what is shared", "colwise { input = shared }", OneLinear(6, 10), Hidden, {shared}, {features}},
-      {"colwise by heads", "colwise { heads = 2, output = replicate }", OneLinear(6, 8), Hidden, {whole}, {whole}},
-      {"rowwise", "rowwise()", OneLinear(6, 10), Hidden, {features}, {whole}},
-      {"rowwise of a whole", "rowwise { input = replicate }", OneLinear(6, 10), Hidden, {whole}, {whole}},
+      {"colwise by heads", "colwise { heads = 2, output = replicate }", OneLinear(6, 8), Hidden, {full}, {full}},
+      {"rowwise", "rowwise()", OneLinear(6, 10), Hidden, {features}, {full}},
+      {"rowwise of a whole", "rowwise { input = replicate }", OneLinear(6, 10), Hidden, {full}, {full}},
       {"rowwise, scattered", "rowwise { output = shard(1) }", OneLinear(6, 10), Hidden, {features}, {sequence}},
       {"rowwise, to features", "rowwise { output = shard(-1) }", OneLinear(6, 10), Hidden, {features}, {features}},
       {"rowwise, to what is shared", "rowwise { output = shared }", OneLinear(6, 10), Hidden, {features}, {shared}},
-      {"colwise embedding", "colwise { output = replicate }", OneEmbedding(1), Ids, {whole}, {whole}},
-      {"vocab_rowwise", "vocab_rowwise()", OneEmbedding(1), Ids, {whole}, {whole}},
-      {"vocab_rowwise, scaled", "vocab_rowwise()", OneEmbedding(4), Ids, {whole}, {whole}},
-      {"vocab_rowwise, scattered", "vocab_rowwise { output = shard(1) }", OneEmbedding(1), Ids, {whole}, {sequence}},
+      {"colwise embedding", "colwise { output = replicate }", OneEmbedding(1), Ids, {full}, {full}},
+      {"vocab_rowwise", "vocab_rowwise()", OneEmbedding(1), Ids, {full}, {full}},
+      {"vocab_rowwise, scaled", "vocab_rowwise()", OneEmbedding(4), Ids, {full}, {full}},
+      {"vocab_rowwise, scattered", "vocab_rowwise { output = shard(1) }", OneEmbedding(1), Ids, {full}, {sequence}},
       {"sequence_parallel", "sequence_parallel()", MakeNorm(MakeLayerNorm), Hidden, {sequence}, {sequence}, 1e-12},
       {"sequence_parallel of rows",
        "sequence_parallel { dim = 0 }",
@@ -91,7 +91,7 @@ std::vector<OneModuleCase> Cases() {
        MakeNorm(MakeRmsNorm),
        Hidden,
        {sequence},
-       {whole},
+       {full},
        1e-12},
       {"sequence_parallel, shared",
        "sequence_parallel { output = shared }",
@@ -100,28 +100,28 @@ std::vector<OneModuleCase> Cases() {
        {sequence},
        {shared},
        1e-12},
-      {"norm_on a whole", "norm_on(replicate)", MakeNorm(MakeRmsNorm), Hidden, {whole}, {whole}, 1e-12},
+      {"norm_on a whole", "norm_on(replicate)", MakeNorm(MakeRmsNorm), Hidden, {full}, {full}, 1e-12},
       {"norm_on a sequence", "norm_on(shard(1))", MakeNorm(MakeLayerNorm), Hidden, {sequence}, {sequence}, 1e-12},
-      {"replicated", "replicated()", OneLinear(6, 10), Hidden, {whole}, {whole}},
+      {"replicated", "replicated()", OneLinear(6, 10), Hidden, {full}, {full}},
       {"replicated, gathering",
        "replicated { input = shard(1), output = shard(1) }",
        OneLinear(6, 10),
        Hidden,
        {sequence},
        {sequence}},
-      {"rotary_on", "rotary_on(shard(1))", MakeRotary, HiddenAndPositions, {sequence, whole}, {whole, whole}, 1e-15},
+      {"rotary_on", "rotary_on(shard(1))", MakeRotary, HiddenAndPositions, {sequence, full}, {full, full}, 1e-15},
       {"prepare_input",
        "prepare_input { { shard(1), replicate }, false }",
        MakePair,
        TwoHidden,
-       {sequence, whole},
-       {whole, whole}},
+       {sequence, full},
+       {full, full}},
       {"prepare_output",
        "prepare_output { false, { replicate, shard(-1) } }",
        MakePair,
        TwoHidden,
-       {whole, whole},
-       {whole, features}},
+       {full, full},
+       {full, features}},
   };
 }
 
@@ -153,7 +153,7 @@ std::string RotaryFailure(const Shapes& hidden, const Shapes& positions) {
 }
 
 TEST_CASE("a rotary embedding of ranks that disagree on a shape says so") {
-  // Pieces of the sequence may differ in length.
+  // Shards of the sequence may differ in length.
   CHECK(RotaryFailure({{2, 3, 6}, {2, 2, 6}}, {{2, 5}, {2, 5}}).empty());
   for (const std::string& text : {RotaryFailure({{2, 3, 6}, {2, 2, 6}}, {{2, 5}, {2, 4}}),
                                   RotaryFailure({{2, 3, 6}, {3, 2, 6}}, {{2, 5}, {2, 5}}),

@@ -15,7 +15,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "engine/base/text.h"
+#include "engine/core/base/text.h"
 
 namespace moonshard::test {
 namespace {

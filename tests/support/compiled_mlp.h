@@ -4,15 +4,16 @@
 #include <memory>
 #include <string>
 
-#include "engine/compile/compile.h"
-#include "engine/match/match.h"
+#include "engine/plan/compile/compile.h"
+#include "engine/plan/match/match.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard::test {
 
 inline MeshShape Mesh(const std::string& text) { return MeshShape::Parse(text).ValueOrThrow(); }
 
-inline Rule MakeRule(std::string pattern, std::string name, Layout weight, Move input, Move output, int line) {
+inline Rule MakeRule(std::string pattern, std::string name, Layout weight, Redistribution input, Redistribution output,
+                     int line) {
   Rule rule;
   rule.pattern = std::move(pattern);
   rule.style.name = std::move(name);

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "dsl/eval/load_plan.h"
-#include "dsl/resolve/resolve.h"
+#include "dsl/language/eval/load_plan.h"
+#include "dsl/planning/resolve_model/resolve.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard {

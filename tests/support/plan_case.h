@@ -1,12 +1,12 @@
 // A plan with what it is given, for data-driven tests: a module tree, a mesh, a config, options. What is said about it is
-// what `moonshard check` says, with the tree in place of a model folder's headers.
+// what `moonshard check` says, with the tree in place of a model directory's headers.
 #pragma once
 
 #include <map>
 #include <string>
 
-#include "engine/base/diagnostic.h"
-#include "engine/tree/module_tree.h"
+#include "engine/core/base/diagnostic.h"
+#include "engine/layout/module_tree.h"
 
 namespace moonshard {
 

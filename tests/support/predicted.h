@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "engine/apply/applied_plan.h"
-#include "engine/compile/cost.h"
+#include "engine/plan/compile/cost.h"
+#include "engine/runtime/apply/applied_plan.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {

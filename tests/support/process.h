@@ -1,6 +1,6 @@
 // Programs as a test runs them: started with words and variables, both streams taken, ended in time whatever happens.
 //
-//   Outcome done = RunProgram(MOONSHARD_PROGRAM, {"explain", folder, "--mesh", "tp=2"});
+//   Outcome done = RunProgram(MOONSHARD_PROGRAM, {"explain", directory, "--mesh", "tp=2"});
 //   CHECK(done.code == 0);
 #pragma once
 
@@ -55,7 +55,7 @@ std::vector<pid_t> ProcessesOf(const std::string& program, const std::string& wo
 // Asks again until there are `count` of them or the time is over; what was found last.
 std::vector<pid_t> WaitForProcesses(const std::string& program, const std::string& word, size_t count, double seconds);
 
-// A folder of the test's own, removed at the end.
+// A directory of the test's own, removed at the end.
 class ScratchFolder {
  public:
   ScratchFolder();
@@ -66,7 +66,7 @@ class ScratchFolder {
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   // Writes a file and answers its path.
   std::string Write(const std::string& name, const std::string& content) const;
-  // Copies a folder's files into a folder `name` that can be changed, and answers its path.
+  // Copies a directory's files into a directory `name` that can be changed, and answers its path.
   std::string CopyOf(const std::string& folder, const std::string& name) const;
 
  private:

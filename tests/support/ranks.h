@@ -23,7 +23,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "engine/mesh/device_mesh.h"
+#include "engine/runtime/mesh/device_mesh.h"
 
 namespace moonshard::test {
 

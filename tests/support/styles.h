@@ -1,11 +1,11 @@
-// The keys of the stdlib's colwise and rowwise, by hand: for tests of folders that know no Lua.
+// The keys of the stdlib's colwise and rowwise, by hand: for tests of directories that know no Lua.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/plan/plan.h"
+#include "engine/plan/plan/plan.h"
 
 namespace moonshard::test {
 
@@ -14,8 +14,8 @@ inline Style ColwiseStyle(const Placement& residual = Layout::Replicate()) {
   Style style;
   style.name = "colwise";
   style.params = {{"weight", Layout::Shard(0)}, {"bias", Layout::Shard(0)}};
-  style.inputs = {Move{residual, Layout::Shared()}};
-  style.outputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
+  style.inputs = {Redistribution{residual, Layout::Shared()}};
+  style.outputs = {Redistribution{Layout::Shard(-1), Layout::Shard(-1)}};
   return style;
 }
 
@@ -24,8 +24,8 @@ inline Style RowwiseStyle(const Placement& residual = Layout::Replicate()) {
   style.name = "rowwise";
   style.params = {{"weight", Layout::Shard(1)}};
   style.after = {"bias"};
-  style.inputs = {Move{Layout::Shard(-1), Layout::Shard(-1)}};
-  style.outputs = {Move{Layout::Partial(), residual}};
+  style.inputs = {Redistribution{Layout::Shard(-1), Layout::Shard(-1)}};
+  style.outputs = {Redistribution{Layout::Partial(), residual}};
   return style;
 }
 

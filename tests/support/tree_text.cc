@@ -3,7 +3,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "engine/base/text.h"
+#include "engine/core/base/text.h"
 
 namespace moonshard {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/tree/module_tree.h"
+#include "engine/layout/module_tree.h"
 
 namespace moonshard {
 

@@ -17,17 +17,17 @@ nn::RMSNormOptions NormOptions(const DecoderConfig& config, int64_t size) {
   return nn::RMSNormOptions(size).eps(config.norm_eps).unit_offset(true);
 }
 
-nn::RMSNorm Norm(const DecoderConfig& config) { return nn::RMSNorm(NormOptions(config, config.hidden_size)); }
+nn::RMSNorm GemmaNorm(const DecoderConfig& config) { return nn::RMSNorm(NormOptions(config, config.hidden_size)); }
 
 class Gemma3LayerImpl : public SequenceBlock {
  public:
   Gemma3LayerImpl(const DecoderConfig& config, const AttentionOptions& options) {
     self_attn_ = register_module("self_attn", Attention(config, options));
     mlp_ = register_module("mlp", GatedMlp(MlpSizesOf(config)));
-    input_layernorm_ = register_module("input_layernorm", Norm(config));
-    post_attention_layernorm_ = register_module("post_attention_layernorm", Norm(config));
-    pre_feedforward_layernorm_ = register_module("pre_feedforward_layernorm", Norm(config));
-    post_feedforward_layernorm_ = register_module("post_feedforward_layernorm", Norm(config));
+    input_layernorm_ = register_module("input_layernorm", GemmaNorm(config));
+    post_attention_layernorm_ = register_module("post_attention_layernorm", GemmaNorm(config));
+    pre_feedforward_layernorm_ = register_module("pre_feedforward_layernorm", GemmaNorm(config));
+    post_feedforward_layernorm_ = register_module("post_feedforward_layernorm", GemmaNorm(config));
   }
 
   at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override {
@@ -46,8 +46,8 @@ class Gemma3LayerImpl : public SequenceBlock {
 MOONSHARD_MODULE(Gemma3Layer);
 
 // The rope of one kind of layer: its object inside rope_parameters, and what configs of transformers 4 said beside it.
-RopeConfig ReadKind(ConfigReader& fields, ConfigReader& ropes, const char* kind, const DecoderConfig& config,
-                    RopeDefaults defaults) {
+RopeConfig ReadGemmaLayerKind(ConfigReader& fields, ConfigReader& ropes, const char* kind, const DecoderConfig& config,
+                              RopeDefaults defaults) {
   const bool everything = std::string_view(kind) == "full_attention";
   defaults.theta = fields.Number(everything ? "rope_theta" : "rope_local_base_freq", 0).value_or(defaults.theta);
   ConfigReader own = ropes.Object(kind);
@@ -80,9 +80,9 @@ DecoderSpec ReadGemma3(ConfigReader& fields, const std::string& /*name*/) {
   ReadSlidingLayers(
       fields, window, [](int64_t layer, int64_t every) { return (layer + 1) % every != 0; }, pattern, config);
   ConfigReader ropes = fields.Object("rope_parameters");
-  config.kinds[0].rope = ReadKind(fields, ropes, "full_attention", config, {.theta = 1e6});
+  config.kinds[0].rope = ReadGemmaLayerKind(fields, ropes, "full_attention", config, {.theta = 1e6});
   if (config.kinds.size() > 1) {
-    config.kinds[1].rope = ReadKind(fields, ropes, "sliding_attention", config, {.theta = 1e4});
+    config.kinds[1].rope = ReadGemmaLayerKind(fields, ropes, "sliding_attention", config, {.theta = 1e4});
   }
   ropes.NameUnread("Gemma 3", {}, ropes.json().Keys());
   fields.RequireBool("use_bidirectional_attention", false, "attention to later tokens is not computed here");
@@ -91,7 +91,7 @@ DecoderSpec ReadGemma3(ConfigReader& fields, const std::string& /*name*/) {
 
   spec.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
   spec.logit_softcap = fields.Number("final_logit_softcapping", 0);
-  spec.norm = [config] { return UnaryModule(Norm(config)); };
+  spec.norm = [config] { return UnaryModule(GemmaNorm(config)); };
   AttentionOptions options;
   options.qkv_bias = options.output_bias = fields.Bool("attention_bias").value_or(false);
   options.scale = 1 / std::sqrt(fields.Number("query_pre_attn_scalar", 0).value_or(256));

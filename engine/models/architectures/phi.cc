@@ -9,7 +9,7 @@
 namespace moonshard {
 namespace {
 
-nn::LayerNorm Norm(const DecoderConfig& config, int64_t size) {
+nn::LayerNorm PhiNorm(const DecoderConfig& config, int64_t size) {
   return nn::LayerNorm(torch::nn::LayerNormOptions({size}).eps(config.norm_eps));
 }
 
@@ -24,8 +24,8 @@ class PhiAttentionImpl : public SequenceBlock {
     v_proj_ = register_module("v_proj", MakeLinear(config.hidden_size, kv_size, /*bias=*/true));
     dense_ = register_module("dense", MakeLinear(q_size, config.hidden_size, /*bias=*/true));
     if (!norms_heads) return;
-    q_layernorm_ = register_module("q_layernorm", Norm(config, head_dim_));
-    k_layernorm_ = register_module("k_layernorm", Norm(config, head_dim_));
+    q_layernorm_ = register_module("q_layernorm", PhiNorm(config, head_dim_));
+    k_layernorm_ = register_module("k_layernorm", PhiNorm(config, head_dim_));
   }
 
   at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override {
@@ -73,7 +73,7 @@ class PhiLayerImpl : public SequenceBlock {
   PhiLayerImpl(const DecoderConfig& config, bool norms_heads) {
     self_attn_ = register_module("self_attn", PhiAttention(config, norms_heads));
     mlp_ = register_module("mlp", PhiMlp(config));
-    input_layernorm_ = register_module("input_layernorm", Norm(config, config.hidden_size));
+    input_layernorm_ = register_module("input_layernorm", PhiNorm(config, config.hidden_size));
   }
 
   at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override {
@@ -104,7 +104,7 @@ DecoderSpec ReadPhi(ConfigReader& fields, const std::string& /*name*/) {
     fields.Refuse("head_dim", "with qk_layernorm, head_dim must be hidden_size / num_attention_heads");
   }
   spec.layer = [config, norms_heads](int64_t) { return PhiLayer(config, norms_heads).ptr(); };
-  spec.norm = [config] { return UnaryModule(Norm(config, config.hidden_size)); };
+  spec.norm = [config] { return UnaryModule(PhiNorm(config, config.hidden_size)); };
   spec.norm_name = "final_layernorm";
   spec.head = [config] { return UnaryModule(MakeLinear(config.hidden_size, config.vocab_size, /*bias=*/true)); };
   return spec;

@@ -1,4 +1,4 @@
-// Runs every *.case in this folder: a tree and a plan, and what must come out: the compiled plan's text, or all
+// Runs every *.case in this directory: a tree and a plan, and what must come out: the compiled plan's text, or all
 // diagnostics. APPROVE=1 writes what came out into the file.
 //
 //   == tree            as ModuleTree::ToText, or "@name" for ../trees/name.tree; "(headers)" for a tree from headers
@@ -15,9 +15,9 @@
 #include <iterator>
 #include <map>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/compile/compile.h"
-#include "engine/match/match.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/plan/compile/compile.h"
+#include "engine/plan/match/match.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard {

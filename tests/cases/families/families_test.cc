@@ -5,10 +5,10 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "dsl/eval/load_plan.h"
-#include "engine/base/text.h"
-#include "engine/compile/cost.h"
-#include "engine/match/pattern.h"
+#include "dsl/language/eval/load_plan.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/cost.h"
+#include "engine/plan/match/pattern.h"
 #include "tests/cases/families/family.h"
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
@@ -82,7 +82,7 @@ TEST_CASE("what the reference shards is sharded, and what differs is written dow
           continue;
         }
         REQUIRE(plan.ok());
-        // Suspicions (engine/suspect, engine/compile/weight_and_moves.h) are about plans that are not meant as they are.
+        // Suspicions (engine/plan/lint, engine/plan/compile/weight_and_redistributions.h) are about plans that are not meant as they are.
         for (const char* suspicion : {"MS0209", "MS0309", "MS0313", "MS0314", "MS0315", "MS0316", "MS0317"}) {
           CHECK_THAT(text, !Catch::Contains(suspicion));
         }
@@ -139,7 +139,7 @@ TEST_CASE("stable plans of decoders sum nothing over the ranks") {
         REQUIRE(plan.ok());
         for (const Rule& rule : plan.value().plan->rules) {
           INFO(rule.pattern);
-          for (const std::optional<Move>& move : rule.style.outputs) {
+          for (const std::optional<Redistribution>& move : rule.style.outputs) {
             const bool sums = move && move->from[MeshAxis::kTp].kind == LayoutKind::kPartial;
             CHECK((!sums || rule.style.lookup == Lookup::kMasked));
           }
@@ -176,7 +176,7 @@ TEST_CASE("dense families communicate twice a layer each way, and Phi-3 gathers 
   CHECK(found == dense.size());
 }
 
-TEST_CASE("a classifier's logits do not lie in pieces") {
+TEST_CASE("a classifier's logits do not lie in shards") {
   for (const Family& family : Families()) {
     if (!family.name.ends_with("classification")) continue;
     const Result<CompiledPlan> plan = Resolve(family, 2, {{"loss_parallel", "true"}});

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "dsl/resolve/resolve.h"
-#include "engine/base/json.h"
-#include "engine/base/text.h"
-#include "engine/compile/local_shape.h"
+#include "dsl/planning/resolve_model/resolve.h"
+#include "engine/core/base/json.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/local_shape.h"
 #include "tests/support/golden.h"
 
 namespace moonshard {

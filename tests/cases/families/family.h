@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "dsl/cli/options.h"
-#include "engine/base/json.h"
-#include "engine/base/result.h"
-#include "engine/compile/compiled_plan.h"
+#include "dsl/program/cli/options.h"
+#include "engine/core/base/json.h"
+#include "engine/core/base/result.h"
+#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 
@@ -22,15 +22,15 @@ struct ReferenceShard {
 
 struct Family {
   std::string name;                                 // "gemma3_vlm_file"
-  std::string folder;                               // a model folder, headers only
+  std::string folder;                               // a model directory, headers only
   std::map<std::string, std::string> options;       // of the plan, which the family needs
   std::map<std::string, ReferenceShard> reference;  // by parameter path
 };
 
-// Makes a model folder, headers only, of {"config", "dtype", "tensors": {name: shape}}.
+// Makes a model directory, headers only, of {"config", "dtype", "tensors": {name: shape}}.
 void WriteModelFolder(const std::string& folder, const JsonValue& json);
 
-// Every family, sorted by name, each with a folder of its own below `work`.
+// Every family, sorted by name, each with a directory of its own below `work`.
 std::vector<Family> ReadFamilies(const std::string& work);
 
 // The plan that moonshard chooses, resolved from the headers with the family's options and these.

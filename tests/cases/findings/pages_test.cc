@@ -1,9 +1,9 @@
-// Every finding has a page in engine/findings/pages/, and every page's example says what the page says it does. APPROVE=1 writes the
+// Every finding has a page in engine/core/findings/pages/, and every page's example says what the page says it does. APPROVE=1 writes the
 // messages anew.
 //
 // The blocks of a page, by the first word behind the language:
 //   lua wrong [mesh=tp=4] [option=NAME=VALUE] [unstable]   a plan; `unstable`: only the identifiers are compared
-//   sh wrong                                               a command line, in a folder with a Llama in model/
+//   sh wrong                                               a command line, in a directory with a Llama in model/
 //   text tree / json config                                what the plan is given in place of a small Llama
 //   json|text|lua file=NAME                                a file that the command finds
 //   text message                                           everything that is said about it
@@ -16,8 +16,8 @@
 #include <optional>
 #include <set>
 
-#include "engine/base/text.h"
-#include "engine/findings/page.h"
+#include "engine/core/base/text.h"
+#include "engine/core/findings/page.h"
 #include "tests/support/plan_case.h"
 #include "tests/support/process.h"
 
@@ -54,7 +54,7 @@ PlanCase CaseOf(const std::vector<PageBlock>& blocks, const PageBlock& wrong, co
   return out;
 }
 
-// What the command prints, run in a folder of its own.
+// What the command prints, run in a directory of its own.
 std::string SaidBy(const std::vector<PageBlock>& blocks, const PageBlock& command) {
   const test::ScratchFolder scratch;
   scratch.CopyOf(kRoot + "/tests/parity/llama_gqa", "model");
@@ -108,7 +108,7 @@ TEST_CASE("every finding has a page, and every page a finding") {
     for (const char* heading : {"", "Why", "Example", "Cure"}) CHECK(!page->Section(heading).empty());
   }
   for (const EmbeddedPage& page : EmbeddedPages()) {
-    CHECK(page.path == "engine/findings/pages/" + ReadPage(page.text).id + ".md");
+    CHECK(page.path == "engine/core/findings/pages/" + ReadPage(page.text).id + ".md");
   }
 }
 

@@ -1,4 +1,4 @@
-// Every *.case in this folder is a plan with one mistake that people make, and everything that is said about it. The
+// Every *.case in this directory is a plan with one mistake that people make, and everything that is said about it. The
 // first line says what the mistake is. APPROVE=1 writes what is said into the files; it is then to be read as somebody
 // who made the mistake would: is it the place, does it say why, and what to write instead?
 //

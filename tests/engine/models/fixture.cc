@@ -5,8 +5,8 @@
 
 #include <torch/types.h>
 
-#include "engine/safetensors/checkpoint.h"
-#include "engine/safetensors/reader.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "engine/io/safetensors/reader.h"
 
 namespace moonshard::test {
 namespace {
@@ -33,14 +33,14 @@ std::vector<std::filesystem::path> ParityFolders() {
 }
 
 NamedTensors ReadTensors(const std::filesystem::path& path) {
-  const bool whole_folder = std::filesystem::is_directory(path);
+  const bool full_folder = std::filesystem::is_directory(path);
   const Checkpoint checkpoint =
-      (whole_folder ? Checkpoint::Open(path.string()) : Checkpoint::OpenFile(path.string())).ValueOrThrow();
-  PieceReader reader(checkpoint);
+      (full_folder ? Checkpoint::Open(path.string()) : Checkpoint::OpenFile(path.string())).ValueOrThrow();
+  ShardReader reader(checkpoint);
   NamedTensors tensors;
   for (const StoredTensor& stored : checkpoint.tensors()) {
     at::Tensor tensor = torch::empty(stored.shape, TorchType(stored.dtype));
-    if (auto error = reader.ReadWhole(stored, tensor.data_ptr())) throw PlanError({*error});
+    if (auto error = reader.ReadFull(stored, tensor.data_ptr())) throw PlanError({*error});
     tensors[stored.name] = tensor;
   }
   return tensors;

@@ -8,15 +8,15 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/base/json.h"
+#include "engine/core/base/json.h"
 
 namespace moonshard::test {
 
 using NamedTensors = std::map<std::string, at::Tensor>;
 
-// The folders of tests/parity that hold a checkpoint, sorted.
+// The directories of tests/parity that hold a checkpoint, sorted.
 std::vector<std::filesystem::path> ParityFolders();
-// All tensors of a checkpoint folder or of one file. Throws PlanError.
+// All tensors of a checkpoint directory or of one file. Throws PlanError.
 NamedTensors ReadTensors(const std::filesystem::path& folder_or_file);
 JsonValue ReadConfig(const std::filesystem::path& folder);
 

@@ -9,7 +9,7 @@
 
 #include "engine/models/attention.h"
 #include "engine/models/causal_lm.h"
-#include "engine/nn/defer_init.h"
+#include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
 
 namespace moonshard::test {
@@ -22,7 +22,7 @@ std::optional<at::Tensor> Maybe(const NamedTensors& tensors, const std::string& 
   return found == tensors.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The model with the folder's weights, in float32.
+// The model with the directory's weights, in float32.
 CausalLm Load(const std::filesystem::path& folder, bool deferred) {
   std::optional<nn::DeferInit> defer;
   if (deferred) defer.emplace();
@@ -149,9 +149,9 @@ TEST_CASE("attention works on the heads that its projections hold, and their out
   context.mask = MakeAttentionMask(7, 3, std::nullopt, at::kCPU);
   const at::Tensor expected = whole(hidden, context);
 
-  // What a rank holds of a projection; one projection of all three holds the pieces of each, one after the other.
+  // What a rank holds of a projection; one projection of all three holds the shards of each, one after the other.
   const auto weights = whole->named_parameters();
-  const auto piece = [&](const std::string& name, int64_t rank) {
+  const auto shard = [&](const std::string& name, int64_t rank) {
     const bool is_output = name == "o_proj";
     const int64_t heads = name == "q_proj" || is_output ? 8 : 4;
     const at::Tensor full = weights[name + ".weight"].detach();
@@ -162,13 +162,13 @@ TEST_CASE("attention works on the heads that its projections hold, and their out
   for (int64_t rank = 0; rank < ranks; ++rank) {
     Attention local(config, AttentionOptions());
     for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
-      nn::Materialize(local->named_parameters()[std::string(name) + ".weight"], piece(name, rank));
+      nn::Materialize(local->named_parameters()[std::string(name) + ".weight"], shard(name, rank));
     }
     sum = sum + local(hidden, context);
     FusedAttention fused(config, "qkv");
     nn::Materialize(fused->named_parameters()["qkv.weight"],
-                    torch::cat({piece("q_proj", rank), piece("k_proj", rank), piece("v_proj", rank)}));
-    nn::Materialize(fused->named_parameters()["o_proj.weight"], piece("o_proj", rank));
+                    torch::cat({shard("q_proj", rank), shard("k_proj", rank), shard("v_proj", rank)}));
+    nn::Materialize(fused->named_parameters()["o_proj.weight"], shard("o_proj", rank));
     sum_of_fused = sum_of_fused + fused(hidden, context);
   }
   CHECK(RelativeError(sum.detach(), expected.detach()) < 1e-5);

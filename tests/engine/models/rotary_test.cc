@@ -5,7 +5,7 @@
 #include <torch/utils.h>
 #include <catch2/catch.hpp>
 
-#include "engine/base/json.h"
+#include "engine/core/base/json.h"
 #include "engine/models/causal_lm.h"
 #include "tests/engine/models/fixture.h"
 

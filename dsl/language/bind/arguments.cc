@@ -1,0 +1,260 @@
+#include "dsl/language/bind/arguments.h"
+
+#include <algorithm>
+
+#include "dsl/language/bind/deprecated.h"
+#include "dsl/language/bind/evaluation.h"
+#include "dsl/language/bind/names.h"
+#include "dsl/language/bind/values.h"
+#include "dsl/language/sandbox/environment.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+
+std::string Describe(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  switch (lua_type(L, index)) {
+    case LUA_TNONE:
+    case LUA_TNIL: return "nil";
+    case LUA_TSTRING: {
+      const std::string_view text = lua_tostring(L, index);
+      return "'" + std::string(text.substr(0, 60)) + (text.size() > 60 ? "..." : "") + "'";
+    }
+    case LUA_TNUMBER:
+    case LUA_TBOOLEAN: {
+      PushText(L, index);
+      std::string text = lua_tostring(L, -1);
+      lua_pop(L, 1);
+      return text;
+    }
+    default: break;
+  }
+  std::string name = luaL_typename(L, index);
+  if (luaL_getmetafield(L, index, "__name") != LUA_TNIL) {
+    name = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  return (name.find_first_of("aeiou") == 0 ? "an " : "a ") + name;
+}
+
+namespace {
+
+bool IsWord(std::string_view name, std::string_view result) {
+  return std::ranges::any_of(AllNames(), [&](const NameInfo& info) {
+    const std::string_view signature = info.signature;
+    return info.name == name && (signature.ends_with(std::string("-> ") + std::string(result)) || signature == result);
+  });
+}
+
+// What people write in place of what the word takes; "" where it is none of it.
+std::string HelpFor(lua_State* L, const std::string& word, const std::string& what, int index) {
+  const auto takes = [&](const char* part) { return what.find(part) != std::string::npos; };
+  const std::optional<std::string> text = StringAt(L, index);
+  if (text && takes("integer")) {
+    const bool number = !text->empty() && std::ranges::all_of(*text, [](char c) { return c >= '0' && c <= '9'; });
+    if (number) return "write " + *text + ", without quotes";
+    if (MeshAxisFromName(*text)) return "mesh." + *text + " is the size of an axis";
+  }
+  if (text && takes("layout") && IsWord(*text, "layout")) return "write " + *text + ", without quotes";
+  if (text && takes("style")) {
+    if (IsWord(*text, "style")) return "write " + *text + " {}, without quotes";
+    return "styles are words, as in colwise {}; those of Hugging Face are fields of require \"hugging_face\"";
+  }
+  if (lua_isfunction(L, index) && takes("must be a layout")) {
+    const NameInfo* word_there = WordOf(L, index);
+    if (word_there != nullptr && std::string_view(word_there->name) == "shard") {
+      return "call it with its dim: shard(-1) is the last one";
+    }
+    return "a layout is a word of its own (replicate, shared, partial), or is called with its dim, as shard(-1) is";
+  }
+  if (text && takes("must be \"float32\"")) {
+    constexpr std::pair<std::string_view, const char*> kShort[] = {
+        {"bf16", "bfloat16"}, {"double", "float64"}, {"f16", "float16"},  {"f32", "float32"},  {"f64", "float64"},
+        {"float", "float32"}, {"fp16", "float16"},   {"fp32", "float32"}, {"fp64", "float64"}, {"half", "float16"}};
+    const std::string name = text->starts_with("torch.") ? text->substr(6) : *text;
+    for (const auto& [given, meant] : kShort) {
+      if (name == given) return std::string("did you mean \"") + meant + "\"?";
+    }
+    if (what.find("\"" + name + "\"") != std::string::npos) return "did you mean \"" + name + "\"?";
+  }
+  if (lua_isnoneornil(L, index) && (word == "norm_on" || word == "rotary_on")) {
+    return word + "(replicate), or " + word + "(shard(1)) where the sequence lies in shards";
+  }
+  if (takes("the pattern must be")) return "a question stands behind a colon: model:" + word + "(\"model.layers.*\")";
+  return "";
+}
+
+}  // namespace
+
+const NameInfo* WordOf(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  if (!lua_isfunction(L, index)) return nullptr;
+  PushEnvironment(L);
+  for (const NameInfo& info : AllNames()) {
+    if (std::string_view(info.name).find_first_of(".:") != std::string_view::npos) continue;
+    lua_getfield(L, -1, info.name);
+    const bool same = lua_rawequal(L, -1, index) != 0;
+    lua_pop(L, 1);
+    if (!same) continue;
+    lua_pop(L, 1);
+    return &info;
+  }
+  lua_pop(L, 1);
+  return nullptr;
+}
+
+int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index) {
+  return BadArgument(L, word, what, index, {}, "");
+}
+
+int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index, SourceSpan where,
+                std::string help) {
+  ScriptState& state = ScriptState::From(L);
+  // The caret goes under the key that `what` names, else under the word.
+  const size_t open = what.find('\'');
+  const size_t close = open == std::string::npos ? open : what.find('\'', open + 1);
+  if (where.column == 0 && close != std::string::npos) {
+    std::string key = what.substr(open + 1, close - open - 1);
+    key = key.substr(key.rfind('.') + 1);
+    where = state.UserSpan(key);
+    // What is there was written, maybe on a later line of the same table.
+    if (where.column == 0 && !lua_isnoneornil(L, index)) {
+      where = state.sources().SpanOfKey(where.file, where.line, key);
+    }
+  }
+  if (where.column == 0) where = state.UserSpan(word);
+  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), where);
+  d.help = help.empty() ? HelpFor(L, word, what, index) : std::move(help);
+  state.Report(std::move(d));
+  return PushPoison(L);
+}
+
+std::optional<int64_t> IntegerAt(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TNUMBER) return std::nullopt;
+  int full = 0;
+  const lua_Integer value = lua_tointegerx(L, index, &full);
+  return full != 0 ? std::optional<int64_t>(value) : std::nullopt;
+}
+
+std::optional<std::string> StringAt(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TSTRING) return std::nullopt;
+  size_t size = 0;
+  const char* text = lua_tolstring(L, index, &size);
+  return std::string(text, size);
+}
+
+const Placement* LayoutAt(lua_State* L, int index) { return Userdata<Placement>::To(L, index); }
+
+bool IsTable(lua_State* L, int index) { return lua_type(L, index) == LUA_TTABLE; }
+
+namespace {
+
+// For a key that `word` does not take; its value is on top of the stack.
+std::string HelpForKey(lua_State* L, const std::string& word, const std::string& key,
+                       std::span<const std::string> keys) {
+  if (word == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "a rule is at(\"" + key + "\", style)";
+  if (word == "plan" && IsWord(key, "plan")) return "without the equals sign: " + key + " \"llama\"";
+  if (word == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute" || key == "precision")) {
+    return "without the equals sign: " + key + " { ... }";
+  }
+  if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
+    return "it belongs to the rule: at(pattern, style, { optional = true })";
+  }
+  // A word of PyTorch's or Hugging Face's, or one of ours with more behind it, as output_layouts is.
+  constexpr std::pair<std::string_view, std::string_view> kForeign[] = {{"cast_forward_inputs", "cast_inputs"},
+                                                                        {"desired_input_layouts", "input"},
+                                                                        {"n_heads", "heads"},
+                                                                        {"num_heads", "heads"},
+                                                                        {"output_dtype", "outputs"},
+                                                                        {"param_dtype", "parameters"},
+                                                                        {"version", "api"}};
+  for (const std::string& known : keys) {
+    const bool foreign =
+        std::ranges::find(kForeign, std::pair<std::string_view, std::string_view>(key, known)) != std::end(kForeign);
+    if (foreign || key.starts_with(known + "_")) return "did you mean '" + known + "'?";
+  }
+  return DidYouMean(key, keys);
+}
+
+// A key under its old name: reports it and, where the new one is not there too, moves its value there.
+bool TakeDeprecatedKey(lua_State* L, int index, const std::string& word, const std::string& key) {
+  const std::string name = word + "." + key;
+  for (const DeprecatedName& deprecated : Evaluation::From(L).inputs().deprecated) {
+    if (name != deprecated.name) continue;
+    ScriptState& state = ScriptState::From(L);
+    const SourceSpan call = state.UserSpan();
+    Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName,
+                                  "'" + key + "' of '" + word + "' is now called '" + deprecated.replacement + "'",
+                                  state.sources().SpanOfKey(call.file, call.line, key));
+    d.help = DeprecatedHelp(deprecated);
+    state.Report(std::move(d));
+    lua_getfield(L, index, key.c_str());
+    if (lua_getfield(L, index, deprecated.replacement) == LUA_TNIL) {
+      lua_pushvalue(L, -2);
+      lua_setfield(L, index, deprecated.replacement);
+    }
+    lua_pop(L, 2);
+    lua_pushnil(L);
+    lua_setfield(L, index, key.c_str());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const std::string> keys, bool positional) {
+  index = lua_absindex(L, index);
+  ScriptState& state = ScriptState::From(L);
+  PushSortedKeys(L, index);
+  const int sorted = lua_gettop(L);
+  bool good = true;
+  for (lua_Integer i = 1; lua_rawgeti(L, sorted, i) != LUA_TNIL; ++i, lua_pop(L, 1)) {
+    const bool named = lua_type(L, -1) == LUA_TSTRING;
+    if (!named && positional && lua_isinteger(L, -1) != 0) continue;
+    PushText(L, -1);
+    const std::string key = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    if (named && std::ranges::find(keys, key) != keys.end()) continue;
+    if (named && TakeDeprecatedKey(L, index, word, key)) continue;
+    good = false;
+    if (named) {
+      const SourceSpan call = state.UserSpan();
+      Diagnostic d = MakeDiagnostic(Finding::kUnknownKey, "'" + word + "' has no key '" + key + "'",
+                                    state.sources().SpanOfKey(call.file, call.line, key));
+      lua_getfield(L, index, key.c_str());
+      d.help = HelpForKey(L, word, key, keys);
+      lua_pop(L, 1);
+      state.Report(std::move(d));
+    } else {
+      state.Report(Finding::kUnknownKey, "'" + word + "' takes no entry without a name", word,
+                   keys.empty() ? "" : "keys: " + Join(keys, ", "));
+    }
+  }
+  lua_settop(L, sorted - 1);
+  return good;
+}
+
+bool HoldsPoison(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    if (IsPoison(L, -1)) {
+      lua_pop(L, 2);
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<lua_Integer> PositionsOf(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  std::vector<lua_Integer> positions;
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    if (lua_isinteger(L, -2) != 0 && lua_tointeger(L, -2) > 0) positions.push_back(lua_tointeger(L, -2));
+  }
+  ScriptState::From(L).Charge(positions.size());
+  std::ranges::sort(positions);
+  return positions;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,62 @@
+// Evaluation: one run of a plan: the state, what the plan can see, and what its words gather on the way. Reached from
+// the words through Evaluation::From.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dsl/language/bind/made_rules.h"
+#include "dsl/language/bind/plan_inputs.h"
+#include "dsl/language/state/script_state.h"
+
+namespace moonshard {
+
+// A file whose chunk is running: the plan itself, one it extends or one it requires.
+struct RunningFile {
+  std::string chunk;   // as diagnostics name it
+  std::string folder;  // where its own files may be; empty: nowhere (text without a file, built-in)
+};
+
+class Evaluation {
+ public:
+  explicit Evaluation(const PlanInputs& inputs);
+
+  static Evaluation& From(lua_State* L);
+
+  const PlanInputs& inputs() const { return inputs_; }
+  // For the next line of a session: a fresh budget, no option declared, no file running (ScriptState::Renew).
+  void Renew(const MeshShape& mesh, std::map<std::string, JsonValue> options);
+  ScriptState& state() { return state_; }
+  std::map<std::string, DeclaredOption>& options() { return options_; }
+  std::vector<RunningFile>& running() { return running_; }
+  MadeRules& made_rules() { return made_rules_; }
+  // Where plan { ... } stands that ran last; empty where none did.
+  SourceSpan& last_plan() { return last_plan_; }
+  // Counts a file that is about to be read; raises a Lua error beyond the limit.
+  void CountFile();
+
+ private:
+  PlanInputs inputs_;
+  ScriptState state_;
+  std::map<std::string, DeclaredOption> options_;
+  std::vector<RunningFile> running_;
+  MadeRules made_rules_;
+  SourceSpan last_plan_;
+  int files_ = 0;
+};
+
+// Adds every word of the language but those that read files (require, extends: eval/) and those of stdlib.
+void AddWords(lua_State* L);
+
+// One group of words each; AddWords calls them.
+void AddLayoutWords(lua_State* L);
+void AddStyleWords(lua_State* L);
+void AddSectionWords(lua_State* L);
+void AddRuleWords(lua_State* L);
+void AddPlanWords(lua_State* L);
+void AddOptionWords(lua_State* L);
+void AddInputWords(lua_State* L);
+void AddModelWords(lua_State* L);
+
+}  // namespace moonshard

@@ -1,0 +1,267 @@
+#include "dsl/language/eval/isolated.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "dsl/language/eval/system_calls.h"
+#include "engine/plan/plan/plan_json.h"
+
+namespace moonshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr rlim_t kMoreMemory = rlim_t{64} << 20;  // of the child, beside the script's: JSON text, stack
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kShadowMemory = true;  // of the sanitizer, which grows on its own
+#else
+constexpr bool kShadowMemory = false;
+#endif
+constexpr size_t kMostAnswer = size_t{64} << 20;
+constexpr std::chrono::seconds kMostWait{60};  // wall time: a busy machine may be slow, a child does not sleep
+
+// --- In the child -----------------------------------------------------------------------------------------------------
+void Limit(decltype(RLIMIT_CPU) what, rlim_t soft, rlim_t hard) {
+  const rlimit limit{soft, hard};
+  setrlimit(what, &limit);
+}
+
+// The address space that this process has now, in bytes. No stream: nothing is allocated.
+rlim_t AddressSpace() {
+  const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  std::array<char, 64> text = {};
+  const ssize_t size = file < 0 ? -1 : read(file, text.data(), text.size() - 1);
+  if (file >= 0) close(file);
+  const auto pages = static_cast<rlim_t>(size > 0 ? std::strtoull(text.data(), nullptr, 10) : 0);
+  return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Nothing of this process stays open but `out`: no file, no socket, no terminal.
+void CloseAllBut(int out) {
+  const int null = open("/dev/null", O_RDWR);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, stream);
+  constexpr unsigned kFirst = STDERR_FILENO + 1;
+  const auto kept = static_cast<unsigned>(out);
+  if (kept > kFirst) close_range(kFirst, kept - 1, 0);
+  close_range(std::max(kFirst, kept + 1), ~0U, 0);
+}
+
+constexpr int kChildOutOfMemory = 3;
+constexpr int kChildNotConfined = 4;
+
+void ConfineChild(const ScriptLimits& limits, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // it ended before that was set
+  // The script's own limit strikes first and says more.
+  const auto seconds = static_cast<rlim_t>(std::chrono::duration_cast<std::chrono::seconds>(limits.time).count()) + 2;
+  Limit(RLIMIT_CPU, seconds, seconds + 1);
+  Limit(RLIMIT_CORE, 0, 0);
+  Limit(RLIMIT_FSIZE, 0, 0);
+  const rlim_t space = kShadowMemory ? 0 : AddressSpace();
+  if (space > 0) Limit(RLIMIT_AS, space + limits.memory_bytes + kMoreMemory, space + limits.memory_bytes + kMoreMemory);
+  if (!KeepOnlyHarmlessSystemCalls()) _exit(kChildNotConfined);
+}
+
+JsonValue RecordJson(const EvaluationRecord& record) {
+  JsonValue::Object options;
+  for (const auto& [name, option] : record.options) {
+    options.emplace(
+        name,
+        JsonValue::Object{{"value", option.value}, {"fallback", option.fallback}, {"source", SpanJson(option.source)}});
+  }
+  return JsonValue::Object{{"options", std::move(options)},
+                           {"files", JsonValue::Array(record.files.begin(), record.files.end())}};
+}
+
+std::string AnswerOf(const std::function<Result<Plan>(EvaluationRecord*)>& run) {
+  EvaluationRecord record;
+  EvaluatedPlan evaluated;
+  try {
+    Result<Plan> result = run(&record);
+    evaluated.diagnostics = result.diagnostics();
+    if (result.ok()) evaluated.plan = std::move(result).value();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    evaluated.diagnostics.push_back(MakeDiagnostic(Finding::kInternal, error.what()));
+  }
+  return WriteJson(JsonValue::Object{{"evaluated", EvaluatedPlanJson(evaluated)}, {"record", RecordJson(record)}}, 0);
+}
+
+// Never returns, and runs nothing of the parent's at its end: neither its destructors nor its streams.
+[[noreturn]] void RunChild(int out, const ScriptLimits& limits, pid_t parent,
+                           const std::function<Result<Plan>(EvaluationRecord*)>& run) {
+  CloseAllBut(out);
+  ConfineChild(limits, parent);
+  try {
+    const std::string answer = AnswerOf(run);
+    for (size_t done = 0; done < answer.size();) {
+      const ssize_t n = write(out, answer.data() + done, answer.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) _exit(1);
+      done += static_cast<size_t>(n);
+    }
+  } catch (const std::bad_alloc&) {
+    _exit(kChildOutOfMemory);
+  }
+  _exit(0);
+}
+
+// --- In the parent ----------------------------------------------------------------------------------------------------
+struct ChildEnd {
+  std::string answer;
+  bool too_long = false;  // more than kMostAnswer
+  bool late = false;      // still there after kMostWait
+  int status = 0;         // of waitpid
+};
+
+ChildEnd AwaitChild(pid_t child, int in) {
+  ChildEnd end;
+  const Clock::time_point deadline = Clock::now() + kMostWait;
+  std::array<char, 65536> buffer;
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    end.late = left <= 0;
+    end.too_long = end.answer.size() > kMostAnswer;
+    if (end.late || end.too_long) {
+      kill(child, SIGKILL);
+      break;
+    }
+    pollfd ready{in, POLLIN, 0};
+    const int count = poll(&ready, 1, static_cast<int>(left));
+    if (count < 0 && errno != EINTR) break;
+    if (count <= 0) continue;
+    const ssize_t n = read(in, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    end.answer.append(buffer.data(), static_cast<size_t>(n));
+  }
+  while (waitpid(child, &end.status, 0) < 0 && errno == EINTR) {
+  }
+  return end;
+}
+
+Diagnostic Ended(Finding finding, const std::string& name, std::string message) {
+  SourceSpan where;
+  where.file = name;
+  Diagnostic d = MakeDiagnostic(finding, std::move(message), where);
+  d.help = "the plan was evaluated in a process of its own (isolate); nothing of it is used";
+  return d;
+}
+
+// What to say of a child that did not answer; nothing where it did.
+std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, const ScriptLimits& limits) {
+  if (end.late) {
+    return Ended(Finding::kScriptLimit, name,
+                 "the plan was not evaluated within " + std::to_string(kMostWait.count()) + " s");
+  }
+  if (end.too_long) {
+    return Ended(Finding::kScriptLimit, name,
+                 "the plan has more than " + std::to_string(kMostAnswer >> 20) + " MiB as data");
+  }
+  if (WIFSIGNALED(end.status)) {
+    const int signal = WTERMSIG(end.status);
+    if (signal == SIGXCPU) {
+      return Ended(Finding::kScriptLimit, name,
+                   "the plan's process ran for more than " + std::to_string(limits.time.count()) + " ms");
+    }
+    return Ended(Finding::kInternal, name,
+                 "the plan's process was ended by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")");
+  }
+  const int code = WEXITSTATUS(end.status);
+  if (code == kChildOutOfMemory) {
+    return Ended(Finding::kScriptLimit, name,
+                 "the plan's process needs more than " + std::to_string((limits.memory_bytes + kMoreMemory) >> 20) +
+                     " MiB of memory");
+  }
+  if (code == kChildNotConfined) {
+    return Ended(Finding::kNotSupported, name,
+                 "this system cannot take system calls from a process (seccomp filters), which isolation needs");
+  }
+  if (code != 0) {
+    return Ended(Finding::kInternal, name, "the plan's process ended with exit code " + std::to_string(code));
+  }
+  return std::nullopt;
+}
+
+// False where `json` is no record.
+bool ReadRecord(const JsonValue* json, EvaluationRecord& record) {
+  const JsonValue* options = json != nullptr ? json->Find("options") : nullptr;
+  const JsonValue* files = json != nullptr ? json->Find("files") : nullptr;
+  if (options == nullptr || !options->is_object() || files == nullptr || !files->is_array()) return false;
+  for (const auto& [name, option] : options->AsObject()) {
+    const JsonValue* value = option.Find("value");
+    const JsonValue* fallback = option.Find("fallback");
+    const JsonValue* source = option.Find("source");
+    if (value == nullptr || fallback == nullptr || source == nullptr) return false;
+    const Result<SourceSpan> span = ReadSpanJson(*source, name);
+    if (!span.ok()) return false;
+    record.options[name] = {*value, *fallback, span.value()};
+  }
+  for (const JsonValue& file : files->AsArray()) {
+    if (!file.is_string()) return false;
+    record.files.push_back(file.AsString());
+  }
+  return true;
+}
+
+Result<Plan> ReadAnswer(const std::string& answer, const std::string& name, EvaluationRecord* record) {
+  const Result<JsonValue> json = ParseJson(answer, name);
+  const JsonValue* part = json.ok() ? json.value().Find("evaluated") : nullptr;
+  EvaluationRecord read;
+  if (part == nullptr || !ReadRecord(json.value().Find("record"), read)) {
+    return Ended(Finding::kInternal, name, "the plan's process wrote something that is no plan");
+  }
+  Result<EvaluatedPlan> evaluated = ReadEvaluatedPlanJson(*part, name);
+  if (!evaluated.ok()) {
+    return Ended(Finding::kInternal, name,
+                 "the plan's process wrote something else: " + evaluated.diagnostics().front().message);
+  }
+  if (record != nullptr) *record = std::move(read);
+  EvaluatedPlan& value = evaluated.value();
+  if (value.plan) return {*std::move(value.plan), std::move(value.diagnostics)};
+  if (HasErrors(value.diagnostics)) return std::move(value.diagnostics);
+  return Ended(Finding::kInternal, name, "the plan's process answered neither a plan nor an error");
+}
+
+}  // namespace
+
+Result<Plan> EvaluateInChild(const std::string& name, const ScriptLimits& limits, EvaluationRecord* record,
+                             const std::function<Result<Plan>(EvaluationRecord*)>& run) {
+  std::array<int, 2> ends = {};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return Ended(Finding::kNotSupported, name, "no process could be started: " + std::string(strerror(errno)));
+  }
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[0]);
+    RunChild(ends[1], limits, parent, run);
+  }
+  const int why = errno;
+  close(ends[1]);
+  if (child < 0) {
+    close(ends[0]);
+    return Ended(Finding::kNotSupported, name, "no process could be started: " + std::string(strerror(why)));
+  }
+  const ChildEnd end = AwaitChild(child, ends[0]);
+  close(ends[0]);
+  if (std::optional<Diagnostic> fault = Judge(end, name, limits)) return *std::move(fault);
+  return ReadAnswer(end.answer, name, record);
+}
+
+}  // namespace moonshard

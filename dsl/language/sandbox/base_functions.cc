@@ -1,0 +1,112 @@
+#include <cmath>
+#include <string>
+
+#include "dsl/language/sandbox/environment.h"
+#include "dsl/language/state/poison.h"
+
+namespace moonshard {
+namespace {
+
+int Assert(lua_State* L) {
+  if (lua_toboolean(L, 1) != 0) return lua_gettop(L);
+  luaL_checkany(L, 1);
+  if (lua_isnoneornil(L, 2)) return luaL_error(L, "assertion failed");
+  lua_settop(L, 2);
+  return lua_error(L);
+}
+
+int Error(lua_State* L) {
+  if (AnyPoison(L)) {
+    lua_pushfstring(L, "error with an %s", kPoisonName.data());
+    return lua_error(L);
+  }
+  lua_settop(L, 1);
+  return lua_error(L);
+}
+
+int Select(lua_State* L) {
+  const int count = lua_gettop(L);
+  if (lua_type(L, 1) == LUA_TSTRING && std::string_view(lua_tostring(L, 1)) == "#") {
+    lua_pushinteger(L, count - 1);
+    return 1;
+  }
+  lua_Integer first = luaL_checkinteger(L, 1);
+  if (first < 0) first = count + first;
+  luaL_argcheck(L, first >= 1, 1, "index out of range");
+  return first >= count ? 0 : count - static_cast<int>(first);
+}
+
+int ToNumber(lua_State* L) {
+  luaL_checkany(L, 1);
+  if (AnyPoison(L)) return PushPoison(L);
+  luaL_argcheck(L, lua_isnoneornil(L, 2), 2, "other bases than ten are not known here");
+  if (lua_type(L, 1) == LUA_TNUMBER) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  size_t size = 0;
+  const char* text = lua_type(L, 1) == LUA_TSTRING ? lua_tolstring(L, 1, &size) : nullptr;
+  if (text == nullptr || lua_stringtonumber(L, text) != size + 1) lua_pushnil(L);
+  return 1;
+}
+
+int ToString(lua_State* L) {
+  luaL_checkany(L, 1);
+  PushText(L, 1);
+  return 1;
+}
+
+int Type(lua_State* L) {
+  luaL_checkany(L, 1);
+  if (lua_type(L, 1) == LUA_TUSERDATA && luaL_getmetafield(L, 1, "__name") == LUA_TSTRING) return 1;
+  lua_pushstring(L, luaL_typename(L, 1));
+  return 1;
+}
+
+}  // namespace
+
+void PushText(lua_State* L, int index) {
+  switch (lua_type(L, index)) {
+    case LUA_TTABLE:
+    case LUA_TFUNCTION:
+    case LUA_TLIGHTUSERDATA:
+    case LUA_TTHREAD:
+      lua_pushstring(L, luaL_typename(L, index));  // luaL_tolstring would show an address
+      return;
+    case LUA_TUSERDATA:
+      if (luaL_getmetafield(L, index, "__tostring") == LUA_TNIL) {
+        if (luaL_getmetafield(L, index, "__name") == LUA_TNIL) lua_pushliteral(L, "userdata");
+        return;
+      }
+      lua_pop(L, 1);
+      [[fallthrough]];
+    default: luaL_tolstring(L, index, nullptr);
+  }
+}
+
+void PushBaseFunctions(lua_State* L) {
+  lua_newtable(L);
+  AddFunctions(L, {{"assert", &Guarded<&Assert>},
+                   {"error", &Guarded<&Error>},
+                   {"ipairs", &Guarded<&Ipairs>},
+                   {"next", &Guarded<&Next>},
+                   {"pairs", &Guarded<&Pairs>},
+                   {"select", &Guarded<&Select>},
+                   {"tonumber", &Guarded<&ToNumber>},
+                   {"tostring", &Guarded<&ToString>},
+                   {"type", &Guarded<&Type>}});
+}
+
+void PushMathFunctions(lua_State* L) {
+  // Lua's own: their work does not depend on sizes.
+  lua_newtable(L);  // [allowed]
+  luaopen_math(L);  // [allowed, math]
+  for (const char* name :
+       {"abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "tointeger", "type"}) {
+    lua_getfield(L, -1, name);
+    lua_setfield(L, -3, name);
+  }
+  lua_pop(L, 1);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,289 @@
+#include "dsl/language/sandbox/environment.h"
+
+#include <algorithm>
+
+#include "dsl/language/sandbox/foreign_names.h"
+#include "dsl/language/state/poison.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+const char kNamesKey = 0;        // registry: name -> value
+const char kEnvironmentKey = 0;  // registry: the read-only view of it
+const char kSessionNamesKey = 0;
+const char kDeprecatedKey = 0;  // registry: old name -> { replacement, help }
+const char kSessionKey = 0;     // registry: the view of a session's names and these
+
+std::vector<std::string> StringKeys(lua_State* L, int table) {
+  std::vector<std::string> keys;
+  for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
+    if (lua_type(L, -2) == LUA_TSTRING) keys.emplace_back(lua_tostring(L, -2));
+  }
+  std::ranges::sort(keys);
+  return keys;
+}
+
+// Adds the locals and upvalues that the running Lua function can see.
+void AddVisibleLocals(lua_State* L, std::vector<std::string>& names) {
+  lua_Debug record;
+  if (lua_getstack(L, 1, &record) == 0) return;
+  const auto add = [&](const char* name) {
+    if (name[0] != '(' && std::string_view(name) != "_ENV") names.emplace_back(name);
+    lua_pop(L, 1);
+  };
+  for (int i = 1; const char* name = lua_getlocal(L, &record, i); ++i) add(name);
+  lua_getinfo(L, "f", &record);  // [function]
+  for (int i = 1; const char* name = lua_getupvalue(L, -1, i); ++i) add(name);
+  lua_pop(L, 1);
+}
+
+void ReportMissing(lua_State* L, const std::string& key, ReadOnlyKind kind, const std::string& label, int table) {
+  ScriptState& state = ScriptState::From(L);
+  std::vector<std::string> names = StringKeys(L, table);
+  std::string help;
+  switch (kind) {
+    case ReadOnlyKind::kNames:
+      AddVisibleLocals(L, names);
+      help = HelpForForeignName(key);
+      if (help.empty()) help = DidYouMean(key, names);
+      state.Report(Finding::kUnknownName, "unknown name '" + key + "'", key, help);
+      break;
+    case ReadOnlyKind::kLibrary:
+      state.Report(Finding::kUnknownKey, "'" + label + "' has no '" + key + "'", key, DidYouMean(key, names, 40));
+      break;
+    case ReadOnlyKind::kOptions:
+      state.Report(Finding::kUnknownOption, "no option '" + key + "' is declared", key, DidYouMean(key, names));
+      break;
+  }
+}
+
+// Where the name at `index` is a deprecated one: reports it and leaves what its replacement is in the names at `names` on top
+// of the stack.
+bool PushDeprecated(lua_State* L, int index, int names) {
+  index = lua_absindex(L, index);
+  const int top = lua_gettop(L);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kDeprecatedKey) == LUA_TTABLE && lua_type(L, index) == LUA_TSTRING) {
+    lua_pushvalue(L, index);
+    if (lua_rawget(L, -2) == LUA_TTABLE) {
+      lua_rawgeti(L, -1, 1);
+      lua_rawgeti(L, -2, 2);
+      const std::string old = lua_tostring(L, index);
+      const std::string replacement = lua_tostring(L, -2);
+      ScriptState::From(L).Report(Finding::kDeprecatedName, "'" + old + "' is now called '" + replacement + "'", old,
+                                  lua_tostring(L, -1));
+      lua_pushstring(L, replacement.c_str());
+      lua_rawget(L, names);
+      lua_replace(L, top + 1);
+      lua_settop(L, top + 1);
+      return true;
+    }
+  }
+  lua_settop(L, top);
+  return false;
+}
+
+// Upvalues: 1 the table, 2 the kind, 3 the label.
+int ReadMissing(lua_State* L) {
+  const int table = lua_upvalueindex(1);
+  lua_pushvalue(L, 2);
+  if (lua_rawget(L, table) != LUA_TNIL) return 1;
+  if (IsPoison(L, 2)) return PushPoison(L);
+  const bool names = lua_tointeger(L, lua_upvalueindex(2)) == static_cast<int>(ReadOnlyKind::kNames);
+  if (names && PushDeprecated(L, 2, table)) return 1;
+  lua_pushvalue(L, table);  // upvalue indices do not count from the top
+  PushText(L, 2);
+  const std::string key = lua_tostring(L, -1);
+  const auto kind = static_cast<ReadOnlyKind>(lua_tointeger(L, lua_upvalueindex(2)));
+  ReportMissing(L, key, kind, lua_tostring(L, lua_upvalueindex(3)), lua_gettop(L) - 1);
+  return PushPoison(L);
+}
+
+int RefuseWrite(lua_State* L) {
+  ScriptState& state = ScriptState::From(L);
+  PushText(L, 2);
+  const std::string key = lua_tostring(L, -1);
+  const auto kind = static_cast<ReadOnlyKind>(lua_tointeger(L, lua_upvalueindex(2)));
+  const std::string label = lua_tostring(L, lua_upvalueindex(3));
+  if (kind != ReadOnlyKind::kNames) {
+    state.Report(Finding::kReadOnly, "'" + label + "' cannot be changed: '" + key + "' is set here", key);
+    return 0;
+  }
+  lua_pushvalue(L, 2);
+  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) {
+    state.Report(Finding::kReadOnly, "'" + key + "' is a word of the plan language and cannot be changed", key,
+                 "'local " + key + " = ...' makes a name of your own");
+    return 0;
+  }
+  state.Report(Finding::kReadOnly, "'" + key + "' is not a local name", key, "write 'local " + key + "'");
+  lua_settop(L, 2);
+  PushPoison(L);
+  lua_rawset(L, lua_upvalueindex(1));  // said once: later reads are no further news
+  return 0;
+}
+
+// Upvalues of the session's functions: 1 its own names, 2 the language's.
+int ReadSession(lua_State* L) {
+  lua_settop(L, 2);
+  for (const int table : {lua_upvalueindex(1), lua_upvalueindex(2)}) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, table) != LUA_TNIL) return 1;
+    lua_pop(L, 1);
+  }
+  if (IsPoison(L, 2)) return PushPoison(L);
+  if (PushDeprecated(L, 2, lua_upvalueindex(2))) return 1;
+  lua_newtable(L);  // [view, key, names of both]
+  for (const int table : {lua_upvalueindex(1), lua_upvalueindex(2)}) {
+    lua_pushvalue(L, table);
+    for (lua_pushnil(L); lua_next(L, 4) != 0;) {
+      lua_pushvalue(L, -2);
+      lua_insert(L, -2);
+      lua_rawset(L, 3);
+    }
+    lua_pop(L, 1);
+  }
+  PushText(L, 2);
+  const std::string key = lua_tostring(L, -1);
+  ReportMissing(L, key, ReadOnlyKind::kNames, "", 3);
+  return PushPoison(L);
+}
+
+int WriteSession(lua_State* L) {
+  lua_settop(L, 3);
+  lua_pushvalue(L, 2);
+  const bool own = lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL;
+  lua_pushvalue(L, 2);
+  if (!own && lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
+    PushText(L, 2);
+    const std::string key = lua_tostring(L, -1);
+    ScriptState::From(L).Report(Finding::kReadOnly,
+                                "'" + key + "' is a word of the plan language and cannot be changed", key,
+                                "'local " + key + " = ...' makes a name of your own");
+    return 0;
+  }
+  lua_settop(L, 3);
+  lua_rawset(L, lua_upvalueindex(1));
+  return 0;
+}
+
+// pairs over the view goes over the table.
+int ViewPairs(lua_State* L) {
+  lua_settop(L, 0);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  return Pairs(L);
+}
+
+void PushViewFunction(lua_State* L, lua_CFunction function, int table, ReadOnlyKind kind, const char* label) {
+  lua_pushvalue(L, table);
+  lua_pushinteger(L, static_cast<int>(kind));
+  lua_pushstring(L, label);
+  lua_pushcclosure(L, function, 3);
+}
+
+}  // namespace
+
+void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label) {
+  const int table = lua_gettop(L);
+  lua_newtable(L);           // [table, view]
+  lua_createtable(L, 0, 4);  // [table, view, meta]
+  PushViewFunction(L, &Guarded<&ReadMissing>, table, kind, label);
+  lua_setfield(L, -2, "__index");
+  PushViewFunction(L, &Guarded<&RefuseWrite>, table, kind, label);
+  lua_setfield(L, -2, "__newindex");
+  PushViewFunction(L, &Guarded<&ViewPairs>, table, kind, label);
+  lua_setfield(L, -2, "__pairs");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_setmetatable(L, -2);
+  lua_remove(L, table);
+}
+
+void AddFunctions(lua_State* L, const std::vector<NamedFunction>& functions) {
+  for (const NamedFunction& f : functions) {
+    lua_pushcfunction(L, f.function);
+    lua_setfield(L, -2, f.name);
+  }
+}
+
+void OpenEnvironment(lua_State* L) {
+  PushBaseFunctions(L);  // [names]
+  const int names = lua_gettop(L);
+  PushStringFunctions(L);
+  MakeReadOnly(L, ReadOnlyKind::kLibrary, "string");
+  // ("x"):rep(3) finds the same functions; Lua's own metatable of strings would be shared and writable.
+  lua_pushliteral(L, "");
+  lua_createtable(L, 0, 2);  // [names, string, "", meta]
+  lua_pushvalue(L, -3);
+  lua_setfield(L, -2, "__index");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_setmetatable(L, -2);
+  lua_pop(L, 1);
+  lua_setfield(L, names, "string");
+  PushTableFunctions(L);
+  MakeReadOnly(L, ReadOnlyKind::kLibrary, "table");
+  lua_setfield(L, names, "table");
+  PushMathFunctions(L);
+  MakeReadOnly(L, ReadOnlyKind::kLibrary, "math");
+  lua_setfield(L, names, "math");
+  lua_pushvalue(L, names);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &kNamesKey);
+  MakeReadOnly(L, ReadOnlyKind::kNames, "the plan language");
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &kEnvironmentKey);
+}
+
+void PushEnvironment(lua_State* L) { lua_rawgetp(L, LUA_REGISTRYINDEX, &kEnvironmentKey); }
+
+void PushSessionNames(lua_State* L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kSessionNamesKey) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &kSessionNamesKey);
+}
+
+void PushSessionEnvironment(lua_State* L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kSessionKey) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);           // [view]
+  lua_createtable(L, 0, 4);  // [view, meta]
+  const auto add = [&](const char* event, lua_CFunction function) {
+    PushSessionNames(L);
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &kNamesKey);
+    lua_pushcclosure(L, function, 2);
+    lua_setfield(L, -2, event);
+  };
+  add("__index", &Guarded<&ReadSession>);
+  add("__newindex", &Guarded<&WriteSession>);
+  add("__pairs", &Guarded<&ViewPairs>);
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &kSessionKey);
+}
+
+void SetDeprecated(lua_State* L, const char* name, const char* replacement, const char* help) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kDeprecatedKey) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &kDeprecatedKey);
+  }
+  lua_createtable(L, 2, 0);
+  lua_pushstring(L, replacement);
+  lua_rawseti(L, -2, 1);
+  lua_pushstring(L, help);
+  lua_rawseti(L, -2, 2);
+  lua_setfield(L, -2, name);
+  lua_pop(L, 1);
+}
+
+void SetName(lua_State* L, const char* name) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &kNamesKey);
+  lua_insert(L, -2);
+  lua_setfield(L, -2, name);
+  lua_pop(L, 1);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,70 @@
+// The environment of a plan: an allow list, read-only, where reading anything else is an error with the nearest name.
+//
+//   base     assert error ipairs next pairs require(eval) select tonumber tostring type
+//   string   byte char find format gmatch gsub len lower match rep reverse sub upper
+//   table    concat insert pack remove sort unpack
+//   math     abs ceil floor fmod huge max maxinteger min mininteger tointeger type
+//
+// Left out, because a script could hang in them, keep alive what should end, see what differs between ranks or reach
+// outside: load loadfile dofile loadstring pcall xpcall coroutine setmetatable getmetatable rawget rawset rawequal
+// rawlen collectgarbage print warn os io debug package math.random string.dump string.pack string.unpack utf8 _G.
+// What is here differs from Lua where it must: pairs and next go in sorted order, tostring shows no address, work that
+// depends on sizes is charged to the budget of steps, and string values compare by bytes in table.sort.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dsl/language/state/guarded.h"
+
+namespace moonshard {
+
+// What a read of a missing key or a write to a read-only table is reported as.
+enum class ReadOnlyKind : int {
+  kNames,    // the environment itself: kUnknownName
+  kLibrary,  // string, table, math, a stdlib module: kUnknownKey
+  kOptions,  // what options{} answers: kUnknownOption
+};
+
+// Makes the environment with everything above, kept in the registry.
+void OpenEnvironment(lua_State* L);
+// The environment, for LoadChunk. Leaves it on top of the stack.
+void PushEnvironment(lua_State* L);
+// The environment for the lines of a session: as above, and names can be set, which later lines see. The first call makes
+// it. A word of the plan language cannot be set; a session's own name goes before a word.
+void PushSessionEnvironment(lua_State* L);
+// The table of the session's own names, for the host alone. Leaves it on top of the stack.
+void PushSessionNames(lua_State* L);
+// Adds a name to the environment; takes the value on top of the stack.
+void SetName(lua_State* L, const char* name);
+// A name that was given another one, `replacement`, which stands for what there is under that: reading it is reported
+// (kDeprecatedName) with `help`.
+void SetDeprecated(lua_State* L, const char* name, const char* replacement, const char* help);
+// Replaces the table on top of the stack by a read-only view of it. `label` is how messages call it.
+void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label);
+
+struct NamedFunction {
+  const char* name;
+  lua_CFunction function;
+};
+// Adds functions to the table on top of the stack.
+void AddFunctions(lua_State* L, const std::vector<NamedFunction>& functions);
+
+// Sorted keys of the table at `index`, as Lua array on top of the stack: numbers, then strings bytewise, then booleans.
+// Other keys have no order that is the same on every rank: raises a Lua error.
+void PushSortedKeys(lua_State* L, int index);
+
+// The libraries: each leaves a table of its functions on top of the stack (base functions are names of their own).
+void PushBaseFunctions(lua_State* L);
+void PushStringFunctions(lua_State* L);
+void PushTableFunctions(lua_State* L);
+void PushMathFunctions(lua_State* L);
+int Format(lua_State* L);  // string.format
+int Pairs(lua_State* L);
+int Next(lua_State* L);
+int Ipairs(lua_State* L);
+
+// Text of the value at `index` as plans see it: no addresses. Leaves it on top of the stack.
+void PushText(lua_State* L, int index);
+
+}  // namespace moonshard

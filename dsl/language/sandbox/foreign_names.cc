@@ -1,0 +1,75 @@
+#include "dsl/language/sandbox/foreign_names.h"
+
+#include <algorithm>
+#include <array>
+
+namespace moonshard {
+namespace {
+
+struct ForeignName {
+  std::string_view name;
+  const char* help;
+};
+
+constexpr const char* kNil = "nil is Lua's word; config:get(name, default) takes a default";
+constexpr const char* kOutside =
+    "a plan sees no files, no environment and no clock, so that it is the same on every rank";
+constexpr const char* kNotHere = "a plan has no such part of Lua; dsl/README.md says what it has";
+constexpr const char* kEach = "for i, value in ipairs(list) do goes over a list, from 1";
+constexpr const char* kHuggingFace =
+    "a style of Hugging Face: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
+constexpr const char* kSameEverywhere =
+    "a plan is the same on every rank, so it cannot see one; mesh.tp is an axis's size";
+
+constexpr auto kForeignNames = std::to_array<ForeignName>({
+    {"ColwiseParallel", "here it is colwise {}"},
+    {"False", "write false"},
+    {"None", kNil},
+    {"NULL", kNil},
+    {"Partial", "here it is partial"},
+    {"PrepareModuleInput", "here it is prepare_input { { arrives as, is used as } }"},
+    {"PrepareModuleOutput", "here it is prepare_output { { made as, leaves as } }"},
+    {"Replicate", "here it is replicate"},
+    {"RowwiseParallel", "here it is rowwise {}"},
+    {"SequenceParallel", "here it is sequence_parallel {}, or norm_on(shard(1))"},
+    {"Shard", "here it is shard(dim)"},
+    {"True", "write true"},
+    {"collectgarbage", kNotHere},
+    {"colwise_gather_output", kHuggingFace},
+    {"colwise_rep", kHuggingFace},
+    {"coroutine", kNotHere},
+    {"debug", kNotHere},
+    {"def", "write local function"},
+    {"dofile", "require \"name\" runs a file of the plan's own directory, and answers what it returns"},
+    {"getmetatable", kNotHere},
+    {"enumerate", kEach},
+    {"import", "write local name <const> = require \"name\""},
+    {"io", kOutside},
+    {"len", "#list is its length"},
+    {"isinstance", "type(value) is the name of its kind"},
+    {"load", kNotHere},
+    {"loadfile", "require \"name\" runs a file of the plan's own directory, and answers what it returns"},
+    {"null", kNil},
+    {"opt", "options are declared first: local opt <const> = options { name = default }"},
+    {"os", kOutside},
+    {"packed_colwise", kHuggingFace},
+    {"pcall", kNotHere},
+    {"print", "a plan prints nothing; explain shows what it does, and the REPL prints every expression"},
+    {"range", "for i = 0, n - 1 do counts from 0 to n - 1"},
+    {"rank", kSameEverywhere},
+    {"rowwise_rep", kHuggingFace},
+    {"setmetatable", kNotHere},
+    {"str", "tostring(value) is its text; a .. b joins"},
+    {"styles", "styles are words of their own: colwise {}"},
+    {"world_size", kSameEverywhere},
+    {"xpcall", kNotHere},
+});
+
+}  // namespace
+
+std::string HelpForForeignName(std::string_view name) {
+  const auto* found = std::ranges::find(kForeignNames, name, &ForeignName::name);
+  return found == kForeignNames.end() ? "" : found->help;
+}
+
+}  // namespace moonshard

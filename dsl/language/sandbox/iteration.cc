@@ -1,0 +1,162 @@
+// pairs, next and ipairs in an order that is the same on every rank.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "dsl/language/sandbox/environment.h"
+#include "dsl/language/state/poison.h"
+
+namespace moonshard {
+namespace {
+
+// A key as plain data; ordered as PushSortedKeys says.
+struct Key {
+  int group = 0;  // 0 number, 1 string, 2 boolean
+  bool integer = false;
+  lua_Integer full = 0;
+  lua_Number number = 0;
+  std::string_view text;  // lives in the table's own string
+
+  bool operator<(const Key& other) const {
+    if (group != other.group) return group < other.group;
+    if (group == 1) return text < other.text;
+    if (integer && other.integer) return full < other.full;
+    return number < other.number;
+  }
+};
+
+Key KeyAt(lua_State* L, int index) {
+  Key key;
+  switch (lua_type(L, index)) {
+    case LUA_TNUMBER:
+      key.integer = lua_isinteger(L, index) != 0;
+      key.full = lua_tointeger(L, index);
+      key.number = lua_tonumber(L, index);
+      return key;
+    case LUA_TSTRING: {
+      size_t size = 0;
+      const char* text = lua_tolstring(L, index, &size);
+      key.group = 1;
+      key.text = {text, size};
+      return key;
+    }
+    case LUA_TBOOLEAN:
+      key.group = 2;
+      key.full = lua_toboolean(L, index);
+      key.integer = true;
+      return key;
+    default:
+      luaL_error(L, "keys of type %s have no order that is the same on every rank", luaL_typename(L, index));
+      return key;
+  }
+}
+
+void PushKey(lua_State* L, const Key& key) {
+  if (key.group == 1) {
+    lua_pushlstring(L, key.text.data(), key.text.size());
+  } else if (key.group == 2) {
+    lua_pushboolean(L, static_cast<int>(key.full));
+  } else if (key.integer) {
+    lua_pushinteger(L, key.full);
+  } else {
+    lua_pushnumber(L, key.number);
+  }
+}
+
+// Upvalues: 1 the table, 2 its sorted keys, 3 how many were given.
+int NextPair(lua_State* L) {
+  while (true) {
+    const lua_Integer given = lua_tointeger(L, lua_upvalueindex(3)) + 1;
+    lua_pushinteger(L, given);
+    lua_replace(L, lua_upvalueindex(3));
+    if (lua_rawgeti(L, lua_upvalueindex(2), given) == LUA_TNIL) return 1;
+    lua_pushvalue(L, -1);  // [key, key]
+    if (lua_gettable(L, lua_upvalueindex(1)) != LUA_TNIL) return 2;
+    lua_pop(L, 2);  // removed while the loop ran
+  }
+}
+
+int NextIndex(lua_State* L) {
+  const lua_Integer i = luaL_checkinteger(L, 2) + 1;
+  lua_pushinteger(L, i);
+  return lua_geti(L, 1, i) == LUA_TNIL ? 1 : 2;
+}
+
+int NoMore(lua_State*) { return 0; }
+
+}  // namespace
+
+void PushSortedKeys(lua_State* L, int index) {
+  index = lua_absindex(L, index);
+  ScriptState& state = ScriptState::From(L);
+  std::vector<Key> keys;
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    state.Charge(4);
+    keys.push_back(KeyAt(L, -2));
+  }
+  std::ranges::sort(keys, [](const Key& a, const Key& b) { return a < b; });
+  lua_createtable(L, static_cast<int>(keys.size()), 0);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    PushKey(L, keys[i]);
+    lua_rawseti(L, -2, static_cast<lua_Integer>(i + 1));
+  }
+}
+
+int Pairs(lua_State* L) {
+  if (IsPoison(L, 1)) {
+    lua_pushcfunction(L, &Guarded<&NoMore>);
+    return 1;
+  }
+  if (luaL_getmetafield(L, 1, "__pairs") != LUA_TNIL) {
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 3);
+    return 3;
+  }
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_pushvalue(L, 1);
+  PushSortedKeys(L, 1);
+  lua_pushinteger(L, 0);
+  lua_pushcclosure(L, &Guarded<&NextPair>, 3);
+  return 1;
+}
+
+int Next(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 2);
+  ScriptState& state = ScriptState::From(L);
+  const bool first = lua_isnil(L, 2);
+  const Key after = first ? Key{} : KeyAt(L, 2);
+  bool found = false;
+  Key best;
+  for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
+    state.Charge(2);
+    const Key key = KeyAt(L, -2);
+    if ((first || after < key) && (!found || key < best)) {
+      best = key;
+      found = true;
+    }
+  }
+  if (!found) {
+    lua_pushnil(L);
+    return 1;
+  }
+  PushKey(L, best);
+  lua_pushvalue(L, -1);
+  lua_gettable(L, 1);
+  return 2;
+}
+
+int Ipairs(lua_State* L) {
+  if (IsPoison(L, 1)) {
+    lua_pushcfunction(L, &Guarded<&NoMore>);
+    return 1;
+  }
+  luaL_checkany(L, 1);
+  if (lua_type(L, 1) != LUA_TTABLE && luaL_getmetafield(L, 1, "__index") == LUA_TNIL) luaL_checktype(L, 1, LUA_TTABLE);
+  lua_pushcfunction(L, &Guarded<&NextIndex>);
+  lua_pushvalue(L, 1);
+  lua_pushinteger(L, 0);
+  return 3;
+}
+
+}  // namespace moonshard

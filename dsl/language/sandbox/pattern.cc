@@ -1,0 +1,261 @@
+#include "dsl/language/sandbox/pattern.h"
+
+namespace moonshard {
+namespace {
+
+bool InRange(char c, char low, char high) {
+  const auto u = [](char x) { return static_cast<unsigned char>(x); };
+  return u(low) <= u(c) && u(c) <= u(high);
+}
+
+bool IsDigit(char c) { return InRange(c, '0', '9'); }
+bool IsLower(char c) { return InRange(c, 'a', 'z'); }
+bool IsUpper(char c) { return InRange(c, 'A', 'Z'); }
+bool IsAlpha(char c) { return IsLower(c) || IsUpper(c); }
+bool IsGraph(char c) { return InRange(c, '!', '~'); }
+
+// Whether `c` belongs to %class; an upper case class is the complement, any other letter stands for itself.
+bool InClass(char c, char name) {
+  bool in = false;
+  switch (IsUpper(name) ? static_cast<char>(name + 32) : name) {
+    case 'a': in = IsAlpha(c); break;
+    case 'c': in = InRange(c, 0, 31) || c == 127; break;
+    case 'd': in = IsDigit(c); break;
+    case 'g': in = IsGraph(c); break;
+    case 'l': in = IsLower(c); break;
+    case 'p': in = IsGraph(c) && !IsAlpha(c) && !IsDigit(c); break;
+    case 's': in = c == ' ' || InRange(c, '\t', '\r'); break;
+    case 'u': in = IsUpper(c); break;
+    case 'w': in = IsAlpha(c) || IsDigit(c); break;
+    case 'z': in = c == 0; break;  // from before Lua 5.2, still there
+    case 'x': in = IsDigit(c) || InRange(c, 'a', 'f') || InRange(c, 'A', 'F'); break;
+    default: return c == name;
+  }
+  return in != IsUpper(name);
+}
+
+}  // namespace
+
+PatternMatcher::PatternMatcher(lua_State* L, std::string_view subject, std::string_view pattern)
+    : lua_(L), subject_(subject), pattern_(pattern) {}
+
+size_t PatternMatcher::MatchAt(size_t begin) {
+  captures_ = 0;
+  depth_ = 0;
+  return Match(begin, 0);
+}
+
+size_t PatternMatcher::Match(size_t s, size_t p) {
+  if (++depth_ > kMostDepth) luaL_error(lua_, "pattern too complex");
+  size_t result = npos;
+  while (true) {
+    ScriptState::From(lua_).Charge(1);
+    if (p == pattern_.size()) {
+      result = s;
+      break;
+    }
+    const char c = pattern_[p];
+    const char following = p + 1 < pattern_.size() ? pattern_[p + 1] : '\0';
+    if (c == '(') {
+      result = following == ')' ? Open(s, p + 2, Capture::State::kPosition) : Open(s, p + 1, Capture::State::kOpen);
+      break;
+    }
+    if (c == ')') {
+      result = Close(s, p + 1);
+      break;
+    }
+    if (c == '$' && p + 1 == pattern_.size()) {
+      result = s == subject_.size() ? s : npos;
+      break;
+    }
+    if (c == '%' && following == 'b') {
+      s = Balanced(s, p + 2);
+      if (s == npos) break;
+      p += 4;
+      continue;
+    }
+    if (c == '%' && following == 'f') {
+      p += 2;
+      if (p >= pattern_.size() || pattern_[p] != '[') luaL_error(lua_, "missing '[' after '%%f' in pattern");
+      const size_t end = EndOfClass(p);
+      if (!Frontier(s, p, end)) break;
+      p = end;
+      continue;
+    }
+    if (c == '%' && IsDigit(following)) {
+      s = Same(s, following);
+      if (s == npos) break;
+      p += 2;
+      continue;
+    }
+    const size_t end = EndOfClass(p);
+    const char repeat = end < pattern_.size() ? pattern_[end] : '\0';
+    if (repeat == '*' || (repeat == '+' && Single(s, p, end))) {
+      result = Longest(s, p, end);
+      break;
+    }
+    if (repeat == '-') {
+      result = Shortest(s, p, end);
+      break;
+    }
+    if (repeat == '?') {
+      if (Single(s, p, end)) {
+        result = Match(s + 1, end + 1);
+        if (result != npos) break;
+      }
+      p = end + 1;
+      continue;
+    }
+    if (repeat == '+' || !Single(s, p, end)) break;
+    ++s;
+    p = end;
+  }
+  --depth_;
+  return result;
+}
+
+size_t PatternMatcher::EndOfClass(size_t p) {
+  const char c = pattern_[p++];
+  if (c == '%') {
+    if (p == pattern_.size()) luaL_error(lua_, "malformed pattern (ends with '%%')");
+    return p + 1;
+  }
+  if (c != '[') return p;
+  if (p < pattern_.size() && pattern_[p] == '^') ++p;
+  do {  // a ']' that comes first is an ordinary letter
+    if (p >= pattern_.size()) luaL_error(lua_, "malformed pattern (missing ']')");
+    if (pattern_[p++] == '%') ++p;
+  } while (p >= pattern_.size() || pattern_[p] != ']');
+  return p + 1;
+}
+
+bool PatternMatcher::Single(size_t s, size_t p, size_t end) const {
+  if (s >= subject_.size()) return false;
+  switch (pattern_[p]) {
+    case '.': return true;
+    case '%': return InClass(subject_[s], pattern_[p + 1]);
+    case '[': return InSet(subject_[s], p, end - 1);
+    default: return pattern_[p] == subject_[s];
+  }
+}
+
+// pattern_[p] is '[' and pattern_[end] the ']' that closes it.
+bool PatternMatcher::InSet(char c, size_t p, size_t end) const {
+  bool found = true;
+  if (pattern_[p + 1] == '^') {
+    found = false;
+    ++p;
+  }
+  while (++p < end) {
+    if (pattern_[p] == '%') {
+      if (InClass(c, pattern_[++p])) return found;
+    } else if (p + 2 < end && pattern_[p + 1] == '-') {
+      if (InRange(c, pattern_[p], pattern_[p + 2])) return found;
+      p += 2;
+    } else if (pattern_[p] == c) {
+      return found;
+    }
+  }
+  return !found;
+}
+
+// The longest run of single matches after which the rest matches.
+size_t PatternMatcher::Longest(size_t s, size_t p, size_t end) {
+  size_t run = 0;
+  while (Single(s + run, p, end)) ++run;
+  ScriptState::From(lua_).Charge(run);
+  const size_t least = pattern_[end] == '+' ? 1 : 0;
+  for (size_t i = run + 1; i-- > least;) {
+    const size_t result = Match(s + i, end + 1);
+    if (result != npos) return result;
+  }
+  return npos;
+}
+
+size_t PatternMatcher::Shortest(size_t s, size_t p, size_t end) {
+  while (true) {
+    const size_t result = Match(s, end + 1);
+    if (result != npos) return result;
+    if (!Single(s, p, end)) return npos;
+    ++s;
+  }
+}
+
+size_t PatternMatcher::Balanced(size_t s, size_t p) {
+  if (p + 1 >= pattern_.size()) luaL_error(lua_, "malformed pattern (missing arguments to '%%b')");
+  if (s >= subject_.size() || subject_[s] != pattern_[p]) return npos;
+  int open = 1;
+  for (size_t i = s + 1; i < subject_.size(); ++i) {
+    ScriptState::From(lua_).Charge(1);
+    if (subject_[i] == pattern_[p + 1]) {
+      if (--open == 0) return i + 1;
+    } else if (subject_[i] == pattern_[p]) {
+      ++open;
+    }
+  }
+  return npos;
+}
+
+size_t PatternMatcher::Open(size_t s, size_t p, Capture::State state) {
+  if (captures_ >= kMostCaptures) luaL_error(lua_, "too many captures");
+  capture_[static_cast<size_t>(captures_)] = {s, 0, state};
+  ++captures_;
+  const size_t result = Match(s, p);
+  if (result == npos) --captures_;
+  return result;
+}
+
+size_t PatternMatcher::Close(size_t s, size_t p) {
+  for (int i = captures_ - 1; i >= 0; --i) {
+    Capture& capture = capture_[static_cast<size_t>(i)];
+    if (capture.state != Capture::State::kOpen) continue;
+    capture.state = Capture::State::kClosed;
+    capture.length = s - capture.begin;
+    const size_t result = Match(s, p);
+    if (result == npos) capture.state = Capture::State::kOpen;
+    return result;
+  }
+  luaL_error(lua_, "invalid pattern capture");
+  return npos;
+}
+
+size_t PatternMatcher::Same(size_t s, char digit) {
+  const int i = digit - '1';
+  if (i < 0 || i >= captures_ || capture_[static_cast<size_t>(i)].state != Capture::State::kClosed) {
+    luaL_error(lua_, "invalid capture index in pattern");
+  }
+  const Capture& capture = capture_[static_cast<size_t>(i)];
+  ScriptState::From(lua_).Charge(capture.length);
+  const std::string_view text = subject_.substr(capture.begin, capture.length);
+  return subject_.substr(s).starts_with(text) ? s + capture.length : npos;
+}
+
+bool PatternMatcher::Frontier(size_t s, size_t p, size_t end) const {
+  const char before = s == 0 ? '\0' : subject_[s - 1];
+  const char here = s < subject_.size() ? subject_[s] : '\0';
+  return !InSet(before, p, end - 1) && InSet(here, p, end - 1);
+}
+
+void PatternMatcher::PushCapture(int i, size_t begin, size_t end) {
+  if (i >= captures_) {
+    if (i != 0) luaL_error(lua_, "invalid capture index");
+    lua_pushlstring(lua_, subject_.data() + begin, end - begin);
+    return;
+  }
+  const Capture& capture = capture_[static_cast<size_t>(i)];
+  if (capture.state == Capture::State::kOpen) luaL_error(lua_, "unfinished capture");
+  if (capture.state == Capture::State::kPosition) {
+    lua_pushinteger(lua_, static_cast<lua_Integer>(capture.begin) + 1);
+  } else {
+    lua_pushlstring(lua_, subject_.data() + capture.begin, capture.length);
+  }
+}
+
+int PatternMatcher::PushCaptures(size_t begin, size_t end) {
+  const int count = captures_ > 0 ? captures_ : 1;
+  luaL_checkstack(lua_, count, "too many captures");
+  for (int i = 0; i < count; ++i) PushCapture(i, begin, end);
+  return count;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,373 @@
+#include "dsl/language/state/script_state.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+
+#include "dsl/language/state/guarded.h"
+#include "dsl/language/state/lua.h"
+#include "dsl/language/state/poison.h"
+#include "engine/core/base/check.h"
+
+namespace moonshard {
+namespace {
+
+// Instructions between two looks at the budget. Small, because one instruction (joining two long strings) can cost
+// milliseconds.
+constexpr int kHookInterval = 100;
+constexpr size_t kMostDiagnostics = 100;
+constexpr size_t kStepsOfReport = 1000;
+constexpr const char* kTooDeep = "the plan calls functions too deeply";
+constexpr const char* kTooDeepHelp = "is there a function that calls itself without an end?";
+constexpr size_t kMostText = 8000;  // bytes of one text of a diagnostic
+
+int64_t ThreadCpuNs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// What an allocation takes of the process: glibc puts eight bytes before it and rounds up to sixteen.
+size_t RealSize(size_t bytes) { return bytes == 0 ? 0 : std::max<size_t>((bytes + 8 + 15) & ~size_t{15}, 32); }
+
+int Panic(lua_State*) { throw InternalError("Lua raised an error outside of ScriptState::Run"); }
+
+// What Lua's own messages are mostly about; "" for others.
+std::string HelpForRaised(const std::string& message) {
+  const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
+  if (message.starts_with("ipairs: ") || message.starts_with("pairs: ")) {
+    if (has("got nil") || has("got no value")) {
+      return "what it goes over is nil: a field that is absent or null? config:get(\"name\", {}) takes a default";
+    }
+    return has("got number") ? "for i = 0, n - 1 do counts" : "";
+  }
+  if (!message.starts_with("attempt to ")) return "";
+  if (has("index a plan value")) return "a plan is not changed once it is made: its keys stand within plan { ... }";
+  for (const char* kind : {"rule", "style", "layout", "pattern"}) {
+    if (has(("index a " + std::string(kind) + " value").c_str())) {
+      return "a " + std::string(kind) + " has no fields; what it says is said where it is made";
+    }
+  }
+  if (has("call a layout value")) return "a layout is not called; the style of what is whole is replicated {}";
+  if (has("call a nil value"))
+    return "no function has this name; those of a module are local m <const> = require \"name\"";
+  if (has("nil value (field") && !has("call")) {
+    return "a field that is absent or null is nil; config:get(\"name\", default) takes a default";
+  }
+  if (has("nil value (local")) return "the value was not given, or was nil where it came from";
+  return "";
+}
+
+// "bad argument #1 to 'ipairs' (table expected, got nil)" as "ipairs: argument 1 must be a table, got nil".
+std::string InPlainWords(const std::string& message) {
+  constexpr std::string_view kBad = "bad argument #";
+  constexpr std::string_view kExpected = " expected, got ";
+  const size_t name = message.find(" to '");
+  const size_t detail = message.find("' (");
+  const size_t expected = message.find(kExpected);
+  if (!message.starts_with(kBad) || name == std::string::npos || detail == std::string::npos ||
+      expected == std::string::npos || !message.ends_with(")") || name > detail || detail > expected) {
+    return message;
+  }
+  const std::string type = message.substr(detail + 3, expected - detail - 3);
+  const std::string got = message.substr(expected + kExpected.size(), message.size() - expected - kExpected.size() - 1);
+  return message.substr(name + 5, detail - name - 5) + ": argument " + message.substr(kBad.size(), name - kBad.size()) +
+         " must be a " + type + ", got " + got;
+}
+
+std::string MemoryMessage(const ScriptLimits& limits) {
+  return "the plan needs more than " + std::to_string(limits.memory_bytes >> 20) + " MiB of memory";
+}
+
+Diagnostic TooDeep(const SourceSpan& where) {
+  Diagnostic d = MakeDiagnostic(Finding::kScriptLimit, kTooDeep, where);
+  d.help = kTooDeepHelp;
+  return d;
+}
+
+}  // namespace
+
+ScriptState::ScriptState(const ScriptLimits& limits)
+    : limits_(limits), memory_cap_(limits.memory_bytes), steps_left_(limits.steps) {
+  lua_ = lua_newstate(&ScriptState::Allocate, this);
+  if (lua_ == nullptr) throw PlanError({MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits))});
+  lua_atpanic(lua_, &Panic);
+  *static_cast<ScriptState**>(lua_getextraspace(lua_)) = this;
+  SetHook();
+}
+
+ScriptState::~ScriptState() {
+  memory_cap_ = SIZE_MAX;  // closing may allocate
+  lua_close(lua_);
+  while (held_ != nullptr) End(held_);
+}
+
+void ScriptState::Hold(std::unique_ptr<HeldValue> value) {
+  HeldValue* const first = value.release();
+  first->after_ = held_;
+  if (held_ != nullptr) held_->before_ = first;
+  held_ = first;
+}
+
+void ScriptState::End(HeldValue* value) {
+  (value->before_ != nullptr ? value->before_->after_ : held_) = value->after_;
+  if (value->after_ != nullptr) value->after_->before_ = value->before_;
+  delete value;
+}
+
+void ScriptState::SetHook() {
+  lua_sethook(lua_, &ScriptState::CountHook, LUA_MASKCOUNT | (on_chunk_end_ ? LUA_MASKRET : 0), kHookInterval);
+}
+
+void ScriptState::OnChunkEnd(std::function<void(lua_State*, lua_Debug*)> on_chunk_end) {
+  on_chunk_end_ = std::move(on_chunk_end);
+  SetHook();
+}
+
+void ScriptState::Renew() {
+  dead_ = false;
+  limit_.reset();
+  steps_left_ = limits_.steps;
+  last_seen_ = {};
+  diagnostics_.clear();
+  exception_ = nullptr;
+  SetHook();
+  lua_gc(lua_, LUA_GCCOLLECT);
+  peak_ = used_;
+}
+
+ScriptState& ScriptState::From(lua_State* L) { return **static_cast<ScriptState**>(lua_getextraspace(L)); }
+
+void* ScriptState::Allocate(void* self, void* block, size_t old_size, size_t new_size) {
+  auto& state = *static_cast<ScriptState*>(self);
+  // With no block, Lua passes the kind of the new object in place of a size.
+  const size_t held = block != nullptr ? RealSize(old_size) : 0;
+  if (new_size == 0) {
+    std::free(block);
+    state.used_ -= held;
+    return nullptr;
+  }
+  const size_t wanted = RealSize(new_size);
+  if (wanted > held && wanted - held > state.memory_cap_ - std::min(state.memory_cap_, state.used_)) return nullptr;
+  void* grown = std::realloc(block, new_size);
+  if (grown == nullptr) return nullptr;
+  state.used_ += wanted - held;
+  state.peak_ = std::max(state.peak_, state.used_);
+  return grown;
+}
+
+void ScriptState::RaiseLimit(std::string message, std::string help) {
+  dead_ = true;
+  if (!limit_) {
+    limit_ = MakeDiagnostic(Finding::kScriptLimit, std::move(message));
+    limit_->help = std::move(help);
+  }
+  lua_sethook(lua_, &ScriptState::CountHook, LUA_MASKCOUNT | LUA_MASKLINE, 1);
+  lua_pushliteral(lua_, "limit");
+  lua_error(lua_);
+  std::abort();  // lua_error does not return
+}
+
+void ScriptState::CountHook(lua_State* L, lua_Debug* record) {
+  ScriptState& state = From(L);
+  if (record->event == LUA_HOOKRET) {
+    lua_getinfo(L, "S", record);
+    if (record->what == std::string_view("main")) state.on_chunk_end_(L, record);
+    return;
+  }
+  state.last_seen_ = state.UserSpan();
+  lua_Debug deepest;
+  if (!state.dead_ && lua_getstack(L, state.limits_.calls, &deepest) != 0) {
+    state.RaiseLimit(kTooDeep, kTooDeepHelp);
+  }
+  state.Charge(kHookInterval);
+  if (state.OutOfTime()) state.RaiseTimeLimit();
+}
+
+bool ScriptState::OutOfTime() const {
+  return ThreadCpuNs() - cpu_start_ns_ > std::chrono::nanoseconds(limits_.time).count();
+}
+
+void ScriptState::RaiseTimeLimit() {
+  RaiseLimit("the plan ran for more than " + std::to_string(limits_.time.count()) + " ms",
+             "a plan only makes rules; the work is done later");
+}
+
+int ScriptState::Parse(std::string_view text, const std::string& name) {
+  Charge(text.size());
+  struct Source {
+    const ScriptState& state;
+    std::string_view left;
+    bool late = false;
+  } source{*this, text};
+  // In shards that Lua's parser is done with soon, though a chain of `and` costs it the square of its length.
+  const lua_Reader next_shard = [](lua_State*, void* data, size_t* size) -> const char* {
+    constexpr size_t kShard = 256;
+    Source& from = *static_cast<Source*>(data);
+    from.late = from.late || from.state.OutOfTime();
+    const std::string_view shard = from.late ? "" : from.left.substr(0, kShard);
+    from.left.remove_prefix(shard.size());
+    *size = shard.size();
+    return shard.empty() ? nullptr : shard.data();
+  };
+  parsing_ = true;
+  const int status = lua_load(lua_, next_shard, &source, name.c_str(), "t");
+  parsing_ = false;
+  if (source.late) RaiseTimeLimit();
+  return status;
+}
+
+void ScriptState::Charge(size_t steps) {
+  const auto wanted = static_cast<int64_t>(std::min<size_t>(steps, INT64_MAX));
+  if (dead_ || wanted > steps_left_) {
+    RaiseLimit("the plan took more than " + std::to_string(limits_.steps) + " steps", "is there an endless loop?");
+  }
+  steps_left_ -= wanted;
+}
+
+void ScriptState::TakeMemory(size_t bytes) {
+  if (bytes > memory_cap_ || used_ > memory_cap_ - bytes) {
+    lua_gc(lua_, LUA_GCCOLLECT);
+    if (bytes > memory_cap_ || used_ > memory_cap_ - bytes) RaiseLimit(MemoryMessage(limits_), "");
+  }
+  used_ += bytes;
+  peak_ = std::max(peak_, used_);
+}
+
+SourceSpan ScriptState::UserSpan(std::string_view token) {
+  SourceSpan other;  // where there is no better one
+  bool pass_over = blame_caller_;
+  lua_Debug record;
+  for (int level = 0; lua_getstack(lua_, level, &record) != 0; ++level) {
+    lua_getinfo(lua_, "Sl", &record);
+    if (record.currentline < 0) continue;
+    const std::string name = record.source + 1;  // after '@'
+    const bool internal = sources_.IsInternal(name);
+    if (!internal && !pass_over) return sources_.SpanOf(name, record.currentline, token);
+    if (!other.known()) other = sources_.SpanOf(name, record.currentline, token);
+    pass_over = false;
+  }
+  return other;
+}
+
+SourceSpan ScriptState::UserSpanOfText(std::string_view text) {
+  SourceSpan here = UserSpan(text);
+  for (const char quote : {'"', '\''}) {
+    const int column = ColumnOf(here.text, quote + std::string(text) + quote);
+    if (column > 0) here.column = column + 1;
+  }
+  return here;
+}
+
+void ScriptState::Add(Diagnostic diagnostic) {
+  // A script chooses its texts, and there are up to kMostDiagnostics.
+  for (std::string* text : {&diagnostic.message, &diagnostic.declared, &diagnostic.required, &diagnostic.help}) {
+    if (text->size() > kMostText) *text = text->substr(0, kMostText) + "...";
+  }
+  const std::string text = diagnostic.ToText();
+  const bool said = std::ranges::any_of(diagnostics_, [&](const Diagnostic& d) { return d.ToText() == text; });
+  if (!said) diagnostics_.push_back(std::move(diagnostic));
+}
+
+void ScriptState::Report(Diagnostic diagnostic) {
+  Charge(kStepsOfReport);
+  if (diagnostics_.size() >= kMostDiagnostics) {
+    RaiseLimit("the plan has more than " + std::to_string(kMostDiagnostics) + " mistakes", "the rest is not shown");
+  }
+  Add(std::move(diagnostic));
+}
+
+void ScriptState::Report(Finding finding, std::string message, std::string_view token, std::string help) {
+  Diagnostic diagnostic = MakeDiagnostic(finding, std::move(message), UserSpan(token));
+  diagnostic.help = std::move(help);
+  Report(std::move(diagnostic));
+}
+
+Diagnostics ScriptState::TakeDiagnostics() {
+  std::vector<std::string> files;
+  for (const Diagnostic& d : diagnostics_) {
+    if (std::ranges::find(files, d.where.file) == files.end()) files.push_back(d.where.file);
+  }
+  const auto place = [&](const Diagnostic& d) {
+    return std::pair(std::ranges::find(files, d.where.file) - files.begin(), d.where.line);
+  };
+  std::ranges::stable_sort(diagnostics_, {}, place);
+  return std::move(diagnostics_);
+}
+
+int ScriptState::MessageHandler(lua_State* L) {
+  if (!From(L).parsing_) From(L).ReportRaised();
+  return 1;
+}
+
+// The error value is on top of the stack and its frames are still there.
+void ScriptState::ReportRaised() {
+  if (limit_) {
+    limit_->where = UserSpan();
+    Add(*limit_);
+    return;
+  }
+  if (lua_type(lua_, -1) != LUA_TSTRING) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kScriptError,
+                       std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error", UserSpan("error"));
+    d.help = "error takes text";
+    Add(std::move(d));
+    return;
+  }
+  std::string message = lua_tostring(lua_, -1);
+  // Lua puts "file:line: " of the raising function in front; the diagnostic has its own place.
+  lua_Debug record;
+  for (int level = 0; lua_getstack(lua_, level, &record) != 0; ++level) {
+    lua_getinfo(lua_, "Sl", &record);
+    const std::string prefix = std::string(record.short_src) + ":" + std::to_string(record.currentline) + ": ";
+    if (message.starts_with(prefix)) {
+      message.erase(0, prefix.size());
+      break;
+    }
+  }
+  if (message == "not enough memory") {
+    Add(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), UserSpan()));
+    return;
+  }
+  // What poison caused was said where the poison was made.
+  if (HasErrors(diagnostics_) && message.find(kPoisonName) != std::string::npos) return;
+  if (message.find("stack overflow") != std::string::npos) {
+    Add(TooDeep(UserSpan()));
+    return;
+  }
+  // Lua names the variable as (global 'x'), (local 'x'), (field 'x'): the caret goes under it.
+  std::string token;
+  const size_t quote = message.find('\'');
+  if (quote != std::string::npos) token = message.substr(quote + 1, message.find('\'', quote + 1) - quote - 1);
+  message = InPlainWords(message);
+  Diagnostic d = MakeDiagnostic(Finding::kScriptError, message, UserSpan(token));
+  d.help = HelpForRaised(message);
+  Add(std::move(d));
+}
+
+int ScriptState::CallBody(lua_State* L) {
+  const auto& body = *static_cast<const std::function<void(lua_State*)>*>(lua_touserdata(L, 1));
+  lua_settop(L, 0);
+  body(L);
+  return 0;
+}
+
+bool ScriptState::Run(const std::function<void(lua_State*)>& body) {
+  cpu_start_ns_ = ThreadCpuNs();
+  lua_pushcfunction(lua_, &Guarded<&ScriptState::MessageHandler>);
+  lua_pushcfunction(lua_, &Guarded<&ScriptState::CallBody>);
+  lua_pushlightuserdata(lua_, const_cast<std::function<void(lua_State*)>*>(&body));
+  const int status = lua_pcall(lua_, 1, 0, 1);
+  lua_settop(lua_, 0);
+  if (exception_) std::rethrow_exception(exception_);
+  if (status == LUA_OK) return true;
+  if (status == LUA_ERRMEM) {
+    Add(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), last_seen_));
+  } else if (!HasErrors(diagnostics_)) {  // the handler itself had no room left
+    Add(TooDeep(last_seen_));
+  }
+  return false;
+}
+
+}  // namespace moonshard

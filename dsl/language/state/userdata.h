@@ -1,0 +1,82 @@
+// Userdata<T>: a C++ value as a Lua value: immutable, with ==, tostring and a name for messages; its memory counts
+// towards the limit and its destructor runs when Lua collects it.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "dsl/language/state/guarded.h"
+
+namespace moonshard {
+
+template <class T>
+class Userdata {
+ public:
+  // Makes the metatable; `name` is what type() answers. Leaves it on top of the stack for further metamethods.
+  static void Register(lua_State* L, const char* name) {
+    lua_createtable(L, 0, 6);  // [meta]
+    lua_pushstring(L, name);
+    lua_setfield(L, -2, "__name");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
+    lua_pushcfunction(L, &Guarded<&Userdata::Collect>);
+    lua_setfield(L, -2, "__gc");
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &kKey);
+  }
+
+  // Leaves the value on top of the stack. `held` is the memory it holds outside of itself, about.
+  static const T& Push(lua_State* L, T value, size_t held = 0) {
+    static_assert(std::is_nothrow_move_constructible_v<T>);
+    constexpr size_t kOverhead = 32;  // of the allocations, which are few
+    held += sizeof(Box) + (held > 0 ? 2 * kOverhead : kOverhead);
+    ScriptState& state = ScriptState::From(L);
+    state.TakeMemory(held);
+    Box** slot = nullptr;
+    try {
+      slot = static_cast<Box**>(lua_newuserdatauv(L, sizeof(Box*), 0));
+    } catch (...) {  // Lua's throw: out of memory
+      state.GiveMemory(held);
+      throw;
+    }
+    auto box = std::make_unique<Box>(std::move(value), held);
+    *slot = box.get();
+    state.Hold(std::move(box));
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &kKey);
+    lua_setmetatable(L, -2);
+    return (*slot)->value;
+  }
+
+  // Moves the value at `index` out, which is left as a moved-from one: where nothing in the script runs afterwards.
+  static T Take(lua_State* L, int index) { return std::move(At(L, index)->value); }
+
+  // The value at `index`; nullptr where something else is there. It lives as long as Lua can reach it.
+  static const T* To(lua_State* L, int index) {
+    if (lua_type(L, index) != LUA_TUSERDATA || lua_getmetatable(L, index) == 0) return nullptr;
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &kKey);
+    const bool same = lua_rawequal(L, -1, -2) != 0;
+    lua_pop(L, 2);
+    return same ? &At(L, index)->value : nullptr;
+  }
+
+ private:
+  struct Box final : ScriptState::HeldValue {
+    Box(T v, size_t h) : value(std::move(v)), held(h) {}
+    T value;
+    size_t held;
+  };
+
+  static Box* At(lua_State* L, int index) { return *static_cast<Box**>(lua_touserdata(L, index)); }
+
+  static int Collect(lua_State* L) {
+    Box* const box = At(L, 1);
+    ScriptState::From(L).GiveMemory(box->held);
+    ScriptState::From(L).End(box);
+    return 0;
+  }
+
+  static constexpr char kKey = 0;  // its address is the registry key
+};
+
+}  // namespace moonshard

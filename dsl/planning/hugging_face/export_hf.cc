@@ -1,0 +1,196 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "dsl/planning/hugging_face/export.h"
+#include "dsl/planning/hugging_face/findings.h"
+#include "dsl/planning/hugging_face/role.h"
+#include "engine/core/base/json.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/match/numbered.h"
+
+namespace moonshard {
+namespace {
+
+bool Is(const Layout& layout, LayoutKind kind) { return layout.kind == kind; }
+
+// A name of a style, or why there is none.
+struct Name {
+  std::string style;
+  std::string why;
+};
+
+Name NoStyleFor(const char* what, const Layout& from, const Layout& to) {
+  return {"", std::string("no style has this ") + what + ": " + from.ToText() + " -> " + to.ToText()};
+}
+
+Name Colwise(const Role& role, bool packed) {
+  const Layout in = role.From(role.inputs, 0);
+  const Layout from = role.From(role.outputs, 0);
+  const Layout to = role.To(role.outputs, 0);
+  if (!Is(in, LayoutKind::kReplicate)) return NoStyleFor("input", in, role.To(role.inputs, 0));
+  const bool stays = role.outputs.empty() || (from == to && from.is_shard());
+  if (packed) return stays ? Name{"packed_colwise", ""} : NoStyleFor("output", from, to);
+  if (stays) return {"colwise", ""};
+  return Is(to, LayoutKind::kReplicate) ? Name{"colwise_gather_output", ""} : NoStyleFor("output", from, to);
+}
+
+Name Rowwise(const Role& role, bool embedding) {
+  const Layout in = role.From(role.inputs, 0);
+  const Layout from = role.From(role.outputs, 0);
+  const Layout to = role.To(role.outputs, 0);
+  if (!Is(from, LayoutKind::kPartial) || !Is(to, LayoutKind::kReplicate)) return NoStyleFor("output", from, to);
+  if (embedding) {
+    return Is(in, LayoutKind::kReplicate) ? Name{"embedding_rowwise", ""}
+                                          : NoStyleFor("input", in, role.To(role.inputs, 0));
+  }
+  if (Is(in, LayoutKind::kReplicate)) return {"rowwise_split_input", ""};
+  return Shards(in, -1) ? Name{"rowwise", ""} : NoStyleFor("input", in, role.To(role.inputs, 0));
+}
+
+// The style of a route: of a router's results, or of what experts are given.
+Name Routed(const Role& role) {
+  const Route& route = *role.route;
+  const bool router = !route.inputs && route.weights == 1 && route.ids == 2 && role.inputs.empty();
+  if (router && Is(role.To(role.outputs, 1), LayoutKind::kShared)) return {"ep_router", ""};
+  const bool experts = route.inputs && route.ids == 1 && route.weights == 2;
+  if (experts && Is(role.To(role.inputs, 0), LayoutKind::kShared) &&
+      Is(role.From(role.outputs, 0), LayoutKind::kPartial)) {
+    return {"megamoe_experts", ""};
+  }
+  return {"", "no style has this route: " + ToText(route)};
+}
+
+// Moves around parameters that are whole or have keys of their own.
+Name Redistributions(const Role& role) {
+  if (role.route) return Routed(role);
+  if (role.To(role.outputs, 0).is_shared_last()) return {"mla_kv_a_proj", ""};
+  if (Is(role.From(role.inputs, 0), LayoutKind::kShared) && Is(role.To(role.inputs, 0), LayoutKind::kPartial)) {
+    return {"moe_identity_expert", ""};
+  }
+  const auto used = [](const std::vector<std::optional<Redistribution>>& redistributions) {
+    return std::ranges::any_of(redistributions, [](const auto& move) { return move && move->from != move->to; });
+  };
+  const bool sums = Is(role.From(role.outputs, 0), LayoutKind::kPartial) &&
+                    Is(role.To(role.outputs, 0), LayoutKind::kReplicate) && role.outputs.size() == 1;
+  if (!used(role.inputs)) {
+    if (!used(role.outputs)) return {};
+    return sums ? Name{"all_reduce", ""} : NoStyleFor("output", role.From(role.outputs, 0), role.To(role.outputs, 0));
+  }
+  const auto shares = [&](size_t position) {
+    return Is(role.From(role.inputs, position), LayoutKind::kReplicate) &&
+           Is(role.To(role.inputs, position), LayoutKind::kShared);
+  };
+  const bool middle = role.inputs.size() > 1 && role.inputs[1] && role.inputs[1]->from != role.inputs[1]->to;
+  if (sums && shares(0) && (role.inputs.size() == 1 || (role.inputs.size() == 3 && !middle && shares(2)))) {
+    return {"moe_tp_experts", ""};
+  }
+  return NoStyleFor("input", role.From(role.inputs, 0), role.To(role.inputs, 0));
+}
+
+// Whole experts on each rank: one style says it of all parameters of a module, whatever their dims.
+bool CutsExperts(const Role& role) {
+  return std::ranges::any_of(role.bare, [](const Role::Bare& bare) { return bare.dims > 2 && Shards(bare.layout, 0); });
+}
+
+Name OfBare(const Role& role, const Role::Bare& bare) {
+  const Layout& layout = bare.layout;
+  const int last = static_cast<int>(bare.dims) - 1;
+  if (!layout.is_shard()) {
+    return {"", "a parameter's key cannot ask for its gradient to be summed"};
+  }
+  const int64_t size = bare.shape[static_cast<size_t>(layout.dim)];
+  if (!layout.parts.empty()) {
+    if (!InHalves(layout, size)) return {"", "no style cuts " + layout.ToText()};
+    if (layout.dim == last - 1) return {"packed_colwise", ""};
+    return layout.dim == last ? Name{"packed_rowwise", ""} : Name{"", "no style cuts " + layout.ToText()};
+  }
+  if (layout.dim == 0 && CutsExperts(role)) return {"grouped_gemm", ""};
+  if (layout.dim == std::max(last - 1, 0)) return {"colwise", ""};
+  if (layout.dim == last) return {"rowwise", ""};
+  return {"", "no style cuts " + layout.ToText()};
+}
+
+class Exporter {
+ public:
+  explicit Exporter(const CompiledPlan& plan) : plan_(plan), findings_(plan) {}
+
+  ExportedPlan Run() {
+    for (size_t m = 0; m < plan_.tree->modules().size(); ++m) Add(m);
+    JsonValue::Object table;
+    for (const auto& [key, entry] : entries_) {
+      if (entry.style.empty()) continue;
+      table[key] = entry.style;
+    }
+    return {WriteJson(table, 2) + "\n", findings_.Take()};
+  }
+
+ private:
+  struct Entry {
+    std::string style;
+    bool said = false;
+  };
+
+  void Add(size_t m) {
+    const Module& module = plan_.tree->modules()[m];
+    const Role role = RoleOf(plan_, m);
+    const bool has_parameters = !plan_.tree->parameters(module).empty();
+    Name name;
+    // What the layouts do not say whole is Hugging Face's by its name.
+    if (!plan_.StepsOf(m).missing.empty()) {
+      for (const Role::Bare& bare : role.bare) Enter(m, module.path + "." + bare.name, OfBare(role, bare));
+      Enter(m, module.path, {plan_.StepsOf(m).style, ""});
+      return;
+    }
+    switch (role.kind) {
+      case Role::Kind::kNothing: break;
+      case Role::Kind::kColwise: name = Colwise(role, false); break;
+      case Role::Kind::kPackedColwise: name = Colwise(role, true); break;
+      case Role::Kind::kRowwise: name = Rowwise(role, false); break;
+      case Role::Kind::kVocabRowwise: name = Rowwise(role, true); break;
+      case Role::Kind::kSequence:
+        name = Shards(role.From(role.inputs, 0), 1) ? Name{"sequence_parallel", ""}
+                                                    : Name{"", "shards of another dim than 1"};
+        break;
+      case Role::Kind::kSummedGradient:
+        name = {"replicated_with_grad_allreduce", ""};
+        findings_.Warn(m,
+                       "transformers sums the accumulated gradient in every backward: with several micro-batches it is "
+                       "wrong there");
+        break;
+      case Role::Kind::kRedistributions: name = Redistributions(role); break;
+      case Role::Kind::kBare:
+        for (const Role::Bare& bare : role.bare) {
+          Enter(m, (module.path.empty() ? "" : module.path + ".") + bare.name, OfBare(role, bare));
+        }
+        name = Redistributions(role);
+        break;
+      case Role::Kind::kOther: name.why = role.why; break;
+    }
+    if (has_parameters || !name.style.empty() || !name.why.empty()) Enter(m, module.path, name);
+  }
+
+  void Enter(size_t m, const std::string& path, const Name& name) {
+    if (!name.why.empty()) {
+      findings_.LeaveOut(m, name.why);
+      return;
+    }
+    const std::string key = NumberedKeyOf(path);
+    const auto [found, fresh] = entries_.try_emplace(key, Entry{name.style, false});
+    if (fresh || found->second.style == name.style || found->second.said) return;
+    found->second.said = true;
+    findings_.LeaveOut(m, "'" + key + "' is for all layers, and they differ: " +
+                              (found->second.style.empty() ? "whole" : found->second.style) + " and " +
+                              (name.style.empty() ? "whole" : name.style));
+  }
+
+  const CompiledPlan& plan_;
+  ExportFindings findings_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace
+
+ExportedPlan ExportHuggingFace(const CompiledPlan& plan) { return Exporter(plan).Run(); }
+
+}  // namespace moonshard

@@ -1,0 +1,21 @@
+#include "dsl/planning/hugging_face/findings.h"
+
+#include "engine/plan/compile/source_of.h"
+
+namespace moonshard {
+
+void ExportFindings::Say(size_t module, const std::string& why, Severity severity) {
+  const ModuleSteps& steps = plan_.StepsOf(module);
+  if (!said_.emplace(steps.rule, why).second) return;
+  const std::string& path = plan_.tree->modules()[module].path;
+  const SourceSpan& source = SourceOf(plan_, steps);
+  Diagnostic d = MakeDiagnostic(
+      Finding::kNotSupported,
+      severity == Severity::kError ? "'" + path + "' cannot be exported: " + why : "'" + path + "': " + why, source);
+  d.severity = severity;
+  d.path = path;
+  d.declared = steps.style;
+  findings_.push_back(std::move(d));
+}
+
+}  // namespace moonshard

@@ -1,0 +1,29 @@
+// ExportFindings: what an exported plan cannot say, one finding a rule and reason.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "engine/plan/compile/compiled_plan.h"
+
+namespace moonshard {
+
+class ExportFindings {
+ public:
+  explicit ExportFindings(const CompiledPlan& plan) : plan_(plan) {}
+
+  // The module is left out of the exported plan: an error.
+  void LeaveOut(size_t module, const std::string& why) { Say(module, why, Severity::kError); }
+  // It is there and means less than here: a warning.
+  void Warn(size_t module, const std::string& why) { Say(module, why, Severity::kWarning); }
+  Diagnostics Take() { return std::move(findings_); }
+
+ private:
+  void Say(size_t module, const std::string& why, Severity severity);
+
+  const CompiledPlan& plan_;
+  Diagnostics findings_;
+  std::set<std::pair<int32_t, std::string>> said_;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,75 @@
+// PlanFile: the Hugging Face plans that a text holds. Three forms are read:
+//
+//   { "llama/LlamaConfig": { "kind": "config", "base_model_tp_plan": { ... } }, ... }   every plan of a release
+//   { "model_type": "llama", "base_model_tp_plan": { ... } }                             config.json; also within text_config
+//   { "layers.*.self_attn.q_proj": "colwise", ... }                                      a bare tp_plan, JSON or Python
+//   base_model_tp_plan = { ... }                                                         Python source (configuration_*.py)
+//
+// A table maps keys to names of styles. Those of a config (base_model_tp_plan) are about its base model, whose place in a
+// whole model is not in the file; those of a model class (_tp_plan) and bare ones are about that model.
+// Stage before: literal.h. Stage after: lua_text.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/base/json.h"
+#include "engine/core/base/result.h"
+
+namespace moonshard {
+
+struct HuggingFaceRule {
+  std::string key;
+  std::string style;
+  SourceSpan where;
+};
+
+struct HuggingFaceTable {
+  std::string name;      // "base_model_tp_plan"
+  bool of_base = false;  // keys are within the base model
+  bool experts = false;  // an ep_plan, which takes the place of the tp_plan
+  std::vector<HuggingFaceRule> rules;
+};
+
+// One class, or one part of a config.json.
+struct HuggingFaceEntry {
+  std::string name;        // "llama/LlamaConfig"; "config.json", "config.json/text_config"; a class of a Python source
+  std::string model_type;  // "" where the file does not say
+  bool is_config = false;  // a configuration, not a model class
+  // Whether the config ties input and output embeddings unless it says otherwise: it then cuts the embedding too.
+  bool ties_by_default = false;
+  std::vector<HuggingFaceTable> tables;
+
+  const HuggingFaceTable* Find(bool experts) const;
+};
+
+struct HuggingFaceFile {
+  std::string file;
+  std::vector<HuggingFaceEntry> entries;  // in the order of the file; those without a table are left out
+};
+
+// Errors (with file and line): those of ParseLiteral; kBadJson for a table that is no dict of texts and for a text that
+// holds no plan.
+Result<HuggingFaceFile> ReadHuggingFacePlans(std::string_view text, const std::string& file);
+
+// The tables that make one plan: at most one of a model class and one of a config.
+struct HuggingFaceChoice {
+  std::string name;
+  const HuggingFaceEntry* model = nullptr;
+  const HuggingFaceEntry* config = nullptr;
+  bool experts = false;
+
+  const HuggingFaceTable* model_table() const { return model == nullptr ? nullptr : model->Find(experts); }
+  const HuggingFaceTable* config_table() const { return config == nullptr ? nullptr : config->Find(experts); }
+};
+
+// What `key` names: an entry ("llama/LlamaConfig", or "LlamaConfig"), or a model type or directory ("llama"), of which the
+// causal language model is meant; a model class takes the table of its config with it. "" where the file holds one
+// plan, or where `config` (a config.json; may be null) names one of its architectures. A key that ends in "/ep" asks for
+// the ep_plan.
+// Errors: kPlanNotFound with the nearest names.
+Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std::string key, const JsonValue& config);
+
+}  // namespace moonshard

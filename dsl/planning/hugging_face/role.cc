@@ -1,0 +1,151 @@
+#include "dsl/planning/hugging_face/role.h"
+
+#include <algorithm>
+
+namespace moonshard {
+namespace {
+
+class RoleReader {
+ public:
+  RoleReader(const CompiledPlan& plan, size_t module)
+      : plan_(plan),
+        steps_(plan.StepsOf(module)),
+        signature_(plan.tree->parameters(plan.tree->modules()[module])),
+        embedding_(plan.tree->modules()[module].kind == "Embedding") {}
+
+  Role Read() {
+    role_.inputs = steps_.inputs;
+    role_.outputs = steps_.outputs;
+    role_.route = steps_.route;
+    if (!CheckAxes() || !CheckReplicas()) return role_;
+    const Parameter* weight = Find("weight");
+    const Layout weight_layout = LayoutOf("weight");
+    const bool rows = std::ranges::all_of(signature_, [&](const Parameter& p) {
+      return p.is_buffer || (Shards(LayoutOf(p.name), 0) && LayoutOf(p.name).parts.empty());
+    });
+    if (steps_.lookup == Lookup::kMasked && rows) return Of(Role::Kind::kVocabRowwise);
+    const bool others = std::ranges::any_of(signature_, [&](const Parameter& p) {
+      return p.name != "weight" && p.name != "bias" && LayoutOf(p.name) != Layout::Replicate();
+    });
+    if (others || (weight == nullptr && LayoutOf("bias") != Layout::Replicate())) return Bare();
+    if (weight == nullptr || !weight_layout.is_shard()) return Full();
+    const bool bias_cut = LayoutOf("bias").is_shard();
+    if (steps_.lookup == Lookup::kMasked) return Other("only some parameters of the lookup are cut by rows");
+    const auto size = weight->shape[static_cast<size_t>(weight_layout.dim)];
+    if (!weight_layout.parts.empty()) {
+      if (weight_layout.dim == 0 && InHalves(weight_layout, size)) return Of(Role::Kind::kPackedColwise);
+      return Other("weight = " + weight_layout.ToText());
+    }
+    if (weight->shape.size() == 2 && weight_layout.dim == (embedding_ ? 1 : 0)) return Of(Role::Kind::kColwise);
+    if (weight->shape.size() == 2 && weight_layout.dim == 1 && !embedding_) {
+      return bias_cut ? Other("bias = " + LayoutOf("bias").ToText()) : Of(Role::Kind::kRowwise);
+    }
+    return Other("weight = " + weight_layout.ToText());
+  }
+
+ private:
+  const Parameter* Find(const std::string& name) const {
+    const auto found = std::ranges::find(signature_, name, &Parameter::name);
+    return found == signature_.end() ? nullptr : &*found;
+  }
+  Layout LayoutOf(const std::string& name) const {
+    const Parameter* parameter = Find(name);
+    if (parameter == nullptr) return Layout::Replicate();
+    return steps_.params[static_cast<size_t>(parameter - signature_.data())][MeshAxis::kTp];
+  }
+  Role Of(Role::Kind kind) {
+    role_.kind = kind;
+    return role_;
+  }
+  Role Other(std::string why) {
+    role_.why = std::move(why);
+    return Of(Role::Kind::kOther);
+  }
+
+  bool CheckAxes() {
+    const auto only_tp = [](const std::optional<Redistribution>& move) {
+      return !move || (move->from.only_tp() && move->to.only_tp());
+    };
+    // What fsdp and ddp make of parameters is said beside such plans, not in them.
+    const auto of_tp = [this](Placement placement) {
+      if (plan_.plan->data_parallel) {
+        placement[MeshAxis::kDpShard] = placement[MeshAxis::kDpReplicate] = Layout::Replicate();
+      }
+      return placement.only_tp();
+    };
+    const bool good = std::ranges::all_of(steps_.params, of_tp) && std::ranges::all_of(steps_.inputs, only_tp) &&
+                      std::ranges::all_of(steps_.outputs, only_tp);
+    if (!good) Other("it is sharded on another axis than tp");
+    return good;
+  }
+
+  // Fewer heads than ranks: nobody else replicates them.
+  bool CheckReplicas() {
+    for (const Placement& placement : steps_.params) {
+      const Layout& layout = placement[MeshAxis::kTp];
+      if (layout.owner >= 0) {
+        Other("rank " + std::to_string(layout.owner) + " holds all of it");
+        return false;
+      }
+      if (layout.heads == 0 || layout.heads >= plan_.mesh.size(MeshAxis::kTp)) continue;
+      Other(std::to_string(layout.heads) + " heads on " + std::to_string(plan_.mesh.size(MeshAxis::kTp)) +
+            " ranks, each on several");
+      return false;
+    }
+    return true;
+  }
+
+  Role Full() {
+    const bool summed = std::ranges::any_of(
+        signature_, [&](const Parameter& p) { return LayoutOf(p.name).kind == LayoutKind::kShared; });
+    const auto idle = [](const std::vector<std::optional<Redistribution>>& redistributions) {
+      return std::ranges::all_of(redistributions, [](const std::optional<Redistribution>& move) {
+        return !move || (move->from == move->to && !move->from[MeshAxis::kTp].is_shard());
+      });
+    };
+    const bool still = idle(role_.inputs) && idle(role_.outputs) && !role_.route;
+    if (!summed) return Of(still ? Role::Kind::kNothing : Role::Kind::kRedistributions);
+    if (still) return Of(Role::Kind::kSummedGradient);
+    const Layout in = role_.From(role_.inputs, 0);
+    const bool same =
+        role_.To(role_.inputs, 0) == in && role_.From(role_.outputs, 0) == in && role_.To(role_.outputs, 0) == in;
+    if (same && in.is_shard()) return Of(Role::Kind::kSequence);
+    return Other("whole parameters with summed gradients between moves");
+  }
+
+  Role Bare() {
+    for (size_t p = 0; p < signature_.size(); ++p) {
+      const Layout& layout = steps_.params[p][MeshAxis::kTp];
+      if (layout == Layout::Replicate()) continue;
+      role_.bare.push_back({signature_[p].name, layout, signature_[p].shape.size(), signature_[p].shape});
+    }
+    return Of(Role::Kind::kBare);
+  }
+
+  const CompiledPlan& plan_;
+  const ModuleSteps& steps_;
+  const ModuleTree::Signature& signature_;
+  bool embedding_;
+  Role role_;
+};
+
+}  // namespace
+
+Layout Role::From(const std::vector<std::optional<Redistribution>>& redistributions, size_t position) const {
+  return position < redistributions.size() && redistributions[position] ? redistributions[position]->from[MeshAxis::kTp]
+                                                                        : Layout::Replicate();
+}
+Layout Role::To(const std::vector<std::optional<Redistribution>>& redistributions, size_t position) const {
+  return position < redistributions.size() && redistributions[position] ? redistributions[position]->to[MeshAxis::kTp]
+                                                                        : Layout::Replicate();
+}
+
+Role RoleOf(const CompiledPlan& plan, size_t module) { return RoleReader(plan, module).Read(); }
+
+bool Shards(const Layout& layout, int dim) { return layout.is_shard() && layout.dim == dim; }
+
+bool InHalves(const Layout& layout, int64_t size) {
+  return layout.parts.size() == 2 && layout.parts[0].size * 2 == size && layout.parts[1].size * 2 == size;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,112 @@
+// Feed-forward blocks: one or two projections to wide features, and the one back from them.
+#include <algorithm>
+#include <optional>
+
+#include "dsl/planning/suggest/layer.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+struct FoundFeedForward {
+  std::string folder;
+  LayerLinear down;
+  std::vector<LayerLinear> up;
+  bool fused = false;  // gate and up in one
+};
+
+// The projections to the features that `down` starts from, in its directory or in the nearest one around it that has any.
+std::optional<FoundFeedForward> FindUp(const Layer& layer, const LayerLinear& down) {
+  const bool square = down.shape.in == layer.hidden();
+  if (square && down.named.word != Word::kDown) return std::nullopt;
+  for (std::string folder(ParentOf(layer.name(down.item)));; folder = std::string(ParentOf(folder))) {
+    FoundFeedForward found{folder, down, {}, false};
+    std::vector<LayerLinear> fused;
+    for (const LayerLinear& linear : layer.Linears(folder)) {
+      if (linear.item == down.item || linear.shape.in != layer.hidden()) continue;
+      if (square && linear.named.word != Word::kUp) continue;
+      if (linear.shape.out == down.shape.in) found.up.push_back(linear);
+      if (linear.shape.out == 2 * down.shape.in) fused.push_back(linear);
+    }
+    if (found.up.empty() && fused.size() == 1) {
+      found.up = fused;
+      found.fused = true;
+    }
+    if (found.up.size() == 1 || found.up.size() == 2) return found;
+    if (folder.empty() || !found.up.empty()) return std::nullopt;
+  }
+}
+
+bool IsNamed(const FoundFeedForward& found) {
+  const Word down = found.down.named.word;
+  return (down == Word::kDown || down == Word::kOut) &&
+         std::ranges::all_of(found.up, [](const LayerLinear& linear) { return linear.named.word == Word::kUp; });
+}
+
+// Whether shapes alone would do: a pair that nothing names may be anything where it is narrow, or in no module of its own.
+bool IsPlausible(const Layer& layer, const FoundFeedForward& found) {
+  const int64_t wide = found.down.shape.in;
+  if (IsNamed(found) || layer.numbers().wide.value == wide) return true;
+  return !found.folder.empty() && 2 * wide >= layer.hidden();
+}
+
+// A module in the block that is neither of them; norms over the hidden states before it are.
+std::optional<size_t> LeftoverOfFeedForward(const Layer& layer, const FoundFeedForward& found) {
+  if (found.folder.empty()) return std::nullopt;
+  for (const size_t i : layer.Left(found.folder)) {
+    const bool used = i == found.down.item ||
+                      std::ranges::any_of(found.up, [&](const LayerLinear& linear) { return linear.item == i; });
+    const bool norm = IsNormName(layer.name(i)) && layer.item(i).VectorSize() == layer.hidden() &&
+                      found.down.shape.in != layer.hidden();
+    if (!used && !norm) return i;
+  }
+  return std::nullopt;
+}
+
+Block Read(Layer& layer, const FoundFeedForward& found) {
+  const int64_t wide = found.down.shape.in;
+  Block block;
+  std::vector<std::string> names;
+  for (const LayerLinear& linear : found.up) {
+    names.push_back(layer.name(linear.item));
+    layer.Take(linear.item);
+  }
+  layer.Take(found.down.item);
+  Decision up = Decide(found.fused ? Part::kFusedColwise : Part::kColwise, std::move(names));
+  up.turned = layer.turned();
+  const Number& config = layer.numbers().wide;
+  const Number size = config.value == wide ? config : Literal(wide);
+  if (found.fused) up.sizes = {size, size};
+  Decision down = Decide(Part::kRowwise, {layer.name(found.down.item)});
+  down.turned = layer.turned();
+  block.decisions = {std::move(up), std::move(down)};
+  block.sure = !found.fused && (IsNamed(found) || (wide != layer.hidden() && config.value == wide));
+  block.why = std::to_string(layer.hidden()) + " features to " + std::to_string(wide) + " and back";
+  if (found.fused) block.why += "; gate and up are taken to lie one after the other";
+  if (!block.sure && !found.fused) block.why += "; found by shapes alone";
+  return block;
+}
+
+}  // namespace
+
+void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
+  for (bool again = true; again;) {
+    again = false;
+    for (const LayerLinear& down : layer.Linears("")) {
+      if (down.shape.out != layer.hidden()) continue;
+      const std::optional<FoundFeedForward> found = FindUp(layer, down);
+      if (!found || !IsPlausible(layer, *found)) continue;
+      if (const std::optional<size_t> left = LeftoverOfFeedForward(layer, *found)) {
+        blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder + " stays whole: nobody knows what " +
+                                                                 ShortName(layer.name(*left)) +
+                                                                 " does with its features"));
+      } else {
+        blocks.push_back(Read(layer, *found));
+      }
+      again = true;
+      break;
+    }
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,90 @@
+// Latent attention (DeepSeek's MLA): queries, keys and values start from small latents that every rank has whole; the
+// projections out of the latents are cut between heads.
+#include <algorithm>
+#include <optional>
+
+#include "dsl/planning/suggest/layer.h"
+
+namespace moonshard {
+namespace {
+
+struct Latent {
+  size_t norm = 0;
+  LayerLinear to;
+  LayerLinear from;
+};
+
+// A norm of a size of its own, with one projection to that many features (and perhaps a rotary key beside them) and one
+// from them.
+std::optional<Latent> FindLatent(const Layer& layer, const std::string& folder, size_t norm) {
+  const int64_t rank = layer.item(norm).VectorSize();
+  if (rank == 0 || rank == layer.hidden() || !IsNormName(layer.name(norm))) return std::nullopt;
+  std::vector<LayerLinear> to;
+  std::vector<LayerLinear> from;
+  for (const LayerLinear& linear : layer.Linears(folder)) {
+    const bool leads_to = linear.shape.out == rank || linear.shape.out == rank + layer.numbers().rotary_dim;
+    if (linear.shape.in == layer.hidden() && leads_to) to.push_back(linear);
+    if (linear.shape.in == rank && linear.shape.out != layer.hidden()) from.push_back(linear);
+  }
+  if (to.size() != 1 || from.size() != 1) return std::nullopt;
+  return Latent{norm, to.front(), from.front()};
+}
+
+std::optional<Block> ReadIn(Layer& layer, const std::string& folder) {
+  const int64_t heads = layer.numbers().heads.value;
+  std::vector<Latent> latents;
+  for (const size_t i : layer.Left(folder)) {
+    if (std::optional<Latent> latent = FindLatent(layer, folder, i)) latents.push_back(*latent);
+  }
+  std::vector<size_t> used;
+  for (const Latent& latent : latents) used.insert(used.end(), {latent.norm, latent.to.item, latent.from.item});
+  std::optional<LayerLinear> query;
+  std::optional<LayerLinear> out;
+  for (const LayerLinear& linear : layer.Linears(folder)) {
+    if (std::ranges::find(used, linear.item) != used.end()) continue;
+    if (linear.shape.in == layer.hidden() && linear.named.word == Word::kQuery) query = linear;
+    if (linear.shape.out == layer.hidden() && linear.shape.in % heads == 0 && linear.named.word != Word::kQuery) {
+      out = linear;
+    }
+  }
+  if (latents.empty() || !out || latents.size() + (query ? 1 : 0) != 2) return std::nullopt;
+  if (layer.Left(folder).size() != used.size() + 1 + (query ? 1 : 0)) return std::nullopt;
+  Block block;
+  std::vector<std::string> to;
+  std::vector<std::string> norms;
+  std::vector<std::string> from;
+  for (const Latent& latent : latents) {
+    to.push_back(layer.name(latent.to.item));
+    norms.push_back(layer.name(latent.norm));
+    from.push_back(layer.name(latent.from.item));
+  }
+  const Number& n_heads = layer.numbers().heads;
+  if (query) block.decisions.push_back(Decide(Part::kColwise, {layer.name(query->item)}, n_heads));
+  block.decisions.push_back(Decide(Part::kToLatent, std::move(to)));
+  block.decisions.push_back(Decide(Part::kSummed, std::move(norms)));
+  block.decisions.push_back(Decide(Part::kFromLatent, std::move(from), n_heads));
+  block.decisions.push_back(Decide(Part::kRowwise, {layer.name(out->item)}));
+  for (const size_t i : layer.Left(folder)) layer.Take(i);
+  block.heads_of = folder;
+  block.heads = n_heads;
+  block.why = std::to_string(heads) + " heads out of latents of " + std::to_string(layer.numbers().kv_latent.value) +
+              " features, which every rank has whole";
+  return block;
+}
+
+}  // namespace
+
+void ReadLatentAttention(Layer& layer, std::vector<Block>& blocks) {
+  if (!layer.numbers().kv_latent.known() || !layer.numbers().heads.known() || layer.turned()) return;
+  for (const LayerLinear& linear : layer.Linears("")) {
+    if (linear.shape.in != layer.numbers().kv_latent.value) continue;
+    const std::string folder(ParentOf(layer.name(linear.item)));
+    if (folder.empty()) continue;
+    if (std::optional<Block> block = ReadIn(layer, folder)) {
+      blocks.push_back(*std::move(block));
+      return;
+    }
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,94 @@
+#include "dsl/planning/suggest/layer.h"
+
+#include <algorithm>
+
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+
+Layer::Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned,
+             std::map<std::string, std::string> full_attention)
+    : kind_(kind),
+      numbers_(numbers),
+      hidden_(hidden),
+      turned_(turned),
+      full_attention_(std::move(full_attention)),
+      taken_(kind.items.size()) {}
+
+std::vector<Block> Layer::Read() {
+  std::vector<Block> blocks;
+  ReadLatentAttention(*this, blocks);
+  ReadAttention(*this, blocks);
+  ReadExperts(*this, blocks);
+  ReadFeedForward(*this, blocks);
+  std::vector<Block> norms;
+  ReadNorms(*this, norms);
+  blocks.insert(blocks.begin(), norms.begin(), norms.end());
+  ReadRest(*this, blocks);
+  return blocks;
+}
+
+std::vector<size_t> Layer::Left(const std::string& folder) const {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < kind_.items.size(); ++i) {
+    if (!taken_[i] && IsUnder(kind_.items[i].name, folder)) out.push_back(i);
+  }
+  return out;
+}
+
+std::vector<LayerLinear> Layer::Linears(const std::string& folder) const {
+  std::vector<LayerLinear> out;
+  for (const size_t i : Left(folder)) {
+    if (item(i).copies > 1) continue;
+    if (const std::optional<Linear> linear = LinearOf(item(i), turned_)) out.push_back({i, *linear, ReadName(name(i))});
+  }
+  return out;
+}
+
+Block Layer::LeaveUnsharded(const std::string& folder, const std::string& why) {
+  std::vector<std::string> names;
+  for (const size_t i : Left(folder)) {
+    names.push_back(name(i));
+    Take(i);
+  }
+  Block block;
+  block.decisions.push_back(Decide(Part::kFull, std::move(names)));
+  block.unknown = true;
+  block.why = why;
+  return block;
+}
+
+void ReadNorms(Layer& layer, std::vector<Block>& blocks) {
+  std::vector<std::string> names;
+  for (const size_t i : layer.Left("")) {
+    if (layer.item(i).VectorSize() != layer.hidden() || !IsNormName(layer.name(i)) || layer.item(i).copies > 1)
+      continue;
+    names.push_back(layer.name(i));
+    layer.Take(i);
+  }
+  if (names.empty()) return;
+  Block block;
+  block.decisions.push_back(Decide(Part::kNorm, std::move(names)));
+  block.why = "norms over all " + std::to_string(layer.hidden()) + " features of the hidden states";
+  blocks.push_back(std::move(block));
+}
+
+void ReadRest(Layer& layer, std::vector<Block>& blocks) {
+  if (layer.Left("").empty()) return;
+  blocks.push_back(
+      layer.LeaveUnsharded("", "neither names nor shapes tell what these are for: every rank works on them whole"));
+}
+
+Decision Decide(Part part, std::vector<std::string> names, Number heads) {
+  Decision decision;
+  decision.part = part;
+  decision.names = std::move(names);
+  decision.heads = std::move(heads);
+  return decision;
+}
+
+std::string ShortName(const std::string& path) {
+  return path.empty() ? "its own parameter" : path.substr(path.rfind('.') + 1);
+}
+
+}  // namespace moonshard

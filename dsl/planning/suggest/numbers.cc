@@ -1,0 +1,61 @@
+#include "dsl/planning/suggest/numbers.h"
+
+#include <initializer_list>
+
+namespace moonshard {
+namespace {
+
+using Names = std::initializer_list<const char*>;
+
+constexpr Names kHeads = {"num_attention_heads", "n_head",          "n_heads",
+                          "num_heads",           "attention_heads", "decoder_attention_heads"};
+
+int64_t IntOf(const JsonValue& object, const char* name) {
+  const JsonValue* field = object.Find(name);
+  return field != nullptr && field->is_int() && field->AsInt() > 0 ? field->AsInt() : 0;
+}
+
+Number FirstOf(const JsonValue& object, const std::string& name_of_object, const Names& names) {
+  for (const char* name : names) {
+    if (const int64_t value = IntOf(object, name); value > 0) return {value, name_of_object + "." + name};
+  }
+  return {};
+}
+
+// The part of the config that has heads: itself, or the object about the text.
+std::string SectionOf(const JsonValue& config) {
+  if (FirstOf(config, "", kHeads).known()) return "";
+  for (const char* name : {"text_config", "llm_config", "language_config", "thinker_config"}) {
+    const JsonValue* section = config.Find(name);
+    if (section != nullptr && section->is_object()) return name;
+  }
+  return "";
+}
+
+}  // namespace
+
+Number Literal(int64_t value) { return {value, std::to_string(value)}; }
+
+ModelNumbers ReadNumbers(const ModelConfig& config) {
+  ModelNumbers out;
+  out.section = SectionOf(config.json());
+  const JsonValue& fields = out.section.empty() ? config.json() : *config.json().Find(out.section);
+  const auto first = [&](const Names& names) {
+    return FirstOf(fields, out.section.empty() ? "config" : "text", names);
+  };
+  out.hidden = first({"hidden_size", "n_embd", "d_model", "dim", "model_dim", "embed_dim"});
+  out.vocabulary = first({"vocab_size", "padded_vocab_size", "n_vocab"});
+  out.heads = first(kHeads);
+  out.kv_heads = first(
+      {"num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "num_query_groups", "multi_query_group_num"});
+  out.head_dim = first({"head_dim", "attention_head_dim", "kv_channels", "d_kv"});
+  out.wide = first({"intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner", "d_ff", "mlp_hidden_size", "ff_dim"});
+  out.expert_wide = first({"moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size"});
+  out.experts = first({"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"});
+  out.kv_latent = first({"kv_lora_rank"});
+  out.rotary_dim = IntOf(fields, "qk_rope_head_dim");
+  out.model_type = config.model_type();
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,284 @@
+#include "dsl/planning/suggest/write.h"
+
+#include <algorithm>
+#include <map>
+
+#include "dsl/planning/suggest/pattern_text.h"
+#include "engine/core/base/quoted.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr size_t kCommentWidth = 112;
+constexpr size_t kLineWidth = 120;
+
+std::vector<std::string> Wrapped(const std::string& text, size_t width) {
+  std::vector<std::string> lines = {""};
+  for (const std::string& word : Split(text, ' ')) {
+    if (!lines.back().empty() && lines.back().size() + word.size() + 1 > width) lines.emplace_back();
+    lines.back() += (lines.back().empty() ? "" : " ") + word;
+  }
+  return lines;
+}
+
+std::string Called(const std::string& path) { return path.empty() ? "the model itself" : path; }
+
+class Writer {
+ public:
+  explicit Writer(const Draft& draft) : draft_(draft) {}
+
+  std::string Write() {
+    for (const Block& block : draft_.ends.first) AddBlock(block, nullptr, {});
+    for (const ReadStack& read : draft_.stacks) {
+      for (const ReadStack::Row& row : read.rows) AddBlock(row.block, read.stack, row.layers);
+    }
+    for (const Block& block : draft_.ends.last) AddBlock(block, nullptr, {});
+    AddSections();
+    return Head() + body_ + "}\n";
+  }
+
+ private:
+  std::string Head() const {
+    std::string out =
+        "-- A first plan for " + draft_.model + ", from names, shapes and config.json (moonshard suggest).\n";
+    out +=
+        "-- \"sure\": all three agree. \"guess\": it could be otherwise, so compare numbers before you rely on it.\n";
+    if (!draft_.no_sequence.empty()) {
+      for (const std::string& line : Wrapped("No sequence parallelism: " + draft_.no_sequence, kCommentWidth)) {
+        out += "-- " + line + "\n";
+      }
+    }
+    if (uses_transformer_) out += "local transformer <const> = require \"transformer\"\n";
+    if (uses_experts_) out += "local experts <const> = require \"experts\"\n";
+    std::vector<std::string> options;
+    if (draft_.sequence) options.emplace_back("sequence_parallel = false");
+    if (draft_.ends.has_logits) options.emplace_back("loss_parallel = false");
+    if (!options.empty()) out += "local opt <const> = options { " + Join(options, ", ") + " }\n";
+    if (draft_.sequence) {
+      out +=
+          "local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between "
+          "blocks\n";
+    }
+    if (draft_.ends.has_logits) out += "local logits <const> = opt.loss_parallel and shard(-1) or replicate\n";
+    if (uses_experts_) {
+      out += std::string("local stream <const> = { residual = ") + (draft_.sequence ? "residual" : "replicate") +
+             ", logits = " + (draft_.ends.has_logits ? "logits" : "replicate") + ", stable = false }\n";
+    }
+    if (uses_text_) out += "local text <const> = config." + draft_.numbers.section + "\n";
+    if (uses_heads_) out += "local n_heads <const> = " + draft_.numbers.heads.lua + "\n";
+    if (uses_kv_heads_) out += "local n_kv_heads <const> = " + draft_.numbers.kv_heads.lua + "\n";
+    if (uses_turned_up_) out += TurnedUp();
+    if (uses_turned_down_) out += TurnedDown();
+    return out + "\nreturn plan {\n  api = 1,\n";
+  }
+
+  std::string TurnedUp() const {
+    return "\n-- Linear layers whose weight lies as [in, out]: output features in shards.\n"
+           "local function turned_colwise(cut)\n"
+           "  return style {\n"
+           "    name = \"turned_colwise\",\n"
+           "    params = { weight = cut(1), bias = cut(0) },\n"
+           "    inputs = { { " +
+           Residual("replicate") +
+           ", shared } },\n"
+           "    outputs = { { cut(-1), cut(-1) } },\n"
+           "  }\n"
+           "end\n";
+  }
+
+  std::string TurnedDown() const {
+    return "\n-- And input features in shards.\n"
+           "local turned_rowwise <const> = style {\n"
+           "  name = \"turned_rowwise\",\n"
+           "  params = { weight = shard(0) },\n"
+           "  after = { \"bias\" },\n"
+           "  inputs = { { shard(-1), shard(-1) } },\n"
+           "  outputs = { { partial, " +
+           Residual("replicate") +
+           " } },\n"
+           "}\n";
+  }
+
+  std::string Residual(const std::string& otherwise) const { return draft_.sequence ? "residual" : otherwise; }
+
+  void AddBlock(const Block& block, const Stack* stack, const std::set<int64_t>& layers) {
+    const std::string how = block.unknown ? "whole: " : block.sure ? "sure: " : "guess: ";
+    if (block.why != said_ || block.why.empty()) {
+      for (const std::string& line : Wrapped(how + block.why, kCommentWidth)) body_ += "  -- " + line + "\n";
+    }
+    said_ = block.why;
+    if (block.heads.known()) {
+      uses_transformer_ = true;
+      std::string line =
+          "transformer.heads_fit(" + Quoted(PathOf(stack, layers, {block.heads_of})) + ", " + Text(block.heads);
+      if (block.kv_heads.known() && block.kv_heads != block.heads) line += ", " + Text(block.kv_heads);
+      AddLine(line + "),");
+    }
+    for (const Decision& decision : block.decisions) AddDecision(decision, stack, layers);
+  }
+
+  void AddDecision(const Decision& decision, const Stack* stack, const std::set<int64_t>& layers) {
+    if (decision.part == Part::kExperts) {
+      uses_experts_ = true;
+      AddLine("experts.block(" + Quoted(PathOf(stack, layers, decision.names)) + ", stream, { " + decision.extra +
+              " }),");
+      uses_text_ |= decision.extra.find("text.") != std::string::npos;
+      return;
+    }
+    // Modules of one directory in braces.
+    std::vector<std::string> folders;
+    std::map<std::string, std::vector<std::string>> names;
+    for (const std::string& name : decision.names) {
+      // The layer itself stands beside nothing that is in it.
+      std::string folder(name.empty() ? "." : ParentOf(name));
+      if (!names.contains(folder)) folders.push_back(folder);
+      names[folder].push_back(name);
+    }
+    const std::string style = StyleOf(decision);
+    for (const std::string& folder : folders) {
+      AddLine("at(" + Quoted(PathOf(stack, layers, names[folder])) + ", " + style + "),");
+    }
+  }
+
+  // Modules of one directory as a pattern. `*` stands for the layer where no other layer has such modules.
+  std::string PathOf(const Stack* stack, const std::set<int64_t>& layers, const std::vector<std::string>& names) const {
+    const std::string folder(ParentOf(names.front()));
+    std::vector<std::string> last;
+    for (const std::string& name : names)
+      last.push_back(Literally(folder.empty() ? name : name.substr(folder.size() + 1)));
+    std::string inside = (folder.empty() ? "" : Literally(folder) + ".") + Braces(last);
+    if (stack == nullptr) return inside;
+    const bool all = std::ranges::all_of(stack->layers_of, [&](const auto& entry) {
+      const bool meant = std::ranges::any_of(
+          names, [&](const std::string& name) { return IsUnder(Starred(entry.first), Starred(name)); });
+      return !meant || std::ranges::includes(layers, entry.second);
+    });
+    return (stack->path.empty() ? "" : Literally(stack->path) + ".") +
+           (all && stack->only_layers ? "*" : Numbers(layers)) + (inside.empty() ? "" : "." + inside);
+  }
+
+  std::string Text(const Number& number) {
+    uses_text_ |= number.lua.starts_with("text.");
+    if (number == draft_.numbers.heads) {
+      uses_heads_ = true;
+      return "n_heads";
+    }
+    if (number == draft_.numbers.kv_heads) {
+      uses_kv_heads_ = true;
+      return "n_kv_heads";
+    }
+    return number.lua;
+  }
+
+  std::string List(const std::vector<Number>& numbers) {
+    std::vector<std::string> texts;
+    for (const Number& number : numbers) texts.push_back(Text(number));
+    return "{ " + Join(texts, ", ") + " }";
+  }
+
+  std::string StyleOf(const Decision& decision) {
+    const std::string in = draft_.sequence ? "input = residual" : "";
+    const auto with = [](const std::string& name, const std::vector<std::string>& keys) {
+      std::vector<std::string> said;
+      for (const std::string& key : keys) {
+        if (!key.empty()) said.push_back(key);
+      }
+      return said.empty() ? name + " {}" : name + " { " + Join(said, ", ") + " }";
+    };
+    const std::string heads = decision.heads.known() ? "heads = " + Text(decision.heads) : "";
+    switch (decision.part) {
+      case Part::kEmbedding: return with("vocab_rowwise", {draft_.sequence ? "output = residual" : ""});
+      case Part::kHead: return with("colwise", {in, draft_.ends.has_logits ? "output = logits" : "output = replicate"});
+      case Part::kNorm: return draft_.sequence ? "norm_on(residual)" : "replicated()";
+      case Part::kColwise: return decision.turned ? Turned(decision) : with("colwise", {in, heads});
+      case Part::kRowwise: return Rowwise(decision);
+      case Part::kFusedColwise: return decision.turned ? Turned(decision) : Fused(decision, in, with);
+      case Part::kHeadNorm: uses_transformer_ = true; return "transformer.head_norm()";
+      case Part::kToLatent: return with("replicated", {in, "output = shared"});
+      case Part::kSummed: return R"(style { name = "summed", params = { weight = shared } })";
+      case Part::kPerHead: return "shard(0, { " + heads + " })";
+      case Part::kHeadTable:
+        return "style { name = \"head_table\", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } "
+               "}, " +
+               heads + " }";
+      case Part::kFullParameter: return "replicate";
+      case Part::kFromLatent: return with("colwise", {"input = shared", heads});
+      default: return "replicated()";
+    }
+  }
+
+  std::string Rowwise(const Decision& decision) {
+    uses_turned_down_ |= decision.turned;
+    if (decision.turned) return "turned_rowwise";
+    return draft_.sequence ? "rowwise { output = residual }" : "rowwise {}";
+  }
+
+  template <class With>
+  std::string Fused(const Decision& decision, const std::string& in, const With& with) {
+    uses_transformer_ = true;
+    return with("transformer.fused_colwise",
+                {in, "sizes = " + List(decision.sizes),
+                 decision.part_heads.empty() ? "" : "heads = " + List(decision.part_heads)});
+  }
+
+  std::string Turned(const Decision& decision) {
+    uses_turned_up_ = true;
+    if (decision.part == Part::kColwise) {
+      if (!decision.heads.known()) return "turned_colwise(shard)";
+      return "turned_colwise(function(d) return shard(d, { heads = " + Text(decision.heads) + " }) end)";
+    }
+    const std::string heads = decision.part_heads.empty() ? "" : ", { heads = " + List(decision.part_heads) + " }";
+    return "turned_colwise(function(d) return packed(d, " + List(decision.sizes) + heads + ") end)";
+  }
+
+  void AddSections() {
+    std::vector<std::string> wraps;
+    for (const ReadStack& read : draft_.stacks) {
+      if (read.units.empty()) continue;
+      size_t layers = 0;
+      for (const LayerKind& kind : read.stack->kinds) layers += kind.layers.size();
+      const bool all = read.stack->only_layers && read.units.size() == layers;
+      wraps.push_back(Quoted((read.stack->path.empty() ? "" : Literally(read.stack->path) + ".") +
+                             (all ? "*" : Numbers(read.units))));
+    }
+    if (!wraps.empty()) {
+      body_ += "  -- On a mesh with dp: the parameters of a layer are whole while it is used.\n";
+      AddLine("fsdp { wrap = " + (wraps.size() == 1 ? wraps.front() : "{ " + Join(wraps, ", ") + " }") + " },");
+    }
+    if (draft_.rest.empty()) return;
+    const std::string what = std::to_string(draft_.rest.size()) + " module" + (draft_.rest.size() == 1 ? "" : "s");
+    for (const std::string& line :
+         Wrapped("whole: " + what + " that nobody told about, the first one " + Called(draft_.rest.front()),
+                 kCommentWidth)) {
+      body_ += "  -- " + line + "\n";
+    }
+    AddLine("default(replicated()),");
+  }
+
+  void AddLine(const std::string& line) {
+    const size_t comma = line.find("\", ");
+    if (line.size() + 2 <= kLineWidth || comma == std::string::npos) {
+      body_ += "  " + line + "\n";
+      return;
+    }
+    body_ += "  " + line.substr(0, comma + 2) + "\n     " + line.substr(comma + 3) + "\n";
+  }
+
+  const Draft& draft_;
+  std::string body_;
+  std::string said_;
+  bool uses_transformer_ = false;
+  bool uses_experts_ = false;
+  bool uses_text_ = false;
+  bool uses_heads_ = false;
+  bool uses_kv_heads_ = false;
+  bool uses_turned_up_ = false;
+  bool uses_turned_down_ = false;
+};
+
+}  // namespace
+
+std::string WritePlan(const Draft& draft) { return Writer(draft).Write(); }
+
+}  // namespace moonshard

@@ -1,0 +1,138 @@
+// moonshard: the program. Answers what needs no tensor itself, in milliseconds and without LibTorch; for the rest it starts
+// moonshard-run, once for each local rank.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+
+#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/program/cli/launch.h"
+#include "dsl/program/cli/options.h"
+#include "dsl/program/cli/repl.h"
+#include "dsl/program/cli/verbs.h"
+
+namespace moonshard {
+namespace {
+
+// Runs moonshard-run in place of this process.
+int Become(const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<std::string> texts = arguments;
+  texts.insert(texts.begin(), program);
+  std::vector<char*> argv;
+  for (std::string& text : texts) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  execv(program.c_str(), argv.data());
+  std::perror(program.c_str());
+  return kExitFailed;
+}
+
+int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, bool finish_first = false) {
+  const std::string program = SiblingProgram("moonshard-run");
+  if (!std::filesystem::exists(program)) {
+    std::cerr << "moonshard: this build has no LibTorch (" << program
+              << " is missing): it answers explain and check only\n";
+    return kExitFailed;
+  }
+  if (StartedByLauncher() || ranks == 0) return Become(program, arguments);
+  return LaunchRanks({.program = program, .arguments = arguments, .ranks = ranks, .finish_first = finish_first});
+}
+
+// Why `path` is no file that this process may make or replace; "" where it is one.
+std::string WhyNotWritten(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const int why = std::filesystem::is_directory(path) ? EISDIR : access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+  return why == 0 ? "" : std::strerror(why);
+}
+
+int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
+  // What is wrong with the plan is said once, before a process is started or a tensor made.
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
+  if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
+  if (!plan.ok()) return kExitUsage;
+  if (!StartedByLauncher()) {
+    // Known before the work rather than after it.
+    for (const std::string& path : {verb.output, verb.stats}) {
+      const std::string why = path.empty() || path == "-" ? "" : WhyNotWritten(path);
+      if (why.empty()) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "': " + why);
+      d.required = "a file in a directory that exists and can be written to";
+      Say({d}, verb.say);
+      return kExitFailed;
+    }
+  }
+  return RunWithTensors(arguments, plan.value().mesh.world_size());
+}
+
+// Findings are said here; the step itself needs tensors, of one rank alone.
+int RunExplainMemory(const ExplainVerb& verb, const std::vector<std::string>& arguments) {
+  const std::optional<CompiledPlan> plan = ResolveToExplain(verb);
+  return plan ? RunWithTensors(arguments, 0) : kExitUsage;
+}
+
+int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
+  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/verb.types);
+  if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
+  if (!plan.ok()) return kExitUsage;
+  return RunWithTensors(arguments, verb.types ? 0 : plan.value().mesh.world_size());
+}
+
+// New weights need no checkpoint, whose headers the plan could be resolved against here: the ranks do it.
+int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
+  Diagnostics found;
+  std::optional<MeshShape> mesh;
+  if (verb.init) {
+    mesh = MeshShape::Parse(verb.model.mesh).Collect(found);
+    (void)ModelConfig::Read(verb.model.model).Collect(found);
+  } else if (const auto plan = ResolveFromHeaders(verb.model, /*headers_only=*/false).Collect(found)) {
+    mesh = plan->mesh;
+  }
+  if (HasErrors(found) || !StartedByLauncher()) Say(found, verb.say);
+  if (HasErrors(found)) return kExitUsage;
+  return RunWithTensors(arguments, mesh->world_size(), /*finish_first=*/true);
+}
+
+int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
+  if (const auto* explain = std::get_if<ExplainVerb>(&verb)) {
+    return explain->memory ? RunExplainMemory(*explain, arguments) : RunExplain(*explain);
+  }
+  if (const auto* check = std::get_if<CheckVerb>(&verb)) return RunCheck(*check);
+  if (const auto* finding = std::get_if<ExplainFindingVerb>(&verb)) return RunExplainFinding(*finding);
+  if (const auto* import = std::get_if<ImportVerb>(&verb)) return RunImport(*import);
+  if (const auto* to = std::get_if<ExportVerb>(&verb)) return RunExport(*to);
+  if (const auto* shard = std::get_if<ShardVerb>(&verb)) return RunShard(*shard);
+  if (const auto* merge = std::get_if<MergeVerb>(&verb)) return RunMerge(*merge);
+  if (const auto* repl = std::get_if<ReplVerb>(&verb)) return RunRepl(*repl);
+  if (const auto* suggest = std::get_if<SuggestVerb>(&verb)) return RunSuggest(*suggest);
+  if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval, arguments);
+  if (const auto* verify = std::get_if<VerifyVerb>(&verb)) return RunVerify(*verify, arguments);
+  if (const auto* train = std::get_if<TrainVerb>(&verb)) return RunTrain(*train, arguments);
+  return RunWithTensors(arguments, 0);
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const CommandLine command = ParseCommandLine(arguments);
+  (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
+  if (!command.verb) return command.exit_code;
+  try {
+    return RunVerb(*command.verb, arguments);
+  } catch (const PlanError& error) {
+    Say(error.diagnostics(), SayOf(*command.verb));
+    return ExitCodeOf(error.diagnostics());
+  }
+}
+
+}  // namespace
+}  // namespace moonshard
+
+int main(int argc, char** argv) {
+  try {
+    return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    std::cerr << "moonshard: defect: " << error.what() << "\n";
+    return moonshard::kExitDefect;
+  }
+}

@@ -1,0 +1,316 @@
+#include "dsl/program/cli/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+#include "dsl/program/cli/program_texts.h"
+#include "dsl/program/cli/train_options.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kAbout =
+    "Tensor-parallel plans as Lua scripts, applied by a C++ engine.\n"
+    "MODEL is a directory in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
+    "Exit codes: 0 good;\n"
+    "1 check found errors (also in a plan or model that cannot be read), or the work failed;\n"
+    "2 usage, or a bad plan or model under any other verb; 3 a defect of ours.";
+
+void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
+  app.add_option("MODEL", model.model,
+                 "model directory: config.json and safetensors (headers are enough where no weight is used)")
+      ->required(required);
+  app.add_option("--plan", model.plan,
+                 "plan file, the name of a shipped plan, or hf:FILE[#KEY]; chosen by architecture without it");
+  app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
+  app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
+      ->allow_extra_args(false);
+  app.add_flag("--isolate", model.isolate,
+               "evaluate the plan in a child process under limits, for a plan of strangers");
+}
+
+// --format and --color, as words that ReadSay reads.
+struct SayWords {
+  std::string format = "text";
+  std::string color = "auto";
+};
+
+void AddColor(CLI::App& app, SayWords& words) {
+  app.add_option("--color", words.color, "auto (on a terminal, and as NO_COLOR and CLICOLOR_FORCE say), always, never")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+}
+
+void AddSay(CLI::App& app, SayWords& words) {
+  app.add_option("--format", words.format, "the form of findings: text, json, sarif (2.1.0) or github (annotations)")
+      ->check(CLI::IsMember({"text", "json", "sarif", "github"}));
+  AddColor(app, words);
+}
+
+SayOptions ReadSay(const SayWords& words) {
+  const ColorChoice color = words.color == "always"  ? ColorChoice::kAlways
+                            : words.color == "never" ? ColorChoice::kNever
+                                                     : ColorChoice::kAuto;
+  return {FindingFormFromName(words.format).value_or(FindingForm::kText), color, ""};
+}
+
+// The file of --plan, else the model's config.json, by which a plan is chosen.
+std::string SubjectOf(const ModelOptions& model) {
+  if (model.plan.ends_with(".lua")) return model.plan;
+  if (model.plan.starts_with("hf:")) return model.plan.substr(3, model.plan.find('#') - 3);
+  if (!model.plan.empty() && model.plan.find('/') == std::string::npos) return "plans/" + model.plan + ".lua";
+  return model.plan.empty() ? model.model + (model.model.ends_with('/') ? "" : "/") + "config.json" : model.plan;
+}
+
+void AddDType(CLI::App& app, std::string& dtype) {
+  app.add_option("--dtype", dtype, "of the parameters; auto: as the config or else the file says")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
+}
+
+void AddRun(CLI::App& app, RunOptions& run) {
+  AddDType(app, run.dtype);
+  app.add_option("--device", run.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--timeout", run.timeout_s, "seconds to wait for a peer (default 600)")->check(CLI::PositiveNumber);
+}
+
+void AddConvert(CLI::App& app, std::string& out, bool& replace, bool& json) {
+  app.add_option("OUT", out, "directory to write; appears when it is whole. A run that was stopped is gone on with")
+      ->required();
+  app.add_flag("--replace", replace, "OUT may hold something, which is gone afterwards");
+  app.add_flag("--json", json, "what was done, as JSON on stdout");
+}
+
+// "k=v" texts into the map; false with a message for one without '='.
+bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model, std::string& error) {
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      error = "--option " + text + ": an option of the plan has the form name=value";
+      return false;
+    }
+    model.options[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return true;
+}
+
+// What is wrong with a command line that CLI11 refused, with the nearest verb or option for one that is not there.
+std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<CLI::App*> verbs = app.get_subcommands();  // those given
+  const CLI::App& place = verbs.empty() ? app : *verbs.front();
+  const std::vector<std::string> strays = place.remaining();
+  const auto option = std::ranges::find_if(strays, [](const std::string& text) { return text.starts_with("-"); });
+  std::vector<std::string> names;
+  if (option != strays.end()) {
+    for (const CLI::Option* known : place.get_options()) {
+      for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
+    }
+    const std::string word = option->substr(0, option->find('='));
+    return "there is no option '" + word + "': " + DidYouMean(word, names);
+  }
+  if (!verbs.empty()) return error.what();
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(verb->get_name());
+  if (strays.empty()) return "a verb is needed: " + Join(names, ", ");
+  return "there is no verb '" + strays.front() + "': " + DidYouMean(strays.front(), names);
+}
+
+}  // namespace
+
+SayOptions SayOf(const Verb& verb) {
+  return std::visit(
+      [](const auto& v) {
+        if constexpr (requires { v.say; }) return v.say;
+        return SayOptions();
+      },
+      verb);
+}
+
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
+  CLI::App app(kAbout, "moonshard");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "moonshard " MOONSHARD_VERSION);
+  std::vector<std::string> plan_options;
+  SayWords say;
+
+  ExplainVerb explain;
+  CLI::App* explain_app = app.add_subcommand("explain", "what a plan does to a model, without weights or ranks");
+  AddModel(*explain_app, explain.model, plan_options);
+  AddSay(*explain_app, say);
+  explain_app->add_option("--rank", explain.rank, "whose local shapes and bytes (default 0)");
+  explain_app->add_flag("--json", explain.json, "the versioned JSON form");
+  CLI::Option* html =
+      explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
+  explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives and of a step");
+  explain_app
+      ->add_flag(
+          "--memory", explain.memory,
+          "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048), by module, with "
+          "its work; for a reference architecture")
+      ->excludes(html);
+  AddDType(*explain_app, explain.dtype);
+
+  CheckVerb check;
+  bool check_json = false;
+  CLI::App* check_app = app.add_subcommand("check", "all findings about a plan; exit code 1 where there are errors");
+  AddModel(*check_app, check.model, plan_options);
+  AddSay(*check_app, say);
+  check_app->add_flag("--strict", check.strict, "warnings count as errors");
+  check_app->add_flag("--json", check_json, "the same as --format json");
+
+  EvalVerb eval;
+  CLI::App* eval_app = app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
+  AddModel(*eval_app, eval.model, plan_options);
+  AddSay(*eval_app, say);
+  eval_app
+      ->add_option("--input", eval.input, "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids")
+      ->required();
+  eval_app->add_option("--output", eval.output, "safetensors to write: logits, loss, grad.<parameter>")->required();
+  eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, whole");
+  eval_app->add_option("--stats", eval.stats,
+                       "JSON file for one rank's collectives, each rank's memory and the seconds; - for stdout");
+  eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; gradients are accumulated")
+      ->check(CLI::PositiveNumber);
+  AddRun(*eval_app, eval.run);
+
+  VerifyVerb verify;
+  CLI::App* verify_app = app.add_subcommand(
+      "verify", "run the reference architecture sharded and unsharded, and name the first module that differs");
+  AddModel(*verify_app, verify.model, plan_options);
+  AddSay(*verify_app, say);
+  verify_app->add_option("--input", verify.input, "as of eval; made up without it");
+  verify_app->add_option("--tokens", verify.tokens,
+                         "B,S of the made-up input (default 2,13; with --types 2 and 12 a rank)");
+  verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
+  CLI::Option* types =
+      verify_app->add_flag("--types", verify.types, "prove the layouts of every operator, without peers or weights");
+  verify_app->add_flag("--ops", verify.ops, "compare the results of every operator, not only of modules")
+      ->excludes(types);
+  verify_app->add_option("--rank", verify.rank, "with --types: the rank that is looked at (default 0)")->needs(types);
+  AddRun(*verify_app, verify.run);
+
+  TrainVerb train;
+  CLI::App* train_app = app.add_subcommand("train", "train the reference architecture, sharded; saves and resumes");
+  AddModel(*train_app, train.model, plan_options);
+  AddSay(*train_app, say);
+  AddTrain(*train_app, train);
+
+  ShardVerb shard;
+  CLI::App* shard_app = app.add_subcommand("shard", "cut a checkpoint into one safetensors file a rank, bit for bit");
+  AddModel(*shard_app, shard.model, plan_options);
+  AddSay(*shard_app, say);
+  AddConvert(*shard_app, shard.out, shard.replace, shard.json);
+
+  MergeVerb merge;
+  CLI::App* merge_app =
+      app.add_subcommand("merge", "put the model directory together again that was cut, byte for byte");
+  merge_app
+      ->add_option("SHARDED", merge.sharded, "directory that shard wrote, or a step of a training run (its weights)")
+      ->required();
+  AddSay(*merge_app, say);
+  AddConvert(*merge_app, merge.out, merge.replace, merge.json);
+
+  ImportVerb import;
+  CLI::App* import_app = app.add_subcommand("import", "a Hugging Face tp_plan or ep_plan as a plan file, on stdout");
+  import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")
+      ->required();
+  AddSay(*import_app, say);
+  import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
+  import_app->add_flag("--idiomatic", import.idiomatic,
+                       "in the words of this language rather than Hugging Face's meaning");
+  import_app->add_flag("--expert-parallel", import.experts, "the ep_plan in place of the tp_plan");
+  import_app->add_option("--base", import.base, "where the base model stands in the model (default \"model.\")");
+
+  ExportVerb export_verb;
+  CLI::App* export_app = app.add_subcommand("export", "the resolved plan in the form of another system, on stdout");
+  AddModel(*export_app, export_verb.model, plan_options);
+  AddSay(*export_app, say);
+  export_app->add_option("--form", export_verb.form, "hf: a Hugging Face tp_plan; torch: Python for parallelize_module")
+      ->required()
+      ->check(CLI::IsMember({"hf", "torch"}));
+
+  CompareVerb compare;
+  CLI::App* compare_app = app.add_subcommand(
+      "compare", "largest difference of each tensor of two safetensors files, relative to its largest value");
+  compare_app->add_option("ACTUAL", compare.actual, "safetensors file")->required();
+  compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")
+      ->required();
+  compare_app->add_option("--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
+
+  ExplainFindingVerb explain_finding;
+  CLI::App* explain_finding_app = app.add_subcommand(
+      "explain-finding", "what a finding means, with an example and the suggested fix; without a name, a list of all");
+  explain_finding_app->add_option("FINDING", explain_finding.finding, "MS0202, or its name: unmatched-rule");
+  CLI::Option* finding_json = explain_finding_app->add_flag("--json", explain_finding.json, "as JSON");
+  explain_finding_app->add_flag("--markdown", explain_finding.markdown, "as Markdown: one page")
+      ->excludes(finding_json);
+  AddColor(*explain_finding_app, say);
+
+  ReplVerb repl;
+  CLI::App* repl_app = app.add_subcommand("repl", "the plan debugger: Lua and commands, typed or from a script");
+  AddModel(*repl_app, repl.model, plan_options, /*required=*/false);
+  AddSay(*repl_app, say);
+  repl_app->add_option("-c,--code", repl.code, "runs these lines and ends; may be repeated")->allow_extra_args(false);
+  repl_app->add_option("-f,--file", repl.file, "runs the lines of a file and ends; - for standard input");
+  repl_app->add_option("--mode", repl.mode, "the form of answers: table, json, csv or md")
+      ->check(CLI::IsMember({"table", "json", "csv", "md"}));
+  repl_app->add_flag("--bail", repl.bail, "a script ends with its first line that fails");
+  repl_app->add_flag("!--no-history", repl.history, "neither reads nor keeps the history of typed lines");
+
+  SuggestVerb suggest;
+  CLI::App* suggest_app = app.add_subcommand("suggest", "a first plan file for a model that no plan is for");
+  suggest_app
+      ->add_option("MODEL", suggest.model.model,
+                   "model directory: config.json and safetensors, of which headers are enough")
+      ->required();
+  AddSay(*suggest_app, say);
+  suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
+  suggest_app->add_flag("--replace", suggest.replace, "the plan file may be there already");
+
+  CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
+
+  const ProgramTexts texts(app);
+
+  CommandLine out;
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    if (!arguments.empty() && arguments.front() == "help") {  // `help VERB` is `VERB --help`
+      reversed.pop_back();
+      reversed.insert(reversed.begin(), "--help");
+    }
+    app.parse(reversed);
+  } catch (const CLI::Success& asked) {  // --help and --version
+    std::ostringstream text;
+    app.exit(asked, text, text);
+    return {std::nullopt, text.str(), 0};
+  } catch (const CLI::ParseError& wrong) {
+    return {std::nullopt, "moonshard: " + WhatIsWrong(app, wrong) + "\nRun with --help for more information.\n", 2};
+  }
+  if (const std::optional<std::string> text = texts.Asked()) return {std::nullopt, *text, 0};
+  std::string error;
+  const auto take = [&](auto verb) {
+    if constexpr (requires { verb.model; }) ReadPlanOptions(plan_options, verb.model, error);
+    if constexpr (requires { verb.say; }) verb.say = ReadSay(say);
+    if constexpr (requires { verb.say, verb.model; }) verb.say.subject = SubjectOf(verb.model);
+    out.verb = std::move(verb);
+  };
+  if (explain_app->parsed()) take(explain);
+  if (check_json) say.format = "json";
+  if (check_app->parsed()) take(check);
+  if (explain_finding_app->parsed()) take(explain_finding);
+  if (import_app->parsed()) take(import);
+  if (export_app->parsed()) take(export_verb);
+  if (eval_app->parsed()) take(eval);
+  if (verify_app->parsed()) take(verify);
+  if (train_app->parsed()) take(train);
+  if (shard_app->parsed()) take(shard);
+  if (merge_app->parsed()) take(merge);
+  if (compare_app->parsed()) take(compare);
+  if (repl_app->parsed()) take(repl);
+  if (suggest_app->parsed()) take(suggest);
+  if (doctor_app->parsed()) take(DoctorVerb{});
+  if (!error.empty()) return {std::nullopt, error + "\n", 2};
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,59 @@
+#include "dsl/program/cli/program_texts.h"
+
+#include <CLI/CLI.hpp>
+
+#include "dsl/language/bind/names.h"
+#include "dsl/language/eval/load_plan.h"
+#include "dsl/language/reference/forms.h"
+#include "dsl/program/cli/command_tree.h"
+#include "dsl/program/cli/man_page.h"
+#include "dsl/program/cli/shell_completion.h"
+#include "engine/core/findings/page.h"
+#include "engine/layout/mesh_shape.h"
+
+namespace moonshard {
+
+namespace {
+
+CompletionNames NamesToComplete() {
+  const auto plans = BuiltInPlans();
+  const auto axes = MeshAxisNames();
+  CompletionNames out{{plans.begin(), plans.end()}, {}, {axes.begin(), axes.end()}};
+  out.axes.emplace_back("dp");
+  for (const FindingPage& page : AllPages()) out.findings.insert(out.findings.end(), {page.id, page.name});
+  return out;
+}
+
+}  // namespace
+
+ProgramTexts::ProgramTexts(CLI::App& app) : app_(app) {
+  CLI::App* definitions = app.add_subcommand("definitions", "the words of the plan language, for editors and checkers");
+  definitions
+      ->add_option(
+          "--form", form_,
+          "luacats: definitions for lua-language-server; luarc: its settings; luacheck: a .luacheckrc; markdown: "
+          "the reference")
+      ->check(CLI::IsMember({"luacats", "luarc", "luacheck", "markdown"}));
+  definitions->add_option("--library", library_, "of luarc: the directory that holds the definitions");
+  CLI::App* completion = app.add_subcommand("completion", "completion of this command line, as a script for a shell");
+  const auto shells = CompletionShells();
+  completion->add_option("SHELL", shell_, "which one")
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>(shells.begin(), shells.end())));
+  man_ = app.add_subcommand("man", "the man page; man -l reads it");
+  definitions_ = definitions;
+  completion_ = completion;
+}
+
+std::optional<std::string> ProgramTexts::Asked() const {
+  if (definitions_->parsed()) {
+    if (form_ == "luarc") return LuarcJson(library_);
+    if (form_ == "luacheck") return LuacheckConfig();
+    return form_ == "markdown" ? ReferencePage() : LuaDefinitions();
+  }
+  if (completion_->parsed()) return ShellCompletion(ReadCommandTree(app_), shell_, NamesToComplete());
+  if (man_->parsed()) return ManPage(ReadCommandTree(app_), MOONSHARD_VERSION);
+  return std::nullopt;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,103 @@
+#include "dsl/program/cli/train_options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace moonshard {
+namespace {
+
+CLI::Validator BelowOne() {
+  return {[](std::string& text) {
+            double number = 0;
+            const bool good = CLI::detail::lexical_cast(text, number) && number >= 0 && number < 1;
+            return good ? std::string() : "'" + text + "' is no number from 0 to below 1";
+          },
+          "FLOAT from 0 to below 1"};
+}
+
+void AddData(CLI::App& app, TrainVerb& train) {
+  app.add_option("--data", train.data,
+                 "what to train on: .safetensors with a list `tokens`, .bin of raw tokens, any other file as text, a "
+                 "token a byte; a directory is all of its files; may be repeated")
+      ->required()
+      ->allow_extra_args(false);
+  app.add_option("--data-dtype", train.data_dtype, "what a .bin file holds (default uint16)")
+      ->check(CLI::IsMember({"uint16", "uint32"}));
+  CLI::Option* eval_data =
+      app.add_option("--eval-data", train.eval_data, "held out: its loss is taken and nothing learnt from it")
+          ->allow_extra_args(false);
+  app.add_option("--eval-every", train.eval_every, "steps between these losses (default 0: at the end)")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(eval_data);
+}
+
+void AddStep(CLI::App& app, TrainVerb& train) {
+  app.add_option("--steps", train.steps, "steps of the whole run, those before a resume included")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--batch", train.batch, "rows of a step, over all ranks and micro-batches (default 8)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--sequence", train.sequence, "tokens of a row (default 128)")->check(CLI::PositiveNumber);
+  app.add_option("--micro-batches", train.micro_batches,
+                 "parts of a rank's rows; gradients are accumulated (default 1)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--loss-chunk", train.loss_chunk,
+                 "the loss makes its logits so many tokens at a time, and again in backward (default 0: all at once)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--dtype", train.run.dtype,
+                 "float32 (default), float64, or bfloat16: matrix products in bfloat16 under autocast; parameters, "
+                 "gradients and the optimizer's memory in float32")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
+}
+
+void AddOptimizer(CLI::App& app, TrainVerb& train) {
+  app.add_option("--lr", train.lr, "the highest learning rate (default 3e-4)")->check(CLI::NonNegativeNumber);
+  app.add_option("--min-lr", train.min_lr, "the learning rate that the decay ends at (default 0)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--warmup", train.warmup, "steps until the highest (default 0)")->check(CLI::NonNegativeNumber);
+  app.add_option("--schedule", train.schedule, "the way down: cosine (default), linear or constant")
+      ->check(CLI::IsMember({"cosine", "linear", "constant"}));
+  app.add_option("--decay-steps", train.decay_steps, "the step that the decay ends at (default 0: --steps)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--weight-decay", train.weight_decay, "of parameters of two dims or more (default 0.1)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--betas", train.betas, "AdamW's, as in 0.9,0.95 (default)")->delimiter(',')->check(BelowOne());
+  app.add_option("--eps", train.eps, "AdamW's (default 1e-8)")->check(CLI::NonNegativeNumber);
+  app.add_option("--clip", train.clip, "largest norm of the gradients (default 1; 0: none)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--skips", train.skips,
+                 "steps in a row that may be left out because their loss or gradients are not finite (default 3)")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void AddRecord(CLI::App& app, TrainVerb& train) {
+  CLI::Option* save = app.add_option(
+      "--save", train.save, "directory for the run's steps: saved at the end, and when the run is asked to stop");
+  app.add_option("--save-every", train.save_every,
+                 "steps between saves, made while training goes on (default 0: at the end)")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(save);
+  app.add_option("--keep", train.keep, "saved steps that stay (default 3; 0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(save);
+  app.add_flag("--resume", train.resume, "goes on from the latest step in --save, if there is one")->needs(save);
+  app.add_option("--log", train.log, "file of JSON lines, one a step; appended to");
+  app.add_option("--log-every", train.log_every, "steps between lines on stderr where it is no terminal (default 10)")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--json", train.json, "a summary as JSON on stdout");
+}
+
+}  // namespace
+
+void AddTrain(CLI::App& app, TrainVerb& train) {
+  app.add_option("--init", train.init, "seed of new weights: MODEL needs its config.json alone");
+  AddData(app, train);
+  AddStep(app, train);
+  AddOptimizer(app, train);
+  AddRecord(app, train);
+  app.add_option("--seed", train.seed, "of the order of the data, and of dropout (default 0)");
+  app.add_option("--device", train.run.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--timeout", train.run.timeout_s, "seconds to wait for a peer (default 600)")
+      ->check(CLI::PositiveNumber);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,119 @@
+// Commands: the lines that begin with a colon. Each reads its arguments, asks or changes the workspace, and answers tables;
+// none prints. The one table of them is behind :help, completion and the documentation.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dsl/program/repl/line_runner.h"
+#include "dsl/program/repl/table.h"
+#include "dsl/program/repl/workspace.h"
+#include "engine/core/base/diagnostic.h"
+
+namespace moonshard {
+
+// What a line answers.
+struct Answer {
+  std::vector<Table> tables;       // data
+  std::string text;                // a page to read, in mode table in place of the tables
+  std::vector<std::string> notes;  // beside it, for people
+  Diagnostics diagnostics;
+  bool failed = false;   // also where a diagnostic is an error
+  bool changed = false;  // the workspace is another one: lines of Lua must see it
+  bool quit = false;
+};
+
+// What commands keep between lines, besides the workspace.
+struct CommandState {
+  OutputMode mode = OutputMode::kTable;
+  bool watch = false;
+  std::vector<std::string> tried;       // Lua of the rules that :try made and that compiled: at("...", colwise {})
+  std::vector<std::string> good_lines;  // every line so far that did not fail
+  // Runs `moonshard WORDS` on the streams of this process and returns its exit code; empty where there is no program.
+  std::function<int(const std::vector<std::string>& words)> run_program;
+  std::vector<std::string> program_words;  // which those words end with
+};
+
+struct CommandCall {
+  Workspace& workspace;
+  LineRunner& runner;
+  CommandState& state;
+  std::string arguments;  // without blanks around it
+  LinePlace place;        // with the line as it was typed
+};
+
+// What an argument is, for completion.
+enum class ArgumentKind { kNone, kPath, kPattern, kTry, kLayer, kPlan, kFile, kMesh, kOption, kMode, kTopic, kSwitch };
+
+struct CommandInfo {
+  const char* name;       // ":why"
+  const char* arguments;  // "PATH"
+  const char* doc;        // one line
+  const char* more;       // what :help NAME says besides; may be ""
+  ArgumentKind argument;
+  Answer (*run)(CommandCall& call);
+};
+
+// In the order of :help.
+std::span<const CommandInfo> AllCommands();
+// The command of this name, or a beginning that only one has; nullptr otherwise.
+const CommandInfo* FindCommand(std::string_view name);
+
+// One answer with one error at the line: what is wrong, and what would be right.
+Answer Refused(const CommandCall& call, std::string message, std::string help = "");
+// The same diagnostics, those without a place or about the file that the arguments name at the line: what is wrong with its
+// arguments.
+Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics);
+// Refused where no model is loaded, where the plan did not evaluate, or where it did not compile: with its own errors.
+std::optional<Answer> NeedModel(const CommandCall& call);
+std::optional<Answer> NeedPlan(const CommandCall& call);
+std::optional<Answer> NeedCompiled(const CommandCall& call);
+
+// The session in a few lines: model, plan, mesh, rank, options, and how far the plan resolves.
+Table Summary(Workspace& workspace);
+// What changed between two plans: rules with other matches, modules, and totals. Empty tables are left out.
+std::vector<Table> Changes(const CompiledPlan& before, const PlanTotals& before_totals, const CompiledPlan& after,
+                           const PlanTotals& after_totals);
+// Errors, and warnings and notes that were not said before.
+Diagnostics NewOnes(const Diagnostics& now, const Diagnostics& before);
+// The plan is resolved anew; answers its diagnostics and, against the plan before, the changes.
+Answer ResolveAgain(Workspace& workspace);
+
+// A pattern as commands take it: a glob as it is or in quotes, re[[...]], re"..." or numbered"...".
+struct TypedPattern {
+  std::string text;
+  PatternSyntax syntax = PatternSyntax::kGlob;
+};
+TypedPattern ReadPattern(const std::string& text);
+// "plans/llama.lua:12", or "default" or "no rule"; of a module's steps.
+std::string RuleText(const CompiledPlan& plan, const ModuleSteps& steps);
+
+// What :help knows: commands, words, their keys, options of the plan, findings; sorted.
+std::vector<std::string> HelpTopics(const Workspace& workspace);
+
+// The handlers, by file.
+Answer RunTree(CommandCall& call);  // commands_model.cc
+Answer RunMatch(CommandCall& call);
+Answer RunWhy(CommandCall& call);        // command_why.cc
+Answer RunUnmatched(CommandCall& call);  // commands_rules.cc
+Answer RunConflicts(CommandCall& call);
+Answer RunFlow(CommandCall& call);  // commands_cost.cc
+Answer RunCost(CommandCall& call);
+Answer RunTry(CommandCall& call);  // commands_change.cc
+Answer RunDiff(CommandCall& call);
+Answer RunSave(CommandCall& call);
+Answer RunLoad(CommandCall& call);  // commands_session.cc
+Answer RunReload(CommandCall& call);
+Answer RunWatch(CommandCall& call);
+Answer RunMesh(CommandCall& call);
+Answer RunOption(CommandCall& call);
+Answer RunRank(CommandCall& call);
+Answer RunVerify(CommandCall& call);
+Answer RunMode(CommandCall& call);
+Answer RunHelp(CommandCall& call);  // help.cc
+Answer RunQuit(CommandCall& call);
+
+}  // namespace moonshard

@@ -1,0 +1,252 @@
+// :why.
+#include <re2/re2.h>
+
+#include <algorithm>
+
+#include "dsl/program/repl/command.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/plan/explain/words.h"
+#include "engine/plan/match/candidates.h"
+#include "engine/plan/match/meant.h"
+#include "engine/plan/match/pattern.h"
+
+namespace moonshard {
+namespace {
+
+// What was asked about: a module, and of its parameters one or all.
+struct Target {
+  uint32_t module = 0;
+  std::optional<uint32_t> param;
+  int64_t others = 0;  // further modules that a pattern matched
+};
+
+std::optional<Target> FindTarget(const ModuleTree& tree, const std::string& text) {
+  const std::string path = text == "(root)" ? "" : ReadPattern(text).text;
+  if (const int64_t module = tree.Find(path); module >= 0) return Target{static_cast<uint32_t>(module), {}, 0};
+  if (ParamRef found; tree.FindParameter(path, &found)) return Target{found.module, found.param, 0};
+  const TypedPattern typed = ReadPattern(text);
+  const Result<Pattern> pattern = TranslatePattern(typed.text, typed.syntax);
+  if (!pattern.ok()) return std::nullopt;
+  const RE2 expression(pattern.value().regex);
+  std::optional<Target> out;
+  for (uint32_t m = 0; m < tree.modules().size(); ++m) {
+    if (!RE2::FullMatch(tree.modules()[m].path, expression)) continue;
+    if (out) {
+      ++out->others;
+    } else {
+      out = Target{m, {}, 0};
+    }
+  }
+  return out;
+}
+
+std::string RuleNumber(int32_t rule) { return "rule " + std::to_string(rule); }
+
+std::string RegexOf(const Rule& rule) {
+  const Result<Pattern> pattern = TranslatePattern(rule.pattern, rule.syntax);
+  return pattern.ok() ? pattern.value().regex : "";
+}
+
+// Every rule whose pattern matches one of the paths, and what became of it.
+Table RulesTable(const Plan& plan, const std::vector<std::string>& paths, const std::vector<int32_t>& winners) {
+  Table table("rules", {"rule", "pattern", "style", "source", "RE2", "verdict"});
+  std::vector<int32_t> rules;
+  for (const std::string& path : paths) {
+    for (int32_t rule : RulesMatching(plan, path)) rules.push_back(rule);
+  }
+  std::ranges::sort(rules);
+  rules.erase(std::unique(rules.begin(), rules.end()), rules.end());
+  int lowest = INT_MAX;
+  for (int32_t r : rules) lowest = std::min(lowest, plan.rules[static_cast<size_t>(r)].level);
+  const auto at_lowest =
+      std::ranges::count_if(rules, [&](int32_t r) { return plan.rules[static_cast<size_t>(r)].level == lowest; });
+  for (int32_t r : rules) {
+    const Rule& rule = plan.rules[static_cast<size_t>(r)];
+    std::string verdict = "holds";
+    if (winners.empty()) {
+      verdict = rule.level > lowest ? "loses to the extending plan" : at_lowest > 1 ? "in conflict" : "would hold";
+    } else if (std::ranges::find(winners, r) == winners.end()) {
+      verdict = "loses to the extending plan";
+    }
+    table.rows.push_back({r, rule.pattern, rule.parameter ? rule.parameter->ToText() : rule.style.name,
+                          rule.source.ToString(), RegexOf(rule), verdict});
+  }
+  return table;
+}
+
+// How many modules ask for the same move of the same argument of one parent: they share its collectives.
+int64_t SharersOf(const CompiledPlan& plan, uint32_t module, size_t input) {
+  const std::optional<Redistribution>& move = plan.StepsOf(module).inputs[input];
+  const std::string_view parent = ParentOf(plan.tree->modules()[module].path);
+  int64_t sharers = 0;
+  for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
+    const ModuleSteps& steps = plan.StepsOf(m);
+    if (input >= steps.inputs.size() || steps.inputs[input] != move) continue;
+    const std::string& path = plan.tree->modules()[m].path;
+    sharers += path.starts_with(parent) && ParentOf(path) == parent ? 1 : 0;
+  }
+  return sharers;
+}
+
+Table RedistributionsTable(const CompiledPlan& plan, uint32_t module) {
+  const ModuleSteps& steps = plan.StepsOf(module);
+  Table table("moves", {"side", "from", "to", "forward", "backward", "shared with"});
+  const auto add = [&](const char* side, const std::vector<std::optional<Redistribution>>& redistributions,
+                       bool input) {
+    for (size_t i = 0; i < redistributions.size(); ++i) {
+      if (!redistributions[i]) continue;
+      const Redistribution& move = *redistributions[i];
+      JsonValue sharers;
+      if (input && MovingAxis(move, plan.mesh)) {
+        if (const int64_t count = SharersOf(plan, module, i); count > 1) {
+          sharers = std::to_string(count - 1) + (count == 2 ? " sibling" : " siblings");
+        }
+      }
+      table.rows.push_back({std::string(side) + (redistributions.size() > 1 ? " " + std::to_string(i) : ""),
+                            move.from.ToText(), move.to.ToText(), CollectiveText(move, plan.mesh, Direction::kForward),
+                            CollectiveText(move, plan.mesh, Direction::kBackward), sharers});
+    }
+  };
+  add("input", steps.inputs, true);
+  add("output", steps.outputs, false);
+  return table;
+}
+
+std::string GradientText(const CompiledPlan& plan, const Parameter& parameter, const Placement& placement,
+                         int64_t rank) {
+  if (parameter.is_buffer) return "buffer";
+  std::vector<std::string> sums;
+  for (const GradientTerm& term : GradientTermsOf(parameter.shape, placement, plan.mesh, rank)) {
+    sums.push_back("summed over " + std::to_string(term.group.ranks) + " ranks of " + ToString(term.group.axis));
+  }
+  sums.erase(std::unique(sums.begin(), sums.end()), sums.end());
+  return Join(sums, ", ");
+}
+
+std::string TieText(const ModuleTree& tree, ParamRef param) {
+  for (const std::vector<ParamRef>& tie : tree.ties()) {
+    if (std::ranges::find(tie, param) == tie.end()) continue;
+    std::vector<std::string> others;
+    for (ParamRef other : tie) {
+      if (other != param) others.push_back(tree.PathOf(other));
+    }
+    return Join(others, ", ");
+  }
+  return "";
+}
+
+// The unit of fsdp that gathers the target's parameters.
+std::string UnitText(const CompiledPlan& plan, const Target& target) {
+  for (const ShardedUnit& unit : plan.units) {
+    const auto holds = [&](ParamRef ref) {
+      return ref.module == target.module && (!target.param || ref.param == *target.param);
+    };
+    if (!std::ranges::any_of(unit.params, holds)) continue;
+    return (unit.path.empty() ? "(root)" : unit.path) + (unit.reshard ? "" : ", whole until its backward ends");
+  }
+  return "";
+}
+
+Table ParametersTable(const CompiledPlan& plan, const Target& target, int64_t rank) {
+  const ModuleTree& tree = *plan.tree;
+  const ModuleSteps& steps = plan.StepsOf(target.module);
+  const ModuleTree::Signature& signature = tree.parameters(tree.modules()[target.module]);
+  Table table("parameters",
+              {"parameter", "dtype", "shape", "local shape", "layout", "gradient", "added late", "tied to"});
+  for (uint32_t p = 0; p < signature.size(); ++p) {
+    if (target.param && *target.param != p) continue;
+    const Parameter& parameter = signature[p];
+    const bool late = std::ranges::find(steps.after, parameter.name) != steps.after.end();
+    table.rows.push_back({parameter.name, ToString(parameter.dtype), ShapeToString(parameter.shape),
+                          ShapeToString(LocalShape(parameter.shape, steps.params[p], plan.mesh, rank)),
+                          steps.params[p].ToText(), GradientText(plan, parameter, steps.params[p], rank),
+                          late ? JsonValue("after the output's move") : JsonValue(),
+                          TieText(tree, {target.module, p})});
+  }
+  // Columns that say nothing here only make the others narrow.
+  for (size_t c = table.columns.size(); c-- > 5;) {
+    const bool silent =
+        std::ranges::all_of(table.rows, [&](const auto& row) { return row[c].is_null() || row[c] == JsonValue(""); });
+    if (!silent) continue;
+    table.columns.erase(table.columns.begin() + static_cast<std::ptrdiff_t>(c));
+    for (auto& row : table.rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
+  }
+  return table;
+}
+
+}  // namespace
+
+Answer RunWhy(CommandCall& call) {
+  if (std::optional<Answer> refused = NeedPlan(call)) return *refused;
+  if (call.arguments.empty()) return Refused(call, ":why takes the path of a module or a parameter");
+  const ModuleTree& tree = *call.workspace.model()->tree;
+  const std::optional<Target> target = FindTarget(tree, call.arguments);
+  if (!target) {
+    const PathIndex& paths = call.workspace.model()->paths;
+    const std::string asked = ReadPattern(call.arguments).text;
+    if (!paths.Complete(asked + ".", 1).empty()) {
+      return Refused(call, "'" + asked + "' owns no parameters, and more than these the headers do not tell",
+                     ":tree " + asked + " shows what is in it");
+    }
+    const std::string nearest = paths.Nearest(asked);
+    Rule meant;
+    meant.pattern = asked;
+    return Refused(call, "the model has no module or parameter '" + asked + "'",
+                   nearest.empty() ? WhatWasMeant(tree, meant) : "nearest path: " + nearest);
+  }
+  const Plan& plan = *call.workspace.plan();
+  const Module& module = tree.modules()[target->module];
+  std::vector<std::string> paths = {module.path};
+  for (uint32_t p = 0; p < tree.parameters(module).size(); ++p) {
+    if (!target->param || *target->param == p) paths.push_back(tree.PathOf({target->module, p}));
+  }
+  std::vector<std::pair<std::string, JsonValue>> facts = {
+      {"path", target->param         ? tree.PathOf({target->module, *target->param})
+               : module.path.empty() ? "(root)"
+                                     : module.path},
+      {"kind", module.kind}};
+  Answer out;
+  if (target->others > 0) {
+    out.notes.push_back("the first of " + std::to_string(target->others + 1) + " modules at '" + call.arguments + "'");
+  }
+  const CompiledPlan* compiled = call.workspace.compiled();
+  if (compiled == nullptr) {
+    out.notes.emplace_back("the plan has errors: only the rules are known");
+    out.tables = {Table::Facts("module", facts), RulesTable(plan, paths, {})};
+    if (out.tables.back().rows.empty()) out.notes.emplace_back("no rule's pattern matches it");
+    return out;
+  }
+  const ModuleSteps& steps = compiled->StepsOf(target->module);
+  std::vector<int32_t> winners;
+  const MatchedPlan& matched = *call.workspace.resolution().matched;
+  if (const int32_t rule = matched.rule_of[target->module]; rule != MatchedPlan::kNoRule) winners.push_back(rule);
+  for (uint32_t p = 0; p < tree.parameters(module).size(); ++p) {
+    const int32_t rule = matched.ParameterRuleOf({target->module, p});
+    if (rule != MatchedPlan::kNoRule && (!target->param || *target->param == p)) winners.push_back(rule);
+  }
+  facts.emplace_back("style", steps.style.empty() ? "-" : steps.style);
+  facts.emplace_back("said by", winners.empty()
+                                    ? RuleText(*compiled, steps)
+                                    : RuleNumber(winners.front()) + ", " +
+                                          plan.rules[static_cast<size_t>(winners.front())].source.ToString());
+  if (!winners.empty()) {
+    std::string line = plan.rules[static_cast<size_t>(winners.front())].source.text;
+    line.erase(0, std::min(line.find_first_not_of(" \t"), line.size()));
+    facts.emplace_back("line", line);
+  }
+  if (steps.lookup == Lookup::kMasked) facts.emplace_back("lookup", "ids of other ranks' rows count as zero");
+  if (steps.route) facts.emplace_back("route", ToText(*steps.route));
+  if (const std::string unit = UnitText(*compiled, *target); !unit.empty()) facts.emplace_back("fsdp unit", unit);
+  for (std::string_view path = module.path; !path.empty(); path = ParentOf(path)) {
+    if (std::ranges::binary_search(compiled->recomputed, path))
+      facts.emplace_back("recomputed", "with " + std::string(path));
+  }
+  if (!steps.missing.empty()) facts.emplace_back("cannot run yet", steps.missing);
+  out.tables = {Table::Facts("module", facts), ParametersTable(*compiled, *target, call.workspace.rank()),
+                RedistributionsTable(*compiled, target->module), RulesTable(plan, paths, winners)};
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,69 @@
+// LineRunner: lines of Lua, one after another, in the environment of a plan and within its limits. Names that a line sets,
+// also with `local` at its top, are there for the next one. No line can end a session: one that fails leaves the names as
+// they were.
+// Stage: dsl/program/repl, below session.h.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dsl/language/bind/evaluation.h"
+#include "dsl/language/state/chunk.h"
+#include "engine/core/base/json.h"
+#include "engine/core/base/result.h"
+#include "engine/plan/plan/plan.h"
+
+namespace moonshard {
+
+// What the lines can see besides their own names.
+struct LineInputs {
+  JsonValue config;
+  MeshShape mesh;
+  std::shared_ptr<const ModuleTree> model;  // may be null
+  std::map<std::string, JsonValue> options;
+  std::string folder;  // where `require` and `extends` look first; "": nowhere
+};
+
+// Where a line stands: its diagnostics and rules name this place.
+struct LinePlace {
+  std::string file = "input";
+  int line = 1;
+  std::string text;  // what was typed, where the Lua that runs is made from it; "": the same
+};
+
+class LineRunner {
+ public:
+  explicit LineRunner(LineInputs inputs);
+  ~LineRunner();
+
+  // Whether `text` needs more lines, and if not whether it has values to show.
+  ChunkKind KindOf(std::string_view text);
+  // Runs it. The values of an expression, nothing for statements. Errors: all of MS01xx.
+  Result<std::vector<JsonValue>> Run(std::string_view text, ChunkKind kind, const LinePlace& place);
+  // The rule that at(PATTERN, STYLE) makes. `pattern` is Lua for one or plain text; `style` is Lua for a style or a layout, and
+  // may be a function that makes one of an empty table (colwise).
+  Result<Rule> MakeRule(const std::string& pattern, const std::string& style, const LinePlace& place);
+
+  // What later lines see; the names set so far stay, unless the model is another one: then they go.
+  void SetInputs(LineInputs inputs);
+  // Names that lines have set, sorted.
+  std::vector<std::string> Names();
+  // What was forgotten, and why: "" where nothing was. Asking clears it.
+  std::string TakeNotice() { return std::exchange(notice_, ""); }
+
+ private:
+  void Start();
+  void Renew();
+  // Runs `body` with everything ready; restores the names where something was said that is an error.
+  Diagnostics Protected(const LinePlace& place, const std::function<void(lua_State*)>& body);
+
+  LineInputs inputs_;
+  std::unique_ptr<Evaluation> evaluation_;
+  std::string notice_;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,20 @@
+// What a line of Lua is worth, as plain data that can be shown: lists and tables as JSON, values of the plan language as
+// their text or their parts.
+#pragma once
+
+#include "engine/core/base/json.h"
+#include "engine/plan/plan/plan.h"
+
+struct lua_State;
+
+namespace moonshard {
+
+// The value at `index`. Tables nested deeper than a few levels, and what comes after many entries, are "{...}" and "...";
+// both are charged to the budget. May raise a Lua error.
+JsonValue ToJson(lua_State* L, int index);
+
+// One rule as `at` makes it: pattern, style or layout, source.
+JsonValue ToJson(const Rule& rule);
+JsonValue ToJson(const Style& style);
+
+}  // namespace moonshard

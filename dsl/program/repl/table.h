@@ -1,0 +1,42 @@
+// Table: what a line of the REPL answers, and the forms in which it is written (:mode).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/core/base/json.h"
+
+namespace moonshard {
+
+struct Table {
+  std::string name;                  // what it is about: "matches"; a caption where an answer has several tables
+  std::vector<std::string> columns;  // as many as every row has cells
+  std::vector<std::vector<JsonValue>> rows;  // null: an empty cell
+  std::vector<std::string> byte_columns;     // of these, numbers are bytes: people read "3.50 GiB", programs the number
+  // One row whose cells are facts about one thing: written as "name  value" lines and as one JSON object.
+  bool record = false;
+
+  Table() = default;
+  Table(std::string table_name, std::vector<std::string> table_columns)
+      : name(std::move(table_name)), columns(std::move(table_columns)) {}
+  // A record.
+  static Table Facts(std::string name, const std::vector<std::pair<std::string, JsonValue>>& facts);
+};
+
+enum class OutputMode { kTable, kJson, kCsv, kMarkdown };
+std::optional<OutputMode> OutputModeFromName(std::string_view name);  // "table", "json", "csv", "md"
+const std::vector<std::string>& OutputModeNames();
+
+// The tables of one answer. JSON is one line: an array of objects for one table, else an object by name; the other forms
+// leave out what has no rows. Ends with a line end unless empty.
+std::string Render(const std::vector<Table>& tables, OutputMode mode);
+// One value: a list or an object as a table; anything else as its text, alone on a line.
+std::string RenderValue(const JsonValue& value, OutputMode mode);
+
+// Text without bytes that a terminal would obey: control characters as \n, \t or \x1b. Names come from files.
+std::string Printable(std::string_view text);
+
+}  // namespace moonshard

@@ -1,0 +1,56 @@
+// moonshard-run: one rank of a verb that needs tensors. Started by `moonshard`, torchrun or srun; the only program that
+// links both the plan language and LibTorch.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include <c10/util/Logging.h>
+
+#include "dsl/program/cli/options.h"
+#include "dsl/program/cli/verbs.h"
+#include "dsl/program/run/verbs.h"
+#include "dsl/program/train/train.h"
+
+namespace moonshard {
+namespace {
+
+int Main(const std::vector<std::string>& arguments) {
+  const CommandLine command = ParseCommandLine(arguments);
+  std::fputs(command.text.c_str(), command.exit_code == 0 ? stdout : stderr);
+  if (!command.verb) return command.exit_code;
+  try {
+    if (const auto* explain = std::get_if<ExplainVerb>(&*command.verb); explain != nullptr && explain->memory) {
+      return RunExplainMemory(*explain);
+    }
+    if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
+    if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) {
+      return verify->types ? RunVerifyTypes(*verify) : verify->ops ? RunVerifyOps(*verify) : RunVerify(*verify);
+    }
+    if (const auto* train = std::get_if<TrainVerb>(&*command.verb)) return train::RunTrain(*train);
+    if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
+    if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();
+  } catch (const PlanError& error) {
+    Say(error.diagnostics(), SayOf(*command.verb));
+    return ExitCodeOf(error.diagnostics());
+  }
+  std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace moonshard
+
+int main(int argc, char** argv) {
+  // c10d reports each lost connection with a stack trace; the diagnostics say the same in words.
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  c10::initLogging();
+  try {
+    return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const moonshard::InternalError& error) {
+    std::fprintf(stderr, "moonshard-run: defect: %s\n", error.what());
+    return moonshard::kExitDefect;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "moonshard-run: %s\n", error.what());
+    return moonshard::kExitFailed;
+  }
+}

@@ -1,0 +1,80 @@
+// Step: one forward and backward of a reference architecture under a plan; what eval and verify share.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/program/cli/options.h"
+#include "engine/models/causal_lm.h"
+#include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/redistribute/redistribute.h"
+
+namespace moonshard {
+
+MeshOptions MeshOptionsOf(const RunOptions& run);
+// How many experts share the tokens, by the config; 1 where it knows none.
+int64_t ExpertsOf(const ModelConfig& config);
+// What the parameters are computed in: as asked, else as the config says, else as stored. PlanError (kBadInput).
+std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);
+
+// A reference model made without storage and sharded; LoadCheckpoint fills it. Collective over the mesh; PlanError.
+struct ShardedModel {
+  CausalLm model;
+  std::shared_ptr<AppliedPlan> applied;
+  int64_t vocabulary = 0;
+};
+ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
+                         std::optional<c10::ScalarType> type, AroundCalls around = {});
+
+// The checkpoint under the plan on the mesh, and beside it, on every rank by itself, on a mesh of one rank: every move is the
+// identity there, and the same modules are seen. Collective over the mesh; PlanError.
+struct SideBySide {
+  ShardedModel sharded;
+  ShardedModel alone;
+};
+SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
+                          std::optional<c10::ScalarType> type);
+
+// The tensors of one step, on one device. ids, labels, attention_mask: int64 [B, S]; position_ids: [B or 1, S].
+struct Inputs {
+  at::Tensor ids;
+  at::Tensor labels;  // the ids where the file has none
+  std::optional<at::Tensor> attention_mask;
+  std::optional<at::Tensor> position_ids;
+};
+// PlanError: what ReadTensorFile reports; kBadInput, all at once.
+Inputs ReadInputs(const std::string& path, int64_t vocabulary, int64_t micro_batches, c10::Device device);
+
+// `path` read, or where it is "" ids that are made up: int64 [B, S] of `tokens` ("B,S"; "": 2 rows of 13, which few meshes
+// divide). PlanError as ReadInputs, and of a bad `tokens`.
+Inputs MadeUpInputs(const std::string& path, const std::string& tokens, int64_t vocabulary, c10::Device device);
+
+// Logits that the plan left in shards of the vocabulary, gathered for the loss and the file; in a group of its own, so
+// that the step's collectives are counted alone.
+class FullLogits {
+ public:
+  FullLogits(const AppliedPlan& applied, int64_t vocabulary);
+  at::Tensor operator()(at::Tensor logits) const;
+
+ private:
+  std::optional<TensorRedistribution> move_;
+};
+
+struct StepOptions {
+  bool grads = true;
+  int64_t micro_batches = 1;  // equal parts of the batch, gradients accumulated
+};
+
+struct StepResult {
+  at::Tensor logits;  // float32 [B, S, V]
+  at::Tensor loss;    // float32 []
+  double forward_s = 0;
+  double backward_s = 0;
+};
+StepResult RunStep(const CausalLm& model, const FullLogits& full, const Inputs& inputs, const StepOptions& options);
+
+}  // namespace moonshard

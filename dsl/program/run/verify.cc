@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <utility>
+#include <vector>
+
+#include "dsl/program/cli/verbs.h"
+#include "dsl/program/run/difference.h"
+#include "dsl/program/run/step.h"
+#include "dsl/program/run/verbs.h"
+#include "engine/core/base/text.h"
+#include "engine/layout/shards.h"
+#include "engine/plan/compile/source_of.h"
+#include "engine/runtime/apply/shards_of_tensor.h"
+#include "engine/runtime/apply/state.h"
+
+namespace moonshard {
+namespace {
+
+using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
+
+// No number at all differs by this.
+constexpr double kNothingToCompare = 1e6;
+
+// Of tensors that may be missing or of another shape, capped so that every rank can send it.
+double CappedDifference(const at::Tensor& got, const at::Tensor& expected) {
+  if (!got.defined() || !expected.defined()) return got.defined() == expected.defined() ? 0 : kNothingToCompare;
+  if (got.sizes() != expected.sizes()) return kNothingToCompare;
+  const double relative = RelativeDifference(got, expected);
+  return relative < kNothingToCompare ? relative : kNothingToCompare;  // not a number is not smaller
+}
+
+// What this rank should hold of `whole` where it holds a tensor of `shape`: all of it, or its shard of the one dim in
+// which the two differ, cut as `declared` says where that is about this dim. Undefined where no shard has that shape.
+at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const std::optional<Layout>& declared,
+                         int64_t ranks, int64_t rank) {
+  if (full.sizes() == shape) return full;
+  if (full.dim() != static_cast<int64_t>(shape.size())) return {};
+  int64_t cut = -1;
+  for (int64_t dim = 0; dim < full.dim(); ++dim) {
+    if (full.size(dim) == shape[static_cast<size_t>(dim)]) continue;
+    if (cut >= 0) return {};
+    cut = dim;
+  }
+  Layout layout = Layout::Shard(static_cast<int>(cut));
+  if (declared && declared->is_shard() && (declared->dim + full.dim()) % full.dim() == cut) layout = *declared;
+  const Result<DimShards> shards = DimShards::Make(layout, full.size(cut), ranks);
+  if (!shards.ok() || shards.value().length(rank) != shape[static_cast<size_t>(cut)]) return {};
+  std::vector<std::vector<Interval>> dims;
+  for (int64_t dim = 0; dim < full.dim(); ++dim) dims.push_back({{0, full.size(dim)}});
+  dims[static_cast<size_t>(cut)] = shards.value().of(rank);
+  return SliceShard(full, dims);
+}
+
+Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, at::Tensor& loss) {
+  Outputs outputs;
+  sharded.applied->Observe(
+      [&](const std::string& path, const at::Tensor& output) { outputs.emplace_back(path, output.detach().clone()); });
+  loss = RunStep(sharded.model, FullLogits(*sharded.applied, sharded.vocabulary), inputs, {}).loss;
+  sharded.applied->Observe({});
+  return outputs;
+}
+
+// Compares in order and remembers the first difference and the largest.
+class Comparison {
+ public:
+  Comparison(const AppliedPlan& applied, double tolerance) : applied_(applied), tolerance_(tolerance) {}
+
+  // `module`: whose rule is to blame. Collective: the worst rank counts.
+  void Add(const std::string& what, const std::string& module, double difference) {
+    if (applied_.plan().mesh.size(MeshAxis::kTp) > 1) {
+      const CollectiveLabel label("verify " + what);
+      const auto scaled = static_cast<int64_t>(difference * 1e12);
+      const std::vector<int64_t> all = applied_.group(MeshAxis::kTp).ExchangeNumbers(scaled, label);
+      difference = static_cast<double>(*std::ranges::max_element(all)) * 1e-12;
+    }
+    ++count_;
+    if (difference >= largest_) {
+      largest_ = difference;
+      largest_name_ = what;
+    }
+    if (difference > tolerance_ && !first_) first_ = MakeError(what, module, difference);
+  }
+
+  std::string Summary() const {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.1e", largest_);
+    return std::to_string(count_) + ", largest difference " + text + " (" + largest_name_ + ")";
+  }
+  const std::optional<Diagnostic>& first() const { return first_; }
+
+ private:
+  Diagnostic MakeError(const std::string& what, const std::string& module, double difference) const {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNumbersDiffer, what + " differs from the unsharded run, and nothing before it");
+    d.path = module;
+    const CompiledPlan& plan = applied_.plan();
+    const int64_t index = plan.tree->Find(module);
+    if (index >= 0) {
+      const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(index));
+      d.where = SourceOf(plan, steps);
+      d.help = "planned here: " + ToText(steps, plan.tree->signatures()[steps.signature]);
+      if (what.starts_with("the gradient")) d.help += "; or the modules that use its output pass back a wrong gradient";
+    }
+    char text[64];
+    std::snprintf(text, sizeof(text), "%.3g of its largest value", difference);
+    d.declared = difference >= kNothingToCompare ? "no numbers to compare, or another shape" : text;
+    std::snprintf(text, sizeof(text), "at most %.3g", tolerance_);
+    d.required = text;
+    return d;
+  }
+
+  const AppliedPlan& applied_;
+  double tolerance_;
+  int64_t count_ = 0;
+  double largest_ = 0;
+  std::string largest_name_ = "none";
+  std::optional<Diagnostic> first_;
+};
+
+void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Outputs& expected, Comparison& comparison) {
+  Check(got.size() == expected.size(), "the two runs called different modules");
+  const CompiledPlan& plan = applied.plan();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto& [path, output] = got[i];
+    Check(path == expected[i].first, "the two runs called modules in another order");
+    const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(plan.tree->Find(path)));
+    std::optional<Layout> declared;
+    if (!steps.outputs.empty() && steps.outputs[0]) declared = steps.outputs[0]->to[MeshAxis::kTp];
+    const at::Tensor shard = ExpectedShard(expected[i].second.to(output.device()), output.sizes(), declared,
+                                           plan.mesh.size(MeshAxis::kTp), applied.mesh().coordinate(MeshAxis::kTp));
+    comparison.Add("the output of '" + path + "'", path, CappedDifference(output, shard));
+  }
+}
+
+// From the last module to the first, as backward goes.
+void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, Comparison& comparison) {
+  std::map<std::string, const LiveParameter*> expected;
+  for (const LiveParameter& parameter : unsharded.parameters()) expected[parameter.path] = &parameter;
+  std::vector<const LiveParameter*> order;
+  for (const LiveParameter& parameter : applied.parameters()) {
+    if (!parameter.is_buffer) order.push_back(&parameter);
+  }
+  std::ranges::sort(order, std::ranges::greater(), [](const LiveParameter* p) { return p->ref; });
+  for (const LiveParameter* parameter : order) {
+    const at::Tensor full = GatherFull(applied, *parameter, parameter->tensor.grad());
+    comparison.Add("the gradient of '" + parameter->path + "'",
+                   applied.plan().tree->modules()[parameter->ref.module].path,
+                   CappedDifference(full, expected.at(parameter->path)->tensor.grad()));
+  }
+}
+
+}  // namespace
+
+int RunVerify(const VerifyVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
+
+  at::Tensor loss;
+  at::Tensor expected_loss;
+  const Outputs outputs =
+      RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), loss);
+  const Outputs expected =
+      RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected_loss);
+  Comparison forward(*sharded.applied, verb.tolerance);
+  CompareOutputs(*sharded.applied, outputs, expected, forward);
+  forward.Add("the loss", "", CappedDifference(loss, expected_loss));
+  Comparison backward(*sharded.applied, verb.tolerance);
+  CompareGradients(*sharded.applied, *unsharded.applied, backward);
+
+  const bool good = !forward.first() && !backward.first();
+  if (mesh.rank() == 0) {
+    std::cout << "outputs: " << forward.Summary() << "\ngradients: " << backward.Summary() << "\n";
+    // What is wrong in the forward is wrong in its gradients too: only the first is said.
+    if (forward.first()) {
+      Say({*forward.first()}, verb.say);
+    } else if (backward.first()) {
+      Say({*backward.first()}, verb.say);
+    }
+    Say(sharded.applied->Findings(), verb.say);
+    if (good)
+      std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": verified\n";
+  }
+  DeviceMesh closing = mesh;
+  closing.Close();
+  return good ? kExitGood : kExitFailed;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,70 @@
+#include <cstdio>
+#include <iostream>
+
+#include "dsl/program/cli/verbs.h"
+#include "dsl/program/run/step.h"
+#include "dsl/program/run/verbs.h"
+#include "engine/analysis/prove/operator_trace.h"
+#include "engine/analysis/prove/type_scope.h"
+#include "engine/plan/compile/source_of.h"
+
+namespace moonshard {
+namespace {
+
+void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& trace) {
+  TypeOptions options;
+  options.observer = trace.Recorder();
+  const FullLogits full(*sharded.applied, sharded.vocabulary);
+  TypeScope scope(*sharded.applied, options);
+  scope.Input(inputs.labels);
+  CausalLmLoss(full(sharded.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids)), inputs.labels)
+      .backward();
+  scope.Finish();
+}
+
+Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, double tolerance) {
+  Diagnostic d = MakeDiagnostic(Finding::kNumbersDiffer,
+                                first.name + " in '" + first.path + "', " + (first.backward ? "backward" : "forward") +
+                                    ", differs from the unsharded run, and no operator before it");
+  d.path = first.path;
+  const int64_t module = plan.tree->Find(first.path);
+  if (module >= 0) d.where = SourceOf(plan, plan.StepsOf(static_cast<size_t>(module)));
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.3g of its largest value", first.difference);
+  d.declared = "by its type " + first.type + ", it differs by " + text;
+  std::snprintf(text, sizeof(text), "at most %.3g", tolerance);
+  d.required = text;
+  return d;
+}
+
+}  // namespace
+
+int RunVerifyOps(const VerifyVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  if (folder.mesh.size(MeshAxis::kTp) != folder.mesh.world_size()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops compares along tp alone");
+    d.required = "a mesh such as tp=2";
+    throw PlanError({std::move(d)});
+  }
+  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
+
+  OperatorTrace trace;
+  OperatorTrace expected;
+  Trace(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), trace);
+  Trace(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected);
+  AxisGroup& group = sharded.applied->group(MeshAxis::kTp);
+  const OperatorDifferences differences = CompareOperators(trace, expected, group, 0, verb.tolerance);
+  if (mesh.rank() == 0) {
+    char largest[32];
+    std::snprintf(largest, sizeof(largest), "%.1e", differences.largest);
+    std::cout << "operators: " << differences.compared << " results compared, " << differences.left_out
+              << " left out, largest difference " << largest << " (" << differences.largest_name << ")\n";
+    if (differences.first) Say({Differs(*differences.first, sharded.applied->plan(), verb.tolerance)}, verb.say);
+  }
+  DeviceMesh closing = mesh;
+  closing.Close();
+  return differences.first ? kExitFailed : kExitGood;
+}
+
+}  // namespace moonshard

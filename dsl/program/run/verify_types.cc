@@ -1,0 +1,52 @@
+#include <algorithm>
+#include <iostream>
+
+#include "dsl/program/cli/verbs.h"
+#include "dsl/program/run/step.h"
+#include "dsl/program/run/verbs.h"
+#include "engine/analysis/meta/meta_scope.h"
+#include "engine/analysis/prove/type_scope.h"
+
+namespace moonshard {
+int RunVerifyTypes(const VerifyVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  if (verb.rank < 0 || verb.rank >= folder.mesh.world_size()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "there is no rank " + std::to_string(verb.rank));
+    d.required = "0 to " + std::to_string(folder.mesh.world_size() - 1);
+    throw PlanError({std::move(d)});
+  }
+  // Layouts do not look at values: shapes are enough, whatever the model's size.
+  const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(folder.config))});
+  const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
+  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  // Shards of one size: a rank without peers cannot ask them how long theirs are.
+  const std::string tokens =
+      verb.tokens.empty() ? "2," + std::to_string(12 * folder.mesh.size(MeshAxis::kTp)) : verb.tokens;
+  const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded.vocabulary, mesh.device());
+  const FullLogits full(*sharded.applied, sharded.vocabulary);
+
+  TypeScope scope(*sharded.applied);
+  try {
+    scope.Input(inputs.labels);
+    const at::Tensor logits = full(sharded.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids));
+    const at::Tensor loss = CausalLmLoss(logits, inputs.labels);
+    scope.Loss(loss);
+    loss.backward();
+  } catch (const c10::Error& error) {
+    scope.Stopped(error.what_without_backtrace());
+  }
+  const Proof proof = scope.Finish();
+
+  const Diagnostics findings = ToDiagnostics(proof, sharded.applied->plan());
+  std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
+            << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
+  Say(findings, verb.say);
+  // What was not called, and what lay where no plan says, follows from the end of a step that stopped.
+  const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
+  if (!stopped) Say(sharded.applied->Findings(), verb.say);
+  if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitGood;
+  std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": proven\n";
+  return kExitGood;
+}
+
+}  // namespace moonshard

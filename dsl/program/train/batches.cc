@@ -1,0 +1,86 @@
+#include "dsl/program/train/batches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dsl/program/train/shuffle.h"
+
+namespace moonshard::train {
+
+Batches::Batches(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options)
+    : files_(std::move(files)),
+      options_(options),
+      device_(mesh.device()),
+      place_(mesh.coordinate(MeshAxis::kDpReplicate) * mesh.shape().size(MeshAxis::kDpShard) +
+             mesh.coordinate(MeshAxis::kDpShard)),
+      ranks_(mesh.shape().size(MeshAxis::kDpReplicate) * mesh.shape().size(MeshAxis::kDpShard)) {}
+
+Result<Batches> Batches::Make(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options) {
+  Batches out(std::move(files), mesh, options);
+  if (options.batch % (out.ranks_ * options.micro_batches) == 0) return out;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kBadInput, "a batch of " + std::to_string(options.batch) + " has no equal parts for " +
+                                             std::to_string(out.ranks_) + " data-parallel ranks and " +
+                                             std::to_string(options.micro_batches) + " micro-batches");
+  d.path = "--batch";
+  d.required = "a multiple of " + std::to_string(out.ranks_ * options.micro_batches);
+  return d;
+}
+
+Batch Batches::Empty() const {
+  const int64_t rows = options_.batch / (ranks_ * options_.micro_batches);
+  return {at::zeros({rows, files_.sequence()}, at::kLong), at::full({rows, files_.sequence()}, -100, at::kLong)};
+}
+
+void Batches::ReadRow(int64_t window, const Batch& batch, int64_t row) const {
+  std::vector<int64_t> tokens(static_cast<size_t>(files_.sequence() + 1));
+  files_.Read(window, tokens.data());
+  std::copy(tokens.begin(), tokens.end() - 1, batch.ids[row].mutable_data_ptr<int64_t>());
+  std::copy(tokens.begin() + 1, tokens.end(), batch.targets[row].mutable_data_ptr<int64_t>());
+}
+
+Batch Batches::Next(int64_t micro) const {
+  const Batch batch = Empty();
+  const int64_t rows = batch.ids.size(0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t place = rows_ + (micro * ranks_ + place_) * rows + row;
+    const int64_t windows = files_.windows();
+    ReadRow(Shuffled(options_.seed, place / windows, windows, place % windows), batch, row);
+  }
+  return {batch.ids.to(device_), batch.targets.to(device_)};
+}
+
+Batch Batches::Part(int64_t i) const {
+  const Batch batch = Empty();
+  const int64_t rows = batch.ids.size(0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t window = i * options_.batch + place_ * rows + row;
+    if (window < files_.windows()) ReadRow(window, batch, row);
+  }
+  return {batch.ids.to(device_), batch.targets.to(device_)};
+}
+
+std::string Batches::Position() const {
+  return WriteJson(JsonValue::Object{{"rows", rows_},
+                                     {"seed", std::to_string(options_.seed)},
+                                     {"sequence", files_.sequence()},
+                                     {"data", files_.Describe()}},
+                   0);
+}
+
+Diagnostics Batches::Seek(const std::string& position) {
+  Diagnostics errors;
+  const std::optional<JsonValue> saved = ParseJson(position, "the data position").Collect(errors);
+  const JsonValue* rows = saved ? saved->Find("rows") : nullptr;
+  if (rows != nullptr && rows->is_int()) rows_ = rows->AsInt();
+  if (errors.empty() && (rows == nullptr || !rows->is_int() || rows_ < 0 || Position() != position)) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the run was saved while it went through other data");
+    d.declared = position;
+    d.required = Position();
+    d.help = "resume with the same --data, --sequence and --seed";
+    errors.push_back(std::move(d));
+  }
+  return errors;
+}
+
+}  // namespace moonshard::train

@@ -1,0 +1,75 @@
+// Report: what a run says while it runs: a line on stderr (the same one over and over on a terminal, else one every so many
+// steps), a file of JSON lines, and a summary at the end. Rank 0 writes; every rank calls, for some numbers are everybody's.
+// Fields and their units: README.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsl/embed/moonshard.h"
+#include "dsl/program/cli/options.h"
+
+namespace moonshard::train {
+
+struct StepNumbers {
+  int64_t step = 0;  // counted from 1: how many the run has taken with it
+  double loss = 0;
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  bool skipped = false;         // the parameters stayed as they were
+  int64_t tokens = 0;           // of the step, over all ranks
+  CollectiveCount collectives;  // of this rank, of all kinds
+};
+
+// Of all kinds, each way.
+CollectiveCount Total(const CollectiveCounts& counts);
+
+class Report {
+ public:
+  // Opens the log. Throws PlanError (kWriteFailed).
+  Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world);
+
+  // The first step begins: what is measured counts from here.
+  void Begin();
+  // A line of its own on stderr.
+  void Say(const std::string& text);
+  // Each as a line, if there are any.
+  void Warn(const Diagnostics& warnings);
+  // Collective over the mesh.
+  void Step(const StepNumbers& numbers);
+  void Eval(int64_t step, double loss);
+  void Saved(int64_t step);
+  // What the run came to, and with --json on stdout. `stopped`: the signal that asked for it, or 0.
+  void End(const AppliedPlan& model, int64_t step, int stopped);
+
+ private:
+  void Show(const StepNumbers& numbers, double seconds);
+  void ClearLine() const;
+  void Write(const JsonValue& line);
+
+  const TrainVerb& verb_;
+  const World& world_;
+  c10::Device device_;
+  bool speaks_;  // rank 0
+  bool terminal_;
+  std::ofstream log_;
+  std::chrono::steady_clock::time_point begin_ = {};
+  std::chrono::steady_clock::time_point last_ = {};   // end of the step before
+  std::chrono::steady_clock::time_point shown_ = {};  // of the terminal's line
+  std::vector<int64_t> memory_;
+  int64_t first_step_ = 0;
+  int64_t tokens_ = 0;
+  int64_t skipped_ = 0;
+  StepNumbers newest_;
+  std::optional<double> eval_loss_;
+  std::optional<int64_t> saved_;
+};
+
+// Bytes that this process has on the device: allocated by LibTorch on a GPU, resident on a CPU.
+int64_t MemoryInUse(c10::Device device);
+
+}  // namespace moonshard::train

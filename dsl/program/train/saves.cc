@@ -1,0 +1,68 @@
+#include "dsl/program/train/saves.h"
+
+#include <algorithm>
+
+namespace moonshard::train {
+
+Saves::Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, torch::optim::Optimizer& optimizer,
+             Batches& data, Report& report)
+    : verb_(verb), data_(data), report_(report), state_{.model = &model, .optimizer = &optimizer} {
+  if (verb.save.empty()) return;
+  TrainingCheckpointOptions options;
+  options.keep = verb.keep;
+  options.model_folder = verb.model.model;
+  options.timeout = mesh.timeout();
+  checkpoints_.emplace(TrainingCheckpoints::Open(verb.save, mesh, options));
+}
+
+std::optional<int64_t> Saves::Resume() {
+  const std::optional<int64_t> latest = checkpoints_ ? checkpoints_->Latest() : std::nullopt;
+  if (!latest) return std::nullopt;
+  if (!verb_.resume) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput,
+                                  "the directory holds a run already, saved after step " + std::to_string(*latest));
+    d.path = verb_.save;
+    d.required = "--resume to go on with it, or another directory";
+    throw PlanError({d});
+  }
+  const LoadedStep loaded = checkpoints_->Load(state_);
+  const Diagnostics other_data = data_.Seek(state_.host["data"]);
+  if (HasErrors(other_data)) throw PlanError(other_data);
+  report_.Say("resumed after step " + std::to_string(loaded.step) + ", saved on " + loaded.mesh.ToString());
+  report_.Warn(loaded.findings);
+  saved_ = loaded.step;
+  return saved_;
+}
+
+void Saves::Begin(int64_t step) {
+  if (!checkpoints_) return;
+  Finish();
+  state_.host["data"] = data_.Position();
+  checkpoints_->SaveInBackground(state_, step);
+  saving_ = step;
+}
+
+void Saves::Finish() {
+  if (!saving_) return;
+  try {
+    report_.Warn(checkpoints_->Wait());
+    saved_ = saving_;
+    report_.Saved(*saved_);
+  } catch (const PlanError& error) {
+    const auto fatal = [](const Diagnostic& d) { return d.finding != Finding::kWriteFailed; };
+    if (std::ranges::any_of(error.diagnostics(), fatal)) throw;
+    report_.Say(error.what());
+  }
+  saving_.reset();
+}
+
+void Saves::End(int64_t step) {
+  if (!checkpoints_) return;
+  Finish();
+  if (saved_ == step) return;
+  state_.host["data"] = data_.Position();
+  report_.Warn(checkpoints_->Save(state_, step));
+  report_.Saved(step);
+}
+
+}  // namespace moonshard::train

@@ -1,0 +1,116 @@
+#include "dsl/program/train/setup.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace moonshard::train {
+
+DeviceMesh OpenMesh(const TrainVerb& verb) {
+  MeshOptions options;
+  if (verb.run.device != "auto") options.device = verb.run.device == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kCuda;
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(verb.run.timeout_s * 1000));
+  options.rendezvous_timeout = std::min(options.rendezvous_timeout, options.timeout);
+  return DeviceMesh::FromEnvironment(MeshShape::Parse(verb.model.mesh).ValueOrThrow(), options);
+}
+
+Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
+                 const ModelConfig& config, int64_t micro_batches) {
+  const JsonValue* vocabulary = config.Get("vocab_size");
+  TokenOptions tokens;
+  tokens.sequence = verb.sequence;
+  tokens.vocabulary = vocabulary != nullptr && vocabulary->is_int() ? vocabulary->AsInt() : 0;
+  tokens.raw = verb.data_dtype;
+  BatchOptions batches;
+  batches.batch = verb.batch / verb.micro_batches * micro_batches;
+  batches.micro_batches = micro_batches;
+  batches.seed = verb.seed;
+  return Batches::Make(TokenFiles::Open(paths, tokens).ValueOrThrow(), mesh, batches).ValueOrThrow();
+}
+
+ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh) {
+  ShardedLm out;
+  {
+    const nn::DeferInit defer;
+    out.net = MakeCausalLm(config.json(), config.file_name()).ValueOrThrow();
+  }
+  const LiveTree live = ReadLiveTree(*out.net.module).ValueOrThrow();
+  PlanInputs inputs;
+  inputs.config = config.json();
+  inputs.mesh = mesh.shape();
+  inputs.model = live.tree.get();
+  for (const auto& [name, value] : verb.model.options) inputs.options[name] = value;
+  const Plan plan = ChoosePlan(verb.model.plan, inputs).ValueOrThrow();
+  for (const MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard}) {
+    if (mesh.shape().size(axis) == 1 || plan.data_parallel) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the ranks of '" + std::string(ToString(axis)) +
+                                                              "' would train models of their own: nothing brings "
+                                                              "their gradients together");
+    d.declared = "plan " + plan.name + " without a section for data parallelism";
+    d.required = "fsdp { wrap = ... } or ddp {} in the plan";
+    throw PlanError({d});
+  }
+  ApplyOptions apply;
+  apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
+  out.model = ParallelizeModule(*out.net.module, plan, mesh, apply);
+  return out;
+}
+
+Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, AppliedPlan& model) {
+  if (!verb.init) return LoadCheckpoint(model, Checkpoint::Open(verb.model.model).ValueOrThrow());
+  const JsonValue* range = config.Get("initializer_range");
+  Initialize(model, *verb.init,
+             range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit());
+  return {};
+}
+
+torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model) {
+  const auto [beta1, beta2] = verb.betas;
+  return MakeAdamW(
+      model, torch::optim::AdamWOptions(verb.lr).betas({beta1, beta2}).eps(verb.eps).weight_decay(verb.weight_decay));
+}
+
+Schedule ScheduleOf(const TrainVerb& verb) {
+  Schedule schedule;
+  schedule.peak = verb.lr;
+  schedule.lowest = verb.min_lr;
+  schedule.warmup = verb.warmup;
+  schedule.steps = verb.decay_steps > 0 ? verb.decay_steps : verb.steps;
+  schedule.decay = verb.schedule == "linear"     ? Schedule::Decay::kLinear
+                   : verb.schedule == "constant" ? Schedule::Decay::kConstant
+                                                 : Schedule::Decay::kCosine;
+  return schedule;
+}
+
+c10::ScalarType ComputeType(const TrainVerb& verb) {
+  if (verb.run.dtype == "bfloat16") return at::kBFloat16;
+  return verb.run.dtype == "float64" ? at::kDouble : at::kFloat;
+}
+
+std::string Describe(const TrainVerb& verb) {
+  return WriteJson(JsonValue::Object{{"dtype", verb.run.dtype},
+                                     {"init", verb.init ? JsonValue(std::to_string(*verb.init)) : JsonValue()},
+                                     {"data_dtype", verb.data_dtype},
+                                     {"steps", verb.steps},
+                                     {"batch", verb.batch},
+                                     {"sequence", verb.sequence},
+                                     {"micro_batches", verb.micro_batches},
+                                     {"eval_every", verb.eval_every},
+                                     {"lr", verb.lr},
+                                     {"min_lr", verb.min_lr},
+                                     {"warmup", verb.warmup},
+                                     {"schedule", verb.schedule},
+                                     {"decay_steps", verb.decay_steps},
+                                     {"weight_decay", verb.weight_decay},
+                                     {"beta1", verb.betas.first},
+                                     {"beta2", verb.betas.second},
+                                     {"eps", verb.eps},
+                                     {"clip", verb.clip},
+                                     {"skips", verb.skips},
+                                     {"loss_chunk", verb.loss_chunk},
+                                     {"seed", std::to_string(verb.seed)},
+                                     {"save_every", verb.save_every},
+                                     {"resume", verb.resume}},
+                   2);
+}
+
+}  // namespace moonshard::train

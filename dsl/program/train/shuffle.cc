@@ -1,0 +1,35 @@
+#include "dsl/program/train/shuffle.h"
+
+namespace moonshard::train {
+namespace {
+
+// splitmix64's output function (Steele et al. 2014).
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+int64_t Shuffled(uint64_t seed, int64_t pass, int64_t n, int64_t i) {
+  int half = 1;
+  while (half < 31 && (int64_t{1} << (2 * half)) < n) ++half;
+  const uint64_t mask = (uint64_t{1} << half) - 1;
+  const uint64_t key = Mix(seed ^ Mix(static_cast<uint64_t>(pass)));
+  auto x = static_cast<uint64_t>(i);
+  do {
+    uint64_t left = x >> half;
+    uint64_t right = x & mask;
+    for (uint64_t round = 0; round < 4; ++round) {
+      const uint64_t next = left ^ (Mix(key + (round << 32) + right) & mask);
+      left = right;
+      right = next;
+    }
+    x = left << half | right;
+  } while (x >= static_cast<uint64_t>(n));
+  return static_cast<int64_t>(x);
+}
+
+}  // namespace moonshard::train

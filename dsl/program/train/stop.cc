@@ -1,0 +1,38 @@
+#include "dsl/program/train/stop.h"
+
+#include <unistd.h>
+
+namespace moonshard::train {
+namespace {
+
+constexpr std::array kSignals = {SIGINT, SIGTERM};
+volatile std::sig_atomic_t asked = 0;
+volatile std::sig_atomic_t interrupts = 0;
+
+void Note(int signal) {
+  constexpr int kSignalled = 128;  // what a shell adds to the number of a signal that ended a program
+  if (signal == SIGINT) {
+    if (interrupts != 0) _exit(kSignalled + SIGINT);
+    interrupts = 1;
+  }
+  if (asked == 0) asked = signal;
+}
+
+}  // namespace
+
+StopRequest::StopRequest() {
+  asked = 0;
+  interrupts = 0;
+  struct sigaction action = {};
+  action.sa_handler = Note;
+  action.sa_flags = SA_RESTART;
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
+}
+
+StopRequest::~StopRequest() {
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+}
+
+int StopRequest::Asked() { return asked; }
+
+}  // namespace moonshard::train

@@ -1,0 +1,64 @@
+// TokenFiles: the tokens of one or more files as one list of windows. A window is `sequence` + 1 tokens of one file: what
+// a row of a batch is cut from, inputs and targets one apart. The next window begins at the last token of the one before,
+// so that every token but a file's first is a target once.
+// Stage after: batches.h.
+//
+//   NAME.safetensors    a 1-D integer tensor `tokens`
+//   NAME.bin            raw little-endian tokens, uint16 or uint32
+//   any other name      plain text: each byte is a token
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dsl/embed/moonshard.h"
+
+namespace moonshard::train {
+
+struct TokenOptions {
+  int64_t sequence = 0;        // tokens of a row
+  int64_t vocabulary = 0;      // ids are below it
+  std::string raw = "uint16";  // what a .bin file holds
+};
+
+class TokenFiles {
+ public:
+  // `paths`: files, and directories whose files (but hidden ones) are taken in the order of their names. Files are looked into
+  // whole where they have up to 64 million tokens together, else as they are read.
+  // Errors, of all files at once: kFileNotFound, kFileUnreadable, those of safetensors; kBadInput: a file that is empty or
+  // too short for a window, no tensor `tokens`, raw bytes that are no whole tokens, text for a vocabulary below 256, an id
+  // outside the vocabulary.
+  static Result<TokenFiles> Open(const std::vector<std::string>& paths, const TokenOptions& options);
+
+  int64_t windows() const { return windows_; }
+  int64_t sequence() const { return options_.sequence; }
+  int64_t tokens() const;
+  // What the data is, for comparing: a line for each file with its name and number of tokens.
+  std::string Describe() const;
+
+  // The `sequence` + 1 tokens of window `i`, to `to`. Throws PlanError: kFileUnreadable, and kBadInput for an id outside
+  // the vocabulary.
+  void Read(int64_t i, int64_t* to) const;
+
+ private:
+  struct Source {
+    File file;
+    uint64_t offset = 0;  // of the first token
+    int width = 1;        // bytes of a token
+    bool is_signed = false;
+    int64_t tokens = 0;
+    int64_t first_window = 0;
+  };
+
+  explicit TokenFiles(TokenOptions options) : options_(std::move(options)) {}
+  Result<Source> OpenOne(const std::string& path) const;
+  std::optional<Diagnostic> ReadTokens(const Source& source, int64_t begin, int64_t count, int64_t* to) const;
+  std::optional<Diagnostic> LookInto(const Source& source) const;
+
+  TokenOptions options_;
+  std::vector<Source> sources_;
+  int64_t windows_ = 0;
+};
+
+}  // namespace moonshard::train

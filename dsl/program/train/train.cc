@@ -1,0 +1,179 @@
+#include "dsl/program/train/train.h"
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsl/embed/moonshard.h"
+#include "dsl/program/train/batches.h"
+#include "dsl/program/train/loss.h"
+#include "dsl/program/train/report.h"
+#include "dsl/program/train/saves.h"
+#include "dsl/program/train/setup.h"
+#include "dsl/program/train/stop.h"
+
+namespace moonshard::train {
+namespace {
+
+constexpr int kSignalled = 128;  // what a shell adds to the number of a signal that ended a program
+
+class Run {
+ public:
+  // The ranks; the data; the model without storage, sharded as the plan says; its loss; its optimizer. In this order.
+  explicit Run(const TrainVerb& verb)
+      : verb_(verb),
+        mesh_(OpenMesh(verb)),
+        world_(mesh_),
+        config_(ModelConfig::Read(verb.model.model).ValueOrThrow()),
+        data_(OpenData(verb.data, verb, mesh_, config_, verb.micro_batches)),
+        lm_(MakeModel(verb, config_, mesh_)),
+        model_(*lm_.model),
+        loss_(NextTokenLoss::Make(lm_.net, model_, verb.loss_chunk).ValueOrThrow()),
+        optimizer_(MakeOptimizer(verb, model_)),
+        schedule_(ScheduleOf(verb)),
+        compute_type_(ComputeType(verb)),
+        report_(verb, mesh_, world_),
+        saves_(verb, mesh_, model_, optimizer_, data_, report_) {
+    if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, config_, 1));
+    Agree(mesh_, "the training run",
+          Describe(verb) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
+    at::manual_seed(verb.seed + static_cast<uint64_t>(data_.place()));  // ranks that share their rows draw alike
+    if (const std::optional<int64_t> resumed = saves_.Resume()) {
+      step_ = *resumed;
+    } else {
+      report_.Warn(FirstWeights(verb, config_, model_));
+    }
+  }
+
+  int Go() {
+    report_.Begin();
+    while (step_ < verb_.steps && stopped_ == 0) {
+      report_.Step(Step());
+      if (!checked_) CheckCalls();
+      if (verb_.eval_every > 0 && step_ % verb_.eval_every == 0) Evaluate();
+      if (verb_.save_every > 0 && step_ % verb_.save_every == 0) saves_.Begin(step_);
+      // Whoever was asked, all stop after the same step.
+      stopped_ = static_cast<int>(world_.Max(StopRequest::Asked(), CollectiveLabel("whether to stop")));
+    }
+    saves_.End(step_);
+    if (evaluated_ != step_ && stopped_ == 0) Evaluate();
+    report_.End(model_, step_, stopped_);
+    mesh_.Close();
+    return stopped_ == 0 ? 0 : kSignalled + stopped_;
+  }
+
+ private:
+  // The gradients of every micro-batch, their norm, the update.
+  StepNumbers Step() {
+    StepNumbers numbers;
+    numbers.tokens = data_.tokens_per_step();
+    numbers.learning_rate = LearningRate(schedule_, step_);
+    SetLearningRate(optimizer_, numbers.learning_rate);
+    model_.ClearCounts();
+    loss_.ClearCounts();
+
+    optimizer_.zero_grad();
+    double loss = 0;
+    for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) {
+      model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward brings the gradients together
+      const at::Tensor part = LossOf(data_.Next(micro)) / static_cast<double>(verb_.micro_batches);
+      part.backward();
+      loss += part.item<double>();
+    }
+    numbers.loss = world_.Mean(loss, CollectiveLabel("loss"));
+    numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
+    numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
+    if (!numbers.skipped) optimizer_.step();
+
+    data_.EndStep();
+    numbers.step = ++step_;
+    const CollectiveCount of_model = Total(model_.counts());
+    const CollectiveCount of_loss = Total(loss_.counts());
+    numbers.collectives = {of_model.count + of_loss.count, of_model.bytes + of_loss.bytes};
+    CountSkips(numbers);
+    return numbers;
+  }
+
+  at::Tensor LossOf(const Batch& batch) const {
+    const nn::Autocast autocast(mesh_.device().type(), compute_type_);
+    return loss_.Mean(batch);
+  }
+
+  // The mean over every target of the held-out data.
+  void Evaluate() {
+    evaluated_ = step_;
+    if (!held_out_) return;
+    const at::NoGradGuard no_grad;
+    const nn::Autocast autocast(mesh_.device().type(), compute_type_);
+    lm_.net.module->eval();
+    double sum = 0;
+    double targets = 0;
+    for (int64_t part = 0; part < held_out_->parts(); ++part) {
+      const auto [of_part, targets_of_part] = loss_.Sum(held_out_->Part(part));
+      sum += of_part;
+      targets += static_cast<double>(targets_of_part);
+    }
+    lm_.net.module->train();
+    const CollectiveLabel label("held-out loss");
+    report_.Eval(step_, world_.Mean(sum, label) / world_.Mean(targets, label));
+  }
+
+  // A loss or a norm that is no number: the step was left out, and is said with the first parameter that has one.
+  void CountSkips(const StepNumbers& numbers) {
+    skips_ = numbers.skipped ? skips_ + 1 : 0;
+    if (!numbers.skipped) return;
+    const NonFinite found = FindNonFinite(model_, world_);
+    Diagnostic d = MakeDiagnostic(Finding::kNotFinite, "step " + std::to_string(step_) + " has loss " +
+                                                           std::to_string(numbers.loss) + " and a gradient norm of " +
+                                                           std::to_string(numbers.grad_norm));
+    d.path = found.path;
+    d.declared = found.path.empty()   ? ""
+                 : found.in_parameter ? "a parameter that is not finite"
+                                      : "its gradient is not finite";
+    d.required = "finite numbers; the parameters stay as they were before the step";
+    if (skips_ > verb_.skips) {
+      d.message += ", step after step";
+      d.help = "a lower --lr, a longer --warmup, or --skips";
+      throw PlanError({d});
+    }
+    d.severity = Severity::kWarning;
+    report_.Say(d.ToText());
+  }
+
+  // Planned modules that the first step never called.
+  void CheckCalls() {
+    checked_ = true;
+    Diagnostics findings = model_.Findings();
+    if (verb_.loss_chunk > 0) std::erase_if(findings, [](const Diagnostic& d) { return d.path == "lm_head"; });
+    if (HasErrors(findings)) throw PlanError(findings);
+    report_.Warn(findings);
+  }
+
+  const TrainVerb& verb_;
+  const StopRequest stop_;
+  DeviceMesh mesh_;
+  World world_;
+  ModelConfig config_;
+  Batches data_;
+  std::optional<Batches> held_out_;
+  ShardedLm lm_;
+  AppliedPlan& model_;
+  NextTokenLoss loss_;
+  torch::optim::AdamW optimizer_;
+  Schedule schedule_;
+  c10::ScalarType compute_type_;
+  Report report_;
+  Saves saves_;
+  int64_t step_ = 0;  // taken so far
+  int64_t evaluated_ = -1;
+  bool checked_ = false;
+  int64_t skips_ = 0;  // in a row
+  int stopped_ = 0;    // the signal that asked
+};
+
+}  // namespace
+
+int RunTrain(const TrainVerb& verb) { return Run(verb).Go(); }
+
+}  // namespace moonshard::train

@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "engine/analysis/footprint/footprint.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/explain/fold.h"
+
+namespace moonshard {
+namespace {
+
+// What of a plan bears on memory.
+struct Means {
+  int64_t tp = 1;
+  bool sequence_parallel = false;
+  bool units = false;
+  bool recomputes = false;
+  bool full_logits = false;  // they leave the head on every rank
+};
+
+bool ShardsSequence(const std::vector<std::optional<Redistribution>>& redistributions) {
+  return std::ranges::any_of(redistributions, [](const std::optional<Redistribution>& move) {
+    if (!move) return false;
+    const auto is_sequence = [](const Layout& layout) { return layout.is_shard() && layout.dim == 1; };
+    return is_sequence(move->from[MeshAxis::kTp]) || is_sequence(move->to[MeshAxis::kTp]);
+  });
+}
+
+Means MeansOf(const CompiledPlan& plan) {
+  Means means;
+  means.tp = plan.mesh.size(MeshAxis::kTp);
+  means.units = !plan.units.empty() && UnitRanks(plan) > 1;
+  means.recomputes = !plan.recomputed.empty();
+  for (const ModuleSteps& steps : plan.steps) {
+    means.sequence_parallel |= ShardsSequence(steps.inputs) || ShardsSequence(steps.outputs);
+  }
+  const int64_t head = plan.tree->Find("lm_head");
+  if (head >= 0 && means.tp > 1) {
+    const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(head));
+    means.full_logits = steps.outputs.empty() || !steps.outputs[0] || !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
+  }
+  return means;
+}
+
+bool Recomputed(const CompiledPlan& plan, const std::string& module) {
+  return std::ranges::any_of(plan.recomputed, [&](const std::string& shard) {
+    return module == shard || (module.starts_with(shard) && module[shard.size()] == '.');
+  });
+}
+
+// Whether parameters of the module, or of those right inside it, are cut over tp: what it makes is a shard then.
+bool WorksOnShards(const CompiledPlan& plan, const std::string& module) {
+  const std::vector<Module>& modules = plan.tree->modules();
+  for (size_t m = 0; m < modules.size(); ++m) {
+    if (modules[m].path != module && ParentOf(modules[m].path) != module) continue;
+    const std::vector<Placement>& params = plan.StepsOf(m).params;
+    if (std::ranges::any_of(params, [](const Placement& p) { return p[MeshAxis::kTp].is_shard(); })) return true;
+  }
+  return false;
+}
+
+std::string AdviceOn(const CompiledPlan& plan, const Means& means, const FootprintPart& part) {
+  const bool of_logits = part.module == "lm_head" || part.module == "loss";
+  std::vector<std::string> ways;
+  switch (part.kind) {
+    case FootprintKind::kParameter:
+    case FootprintKind::kGradient:
+    case FootprintKind::kOptimizer:
+      if (!means.units) ways.emplace_back("fsdp { wrap = ... } over dp_shard");
+      if (means.units) ways.emplace_back("more ranks on dp_shard");
+      ways.emplace_back(WorksOnShards(plan, part.module) || means.tp == 1 ? "more ranks on tp"
+                                                                          : "a style that shards it");
+      break;
+    case FootprintKind::kGathered:
+      ways = {"smaller units in fsdp { wrap = ... }", "reshard = true", "less prefetch"};
+      break;
+    case FootprintKind::kInput:
+    case FootprintKind::kActivation:
+    case FootprintKind::kRecomputed:
+    case FootprintKind::kTemporary:
+      if (of_logits) {
+        if (means.full_logits) ways.emplace_back("loss_parallel: logits stay shards of the vocabulary");
+        ways.emplace_back("train --loss-chunk");
+      } else if (!Recomputed(plan, part.module) && part.kind == FootprintKind::kActivation) {
+        ways.emplace_back("recompute");
+      }
+      if (!of_logits && means.tp > 1 && !means.sequence_parallel && !WorksOnShards(plan, part.module)) {
+        ways.emplace_back("sequence_parallel");
+      }
+      ways.emplace_back("fewer tokens at a time: smaller micro-batches");
+      break;
+  }
+  return Join(ways, "; ");
+}
+
+// "model.layers.0.mlp" -> "model.layers.#.mlp".
+std::string ClassOf(const std::string& path) {
+  std::vector<std::string> parts = Split(path, '.');
+  for (std::string& part : parts) {
+    if (!part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; })) part = "#";
+  }
+  return Join(parts, ".");
+}
+
+}  // namespace
+
+std::vector<FootprintContribution> LargestContributions(const CompiledPlan& plan, const Footprint& footprint,
+                                                        size_t most) {
+  struct Group {
+    std::vector<const FootprintPart*> parts;
+    int64_t bytes = 0;
+    int64_t count = 0;
+  };
+  std::map<std::tuple<std::string, std::string, FootprintKind>, Group> groups;
+  for (const FootprintPart& part : footprint.parts) {
+    Group& group = groups[{ClassOf(part.module), part.op, part.kind}];
+    group.parts.push_back(&part);
+    group.bytes += part.bytes;
+    group.count += part.count;
+  }
+  std::vector<const Group*> order;
+  for (const auto& [key, group] : groups) order.push_back(&group);
+  std::ranges::stable_sort(order, std::ranges::greater(), [](const Group* group) { return group->bytes; });
+  if (order.size() > most) order.resize(most);
+  const Means means = MeansOf(plan);
+  std::vector<FootprintContribution> out;
+  for (const Group* group : order) {
+    std::vector<std::string> paths;
+    for (const FootprintPart* part : group->parts) paths.push_back(part->module);
+    const FootprintPart& first = *group->parts.front();
+    out.push_back({first.module.empty() ? "" : FoldPaths(paths), first.op, first.kind, group->bytes, group->count,
+                   AdviceOn(plan, means, first)});
+  }
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,82 @@
+#include "engine/analysis/footprint/module_paths.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+namespace moonshard {
+namespace {
+
+class PathBoundary final : public Boundary {
+ public:
+  PathBoundary(std::shared_ptr<ModulePaths> paths, int32_t module, std::shared_ptr<Boundary> planned)
+      : paths_(std::move(paths)), module_(module), planned_(std::move(planned)) {}
+
+  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override {
+    auto call = std::make_unique<PathCall>(paths_, module_);
+    if (planned_) call->planned = planned_->Enter(arguments);
+    return call;
+  }
+  void Leave(Call& call, std::span<const TensorSlot> results) override {
+    if (planned_) planned_->Leave(*static_cast<PathCall&>(call).planned, results);
+  }
+  CallRunner* runner() override { return planned_ ? planned_->runner() : nullptr; }
+
+ private:
+  struct PathCall final : Call {
+    PathCall(std::shared_ptr<ModulePaths> paths, int32_t module) : inside(std::move(paths), module) {}
+    ModulePaths::Inside inside;
+    std::unique_ptr<Call> planned;
+  };
+
+  std::shared_ptr<ModulePaths> paths_;
+  int32_t module_;
+  std::shared_ptr<Boundary> planned_;
+};
+
+}  // namespace
+
+int32_t ModulePaths::IndexOf(const std::string& path) {
+  const auto [entry, fresh] = index_.try_emplace(path, static_cast<int32_t>(paths_.size()));
+  if (fresh) paths_.push_back(path);
+  return entry->second;
+}
+
+void ModulePaths::AddParameter(const at::Tensor& parameter, const std::string& module) {
+  of_parameter_[parameter.unsafeGetTensorImpl()] = IndexOf(module);
+}
+
+std::shared_ptr<Boundary> ModulePaths::Around(const std::string& path, std::shared_ptr<Boundary> planned) {
+  return std::make_shared<PathBoundary>(shared_from_this(), IndexOf(path), std::move(planned));
+}
+
+ModulePaths::Inside::Inside(std::shared_ptr<ModulePaths> paths, int32_t module) : paths_(std::move(paths)) {
+  paths_->inside_.push_back(module);
+  paths_->Mark();
+}
+
+ModulePaths::Inside::~Inside() {
+  paths_->inside_.pop_back();
+  paths_->Mark();
+}
+
+StepPlace ModulePaths::Where() {
+  using Phase = StepPlace::Phase;
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (!inside_.empty()) return {in_backward ? Phase::kRecompute : Phase::kForward, -1, inside_.back()};
+  const auto node = torch::autograd::get_current_node();
+  if (node != nullptr) {
+    const auto* accumulate = dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
+    if (accumulate != nullptr) {
+      const auto of = of_parameter_.find(accumulate->variable.unsafeGetTensorImpl());
+      last_ = of == of_parameter_.end() ? -1 : of->second;
+    } else {
+      last_ = marks_.PlaceOf(*node).value_or(-1);
+    }
+  }
+  if (!in_backward) return {Phase::kForward, -1, -1};
+  return {at::GradMode::is_enabled() ? Phase::kRecompute : Phase::kBackward, -1, last_};
+}
+
+}  // namespace moonshard

@@ -1,0 +1,83 @@
+// StepRecorder: memory and work of one training step of a model on the meta device, by module and operator.
+//
+//   MetaScope meta;
+//   const auto recorder = std::make_shared<StepRecorder>();
+//   const StepRecorder::Scope scope(recorder);
+//   apply_options.around = recorder->around();            // the model is made inside the scope, on a meta mesh
+//   ... AppliedPlan::Apply ...
+//   recorder->Begin(*applied);
+//   { const auto loss_place = recorder->Inside("loss"); loss = ...; }
+//   loss.backward();
+//   const Footprint footprint = recorder->End(*applied);
+//
+// Work is counted for products of matrices and for attention: 2 operations for each multiplication and addition, all of
+// a causal attention's scores, and again what a recomputation makes again.
+// Stage before: meta, apply. Stage after: footprint.h.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/analysis/footprint/footprint.h"
+#include "engine/analysis/footprint/ledger.h"
+#include "engine/analysis/footprint/module_paths.h"
+#include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/intercept/operator_scope.h"
+
+namespace moonshard {
+
+class StepRecorder final : public MemoryLedger,
+                           public OperatorHandler,
+                           public std::enable_shared_from_this<StepRecorder> {
+ public:
+  // On this thread, inside a MetaScope.
+  class Scope {
+   public:
+    explicit Scope(const std::shared_ptr<StepRecorder>& recorder) : ledger_(recorder), operators_(*recorder) {}
+
+   private:
+    LedgerScope ledger_;
+    OperatorScope operators_;
+  };
+
+  StepRecorder() : paths_(std::make_shared<ModulePaths>()) {}
+
+  // For ApplyOptions::around: calls tell the recorder where the program is.
+  AroundCalls around();
+  // The program is in `name` while this lives.
+  ModulePaths::Inside Inside(const std::string& name);
+
+  // The step begins: parameters are those of `model`, what is there stays.
+  void Begin(const AppliedPlan& model);
+  // The step's backward is over.
+  Footprint End(const AppliedPlan& model);
+
+  void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
+
+ protected:
+  StepPlace Where() override;
+
+ private:
+  struct Op {
+    std::string name;
+    int work = 0;  // which formula; 0: none
+  };
+  int32_t IndexOf(const c10::OperatorHandle& op);
+  FootprintKind KindOf(size_t block, const std::vector<bool>& of_gradient) const;
+
+  std::shared_ptr<ModulePaths> paths_;
+  std::vector<Op> ops_;
+  std::unordered_map<const void*, int32_t> op_of_schema_;  // by address; only looked up
+  int32_t op_ = -1;
+  bool in_step_ = false;
+  int64_t base_ = 0;                // bytes when the step began
+  std::vector<bool> of_parameter_;  // by block
+  std::vector<int64_t> backwards_;  // the first event of each backward
+  StepPlace::Phase last_phase_ = StepPlace::Phase::kForward;
+  std::vector<FootprintWork> work_;  // by module + 1
+};
+
+}  // namespace moonshard

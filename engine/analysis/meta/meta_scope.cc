@@ -1,0 +1,82 @@
+#include "engine/analysis/meta/meta_scope.h"
+
+#include <c10/util/Exception.h>
+
+#include "engine/analysis/meta/shape_functions.h"
+#include "engine/core/base/check.h"
+#include "engine/core/base/result.h"
+
+namespace moonshard {
+namespace {
+
+MetaScope*& Innermost() {
+  thread_local MetaScope* scope = nullptr;
+  return scope;
+}
+
+bool HoldsMeta(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() && value.toTensor().is_meta();
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      if (tensor.defined() && tensor.is_meta()) return true;
+    }
+  }
+  if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
+      if (tensor && tensor->defined() && tensor->is_meta()) return true;
+    }
+  }
+  return false;
+}
+
+// A copy to a device with values has none to copy.
+void StayOnMeta(const c10::OperatorHandle& op, MetaArguments& arguments) {
+  const auto& declared = op.schema().arguments();
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (declared[i].name() == "device" && !arguments[i].isNone()) arguments[i] = c10::Device(c10::kMeta);
+  }
+}
+
+[[noreturn]] void NoShape(const c10::OperatorHandle& op, const std::string& why) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "an operator that has no shape on the meta device");
+  d.declared = op.schema().name() + (why.empty() ? "" : ": " + why);
+  d.required =
+      "an operator with a Meta kernel in C++, a pointwise one, or one of engine/analysis/meta/shape_functions.cc";
+  throw PlanError({std::move(d)});
+}
+
+}  // namespace
+
+MetaScope::MetaScope(const MetaOptions& options) : options_(options), outer_(Innermost()), scope_(*this) {
+  Check(options.routed_share >= 0 && options.routed_share <= 1, "a share that is none");
+  RegisterMetaAttention();
+  Innermost() = this;
+}
+
+MetaScope::~MetaScope() { Innermost() = outer_; }
+
+MetaScope* MetaScope::Current() { return Innermost(); }
+
+void MetaScope::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
+  MetaArguments arguments(stack, op.schema().arguments().size());
+  bool on_meta = false;
+  for (size_t i = 0; i < arguments.size() && !on_meta; ++i) on_meta = HoldsMeta(arguments[i]);
+  if (!on_meta) return next.Run();
+  const std::string& name = op.schema().name();
+  if (const ShapeRule* rule = FindShapeRule(name)) {
+    if (rule->assumes) assumptions_.insert(name);
+    return arguments.Return(rule->function(arguments, options_));
+  }
+  if (name == "aten::_to_copy") StayOnMeta(op, arguments);
+  const bool has_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+  if (!has_kernel && ReturnBySchema(op, arguments)) return;
+  try {
+    next.Run();
+  } catch (const c10::Error& error) {
+    if (has_kernel) throw;
+    const std::string text = error.what_without_backtrace();
+    NoShape(op, text.substr(0, text.find('\n')));
+  }
+}
+
+}  // namespace moonshard

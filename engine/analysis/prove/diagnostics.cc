@@ -1,0 +1,148 @@
+// What is said of a proof: for each fault the plan's line, what was declared and what is, and the likely suggested fix.
+#include <algorithm>
+#include <string_view>
+
+#include "engine/analysis/prove/type_scope.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/source_of.h"
+
+namespace moonshard {
+namespace {
+
+// The module's own rule; failing that the nearest one around it.
+SourceSpan LineOf(const CompiledPlan& plan, std::string_view path) {
+  for (;; path = ParentOf(path)) {
+    const int64_t module = plan.tree->Find(path);
+    if (module >= 0) {
+      const SourceSpan& line = SourceOf(plan, plan.StepsOf(static_cast<size_t>(module)));
+      if (line.known()) return line;
+    }
+    if (path.empty()) return {};
+  }
+}
+
+std::string Alike(const TypeFault& fault) {
+  return fault.count == 1 ? "" : " (and " + std::to_string(fault.count - 1) + " more alike)";
+}
+
+std::string In(const TypeFault& fault) {
+  const std::string where = fault.path.empty() ? "outside of all modules" : "in '" + fault.path + "'";
+  return where + (fault.backward ? ", backward" : ", forward");
+}
+
+std::string Since(const TypeFault& fault) { return fault.since.empty() ? "" : "it is so since " + fault.since; }
+
+std::string HelpOf(const TypeFault& fault) {
+  std::string since = Since(fault);
+  switch (fault.suggested_fix) {
+    case SuggestedFix::kUnknown: return since;
+    case SuggestedFix::kMakeSum:
+      return since + (since.empty() ? "" : "; ") +
+             (fault.backward
+                  ? "let the module that uses the value take it as shared: inputs = {{ replicate, shared }}"
+                  : "let the module that made the terms leave their sum: outputs = {{ partial, replicate }}");
+    case SuggestedFix::kAddBiasAfter:
+      return "keep it out of the forward and add it once, after the sum: after = { \"bias\" }";
+    case SuggestedFix::kTakeShard:
+      return "let the module take a shard (inputs = {{ replicate, shard(d) }}), or gather what is in shards first";
+    case SuggestedFix::kShare:
+      return "let the module take it as shared (inputs = {{ replicate, shared }}), or declare the parameter shared";
+  }
+  return since;
+}
+
+Diagnostic OfOperator(const TypeFault& fault) {
+  Diagnostic d = MakeDiagnostic(Finding::kIllTyped, fault.what + " " + In(fault) + ": " + fault.message + Alike(fault));
+  d.help = HelpOf(fault);
+  if (fault.kind == TypeFault::Kind::kThrew) {
+    // Whoever made the shards is known, which of the sizes was meant is not.
+    if (!d.help.empty()) d.help += "; let it leave, or the modules beside it take, what the forward expects here";
+    return d;
+  }
+  d.required = "operands that the operator can have (engine/analysis/types/rules)";
+  return d;
+}
+
+Diagnostic OfBoundary(const TypeFault& fault) {
+  const bool input = fault.what.starts_with("input");
+  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared, fault.what + " of '" + fault.path + "' is " + fault.got +
+                                                                   ", not what the plan says" + Alike(fault));
+  d.declared = fault.declared;
+  d.required = fault.got;
+  d.help = Since(fault);
+  if (!d.help.empty()) d.help += "; ";
+  d.help += input ? "say what arrives here, or let the module before leave it as declared"
+                  : "say what the forward makes (the first of the pair in outputs), and to what it moves";
+  return d;
+}
+
+Diagnostic OfRegion(const TypeFault& fault) {
+  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared,
+                                (fault.what == "the loss" ? fault.what : "'" + fault.what + "' " + In(fault)) +
+                                    " has " + fault.got + ", not " + fault.declared + Alike(fault));
+  d.declared = fault.declared;
+  d.required = fault.got;
+  d.help = Since(fault);
+  if (fault.what == "the loss") d.help = "compute the loss on whole values, or with the vocabulary-parallel losses";
+  if (fault.what == "the sum of gradients")
+    d.help = "a parameter whose gradient is whole already: declare it replicate, not shared";
+  return d;
+}
+
+Diagnostic OfGradient(const TypeFault& fault) {
+  Diagnostic d =
+      MakeDiagnostic(Finding::kWrongGradient, "the gradient of '" + fault.path + "' is " + fault.got + ", which " +
+                                                  fault.declared + " does not allow" + Alike(fault));
+  d.declared = fault.declared;
+  d.required = fault.got == "partial" ? "shared" : fault.got;
+  d.help = Since(fault);
+  if (fault.got.starts_with("partial")) {
+    if (!d.help.empty()) d.help += "; ";
+    d.help += "each rank has terms of it that nothing sums: declare the parameter shared";
+  }
+  return d;
+}
+
+}  // namespace
+
+Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
+  Diagnostics out;
+  // What is wrong in the forward is wrong in the backward too.
+  const bool forward = std::ranges::any_of(proof.faults, [](const TypeFault& fault) { return !fault.backward; });
+  int64_t backward = 0;
+  for (const TypeFault& fault : proof.faults) {
+    if (forward && fault.backward) {
+      ++backward;
+      continue;
+    }
+    Diagnostic d;
+    switch (fault.kind) {
+      case TypeFault::Kind::kThrew:
+      case TypeFault::Kind::kOperator: d = OfOperator(fault); break;
+      case TypeFault::Kind::kBoundary: d = OfBoundary(fault); break;
+      case TypeFault::Kind::kRegion: d = OfRegion(fault); break;
+      case TypeFault::Kind::kGradient: d = OfGradient(fault); break;
+    }
+    if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size())
+      d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
+    d.path = fault.path;
+    d.where = LineOf(plan, fault.path);
+    out.push_back(std::move(d));
+  }
+  if (backward > 0) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kIllTyped,
+                       std::to_string(backward) + " more in the backward, which may follow from those in the forward");
+    d.severity = Severity::kNote;
+    out.push_back(std::move(d));
+  }
+  for (const auto& [what, unproven] : proof.unproven) {
+    Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
+    d.path = unproven.first;
+    d.help = "the plan can say which operator it is like (operator_like), C++ can add a rule (TypeOptions::rules)";
+    out.push_back(std::move(d));
+  }
+  return out;
+}
+
+}  // namespace moonshard

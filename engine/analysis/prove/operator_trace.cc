@@ -1,0 +1,313 @@
+#include "engine/analysis/prove/operator_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "engine/core/base/check.h"
+
+namespace moonshard {
+namespace {
+
+std::string KeyOf(const std::string& path, bool backward, const std::string& name) {
+  return path + (backward ? "|b|" : "|f|") + name;
+}
+
+double Difference(const at::Tensor& got, const at::Tensor& want) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  if (!got.defined() || got.sizes() != want.sizes()) return kNone;
+  if (want.numel() == 0) return 0;
+  if (!want.is_floating_point()) return at::equal(got.to(want.scalar_type()), want) ? 0 : kNone;
+  const at::Tensor a = got.to(at::kDouble);
+  const at::Tensor b = want.to(at::kDouble);
+  // Masked scores are minus infinity on both sides.
+  const at::Tensor same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
+  const at::Tensor differ = a.sub(b).abs().masked_fill(same, 0);
+  const at::Tensor finite = b.masked_fill(b.isfinite().logical_not(), 0).abs();
+  const double largest = std::max(finite.max().item<double>(), 1e-6);
+  const double difference = differ.max().item<double>() / largest;
+  return std::isnan(difference) ? kNone : difference;
+}
+
+// The parts of a shard along its dim: one where it is not fused.
+std::vector<int64_t> PartsOf(const AxisType& type) {
+  return type.parts.empty() ? std::vector<int64_t>{type.length} : type.parts;
+}
+
+}  // namespace
+
+std::function<void(const CheckedOperator&)> OperatorTrace::Recorder() {
+  return [this](const CheckedOperator& op) {
+    if (!op.computes || op.name.starts_with("aten::empty") || op.name.starts_with("aten::new_empty")) return;
+    TracedOperator traced;
+    traced.path = op.path;
+    traced.backward = op.backward;
+    traced.name = op.name;
+    for (const at::Tensor& output : op.outputs) traced.outputs.push_back(output.detach().clone());
+    for (const TensorType& type : op.types) traced.types.push_back(type);
+    operators_.push_back(std::move(traced));
+  };
+}
+
+at::Tensor Together(const AxisType& type, const std::vector<at::Tensor>& shards, const std::vector<AxisType>& types,
+                    int64_t full_size, bool sum) {
+  if (type.is_replicate()) return shards.front();
+  if (type.is_partial()) {
+    at::Tensor total = shards.front().clone();
+    for (size_t r = 1; r < shards.size(); ++r) {
+      if (shards[r].sizes() != total.sizes()) return {};
+      total += shards[r];
+    }
+    return type.mean ? total / static_cast<double>(shards.size()) : total;
+  }
+  if (!type.is_shard()) return {};
+  // Every shard as [in front, lead, shard, behind], its parts apart.
+  const auto ranks = static_cast<int64_t>(shards.size());
+  const size_t parts = PartsOf(type).size();
+  std::vector<std::vector<at::Tensor>> of_part(parts);
+  std::vector<int64_t> total(parts, 0);
+  for (size_t r = 0; r < shards.size(); ++r) {
+    const at::Tensor& shard = shards[r];
+    const std::vector<int64_t> lengths = PartsOf(types[r]);
+    if (!types[r].is_shard() || types[r].dim != type.dim || lengths.size() != parts) return {};
+    const int64_t size = shard.size(type.dim);
+    const int64_t behind_lead = size / types[r].lead;
+    const int64_t unit = types[r].length == 0 ? 0 : behind_lead / types[r].length;
+    const at::Tensor open = shard.unflatten(type.dim, {types[r].lead, behind_lead});
+    int64_t begin = 0;
+    for (size_t p = 0; p < parts; ++p) {
+      of_part[p].push_back(open.narrow(type.dim + 1, begin, lengths[p] * unit));
+      begin += lengths[p] * unit;
+      total[p] += lengths[p] * unit;
+    }
+  }
+  // Fewer heads than ranks: the same heads on neighbours. What is not fused, or all but the first part.
+  const int64_t have = std::accumulate(total.begin(), total.end(), int64_t{0}) * type.lead;
+  int64_t copies = 1;
+  const int64_t once = parts > 1 ? total[0] * type.lead : 0;
+  if (have > full_size && full_size > once) copies = (have - once) / (full_size - once);
+  std::vector<at::Tensor> joined;
+  for (size_t p = 0; p < parts; ++p) {
+    const int64_t every = p == 0 && parts > 1 ? 1 : copies;
+    std::vector<at::Tensor> own;
+    for (int64_t r = 0; r + every <= ranks; r += every) {
+      at::Tensor one = of_part[p][static_cast<size_t>(r)];
+      for (int64_t c = 1; sum && c < every; ++c) one = one + of_part[p][static_cast<size_t>(r + c)];
+      own.push_back(one);
+    }
+    joined.push_back(at::cat(own, type.dim + 1));
+  }
+  return at::cat(joined, type.dim + 1).flatten(type.dim, type.dim + 1);
+}
+
+namespace {
+
+// All ranks' tensors, in rank order. Their shapes differ in one dim at most.
+std::vector<at::Tensor> GatherAll(const at::Tensor& mine, AxisGroup& group, int64_t dim) {
+  const CollectiveLabel label("the comparison of operators");
+  const int64_t size = dim < 0 ? 0 : mine.size(dim);
+  const std::vector<int64_t> sizes = group.ExchangeNumbers(size, label);
+  const int64_t longest = *std::ranges::max_element(sizes);
+  at::Tensor block = mine.to(mine.is_floating_point() ? at::kDouble : mine.scalar_type());
+  if (block.scalar_type() == at::kBool) block = block.to(at::kByte);
+  if (dim >= 0 && size < longest) {
+    std::vector<int64_t> shape = block.sizes().vec();
+    shape[static_cast<size_t>(dim)] = longest - size;
+    block = at::cat({block, at::zeros(shape, block.options())}, dim);
+  }
+  block = block.unsqueeze(0).contiguous();
+  const CollectiveUse use = {Direction::kForward, &label, block.sizes(), 0, -1};
+  const at::Tensor all = group.AllGather(block, use);
+  std::vector<at::Tensor> out;
+  for (int64_t r = 0; r < group.size(); ++r) {
+    const at::Tensor one = all[r];
+    out.push_back(dim < 0 ? one : one.narrow(dim, 0, sizes[static_cast<size_t>(r)]));
+  }
+  return out;
+}
+
+// The type as each rank has it: shards differ in length.
+std::vector<AxisType> TypesOfRanks(const AxisType& mine, AxisGroup& group) {
+  const CollectiveLabel label("the comparison of operators");
+  std::vector<AxisType> out(static_cast<size_t>(group.size()), mine);
+  const auto exchange = [&](int64_t value, auto&& set) {
+    const std::vector<int64_t> all = group.ExchangeNumbers(value, label);
+    for (size_t r = 0; r < all.size(); ++r) set(out[r], all[r]);
+  };
+  exchange(mine.length, [](AxisType& type, int64_t value) { type.length = value; });
+  for (size_t p = 0; p < mine.parts.size(); ++p) {
+    exchange(mine.parts[p], [p](AxisType& type, int64_t value) { type.parts[p] = value; });
+  }
+  return out;
+}
+
+}  // namespace
+
+namespace {
+
+// The operators of one name, module and direction, in their order.
+struct Row {
+  std::vector<const TracedOperator*> here;
+  std::vector<std::pair<const TracedOperator*, size_t>> full;  // with their place in the step
+};
+
+class Comparing {
+ public:
+  Comparing(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group, size_t index, double tolerance)
+      : group_(group), index_(index), tolerance_(tolerance) {
+    std::map<std::string, size_t> row_of;
+    for (size_t i = 0; i < full.operators().size(); ++i) {
+      const TracedOperator& op = full.operators()[i];
+      const auto [row, fresh] = row_of.try_emplace(KeyOf(op.path, op.backward, op.name), rows_.size());
+      if (fresh) rows_.emplace_back();
+      rows_[row->second].full.emplace_back(&op, i);
+    }
+    for (const TracedOperator& op : trace.operators()) {
+      const auto row = row_of.find(KeyOf(op.path, op.backward, op.name));
+      if (row == row_of.end()) {
+        out_.left_out += static_cast<int64_t>(op.outputs.size());
+      } else {
+        rows_[row->second].here.push_back(&op);
+      }
+    }
+  }
+
+  // Every rank has the rows of the whole step, in one order. Where the ranks ran more or fewer of a row (a shard of one
+  // element needs no sum), it is left out.
+  OperatorDifferences Run() {
+    for (const Row& row : rows_) {
+      const auto count = static_cast<int64_t>(row.here.size());
+      const std::vector<int64_t> counts = group_.ExchangeNumbers(count, label_);
+      if (std::ranges::count(counts, count) != static_cast<int64_t>(counts.size())) {
+        out_.left_out += count;
+        continue;
+      }
+      size_t next = 0;
+      for (const TracedOperator* op : row.here) {
+        const std::vector<int64_t> results = group_.ExchangeNumbers(static_cast<int64_t>(op->outputs.size()), label_);
+        if (std::ranges::count(results, results.front()) != static_cast<int64_t>(results.size())) continue;
+        std::vector<Candidate> made;
+        for (size_t i = 0; i < op->outputs.size(); ++i) made.push_back(Gather(*op, i));
+        Find(*op, row, next, made);
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // One result of all ranks: together, in the ways that it can be.
+  struct Candidate {
+    bool comparable = false;
+    bool uniform = false;  // as large as the shard it was made for, whatever it is
+    std::vector<at::Tensor> shards;
+    std::vector<AxisType> types;
+  };
+
+  Candidate Gather(const TracedOperator& op, size_t i) {
+    const AxisType& type = op.types[i][index_];
+    Candidate out;
+    const bool comparable = type.is_replicate() || type.is_shard() || type.is_partial();
+    // A rank that leaves one out leaves it out on every rank.
+    const std::vector<int64_t> kinds =
+        group_.ExchangeNumbers(comparable ? static_cast<int64_t>(type.kind) : -1, label_);
+    out.comparable = comparable && std::ranges::count(kinds, kinds.front()) == static_cast<int64_t>(kinds.size());
+    if (!out.comparable) return out;
+    out.uniform = type.is_replicate() && type.uniform != 0;
+    if (type.is_replicate()) {
+      out.shards = {op.outputs[i]};
+      out.types = {type};
+      return out;
+    }
+    const int64_t dim = type.is_shard() ? type.dim : -1;
+    // Choices of experts make results that are as large as each rank's own.
+    int64_t others = op.outputs[i].dim();
+    for (int64_t d = 0; d < op.outputs[i].dim(); ++d)
+      others = others * 1000003 + (d == dim ? 0 : op.outputs[i].size(d));
+    const std::vector<int64_t> shapes = group_.ExchangeNumbers(others, label_);
+    out.comparable = std::ranges::count(shapes, shapes.front()) == static_cast<int64_t>(shapes.size());
+    if (!out.comparable) return out;
+    out.shards = GatherAll(op.outputs[i], group_, dim);
+    out.types = TypesOfRanks(type, group_);
+    return out;
+  }
+
+  static at::Tensor Full(const Candidate& one, const at::Tensor& like, bool sum) {
+    const AxisType& type = one.types.front();
+    const int64_t size = type.is_shard() && type.dim < like.dim() ? like.size(type.dim) : 0;
+    return Together(type, one.shards, one.types, size, sum);
+  }
+
+  static bool Fits(const Candidate& one, const at::Tensor& want) {
+    if (!one.comparable || one.uniform) return true;
+    const at::Tensor full = Full(one, want, false);
+    return full.defined() && full.sizes() == want.sizes();
+  }
+
+  // The next operator of the row whose results are as large.
+  void Find(const TracedOperator& op, const Row& row, size_t& next, const std::vector<Candidate>& made) {
+    size_t at = next;
+    for (; at < row.full.size(); ++at) {
+      const TracedOperator& other = *row.full[at].first;
+      bool fits = other.outputs.size() == op.outputs.size();
+      for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i]);
+      if (Everywhere(fits)) break;
+    }
+    if (at == row.full.size()) {
+      out_.left_out += static_cast<int64_t>(made.size());
+      return;
+    }
+    next = at + 1;
+    for (size_t i = 0; i < made.size(); ++i) {
+      Compare(op, made[i], row.full[at].first->outputs[i], row.full[at].second);
+    }
+  }
+
+  bool Everywhere(bool holds) {
+    const std::vector<int64_t> all = group_.ExchangeNumbers(holds ? 1 : 0, label_);
+    return std::ranges::count(all, 1) == static_cast<int64_t>(all.size());
+  }
+
+  void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want, size_t place) {
+    if (!one.comparable || (one.uniform && one.shards.front().sizes() != want.sizes())) {
+      ++out_.left_out;
+      return;
+    }
+    double difference = Difference(Full(one, want, false), want);
+    // A gradient of heads that several ranks have.
+    if (op.backward && one.types.front().is_shard())
+      difference = std::min(difference, Difference(Full(one, want, true), want));
+    ++out_.compared;
+    const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);
+    const std::vector<int64_t> ranks = group_.ExchangeNumbers(scaled, label_);
+    difference = static_cast<double>(*std::ranges::max_element(ranks)) * 1e-12;
+    if (difference > out_.largest || out_.largest_name.empty()) {
+      out_.largest = difference;
+      out_.largest_name = op.name;
+      out_.largest_name.append(" in '").append(op.path).append(op.backward ? "' (backward)" : "'");
+    }
+    if (difference > tolerance_ && place < first_place_) {
+      first_place_ = place;
+      out_.first = OperatorDifference{op.path, op.backward, op.name, one.types.front().ToString(), difference};
+    }
+  }
+
+  AxisGroup& group_;
+  size_t index_;
+  double tolerance_;
+  CollectiveLabel label_{"the comparison of operators"};
+  std::vector<Row> rows_;
+  size_t first_place_ = std::numeric_limits<size_t>::max();
+  OperatorDifferences out_;
+};
+
+}  // namespace
+
+OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
+                                     size_t index, double tolerance) {
+  return Comparing(trace, full, group, index, tolerance).Run();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,174 @@
+#include "engine/analysis/prove/type_scope.h"
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/planned_boundary.h"
+#include "engine/runtime/intercept/operator_scope.h"
+
+namespace moonshard {
+namespace {
+
+std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
+  std::vector<CheckedAxis> axes;
+  const MeshShape& shape = applied.plan().mesh;
+  for (MeshAxis axis : kMeshAxes) {
+    if (shape.size(axis) > 1) axes.push_back({axis, shape.size(axis), applied.mesh().coordinate(axis)});
+  }
+  return axes;
+}
+
+bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
+
+RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
+  RuleTable rules = RuleTable::BuiltIn();
+  for (const auto& [name, rule] : options.rules) rules.Add(name, rule);
+  Diagnostics unknown;
+  for (const OperatorLike& one : plan.operators) {
+    if (const OperatorRule* rule = rules.Find(one.like)) {
+      rules.Add(one.name, OperatorRule(*rule));
+      continue;
+    }
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "there is no rule for '" + one.like + "'", one.source);
+    d.required = "an operator with a rule (engine/analysis/types/rules), such as \"aten::silu\"";
+    unknown.push_back(std::move(d));
+  }
+  if (!unknown.empty()) throw PlanError(std::move(unknown));
+  return rules;
+}
+
+}  // namespace
+
+struct TypeScope::State final : CallWatcher {
+  State(AppliedPlan& a, const TypeOptions& options)
+      : applied(a),
+        rules(RulesWith(*a.plan().plan, options)),
+        checker(AxesOf(a), rules),
+        scope(std::in_place, checker) {
+    for (const LiveParameter& parameter : applied.parameters())
+      checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
+    for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
+    checker.Observe(options.observer);
+    applied.Watch(this);
+  }
+
+  // Along the data-parallel axes every rank computes with a parameter that is whole there, on a batch of its own.
+  TensorType TypeOfParameter(const LiveParameter& parameter) const {
+    TensorType type;
+    for (const CheckedAxis& axis : checker.axes()) {
+      if (IsDataParallel(axis.axis)) {
+        type.push_back(AxisType::Shared());
+        continue;
+      }
+      const Layout& layout = parameter.placement[axis.axis];
+      const std::vector<int64_t>& full = parameter.shape;
+      // As it is while it is used: fsdp has gathered it.
+      const std::vector<int64_t> local =
+          LocalShape(full, Gathered(parameter.placement), applied.plan().mesh, applied.mesh().rank());
+      int64_t size = -1;
+      if (layout.is_shard()) size = full[static_cast<size_t>(layout.dim)];
+      type.push_back(TypeOfLayout(layout, local, size, axis.ranks, axis.rank));
+    }
+    return type;
+  }
+
+  TensorType TypeOfInput(const at::Tensor& tensor) const {
+    TensorType type;
+    for (const CheckedAxis& axis : checker.axes()) {
+      const bool batch = IsDataParallel(axis.axis) && tensor.dim() > 0;
+      type.push_back(batch ? AxisType::Shard(0, tensor.size(0)) : AxisType::Full());
+    }
+    return type;
+  }
+
+  void Entered(size_t module, std::span<const TensorSlot> arguments) override {
+    const bool outermost = depth == 0;
+    ++depth;
+    checker.path().Enter(applied.plan().tree->modules()[module].path);
+    const ModuleSteps& steps = applied.plan().StepsOf(module);
+    for (const TensorSlot& slot : arguments) {
+      if (!slot.tensor->defined()) continue;
+      if (outermost && TypeOf(*slot.tensor) == nullptr && !slot.tensor->requires_grad()) {
+        SetType(*slot.tensor, TypeOfInput(*slot.tensor));
+      }
+      if (slot.position >= steps.inputs.size() || !steps.inputs[slot.position]) continue;
+      const std::string what = "input " + std::to_string(slot.position);
+      Anchor(*slot.tensor, steps.inputs[slot.position]->from, steps.in_features, what);
+    }
+  }
+
+  void Made(size_t module, std::span<const TensorSlot> results) override {
+    const ModuleSteps& steps = applied.plan().StepsOf(module);
+    for (const TensorSlot& slot : results) {
+      if (!slot.tensor->defined() || slot.position >= steps.outputs.size() || !steps.outputs[slot.position]) continue;
+      const std::string what = "output " + std::to_string(slot.position);
+      Anchor(*slot.tensor, steps.outputs[slot.position]->from, steps.out_features, what);
+    }
+  }
+
+  void Left() override {
+    if (std::uncaught_exceptions() > 0 && !stopped_in) stopped_in = checker.path().Here().path;
+    checker.path().Leave();
+    --depth;
+  }
+
+  // An axis other than tp only where the plan speaks of it.
+  void Anchor(const at::Tensor& tensor, const Placement& declared, int64_t features, const std::string& what) {
+    for (const CheckedAxis& axis : checker.axes()) {
+      const Layout& layout = declared[axis.axis];
+      if (axis.axis != MeshAxis::kTp && layout == Layout::Replicate()) continue;
+      checker.Anchor(tensor, axis.axis, layout, layout.is_shard() && layout.dim == -1 ? features : -1, what);
+    }
+  }
+
+  void CheckGradients() {
+    const CompiledPlan& plan = applied.plan();
+    for (const LiveParameter& parameter : applied.parameters()) {
+      if (parameter.is_buffer || !parameter.tensor.grad().defined()) continue;
+      const at::Tensor& gradient = parameter.tensor.grad();
+      const TensorType type = TypeOfParameter(parameter);
+      for (size_t a = 0; a < checker.axes().size(); ++a) {
+        const CheckedAxis& axis = checker.axes()[a];
+        if (axis.axis != MeshAxis::kTp || gradient.sizes() != parameter.tensor.sizes()) continue;
+        checker.CheckGradient(plan.tree->PathOf(parameter.ref), gradient, axis.axis, type[a],
+                              parameter.placement[axis.axis].ToText());
+      }
+    }
+  }
+
+  void Close() {
+    if (!scope) return;
+    scope.reset();
+    applied.Watch(nullptr);
+  }
+
+  AppliedPlan& applied;
+  RuleTable rules;
+  OperatorChecker checker;
+  std::optional<OperatorScope> scope;
+  std::optional<std::string> stopped_in;  // the module that an exception left first
+  int depth = 0;
+};
+
+TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
+    : state_(std::make_unique<State>(applied, options)) {}
+
+TypeScope::~TypeScope() { state_->Close(); }
+
+void TypeScope::Input(const at::Tensor& tensor) { SetType(tensor, state_->TypeOfInput(tensor)); }
+
+void TypeScope::Loss(const at::Tensor& loss) { state_->checker.CheckLoss(loss); }
+
+void TypeScope::Stopped(const std::string& what) { state_->checker.Stopped(state_->stopped_in.value_or(""), what); }
+
+Proof TypeScope::Finish() {
+  state_->Close();
+  state_->CheckGradients();
+  const OperatorChecker& checker = state_->checker;
+  return {checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
+}
+
+}  // namespace moonshard

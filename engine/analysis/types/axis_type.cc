@@ -1,0 +1,108 @@
+#include "engine/analysis/types/axis_type.h"
+
+#include <numeric>
+
+#include "engine/layout/shards.h"
+
+namespace moonshard {
+
+bool AxisType::SameAs(const AxisType& other) const {
+  if (kind != other.kind) return false;
+  if (kind == TypeKind::kPartial) return mean == other.mean;
+  if (kind != TypeKind::kShard) return true;
+  return dim == other.dim && lead == other.lead;
+}
+
+std::string AxisType::ToString() const {
+  switch (kind) {
+    case TypeKind::kReplicate: return full ? "replicate" : "shared";
+    case TypeKind::kPartial: return mean ? "partial mean" : "partial";
+    case TypeKind::kOwnRows: return "own rows";
+    case TypeKind::kVarying: return "varying";
+    case TypeKind::kUnproven: return "unproven";
+    case TypeKind::kFaulty: return "faulty";
+    case TypeKind::kShard: break;
+  }
+  std::string out(parts.empty() ? "shard(" : "packed(");
+  out.append(std::to_string(dim));
+  for (size_t p = 0; p < parts.size(); ++p) out.append(p == 0 ? ", [" : ", ").append(std::to_string(parts[p]));
+  out.append(parts.empty() ? ")" : "])");
+  if (lead != 1) out += " after " + std::to_string(lead);
+  return out;
+}
+
+AxisType AxisType::Of(TypeKind kind) {
+  AxisType type;
+  type.kind = kind;
+  return type;
+}
+
+AxisType AxisType::Replicate() { return Of(TypeKind::kReplicate); }
+
+AxisType AxisType::Full() {
+  AxisType type = Of(TypeKind::kReplicate);
+  type.full = true;
+  return type;
+}
+
+AxisType AxisType::Shared() {
+  AxisType type = Of(TypeKind::kReplicate);
+  type.shared = true;
+  return type;
+}
+
+AxisType AxisType::Uniform(int64_t dims) {
+  AxisType type = Of(TypeKind::kReplicate);
+  type.uniform = dims >= 64 ? ~uint64_t{0} : (uint64_t{1} << dims) - 1;
+  return type;
+}
+
+AxisType AxisType::Shard(int64_t dim, int64_t length) {
+  AxisType type = Of(TypeKind::kShard);
+  type.dim = static_cast<int>(dim);
+  type.length = length;
+  return type;
+}
+
+AxisType AxisType::Partial(bool mean) {
+  AxisType type = Of(TypeKind::kPartial);
+  type.mean = mean;
+  return type;
+}
+
+namespace {
+
+// How much of each part this rank's shard holds.
+std::vector<int64_t> LocalParts(const Layout& layout, int64_t size, int64_t ranks, int64_t rank) {
+  std::vector<int64_t> local;
+  const Result<DimShards> shards = DimShards::Make(layout, size, ranks);
+  if (!shards.ok()) return local;
+  for (const DimShards::LocalPart& part : shards.value().PartsOf(rank)) local.push_back(part.global.length);
+  return local;
+}
+
+}  // namespace
+
+AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank) {
+  switch (layout.kind) {
+    case LayoutKind::kReplicate: return AxisType::Full();
+    case LayoutKind::kShared: return AxisType::Shared();
+    case LayoutKind::kPartial: return AxisType::Partial();
+    case LayoutKind::kShard: break;
+  }
+  const auto dims = static_cast<int64_t>(shape.size());
+  const int64_t dim = layout.dim < 0 ? layout.dim + dims : layout.dim;
+  if (dim < 0 || dim >= dims) return AxisType::Of(TypeKind::kFaulty);
+  if (layout.owner >= 0) return AxisType::Of(TypeKind::kVarying);
+  AxisType type = AxisType::Shard(dim, shape[static_cast<size_t>(dim)]);
+  if (layout.parts.empty()) return type;
+  Layout sized = layout.has_equal_parts() && full_size >= 0 ? layout.Sized(full_size) : layout;
+  const int64_t size = std::accumulate(sized.parts.begin(), sized.parts.end(), int64_t{0},
+                                       [](int64_t sum, const Layout::Part& part) { return sum + part.size; });
+  type.parts = LocalParts(sized, size, ranks, rank);
+  // A dim of equal parts whose size nobody knows: what lies here is equal parts too.
+  if (size == 0) type.parts.assign(sized.parts.size(), type.length / static_cast<int64_t>(sized.parts.size()));
+  return type;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,75 @@
+// AxisType: what is known of one tensor along one mesh axis while a step runs. Wider than the Layout that a plan declares
+// (plan/layout.h), because operators make more than modules pass on:
+//
+//   replicate   the same on every rank, and used the same everywhere: its gradient is the same everywhere too
+//   shared      the same on every rank, used by sharded compute: its gradient is partial
+//   shard(d)    shards along dim d; `shard(0) after 4`: dim 0 is [4, shard, ...] flattened, as [b, s/n, h] viewed as
+//               [b s/n, h]; `packed`: several shards one after the other, as a fused projection makes
+//   partial     terms of a sum; `partial mean`: terms of a mean
+//   own rows    right where this rank holds the row that is meant, anything elsewhere: to be masked (Region.NoteOwnRows)
+//   varying     different on every rank, in no way that the algebra has a word for
+//   unproven    an operator without a rule made it
+//   faulty      made by an operator that was refused: nothing more is said of what follows from it
+//
+// Without a gradient, replicate and shared are one. A replicate is `uniform` along a dim where all its elements are equal
+// along it (zeros, an expanded dim): it can stand for any shard of itself.
+// Stage before: layout words, from parameters and boundaries. Stage after: rules, which compute with them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "engine/layout/layout.h"
+
+namespace moonshard {
+
+enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying, kUnproven, kFaulty };
+
+struct AxisType {
+  TypeKind kind = TypeKind::kUnproven;
+  bool full = false;    // of replicate: used the same everywhere
+  bool shared = false;  // of replicate: used by sharded compute. Neither: it has no gradient, or had none yet
+  bool mean = false;    // of partial
+  int dim = 0;          // of a shard, counted from 0
+  int64_t lead = 1;     // of a shard: how many whole elements the dim holds in front of the shard, flattened into it
+  int64_t length = 0;   // of a shard: how much of the dim is the shard; what is left of it lies behind, whole
+  int64_t inner = 1;    // of a shard: into how many the elements of the shard were opened behind it, as heads are
+  std::vector<int64_t> parts;  // of a shard: the shard is these shards, one after the other; empty: one
+  // Of a shard that was one of several in a fused dim: the parts of that.
+  std::shared_ptr<const std::vector<int64_t>> fused;
+  uint64_t uniform = 0;                      // of replicate: bit d where the value is the same along dim d
+  bool zero = false;                         // of replicate: nothing but zeros, which are terms of any sum too
+  std::shared_ptr<const std::string> since;  // which operator made it partial or varying, for messages
+
+  bool is(TypeKind other) const { return kind == other; }
+  bool is_shard() const { return kind == TypeKind::kShard; }
+  bool is_partial() const { return kind == TypeKind::kPartial; }
+  bool is_replicate() const { return kind == TypeKind::kReplicate; }
+  bool is_known() const { return kind != TypeKind::kUnproven && kind != TypeKind::kFaulty; }
+  bool uniform_along(int64_t d) const { return ((uniform >> d) & 1) != 0; }
+  // Whether both say the same of how the elements lie; parts aside, which a gradient has lost by then.
+  bool SameAs(const AxisType& other) const;
+  std::string ToString() const;
+
+  static AxisType Replicate();  // nothing is known of its gradient
+  static AxisType Full();
+  static AxisType Shared();
+  static AxisType Uniform(int64_t dims);
+  static AxisType Shard(int64_t dim, int64_t length);
+  static AxisType Partial(bool mean = false);
+  static AxisType Of(TypeKind kind);
+};
+
+// One for each axis of the mesh that has more than one rank, in their order.
+using TensorType = c10::SmallVector<AxisType, 2>;
+
+// What a layout says of a tensor that is here as `shape` (this rank's shard, where it is one); `whole_size`: of the dim
+// that is cut, -1: not known. A negative dim counts from the tensor's last.
+AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
+
+}  // namespace moonshard

@@ -1,0 +1,163 @@
+// What the checker hears from boundaries and regions.
+#include <algorithm>
+#include <utility>
+
+#include <torch/csrc/autograd/function.h>
+
+#include "engine/analysis/types/operator_checker.h"
+
+namespace moonshard {
+
+bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
+                             bool backward) const {
+  if (!type.is_known()) return true;
+  const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
+  switch (layout.kind) {
+    case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || !type.shared);
+    case LayoutKind::kShared:
+      if (layout.is_shared_last() && backward) return true;  // some of it is partial, some is not
+      return type.is_replicate() && (!needs_gradient || !type.full);
+    // What each rank has of its own are terms too.
+    case LayoutKind::kPartial:
+      return (type.is_partial() && !type.mean) || type.is(TypeKind::kVarying) || (type.is_replicate() && type.zero);
+    case LayoutKind::kShard: break;
+  }
+  if (layout.owner >= 0) return true;
+  const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
+  if (type.is_replicate()) return type.uniform_along(dim);
+  if (!type.is_shard() || type.dim != dim || type.lead != 1) return false;
+  return backward || type.parts.empty() == layout.parts.empty();
+}
+
+void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size,
+                             const std::string& what) {
+  const int index = AxisIndex(axis);
+  if (index < 0 || !tensor.defined()) return;
+  TensorType type = Get(tensor);
+  AxisType& here = type[static_cast<size_t>(index)];
+  const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
+  if (!Agrees(here, layout, tensor, /*backward=*/false)) {
+    Blame({TypeFault::Kind::kBoundary, path_.Here().path, false, axis, what, "", layout.ToText(), here.ToString(),
+           here.since ? *here.since : ""});
+  } else if (here.is_known() && (!here.is_replicate() || here.full || here.shared)) {
+    return;
+  }
+  here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
+  SetType(tensor, std::move(type));
+}
+
+void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis,
+                                    const AxisType& expected, const std::string& declared) {
+  const int index = AxisIndex(axis);
+  if (index < 0 || !gradient.defined()) return;
+  const AxisType here = Get(gradient)[static_cast<size_t>(index)];
+  if (here.is(TypeKind::kFaulty)) return;
+  if (here.is(TypeKind::kUnproven)) return NoteUnproven("the gradient of a parameter");
+  const bool fits = expected.is_shard()
+                        ? here.SameAs(expected) || (here.is_replicate() && here.uniform_along(expected.dim))
+                        : here.is(expected.kind);
+  if (fits) return;
+  Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
+         here.since ? *here.since : ""});
+}
+
+void OperatorChecker::Stopped(const std::string& path, const std::string& what) {
+  if (std::ranges::count(faults_, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return;
+  Blame({TypeFault::Kind::kThrew, path, false, FirstAxis(), "the step", "it stops: " + what.substr(0, what.find('\n')),
+         "", "", ""});
+}
+
+void OperatorChecker::CheckLoss(const at::Tensor& loss) {
+  const TensorType type = Get(loss);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const bool batches = axes_[i].axis == MeshAxis::kDpShard || axes_[i].axis == MeshAxis::kDpReplicate;
+    if (!type[i].is_known() || type[i].is_replicate() || (batches && type[i].is_partial())) continue;
+    Blame({TypeFault::Kind::kRegion, "", false, axes_[i].axis, "the loss", "", "replicate", type[i].ToString(),
+           type[i].since ? *type[i].since : ""});
+  }
+}
+
+void OperatorChecker::EnterRegion(const RegionInfo& /*region*/) { regions_.emplace_back(); }
+void OperatorChecker::LeaveRegion() { regions_.pop_back(); }
+
+void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {
+  const int index = AxisIndex(region.axis);
+  if (index < 0 || !tensor.defined()) return;
+  const TensorType all = Get(tensor);
+  const AxisType& here = all[static_cast<size_t>(index)];
+  if (!regions_.empty() && regions_.back().empty()) regions_.back() = all;
+  const ModulePath::Place place = path_.Here();
+  if (Agrees(here, layout, tensor, place.backward)) return;
+  Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "",
+         layout.ToText(), here.ToString(), here.since ? *here.since : ""});
+}
+
+void OperatorChecker::RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter,
+                                          const at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  RegionTakes(region, gradient, Layout::Partial());
+  reduced_.insert_or_assign(parameter.unsafeGetTensorImpl(), Get(gradient));
+}
+
+void OperatorChecker::RegionBringsGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
+                                           const Layout& layout) {
+  const int index = AxisIndex(region.axis);
+  const auto found = reduced_.find(parameter.unsafeGetTensorImpl());
+  if (index < 0 || found == reduced_.end()) return;
+  const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
+  found->second[static_cast<size_t>(index)] = TypeOfLayout(layout, sum.sizes(), -1, checked.ranks, checked.rank);
+  SetType(sum, found->second);
+}
+
+void OperatorChecker::RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
+                                  bool summed) {
+  if (!tensor.defined()) return;
+  TensorType type = regions_.empty() || regions_.back().empty() ? TensorType(axes_.size()) : regions_.back();
+  for (AxisType& one : type) {
+    if (summed && (one.is_shard() || one.is(TypeKind::kVarying))) one = AxisType::Partial();
+  }
+  if (const int index = AxisIndex(region.axis); index >= 0) {
+    const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
+    AxisType& here = type[static_cast<size_t>(index)];
+    here = TypeOfLayout(layout, tensor.sizes(), -1, checked.ranks, checked.rank);
+    std::string origin("'");
+    origin.append(region.name).append("'");
+    if (!region.label.empty()) origin.append(" at ").append(region.label);
+    here.since = std::make_shared<const std::string>(std::move(origin));
+  }
+  SetType(tensor, std::move(type));
+}
+
+void OperatorChecker::RegionSums(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) {
+  const int index = AxisIndex(region.axis);
+  if (index < 0) return;
+  TensorType type = terms.defined() ? Get(terms) : TensorType(axes_.size(), AxisType::Full());
+  AxisType& here = type[static_cast<size_t>(index)];
+  if (here.is_partial()) {
+    here = AxisType::Full();
+  } else if (here.is_replicate() && !here.zero && terms.defined()) {
+    const ModulePath::Place place = path_.Here();
+    Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "", "partial",
+           here.ToString(), ""});
+  }
+  SetType(sum, std::move(type));
+}
+
+void OperatorChecker::OwnRows(const at::Tensor& ids, const at::Tensor& table) {
+  const TensorType rows = Get(table);
+  TensorType type = Get(ids);
+  for (size_t axis = 0; axis < axes_.size(); ++axis) {
+    if (rows[axis].is_shard() && rows[axis].dim == 0) type[axis] = AxisType::Of(TypeKind::kOwnRows);
+  }
+  SetType(ids, std::move(type));
+}
+
+void OperatorChecker::OwnRows(const at::Tensor& ids, MeshAxis axis) {
+  const int index = AxisIndex(axis);
+  if (index < 0) return;
+  TensorType type = Get(ids);
+  type[static_cast<size_t>(index)] = AxisType::Of(TypeKind::kOwnRows);
+  SetType(ids, std::move(type));
+}
+
+}  // namespace moonshard

@@ -1,0 +1,33 @@
+#include "engine/analysis/types/module_path.h"
+
+#include <torch/csrc/autograd/function.h>
+
+namespace moonshard {
+namespace {
+
+constexpr int32_t kOutside = 0;  // the path ""
+
+}  // namespace
+
+ModulePath::ModulePath() { Enter(""); }
+
+void ModulePath::Enter(const std::string& path) {
+  const auto [entry, fresh] = index_.try_emplace(path, static_cast<int32_t>(paths_.size()));
+  if (fresh) paths_.push_back(path);
+  entered_.push_back(entry->second);
+  marks_.Mark(entered_.back());
+}
+
+void ModulePath::Leave() {
+  entered_.pop_back();
+  marks_.Mark(entered_.back());
+}
+
+ModulePath::Place ModulePath::Here() const {
+  const auto node = torch::autograd::get_current_node();
+  // A forward within a backward, as recomputation runs it, has entered modules too.
+  if (!node || entered_.size() > 1) return {path(entered_.back()), false};
+  return {path(marks_.PlaceOf(*node).value_or(kOutside)), true};
+}
+
+}  // namespace moonshard

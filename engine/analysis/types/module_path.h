@@ -1,0 +1,39 @@
+// ModulePath: where in the model the program is: in a forward, in the modules that have been entered; in a backward, in the
+// module in whose forward autograd's current node was made.
+// Stage before: whoever enters modules (prove/type_scope.h). Stage after: operator_checker.h.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/runtime/intercept/node_marks.h"
+
+namespace moonshard {
+
+class ModulePath {
+ public:
+  ModulePath();
+
+  void Enter(const std::string& path);
+  void Leave();
+
+  struct Place {
+    const std::string& path;  // "": the root, or outside of all; as long as the ModulePath
+    bool backward = false;
+  };
+  // Nothing is copied: it is asked for at each operator.
+  Place Here() const;
+
+ private:
+  const std::string& path(int32_t index) const { return paths_[static_cast<size_t>(index)]; }
+
+  std::deque<std::string> paths_;  // each once; they stay where they are
+  std::unordered_map<std::string, int32_t> index_;
+  std::vector<int32_t> entered_;  // innermost last
+  NodeMarks marks_;
+};
+
+}  // namespace moonshard

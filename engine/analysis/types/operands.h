@@ -1,0 +1,101 @@
+// Operands: one operator as a rule sees it, along one mesh axis: its tensors with their types and local sizes in the
+// order of the arguments (a list's tensors one after the other), its other arguments, and the shapes that it made.
+// Stage before: operator_checker.h makes it. Stage after: rules.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include "engine/analysis/types/axis_type.h"
+#include "engine/analysis/types/suggested_fix.h"
+
+namespace moonshard {
+
+// One tensor that goes in. Read before the operator runs, which may change the tensor.
+struct Operand {
+  const TensorType* type = nullptr;           // null: it has none
+  c10::intrusive_ptr<c10::BackendMeta> kept;  // what it lies in
+  c10::SmallVector<int64_t, 5> sizes;
+  int argument = 0;  // of the schema
+  bool needs_gradient = false;
+  const void* storage = nullptr;
+  const void* tensor = nullptr;  // identity
+  int64_t version = 0;
+};
+
+// What came out, in order; undefined results left out.
+struct Product {
+  c10::SmallVector<int64_t, 5> sizes;
+};
+
+using AxisTypes = c10::SmallVector<AxisType, 3>;
+
+class Operands {
+ public:
+  // `arguments`: as many as the schema has; those that hold tensors may be None.
+  Operands(std::string_view name, const c10::FunctionSchema& schema, c10::ArrayRef<Operand> tensors,
+           c10::ArrayRef<AxisType> types, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<Product> products)
+      : name_(name), schema_(schema), tensors_(tensors), types_(types), arguments_(arguments), products_(products) {}
+
+  // "mm": without namespace, overload and the underscore of those that write into an argument.
+  std::string_view name() const { return name_; }
+  size_t size() const { return tensors_.size(); }
+  size_t products() const { return products_.size(); }
+  const AxisType& type(size_t i) const { return types_[i]; }
+  at::IntArrayRef sizes(size_t i) const { return tensors_[i].sizes; }
+  int64_t dims(size_t i) const { return static_cast<int64_t>(tensors_[i].sizes.size()); }
+  at::IntArrayRef made(size_t i = 0) const { return products_[i].sizes; }
+  int64_t made_dims(size_t i = 0) const { return static_cast<int64_t>(products_[i].sizes.size()); }
+  // Which of the tensors came in argument `a`; -1: none.
+  int TensorOf(int a) const;
+
+  // Plain arguments. A dim is counted from 0 for a tensor of `dims` dims.
+  const c10::IValue& argument(size_t a) const { return arguments_[a]; }
+  size_t arguments() const { return arguments_.size(); }
+  int64_t Int(size_t a, int64_t otherwise = 0) const;
+  int64_t Dim(size_t a, int64_t dims) const;
+  std::vector<int64_t> Ints(size_t a) const;  // empty for None
+  bool Flag(size_t a) const;
+  // Where the schema has an argument of this name: it differs between overloads. As many as there are arguments: none.
+  size_t Named(std::string_view argument) const;
+
+  bool Any(TypeKind kind) const;
+  bool All(TypeKind kind) const;
+
+  // The operator is wrong with these types: `message` says why. What follows is not blamed again. The first fault is kept.
+  AxisType Fault(std::string message, SuggestedFix suggested_fix = SuggestedFix::kUnknown);
+  // It cannot be judged.
+  AxisType Unproven(std::string why);
+  const std::string& fault() const { return fault_; }
+  SuggestedFix suggested_fix() const { return suggested_fix_; }
+  const std::string& unproven() const { return unproven_; }
+
+ private:
+  std::string_view name_;
+  const c10::FunctionSchema& schema_;
+  c10::ArrayRef<Operand> tensors_;
+  c10::ArrayRef<AxisType> types_;
+  c10::ArrayRef<c10::IValue> arguments_;
+  c10::ArrayRef<Product> products_;
+  std::string fault_;
+  SuggestedFix suggested_fix_ = SuggestedFix::kUnknown;  // of it
+  std::string unproven_;
+};
+
+// For messages: the text with a dim or a type in it.
+std::string Phrase(std::string_view before, int64_t dim, std::string_view after = {});
+std::string Phrase(std::string_view before, const AxisType& type);
+std::string Quoted(std::string_view name, std::string_view after);
+
+// The types of what the operator makes: as many as it made, or one that holds for all.
+using OperatorRule = std::function<AxisTypes(Operands&)>;
+
+}  // namespace moonshard

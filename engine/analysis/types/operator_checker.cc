@@ -1,0 +1,366 @@
+#include "engine/analysis/types/operator_checker.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "engine/core/base/check.h"
+
+namespace moonshard {
+namespace {
+
+template <class Visit>
+void ForEachTensor(const c10::IValue& value, Visit&& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& one : value.toListRef()) ForEachTensor(one, visit);
+  }
+}
+
+bool HoldsTensors(const c10::IValue& value) {
+  bool holds = false;
+  ForEachTensor(value, [&](const at::Tensor&) { holds = true; });
+  return holds;
+}
+
+const void* StorageOf(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// "add_" -> "add"; "__and__" stays.
+std::string WithoutUnderscore(std::string name) {
+  if (name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.pop_back();
+  return name;
+}
+
+// The name of one layer of several alike: "layers.*.mlp".
+std::string Folded(const std::string& path) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (std::isdigit(static_cast<unsigned char>(path[i])) == 0) {
+      out += path[i];
+    } else if (out.empty() || out.back() != '*') {
+      out += '*';
+    }
+  }
+  return out;
+}
+
+// Types whose origin is worth a word: what differs between ranks.
+bool HasOrigin(const AxisType& type) { return type.is_partial() || type.is(TypeKind::kVarying) || type.is_shard(); }
+
+// The first operand with an origin that is as `type` is, or at all where `type` is null.
+std::shared_ptr<const std::string> OriginAmong(c10::ArrayRef<AxisType> types, const AxisType* type) {
+  for (const AxisType& operand : types) {
+    if (operand.since != nullptr && (type == nullptr || operand.is(type->kind))) return operand.since;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+struct OperatorChecker::Call {
+  const c10::FunctionSchema& schema;
+  c10::SmallVector<Operand, 6> operands;
+  std::vector<c10::IValue> arguments;
+  c10::SmallVector<at::Tensor, 3> outputs;
+  c10::SmallVector<Product, 3> products;
+  std::vector<TensorType> types;  // of the outputs
+  ModulePath::Place place;
+
+  AxisType TypeOn(size_t operand, size_t axis) const {
+    const TensorType* type = operands[operand].type;
+    return type == nullptr || axis >= type->size() ? AxisType() : (*type)[axis];
+  }
+  // "aten::add(partial, replicate)"; with sizes "aten::add(partial [2,3], replicate [3])".
+  std::string Signature(const std::string& name, size_t axis, bool sizes = false) const {
+    std::string out = name + "(";
+    for (size_t i = 0; i < operands.size(); ++i) {
+      out += (i == 0 ? "" : ", ") + TypeOn(i, axis).ToString();
+      for (size_t d = 0; sizes && d < operands[i].sizes.size(); ++d) {
+        out.append(d == 0 ? " [" : ",").append(std::to_string(operands[i].sizes[d]));
+      }
+      if (sizes) out += operands[i].sizes.empty() ? " []" : "]";
+    }
+    return out + ")";
+  }
+};
+
+OperatorChecker::OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable& rules)
+    : axes_(std::move(axes)), rules_(rules) {}
+
+OperatorChecker::~OperatorChecker() = default;
+
+void OperatorChecker::SetGroup(const c10d::ProcessGroup* group, MeshAxis axis) { groups_.emplace_back(group, axis); }
+
+int OperatorChecker::AxisOfGroup(const Call& call) const {
+  for (size_t a = 0; a < call.arguments.size(); ++a) {
+    if (call.schema.arguments()[a].name() != "process_group") continue;
+    const auto group = call.arguments[a].toCustomClass<c10d::ProcessGroup>();
+    const auto found = std::ranges::find(groups_, group.get(), [](const auto& known) { return known.first; });
+    if (found != groups_.end()) return AxisIndex(found->second);
+  }
+  return -1;
+}
+
+void OperatorChecker::SetLeaf(const at::Tensor& tensor, TensorType type) {
+  Check(type.size() == axes_.size(), "a type for every axis that is checked");
+  if (leaves_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(type)).second) kept_leaves_.push_back(tensor);
+}
+
+TensorType OperatorChecker::Get(const at::Tensor& tensor) const {
+  if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) return leaf->second;
+  const TensorType* type = TypeOf(tensor);
+  return type != nullptr && type->size() == axes_.size() ? *type : TensorType(axes_.size());
+}
+
+int OperatorChecker::AxisIndex(MeshAxis axis) const {
+  const auto found = std::ranges::find(axes_, axis, &CheckedAxis::axis);
+  return found == axes_.end() ? -1 : static_cast<int>(found - axes_.begin());
+}
+
+// What was made before the scope and has no gradient to lose.
+void OperatorChecker::Assume(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr || tensor.requires_grad()) return;
+  if (leaves_.contains(tensor.unsafeGetTensorImpl())) return;
+  ++assumed_;
+  SetType(tensor, TensorType(axes_.size(), AxisType::Replicate()));
+}
+
+// What a region makes is what it says in the end; until then nothing.
+void OperatorChecker::MakeVoid(const c10::Stack& stack, size_t results) const {
+  for (size_t r = 0; r < std::min(results, stack.size()); ++r) {
+    ForEachTensor(stack[stack.size() - 1 - r], [&](const at::Tensor& tensor) {
+      if (!leaves_.contains(tensor.unsafeGetTensorImpl())) SetType(tensor, TensorType(axes_.size()));
+    });
+  }
+}
+
+const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle& op) {
+  const auto [at, fresh] = entries_.try_emplace(&op.schema());
+  if (!fresh) return at->second;
+  Entry& entry = at->second;
+  const std::string& name = op.schema().name();
+  const std::string& overload = op.schema().overload_name();
+  entry.name = overload.empty() ? name : name + "." + overload;
+  const std::string plain = WithoutUnderscore(name);
+  entry.base = plain.substr(plain.rfind(':') + 1);
+  entry.writes = plain != name;
+  entry.rule = rules_.Find(name);
+  if (entry.rule == nullptr) entry.rule = rules_.Find(plain);
+  if (entry.rule == nullptr && op.hasTag(at::Tag::pointwise)) entry.rule = &RuleTable::AnyPointwise();
+  const auto is = [&](const char* base) { return entry.base == base; };
+  entry.copies = is("copy") || is("clone") || is("_to_copy");
+  entry.overwrites =
+      entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random"));
+  entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
+  entry.collective = name.starts_with("c10d::");
+  entry.returns = op.schema().returns().size();
+  return entry;
+}
+
+void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
+  const Entry& entry = EntryOf(op);
+  if (!regions_.empty()) {
+    next.Run();
+    MakeVoid(stack, entry.returns);
+    return;
+  }
+  Call call{op.schema(), {}, {}, {}, {}, {}, path_.Here()};
+  ++operators_;
+  const size_t count = call.schema.arguments().size();
+  call.arguments.reserve(count);
+  for (size_t a = 0; a < count; ++a) {
+    const c10::IValue& value = stack[stack.size() - count + a];
+    ForEachTensor(value, [&](const at::Tensor& tensor) {
+      Operand operand;
+      Assume(tensor);
+      if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) {
+        operand.type = &leaf->second;
+      } else if ((operand.type = TypeOf(tensor)) != nullptr) {
+        operand.kept = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
+        if (operand.type->size() != axes_.size()) operand.type = nullptr;
+      }
+      operand.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+      operand.argument = static_cast<int>(a);
+      operand.needs_gradient = !tensor.is_inference() && tensor.requires_grad();
+      operand.storage = StorageOf(tensor);
+      operand.tensor = tensor.unsafeGetTensorImpl();
+      operand.version = VersionOf(tensor);
+      call.operands.push_back(std::move(operand));
+    });
+    call.arguments.push_back(HoldsTensors(value) ? c10::IValue() : value);
+  }
+  try {
+    next.Run();
+  } catch (const c10::Error& error) {
+    const std::string& text = error.msg();
+    std::shared_ptr<const std::string> since;
+    for (size_t i = 0; i < call.operands.size() && since == nullptr; ++i) since = call.TypeOn(i, 0).since;
+    Blame({TypeFault::Kind::kThrew, call.place.path, call.place.backward, FirstAxis(),
+           call.Signature(entry.name, 0, /*sizes=*/true),
+           "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", since ? *since : ""});
+    throw;
+  }
+  const size_t results = std::min(entry.returns, stack.size());
+  for (size_t r = 0; r < results; ++r) {
+    ForEachTensor(stack[stack.size() - results + r], [&](const at::Tensor& tensor) {
+      call.outputs.push_back(tensor);
+      Product product;
+      product.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+      call.products.push_back(std::move(product));
+    });
+  }
+  Judge(entry, call);
+}
+
+void OperatorChecker::Judge(const Entry& entry, Call& call) {
+  call.types.assign(call.outputs.size(), TensorType(axes_.size()));
+  for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
+  bool computes = !entry.copies;
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const at::Tensor& output = call.outputs[i];
+    int64_t version = -1;
+    bool rises = false;
+    const void* storage = StorageOf(output);
+    for (const Operand& operand : call.operands) {
+      if (storage == nullptr || operand.storage != storage) continue;
+      version = operand.version;  // a view counts the writes of what it is a view of
+      rises = entry.writes;
+      computes = computes && entry.writes;
+    }
+    if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
+    SetType(output, call.types[i], version, rises);
+  }
+  if (observer_) observer_({call.place.path, call.place.backward, entry.name, computes, call.outputs, call.types});
+}
+
+void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
+  c10::SmallVector<AxisType, 6> types;
+  bool faulty = false;
+  bool unproven = false;
+  bool untyped = false;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    types.push_back(call.TypeOn(i, axis));
+    faulty = faulty || types.back().is(TypeKind::kFaulty);
+    unproven = unproven || types.back().is(TypeKind::kUnproven);
+    untyped = untyped || call.operands[i].type == nullptr;
+  }
+  const auto fill = [&](TypeKind kind) {
+    for (TensorType& type : call.types) type[axis] = AxisType::Of(kind);
+  };
+  // What is overwritten without being read may be anything.
+  if (entry.overwrites) {
+    const bool source = types.size() > 1;
+    faulty = source && types[1].is(TypeKind::kFaulty);
+    unproven = source && types[1].is(TypeKind::kUnproven);
+    untyped = source && call.operands[1].type == nullptr;
+  }
+  if (faulty) return fill(TypeKind::kFaulty);
+  if (untyped && axis == 0) NoteUnproven("a tensor without a layout goes into " + entry.name);
+  if (unproven) return fill(TypeKind::kUnproven);
+  if (call.outputs.empty() && entry.rule == nullptr) return;
+
+  Operands operands(entry.base, call.schema, call.operands, types, call.arguments, call.products);
+  AxisTypes made;
+  if (entry.collective && AxisOfGroup(call) < 0) {
+    made = {operands.Unproven("a process group that is no axis")};
+  } else if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) {
+    made = {types.back()};
+  } else if (entry.rule != nullptr) {
+    made = (*entry.rule)(operands);
+  } else if (!types.empty() && !entry.random && operands.All(TypeKind::kReplicate)) {
+    made = {AxisType::Replicate()};
+  } else {
+    made = {operands.Unproven("no rule")};
+  }
+  std::string fault = operands.fault();
+  SuggestedFix suggested_fix = operands.suggested_fix();
+  if (fault.empty()) {
+    fault = FullMisused(entry, call, types);
+    suggested_fix = SuggestedFix::kShare;
+  }
+  if (!fault.empty()) {
+    AxisType terms = AxisType::Partial();
+    std::shared_ptr<const std::string> since = OriginAmong(types, &terms);
+    if (since == nullptr) since = OriginAmong(types, nullptr);
+    Blame({TypeFault::Kind::kOperator, call.place.path, call.place.backward, axes_[axis].axis,
+           call.Signature(entry.name, axis), fault, "", "", since ? *since : "", suggested_fix});
+    return fill(TypeKind::kFaulty);
+  }
+  if (!operands.unproven().empty()) NoteUnproven(entry.name + ": " + operands.unproven());
+
+  bool full = false;
+  bool shared = false;
+  for (size_t i = 0; i < types.size() && !call.place.backward; ++i) {
+    if (!call.operands[i].needs_gradient) continue;
+    full = full || (types[i].is_replicate() && types[i].full);
+    shared = shared || !types[i].is_replicate() || types[i].shared;
+  }
+  for (size_t i = 0; i < call.types.size(); ++i) {
+    AxisType& type = call.types[i][axis];
+    if (made.empty()) continue;
+    type = i < made.size() ? made[i] : made.back();
+    if (type.is_replicate()) {
+      type.full = full && !shared;
+      type.shared = shared;
+    }
+    type.since = nullptr;
+    if (!HasOrigin(type)) continue;
+    type.since = OriginAmong(types, &type);
+    if (type.since != nullptr) continue;
+    std::string origin = entry.name;
+    origin.append(" in '").append(call.place.path).append(call.place.backward ? "' (backward)" : "'");
+    type.since = std::make_shared<const std::string>(std::move(origin));
+  }
+}
+
+std::string OperatorChecker::FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types) {
+  if (call.place.backward || !c10::GradMode::is_enabled() || entry.base == "copy") return {};
+  bool full = false;
+  bool shards = false;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    const AxisType& type = types[i];
+    const bool needs_gradient = call.operands[i].needs_gradient;
+    if (type.is_replicate()) {
+      full = full || (needs_gradient && type.full);
+      shards = shards || (needs_gradient && type.shared);
+    } else if (type.is_known()) {
+      shards = true;
+    }
+  }
+  if (!full || !shards) return {};
+  return "a replicated tensor that needs a gradient is used beside what differs between ranks: each rank gets terms of "
+         "its gradient of its own, and nothing sums them; it must be shared";
+}
+
+void OperatorChecker::Blame(TypeFault fault) {
+  const std::string path = Folded(fault.path);
+  for (TypeFault& known : faults_) {
+    if (known.kind == fault.kind && known.backward == fault.backward && known.what == fault.what &&
+        known.message == fault.message && known.axis == fault.axis && Folded(known.path) == path) {
+      ++known.count;
+      return;
+    }
+  }
+  faults_.push_back(std::move(fault));
+}
+
+void OperatorChecker::NoteUnproven(const std::string& what) {
+  Unproven& entry = unproven_[what];
+  if (entry.count++ > 0) return;
+  const ModulePath::Place place = path_.Here();
+  entry.first = place.path + (place.backward ? " (backward)" : "");
+}
+
+}  // namespace moonshard

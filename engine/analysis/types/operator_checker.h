@@ -1,0 +1,146 @@
+// OperatorChecker: gives every tensor of a step a type for each mesh axis and checks each operator against its rule, forward
+// and backward, as the operators run. On one process, with whatever groups: what collectives bring does not matter, for
+// moves say themselves what they make (intercept/region.h).
+//
+//   OperatorChecker checker(axes, RuleTable::BuiltIn());
+//   checker.SetLeaf(weight, type);
+//   { const OperatorScope scope(checker); loss = model(ids); loss.backward(); }
+//   checker.faults();
+//
+// An operator without a rule is unproven unless all that goes in is the same on every rank. A tensor that was there before
+// the scope and is no leaf that was named counts as the same on every rank (constants); assumed() says how many. After a fault nothing more is
+// said of what follows from it, until a boundary says again what a tensor is (Anchor).
+// Stage before: rule_table.h; intercept (OperatorScope). Stage after: prove.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/analysis/types/module_path.h"
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/type_fault.h"
+#include "engine/analysis/types/typed_tensor.h"
+#include "engine/runtime/intercept/operator_scope.h"
+#include "engine/runtime/intercept/region.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace moonshard {
+
+struct CheckedAxis {
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t ranks = 1;
+  int64_t rank = 0;
+};
+
+// One operator that ran.
+struct CheckedOperator {
+  const std::string& path;
+  bool backward;
+  const std::string& name;  // "aten::add.Tensor"
+  bool computes;            // not a view or a copy, which are made or not as memory lies
+  c10::ArrayRef<at::Tensor> outputs;
+  c10::ArrayRef<TensorType> types;  // parallel
+};
+
+class OperatorChecker final : public OperatorHandler {
+ public:
+  // Keeps a reference to `rules`.
+  OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable& rules);
+  ~OperatorChecker() override;
+
+  ModulePath& path() { return path_; }
+  const std::vector<CheckedAxis>& axes() const { return axes_; }
+
+  // What a parameter, buffer or input is, whatever is written into it.
+  void SetLeaf(const at::Tensor& tensor, TensorType type);
+  // A process group that the program itself communicates over, along an axis. It outlives the checker.
+  void SetGroup(const c10d::ProcessGroup* group, MeshAxis axis);
+  // The type as it is known now; all unproven where there is none.
+  TensorType Get(const at::Tensor& tensor) const;
+  // Along one axis a boundary declares `layout` for what it has. A fault where it is known to be otherwise; from there on
+  // it is as declared.
+  void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size,
+              const std::string& what);
+  // The same for the gradient of a parameter once the backward is over.
+  void CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis, const AxisType& expected,
+                     const std::string& declared);
+
+  // A loss that is not the same on every rank has a gradient of its own on each; terms of a mean are what data-parallel
+  // ranks have.
+  void CheckLoss(const at::Tensor& loss);
+
+  // The step ended by an exception that no operator threw: in the innermost module that it left first.
+  void Stopped(const std::string& path, const std::string& what);
+
+  void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
+
+  const std::vector<TypeFault>& faults() const { return faults_; }
+  const UnprovenOperators& unproven() const { return unproven_; }
+  int64_t operators() const { return operators_; }
+  int64_t assumed() const { return assumed_; }
+
+  void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
+  void EnterRegion(const RegionInfo& region) override;
+  void LeaveRegion() override;
+  void RegionTakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) override;
+  void RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, bool summed) override;
+  void RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& gradient) override;
+  void RegionBringsGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
+                            const Layout& layout) override;
+  void RegionSums(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
+  void OwnRows(const at::Tensor& ids, const at::Tensor& table) override;
+  void OwnRows(const at::Tensor& ids, MeshAxis axis) override;
+
+ private:
+  // What is known of an operator, looked up once.
+  struct Entry {
+    std::string name;  // "aten::add_.Tensor"
+    std::string base;  // "add"
+    const OperatorRule* rule = nullptr;
+    bool writes = false;      // into its first argument
+    bool overwrites = false;  // without reading what is there
+    bool copies = false;
+    bool random = false;
+    bool collective = false;
+    size_t returns = 0;
+  };
+  struct Call;  // one operator on its way
+
+  const Entry& EntryOf(const c10::OperatorHandle& op);
+  int AxisIndex(MeshAxis axis) const;
+  // Of a collective's group; -1: not known.
+  int AxisOfGroup(const Call& call) const;
+  void Judge(const Entry& entry, Call& call);
+  void JudgeAxis(const Entry& entry, Call& call, size_t axis);
+  // A replicate that needs a gradient beside shards: each rank would keep its own terms of it.
+  static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
+  MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
+  void Blame(TypeFault fault);
+  void NoteUnproven(const std::string& what);
+  void Assume(const at::Tensor& tensor);
+  void MakeVoid(const c10::Stack& stack, size_t results) const;
+  bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, bool backward) const;
+
+  std::vector<CheckedAxis> axes_;
+  const RuleTable& rules_;
+  ModulePath path_;
+  std::unordered_map<const c10::FunctionSchema*, Entry> entries_;
+  std::unordered_map<const c10::TensorImpl*, TensorType> leaves_;
+  std::unordered_map<const c10::TensorImpl*, TensorType> reduced_;  // by parameter: its gradient, under way
+  std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups_;
+  std::vector<at::Tensor> kept_leaves_;  // so that no address is used again
+  std::function<void(const CheckedOperator&)> observer_;
+  std::vector<TypeFault> faults_;
+  UnprovenOperators unproven_;
+  int64_t operators_ = 0;
+  int64_t assumed_ = 0;
+  std::vector<TensorType> regions_;  // that are open: what the first tensor was that each took; empty before
+};
+
+}  // namespace moonshard

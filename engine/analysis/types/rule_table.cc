@@ -1,0 +1,33 @@
+#include "engine/analysis/types/rule_table.h"
+
+namespace moonshard {
+
+void RuleTable::AddAten(std::initializer_list<const char*> names, const OperatorRule& rule) {
+  for (const char* name : names) rules_[std::string("aten::") + name] = rule;
+}
+
+const OperatorRule* RuleTable::Find(const std::string& name) const {
+  const auto found = rules_.find(name);
+  return found == rules_.end() ? nullptr : &found->second;
+}
+
+const RuleTable& RuleTable::BuiltIn() {
+  static const RuleTable table = [] {
+    RuleTable made;
+    AddPointwiseRules(made);
+    AddViewRules(made);
+    AddJoinRules(made);
+    AddMatmulRules(made);
+    AddReductionRules(made);
+    AddIndexRules(made);
+    AddAttentionRules(made);
+    AddNormRules(made);
+    AddLossRules(made);
+    AddFactoryRules(made);
+    AddCollectiveRules(made);
+    return made;
+  }();
+  return table;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,49 @@
+// Collectives that a program calls itself, through a c10d::ProcessGroup whose axis is known (OperatorChecker::SetGroup): on
+// that axis what each makes of what, on the others nothing changes. moonshard's own speak for themselves (Region).
+#include "engine/analysis/types/rule_table.h"
+
+namespace moonshard {
+namespace {
+
+// (tensors, ...) -> tensors, in place: each becomes its sum.
+AxisTypes AllReduce(Operands& o) {
+  AxisTypes out;
+  for (size_t i = 0; i < o.products(); ++i) {
+    const AxisType& type = o.type(i);
+    if (type.is_replicate() && !type.zero) {
+      return {o.Fault("an all-reduce of what is whole already: it is multiplied by the number of ranks")};
+    }
+    if (type.is_shard()) return {o.Fault("an all-reduce adds up shards that belong side by side")};
+    if (type.is_partial() && type.mean) return {o.Fault("an all-reduce adds up terms of a mean")};
+    out.push_back(AxisType::Full());
+  }
+  return out;
+}
+
+// (output, input, ...) -> output: the ranks' inputs, one after the other along dim 0.
+AxisTypes AllGather(Operands& o) {
+  const AxisType& type = o.type(1);
+  if (type.is_shard() && type.dim == 0 && type.lead == 1) return {AxisType::Full()};
+  if (type.is_shard())
+    return {o.Fault(Phrase("an all-gather joins along dim 0, and the shards are along dim ", type.dim))};
+  return {o.Fault(Phrase("an all-gather of what is in no shards: it is ", type))};
+}
+
+AxisTypes ReduceScatter(Operands& o) {
+  const AxisType& type = o.type(1);
+  if (type.is_partial() && !type.mean) return {AxisType::Shard(0, o.made()[0])};
+  return {o.Fault(Phrase("a reduce-scatter of what are no terms of a sum: it is ", type))};
+}
+
+AxisTypes Broadcast(Operands& o) { return AxisTypes(o.products(), AxisType::Full()); }
+
+}  // namespace
+
+void AddCollectiveRules(RuleTable& table) {
+  table.Add("c10d::allreduce_", AllReduce);
+  table.Add("c10d::_allgather_base_", AllGather);
+  table.Add("c10d::_reduce_scatter_base_", ReduceScatter);
+  table.Add("c10d::broadcast_", Broadcast);
+}
+
+}  // namespace moonshard

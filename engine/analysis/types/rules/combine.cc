@@ -1,0 +1,98 @@
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+// Whether the value is the same along dim `d` of a result of `made` dims.
+bool SameAlong(const Meeting& tensor, int64_t d, int64_t made) {
+  const int64_t own = d - (made - static_cast<int64_t>(tensor.sizes.size()));
+  return own < 0 || tensor.sizes[static_cast<size_t>(own)] == 1 || tensor.type->uniform_along(own);
+}
+
+AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence dependence) {
+  size_t count = 0;
+  size_t zeros = 0;
+  const Meeting* first = nullptr;
+  for (const Meeting& tensor : tensors) {
+    zeros += tensor.type->zero ? 1 : 0;
+    if (tensor.type->is_partial() && ++count == 1) first = &tensor;
+  }
+  for (const Meeting& tensor : tensors) {
+    if (tensor.type->is_shard() || tensor.type->is(TypeKind::kVarying)) {
+      return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
+    }
+  }
+  switch (dependence) {
+    case Dependence::kLinear:
+      if (count + zeros == tensors.size()) return *first->type;
+      return o.Fault(
+          "terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+          SuggestedFix::kMakeSum);
+    case Dependence::kMultilinear:
+      if (count == 1) return *first->type;
+      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
+                     SuggestedFix::kMakeSum);
+    case Dependence::kAny: break;
+  }
+  return o.Fault("an operator that is not linear on terms of a sum: the sum must be made first",
+                 SuggestedFix::kMakeSum);
+}
+
+}  // namespace
+
+AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence) {
+  AxisType result = AxisType::Replicate();
+  bool cut = false;
+  bool varying = false;
+  bool own_rows = false;
+  bool partial = false;
+  for (const Meeting& tensor : tensors) {
+    const AxisType& type = *tensor.type;
+    partial = partial || type.is_partial();
+    varying = varying || type.is(TypeKind::kVarying);
+    own_rows = own_rows || type.is(TypeKind::kOwnRows);
+    if (!type.is_shard()) continue;
+    AxisType here = type;
+    here.dim += static_cast<int>(made - static_cast<int64_t>(tensor.sizes.size()));
+    if (cut && !here.SameAs(result))
+      return o.Fault(Phrase("shards along different dims meet: ", here) + " and " + result.ToString());
+    cut = true;
+    result = here;
+  }
+  if (partial) return Partials(o, tensors, dependence);
+  if (own_rows) return AxisType::Of(cut || varying ? TypeKind::kVarying : TypeKind::kOwnRows);
+  if (varying) return AxisType::Of(TypeKind::kVarying);
+  if (cut) {
+    for (const Meeting& tensor : tensors) {
+      if (!tensor.type->is_replicate() || SameAlong(tensor, result.dim, made)) continue;
+      return o.Fault(
+          Phrase("a whole tensor meets shards along dim ", result.dim, ": each rank needs its own shard of it"),
+          SuggestedFix::kTakeShard);
+    }
+    return result;
+  }
+  for (int64_t d = 0; d < made && d < 64; ++d) {
+    bool same = true;
+    for (const Meeting& tensor : tensors) same = same && SameAlong(tensor, d, made);
+    if (same) result.uniform |= uint64_t{1} << d;
+  }
+  return result;
+}
+
+c10::SmallVector<Meeting, 4> AllOperands(const Operands& o) {
+  c10::SmallVector<Meeting, 4> out;
+  for (size_t i = 0; i < o.size(); ++i) out.push_back({&o.type(i), o.sizes(i)});
+  return out;
+}
+
+AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to) {
+  AxisType result = type;
+  result.uniform = 0;
+  for (size_t d = 0; d < to.size() && d < 64; ++d) {
+    if (to[d] >= 0 && type.uniform_along(static_cast<int64_t>(d))) result.uniform |= uint64_t{1} << to[d];
+  }
+  if (type.is_shard()) result.dim = static_cast<int>(to[static_cast<size_t>(type.dim)]);
+  return result;
+}
+
+}  // namespace moonshard

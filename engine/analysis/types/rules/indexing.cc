@@ -1,0 +1,273 @@
+// Operators that take elements by tensors of places: lookups, and their backwards, which add into places.
+#include <algorithm>
+
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+// (table, ids, ...): rows of the table.
+AxisTypes Embedding(Operands& o) {
+  const AxisType& table = o.type(0);
+  const AxisType& ids = o.type(1);
+  const int64_t last = o.made_dims() - 1;
+  if (ids.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (table.is_partial())
+    return {ids.is_replicate() ? AxisTypes{table}
+                               : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+  if (table.is_shard() && table.dim == 0) {
+    if (ids.is(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
+    return {o.Fault("a lookup among this rank's rows by places in the whole table: the rows of others must be masked")};
+  }
+  if (table.is_shard()) {
+    if (!ids.is_replicate()) return {o.Fault("the table's columns and the places are both in shards")};
+    AxisType result = table;
+    result.dim = static_cast<int>(last);
+    return {result};
+  }
+  if (table.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Of(TypeKind::kVarying)};
+  AxisType result = ids;
+  result.uniform = 0;
+  return {result};
+}
+
+// (gradient, ids, rows, ...): the gradient of the table.
+AxisTypes EmbeddingBackward(Operands& o) {
+  const AxisType& gradient = o.type(0);
+  const AxisType& ids = o.type(1);
+  if (ids.is(TypeKind::kOwnRows)) return {AxisType::Shard(0, o.made()[0])};
+  if (gradient.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Partial()};
+  if (gradient.is_partial())
+    return {ids.is_replicate() ? AxisTypes{gradient}
+                               : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+  if (gradient.is_shard() && gradient.dim == o.dims(0) - 1) {
+    AxisType result = gradient;
+    result.dim = 1;
+    return {result};
+  }
+  if (gradient.is_shard() || ids.is_shard()) {
+    if (!ids.is_shard() || (gradient.is_shard() && !gradient.SameAs(ids))) {
+      return {o.Fault("places and gradients are not in the same shards")};
+    }
+    return {AxisType::Partial()};
+  }
+  return {AxisType::Replicate()};
+}
+
+// (x, dim, places): elements of dim by a list of places.
+AxisTypes IndexSelect(Operands& o) {
+  const AxisType& x = o.type(0);
+  const AxisType& places = o.type(1);
+  const int64_t dim = o.Dim(1, o.dims(0));
+  if (places.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows) || x.is(TypeKind::kVarying)) {
+    return {AxisType::Of(TypeKind::kVarying)};
+  }
+  if (places.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (x.is_shard() && x.dim == dim) {
+    if (places.is_shard()) {
+      AxisType result = x;  // places within the rank's own shard
+      result.length = o.made()[static_cast<size_t>(dim)];
+      result.lead = 1;
+      result.parts.clear();
+      return {result};
+    }
+    return {o.Fault(
+        Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a shard of it"))};
+  }
+  if (places.is_shard()) {
+    if (!x.is_replicate()) return {o.Fault("the tensor and the places are both in shards")};
+    AxisType result = places;
+    result.dim = static_cast<int>(dim);
+    return {result};
+  }
+  AxisType result = x;
+  result.uniform = 0;
+  return {result};
+}
+
+// (x, dim, places, source): x with source's slices added at places. Each rank adding its own to zeros makes terms of a
+// sum.
+AxisTypes IndexAdd(Operands& o) {
+  const AxisType& x = o.type(0);
+  const AxisType& places = o.type(1);
+  const AxisType& source = o.type(2);
+  const int64_t dim = o.Dim(1, o.dims(0));
+  const bool zeros = x.is_replicate() && x.zero;
+  if (places.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (source.is(TypeKind::kVarying) || places.is(TypeKind::kVarying)) {
+    if (x.is_partial() || zeros) return {AxisType::Partial()};
+    return {o.Fault("each rank adds slices of its own to what is whole: they count on that rank alone")};
+  }
+  if (source.is_partial()) {
+    if (!places.is_replicate())
+      return {o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum)};
+    if (x.is_partial() || zeros) return {source};
+    return {
+        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+                SuggestedFix::kMakeSum)};
+  }
+  if (x.is_partial())
+    return {
+        o.Fault("a whole value is added to terms of a sum and would count once for each rank", SuggestedFix::kMakeSum)};
+  if (places.is_shard() && source.is_shard() && source.dim == dim) {
+    if (x.is_shard() && x.dim == dim) return {x};
+    if (zeros) {
+      AxisType result = source;
+      result.length = o.made()[static_cast<size_t>(dim)];
+      return {result};
+    }
+    return {o.Fault("slices in shards are added to a whole tensor")};
+  }
+  if (source.is_shard() && source.dim == dim) return {o.Fault("slices in shards are added at places in the whole dim")};
+  if (source.is_shard()) {
+    if (x.is_shard() ? x.SameAs(source) : x.uniform_along(source.dim)) return {source};
+    return {o.Fault("shards and a whole tensor, or shards along different dims, are added")};
+  }
+  if (x.is_shard()) return {o.Fault("a whole tensor is added to shards")};
+  return {AxisType::Replicate()};
+}
+
+// (x, [places...]): the places broadcast against each other.
+AxisTypes Index(Operands& o) {
+  const AxisType& x = o.type(0);
+  c10::SmallVector<Meeting, 4> places;
+  int64_t longest = 0;
+  for (size_t i = 1; i < o.size(); ++i) {
+    places.push_back({&o.type(i), o.sizes(i)});
+    longest = std::max(longest, o.dims(i));
+  }
+  if (places.empty()) return {x};
+  const AxisType at = Meet(o, places, longest, Dependence::kAny);
+  if (!at.is_known()) return {at};
+  if (x.is(TypeKind::kVarying) || at.is(TypeKind::kVarying) || at.is(TypeKind::kOwnRows)) {
+    return {AxisType::Of(TypeKind::kVarying)};
+  }
+  const auto taken = static_cast<int64_t>(places.size());
+  // Places in the first dims, as almost always; which dims they are for is in a list with gaps that rules do not see.
+  if (x.is_shard() && o.dims(0) == taken + o.made_dims() - longest) {
+    if (x.dim >= taken) {
+      if (!at.is_replicate()) return {o.Fault("the tensor and the places are both in shards")};
+      AxisType result = x;
+      result.dim = static_cast<int>(x.dim - taken + longest);
+      return {result};
+    }
+    if (at.is_shard()) return {at};  // places within the rank's own shard
+    return {o.Fault("elements are taken by places in a whole dim, and each rank has a shard of it")};
+  }
+  if (x.is_shard()) return {o.Unproven("places in a tensor in shards")};
+  if (x.is_partial())
+    return {at.is_replicate() ? AxisTypes{x}
+                              : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+  AxisType result = at;
+  result.uniform = 0;
+  return {result};
+}
+
+// (x, [places...], values, accumulate).
+AxisTypes IndexPut(Operands& o) {
+  const size_t last = o.size() - 1;
+  const AxisType& x = o.type(0);
+  const AxisType& values = o.type(last);
+  const bool adds = o.Flag(3);
+  bool own = values.is(TypeKind::kVarying);
+  bool cut = false;
+  for (size_t i = 1; i < last; ++i) {
+    own = own || o.type(i).is(TypeKind::kVarying) || o.type(i).is(TypeKind::kOwnRows);
+    cut = cut || o.type(i).is_shard();
+  }
+  const bool zeros = x.is_replicate() && x.zero;
+  if (own) return {adds && (x.is_partial() || zeros) ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
+  if (values.is_partial()) {
+    if (zeros || x.is_partial()) return {values};
+    return {
+        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+                SuggestedFix::kMakeSum)};
+  }
+  if (cut || values.is_shard()) {
+    // Places within the rank's own shard of the first dim.
+    if (cut && (x.is_shard() || zeros)) return {x.is_shard() ? x : AxisType::Shard(0, o.made()[0])};
+    if (!cut && values.is_shard()) {
+      AxisType result = values;
+      result.dim += static_cast<int>(o.made_dims() - o.dims(last));
+      if (zeros || (x.is_shard() && x.SameAs(result))) return {result};
+    }
+    return {o.Fault("shards are written into a whole tensor")};
+  }
+  if (x.is_shard()) return {o.Fault("a whole tensor is written into shards by places in the whole")};
+  return {x.is_partial() ? o.Fault("a whole value is written among terms of a sum", SuggestedFix::kMakeSum)
+                         : AxisType::Replicate()};
+}
+
+// (x, dim, places): along dim, places of x's other dims.
+AxisTypes Gather(Operands& o) {
+  const AxisType& x = o.type(0);
+  const AxisType& places = o.type(1);
+  const int64_t dim = o.Dim(1, o.dims(0));
+  if (places.is(TypeKind::kVarying) || x.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows)) {
+    return {AxisType::Of(places.is(TypeKind::kOwnRows) ? TypeKind::kOwnRows : TypeKind::kVarying)};
+  }
+  if (places.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (x.is_shard() && x.dim == dim) {
+    return {o.Fault(
+        Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a shard of it"))};
+  }
+  if (x.is_partial())
+    return {places.is_replicate() ? AxisTypes{x}
+                                  : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+  if (x.is_shard() && places.is_shard()) {
+    return {x.SameAs(places) ? x : o.Fault("the tensor and the places are in different shards")};
+  }
+  if (x.is_shard()) return {o.Fault("places of the whole tensor are looked up in this rank's shard")};
+  if (places.is_shard() && places.dim != dim && !x.uniform_along(places.dim)) {
+    return {o.Fault("places in shards are looked up in a whole tensor: each rank needs its own shard of it",
+                    SuggestedFix::kTakeShard)};
+  }
+  AxisType result = places;
+  result.uniform = 0;
+  return {result};
+}
+
+// (x, dim, places, source or value): into x along dim.
+AxisTypes Scatter(Operands& o) {
+  const int64_t dim = o.Dim(1, o.dims(0));
+  const AxisType& places = o.type(1);
+  const bool adds = o.name() == "scatter_add";
+  if (places.is(TypeKind::kVarying)) return {adds ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (o.type(i).is_shard() && o.type(i).dim == dim) {
+      return {o.Fault(Phrase("places along dim ", dim, ", of which each rank has a shard"))};
+    }
+  }
+  const bool terms = o.size() > 2 && o.type(2).is_partial();
+  if (terms && o.type(0).zero && places.is_replicate()) return {o.type(2)};
+  AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear);
+  result.uniform = 0;
+  return {result};
+}
+
+// The places of what is not zero: rows of them. Among shards of the first dim, places within the rank's own shard.
+AxisTypes NonZero(Operands& o) {
+  const AxisType& x = o.type(0);
+  if (x.is_replicate()) return {AxisType::Replicate()};
+  if (x.is_shard() && x.dim == 0) return {AxisType::Shard(0, o.made()[0])};
+  if (x.is_partial())
+    return {o.Fault("which terms of a sum are not zero says nothing of the sum", SuggestedFix::kMakeSum)};
+  return {AxisType::Of(TypeKind::kVarying)};
+}
+
+}  // namespace
+
+void AddIndexRules(RuleTable& table) {
+  table.AddAten({"embedding"}, Embedding);
+  table.AddAten({"embedding_dense_backward"}, EmbeddingBackward);
+  table.AddAten({"index_select"}, IndexSelect);
+  table.AddAten({"index_add"}, IndexAdd);
+  table.AddAten({"index"}, Index);
+  table.AddAten({"index_put", "_index_put_impl"}, IndexPut);
+  table.AddAten({"gather"}, Gather);
+  table.AddAten({"scatter", "scatter_add"}, Scatter);
+  table.AddAten({"nonzero"}, NonZero);
+}
+
+}  // namespace moonshard

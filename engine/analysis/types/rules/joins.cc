@@ -1,0 +1,74 @@
+// Operators that put tensors together.
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+AxisTypes Cat(Operands& o) {
+  const bool stack = o.name() == "stack";
+  const int64_t dim = o.Dim(1, o.made_dims());
+  AxisType result = AxisType::Replicate();
+  bool cut = false;
+  size_t partial = 0;
+  size_t other = 0;  // not a shard, not empty
+  bool uniform = true;
+  std::vector<int64_t> parts;
+  for (size_t i = 0; i < o.size(); ++i) {
+    AxisType type = o.type(i);
+    const bool empty = !stack && o.dims(i) == 1 && o.sizes(i)[0] == 0;  // what at::cat leaves out
+    if (empty) continue;
+    if (type.is(TypeKind::kVarying) || type.is(TypeKind::kOwnRows)) return {AxisType::Of(type.kind)};
+    if (type.is_partial()) {
+      ++partial;
+      result = type;
+      continue;
+    }
+    if (!type.is_shard()) {
+      ++other;
+      uniform = uniform && type.uniform_along(dim);
+      continue;
+    }
+    if (stack && type.dim >= dim) ++type.dim;
+    if (cut && !type.SameAs(result)) return {o.Fault("shards along different dims are put together")};
+    cut = true;
+    result = type;
+    if (!stack && type.dim == dim) {
+      if (type.parts.empty()) parts.push_back(type.length);
+      parts.insert(parts.end(), type.parts.begin(), type.parts.end());
+    }
+  }
+  if (partial > 0) {
+    if (cut || other > 0)
+      return {o.Fault("terms of a sum are put together with what is none: the sum must be made first",
+                      SuggestedFix::kMakeSum)};
+    return {result};
+  }
+  if (!cut) {
+    if (uniform && o.size() == 1) result.uniform = o.type(0).uniform;
+    return {result};
+  }
+  if (other > 0 && result.dim == dim)
+    return {o.Fault(Phrase("shards along dim ", dim, " are put together with whole tensors along it"))};
+  for (size_t i = 0; i < o.size(); ++i) {
+    const AxisType& type = o.type(i);
+    const int64_t own = stack && result.dim > dim ? result.dim - 1 : result.dim;
+    if (type.is_replicate() && o.dims(i) > own && !type.uniform_along(own)) {
+      return {o.Fault(
+          Phrase("a whole tensor is put together with shards along dim ", own, ": each rank needs its own shard of it"),
+          SuggestedFix::kTakeShard)};
+    }
+  }
+  // Along the dim that is cut each rank joins its own shards: a fused dim.
+  if (parts.size() > 1) {
+    result.length = o.made()[static_cast<size_t>(dim)];
+    result.parts = parts;
+  }
+  return {result};
+}
+
+}  // namespace
+
+void AddJoinRules(RuleTable& table) { table.AddAten({"cat", "stack", "concat"}, Cat); }
+
+}  // namespace moonshard

@@ -1,0 +1,65 @@
+// Losses: (values, targets, ...), reduced to a mean, a sum or not at all.
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int64_t kNone = 0;
+constexpr int64_t kMean = 1;
+
+AxisType Reduced(const AxisType& rows, int64_t reduction) {
+  if (reduction == kNone || !rows.is_shard()) return rows;
+  return AxisType::Partial(reduction == kMean);
+}
+
+// nll_loss_forward(log-probabilities [N, C], targets [N], weight, reduction, ignored) -> loss, total weight. A gradient
+// of the loss is linear in it.
+AxisTypes NegativeLogLikelihood(Operands& o) {
+  const AxisType& x = o.type(0);
+  const AxisType& targets = o.type(1);
+  if (targets.is_partial()) return {o.Fault("targets that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (x.is_shard() && x.dim == static_cast<int>(o.dims(0)) - 1) {
+    return {o.Fault("a loss on this rank's shard of the classes: targets count classes of the whole")};
+  }
+  if (x.is_partial()) return {x, AxisType::Replicate()};
+  if (x.is_shard() != targets.is_shard()) return {o.Fault("values and targets are not in the same shards")};
+  const AxisType total = x.is_shard() ? AxisType::Partial() : x;
+  return {Reduced(x, o.Int(3, kMean)), total};
+}
+
+// (gradient, values, targets, weight, reduction, ignored, total weight).
+AxisTypes NegativeLogLikelihoodBackward(Operands& o) {
+  if (o.type(0).is_partial())
+    return {o.type(1).is_replicate() ? o.type(0) : o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)};
+  AxisType result = o.type(1);
+  result.uniform = 0;
+  return {result};
+}
+
+// (values, targets, reduction), element by element.
+AxisTypes Elementwise(Operands& o) {
+  const Meeting meeting[2] = {{&o.type(0), o.sizes(0)}, {&o.type(1), o.sizes(1)}};
+  return {Reduced(Meet(o, meeting, std::max(o.dims(0), o.dims(1)), Dependence::kAny), o.Int(2, kMean))};
+}
+
+AxisTypes ElementwiseBackward(Operands& o) {
+  const Meeting meeting[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
+  const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
+  if (o.type(0).is_partial())
+    return {values.is_replicate() ? o.type(0) : o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)};
+  return {values};
+}
+
+}  // namespace
+
+void AddLossRules(RuleTable& table) {
+  table.AddAten({"nll_loss_forward", "nll_loss2d_forward"}, NegativeLogLikelihood);
+  table.AddAten({"nll_loss_backward", "nll_loss2d_backward"}, NegativeLogLikelihoodBackward);
+  table.AddAten({"mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}, Elementwise);
+  table.AddAten(
+      {"mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward"},
+      ElementwiseBackward);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,57 @@
+// Norms over the last dims in one operator.
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+// x [..., normalized dims] with `last` of them: whether each rank sees all that is normalized over.
+bool Full(Operands& o, size_t x, size_t last) {
+  return !o.type(x).is_shard() || o.type(x).dim < o.dims(x) - static_cast<int64_t>(last);
+}
+
+// (x, shape, weight, bias, eps) -> y, statistics...
+AxisTypes Norm(Operands& o) {
+  const AxisType& x = o.type(0);
+  if (x.is_partial()) return {o.Fault("a norm of terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+  if (!Full(o, 0, o.Ints(1).size())) return {o.Fault("a norm over a dim of which each rank sees its shard alone")};
+  for (size_t i = 1; i < o.size(); ++i) {
+    if (o.type(i).is_shard())
+      return {o.Fault("the weight of a norm is in shards and what it normalizes is whole there")};
+  }
+  AxisType y = x;
+  y.uniform = 0;
+  return {y};
+}
+
+// (gradient, x, shape, statistics..., weight, ...) -> gradients of x, weight, bias. Linear in the gradient.
+AxisTypes NormBackward(Operands& o) {
+  const AxisType& gradient = o.type(0);
+  const AxisType& x = o.type(1);
+  if (x.is_partial()) return {o.Fault("the backward of a norm uses terms of a sum", SuggestedFix::kMakeSum)};
+  AxisTypes out(o.products(), AxisType::Replicate());
+  if (gradient.is_partial()) {
+    if (!x.is_replicate())
+      return {o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum)};
+    for (AxisType& type : out) type = gradient;
+    return out;
+  }
+  const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&x, o.sizes(1)}};
+  out[0] = Meet(o, meeting, o.dims(1), Dependence::kAny);
+  out[0].uniform = 0;
+  // The weight is the same for every row: rows in shards give terms of its gradient.
+  for (size_t i = 1; i < out.size(); ++i) {
+    if (out[0].is_shard()) out[i] = AxisType::Partial();
+    if (!out[0].is_known() || out[0].is(TypeKind::kVarying)) out[i] = out[0];
+  }
+  return out;
+}
+
+}  // namespace
+
+void AddNormRules(RuleTable& table) {
+  table.AddAten({"native_layer_norm", "_fused_rms_norm"}, Norm);
+  table.AddAten({"native_layer_norm_backward", "_fused_rms_norm_backward"}, NormBackward);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,147 @@
+// Operators that compute each element of the result from the elements at its place. Those that are not in these tables
+// but carry ATen's tag `pointwise` are judged as `any`.
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+AxisTypes Linear(Operands& o) {
+  // add(x, 2): the number counts once a rank where x is terms of a sum.
+  const bool with_number = o.arguments() > 1 && o.argument(1).isScalar() && !o.argument(1).isTensor() &&
+                           (o.name() == "add" || o.name() == "sub" || o.name() == "rsub");
+  if (with_number && o.type(0).is_partial() && !(o.argument(1).toScalar().equal(0))) {
+    return {
+        o.Fault("a number is added to terms of a sum and would count once for each rank: the sum must be made first",
+                SuggestedFix::kMakeSum)};
+  }
+  return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear)};
+}
+
+AxisTypes Multilinear(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear)}; }
+
+AxisTypes Any(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kAny)}; }
+
+AxisTypes Divide(Operands& o) {
+  if (o.size() > 1 && o.type(1).is_partial()) {
+    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+  }
+  return Multilinear(o);
+}
+
+// f'(saved) times the gradient, which comes first: linear in it alone.
+AxisTypes BackwardOfAny(Operands& o) {
+  for (size_t i = 1; i < o.size(); ++i) {
+    if (o.type(i).is_partial())
+      return {o.Fault("the backward of an operator that is not linear uses terms of a sum", SuggestedFix::kMakeSum)};
+  }
+  return Multilinear(o);
+}
+
+// masked_fill(x, mask, value): linear in x where the value is 0.
+AxisTypes MaskedFill(Operands& o) {
+  const int mask = o.TensorOf(1);
+  const bool to_zero = o.argument(2).isScalar() && o.argument(2).toScalar().equal(0);
+  if (mask >= 0 && o.type(static_cast<size_t>(mask)).is(TypeKind::kOwnRows) && to_zero && !o.type(0).is_shard()) {
+    if (o.type(0).is(TypeKind::kOwnRows)) return {o.type(0)};
+    // Each rank keeps what it holds the rows of, and every row is held by one of them.
+    return {AxisType::Partial()};
+  }
+  if (o.type(0).is_partial() && to_zero) return {Multilinear(o)};
+  return {Meet(o, AllOperands(o), o.made_dims(), o.type(0).is_partial() ? Dependence::kLinear : Dependence::kAny)};
+}
+
+// where(condition, a, b): linear in a and b together.
+AxisTypes Where(Operands& o) {
+  if (!o.type(0).is_partial()) {
+    const bool a = o.size() > 1 && o.type(1).is_partial();
+    const bool b = o.size() > 2 && o.type(2).is_partial();
+    const auto zeros = [&](size_t i) { return o.size() > i && o.dims(i) == 0 && o.type(i).is_replicate(); };
+    if (a && b) return {o.type(1)};
+    if (a && zeros(2)) return {o.type(1)};
+    if (b && zeros(1)) return {o.type(2)};
+  }
+  return Any(o);
+}
+
+// addcmul(x, a, b) = x + value a b; addcdiv likewise with a / b.
+AxisTypes AddProduct(Operands& o) {
+  const Meeting factors[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
+  if (o.name() == "addcdiv" && o.type(2).is_partial()) {
+    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+  }
+  const AxisType product = Meet(o, factors, o.made_dims(), Dependence::kMultilinear);
+  if (!product.is_known()) return {product};
+  const Meeting terms[2] = {{&o.type(0), o.sizes(0)}, {&product, o.made()}};
+  return {Meet(o, terms, o.made_dims(), Dependence::kLinear)};
+}
+
+// lerp(x, y, weight) = x + weight (y - x), the weight a number or a tensor.
+AxisTypes Lerp(Operands& o) {
+  const Meeting ends[2] = {{&o.type(0), o.sizes(0)}, {&o.type(1), o.sizes(1)}};
+  return {Meet(o, ends, o.made_dims(), Dependence::kLinear)};
+}
+
+AxisTypes CopyInto(Operands& o) {
+  const Meeting source[1] = {{&o.type(1), o.sizes(1)}};
+  return {Meet(o, source, o.made_dims(), Dependence::kLinear)};
+}
+
+// native_dropout(x) -> what is left, mask. Ranks that hold the same draw the same (the random numbers of replicated
+// values are equal on every rank).
+AxisTypes Dropout(Operands& o) {
+  const AxisType mask = o.type(0).is_partial() ? AxisType::Replicate() : o.type(0);
+  return {o.type(0), mask};
+}
+
+// Lists of tensors that meet one by one: every list has as many, a tensor alone meets each.
+template <Dependence kDependence>
+AxisTypes Foreach(Operands& o) {
+  AxisTypes out;
+  const size_t count = o.products();
+  for (size_t i = 0; i < count; ++i) {
+    c10::SmallVector<Meeting, 4> meeting;
+    for (size_t begin = 0; begin < o.size(); begin += count) {
+      const size_t at = begin + i < o.size() ? begin + i : o.size() - 1;
+      meeting.push_back({&o.type(at), o.sizes(at)});
+    }
+    out.push_back(Meet(o, meeting, o.made_dims(i), kDependence));
+  }
+  return out;
+}
+
+}  // namespace
+
+const OperatorRule& RuleTable::AnyPointwise() {
+  static const OperatorRule rule = Any;
+  return rule;
+}
+
+void AddPointwiseRules(RuleTable& table) {
+  table.AddAten({"add", "sub", "rsub", "neg", "positive", "clone", "contiguous", "_to_copy", "to", "lift_fresh", "real",
+                 "conj", "_conj", "detach", "alias", "detach_copy", "alias_copy"},
+                Linear);
+  table.AddAten({"mul", "native_dropout_backward", "tril", "triu"}, Multilinear);
+  table.AddAten({"div", "true_divide"}, Divide);
+  table.AddAten({"silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward",
+                 "hardtanh_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "logit_backward",
+                 "mish_backward", "hardswish_backward", "hardsigmoid_backward", "log_sigmoid_backward"},
+                BackwardOfAny);
+  table.AddAten({"masked_fill"}, MaskedFill);
+  table.AddAten({"where"}, Where);
+  table.AddAten({"addcmul", "addcdiv"}, AddProduct);
+  table.AddAten({"lerp"}, Lerp);
+  table.AddAten({"copy", "copy_"}, CopyInto);
+  table.AddAten({"native_dropout"}, Dropout);
+  table.AddAten({"pow", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "gelu", "relu", "cos", "sin", "clamp",
+                 "abs", "reciprocal", "bitwise_not", "logical_not"},
+                Any);
+  table.AddAten({"_foreach_add", "_foreach_sub", "_foreach_neg", "_foreach_lerp", "_foreach_copy"},
+                Foreach<Dependence::kLinear>);
+  table.AddAten({"_foreach_mul", "_foreach_div"}, Foreach<Dependence::kMultilinear>);
+  table.AddAten({"_foreach_addcmul", "_foreach_addcdiv", "_foreach_sqrt", "_foreach_pow", "_foreach_reciprocal",
+                 "_foreach_maximum", "_foreach_minimum", "_foreach_clamp_min", "_foreach_clamp_max", "_foreach_abs"},
+                Foreach<Dependence::kAny>);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,120 @@
+// Operators that make one element of many along a dim: sums of shards are terms of a sum; what is no sum sees this rank's
+// shard alone.
+#include <algorithm>
+
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+enum class Kind { kSum, kMean, kOther };
+
+// Over `over` of the dims (none: all), which stay with size 1 where `keep`.
+AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
+  const AxisType& type = o.type(0);
+  const int64_t dims = o.dims(0);
+  for (int64_t& d : over) d = d < 0 ? d + dims : d;
+  const auto goes = [&](int64_t d) { return over.empty() || std::ranges::find(over, d) != over.end(); };
+  if (type.is_partial()) {
+    if (kind != Kind::kOther) return type;
+    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), SuggestedFix::kMakeSum);
+  }
+  if (type.is_shard() && goes(type.dim)) {
+    if (kind == Kind::kSum) return AxisType::Partial();
+    if (kind == Kind::kMean) return AxisType::Partial(/*mean=*/true);
+    return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees this rank's shard of it alone")));
+  }
+  AxisType result = type;
+  result.uniform = 0;
+  if (type.is_shard() && !keep) {
+    for (int64_t d = 0; d < type.dim; ++d) result.dim -= goes(d) ? 1 : 0;
+  }
+  return result;
+}
+
+template <Kind kKind>
+AxisTypes OverDims(Operands& o) {
+  return {Reduce(o, o.Ints(o.Named("dim")), o.Flag(o.Named("keepdim")), kKind)};
+}
+
+AxisTypes ForeachNorm(Operands& o) {
+  AxisTypes out;
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (!o.type(i).is_replicate()) return {o.Fault(Phrase("a norm of what this rank alone has: ", o.type(i)))};
+    out.push_back(AxisType::Replicate());
+  }
+  return out;
+}
+
+// One dim that stays as long as it is, each element made of all along it.
+AxisType Along(Operands& o, int64_t dim, bool linear) {
+  const AxisType& type = o.type(0);
+  if (type.is_partial() && !linear)
+    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), SuggestedFix::kMakeSum);
+  if (type.is_shard() && type.dim == dim) {
+    return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim, " sees this rank's shard of it alone")));
+  }
+  AxisType result = type;
+  result.uniform = 0;
+  return result;
+}
+
+AxisTypes Softmax(Operands& o) { return {Along(o, o.Dim(1, o.dims(0)), false)}; }
+
+AxisTypes Cumulative(Operands& o) { return {Along(o, o.Dim(1, o.dims(0)), o.name() == "cumsum")}; }
+
+// (gradient, output, dim): linear in the gradient.
+AxisTypes SoftmaxBackward(Operands& o) {
+  const int64_t dim = o.Dim(2, o.dims(0));
+  for (size_t i = 0; i < 2; ++i) {
+    if (o.type(i).is_shard() && o.type(i).dim == dim) {
+      return {o.Fault(Phrase("the backward of a softmax along dim ", dim, " sees this rank's shard of it alone"))};
+    }
+  }
+  if (o.type(1).is_partial())
+    return {o.Fault("the backward of an operator that is not linear uses terms of a sum", SuggestedFix::kMakeSum)};
+  AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
+  result.uniform = 0;
+  return {result};
+}
+
+// (x, k, dim, ...) -> values, places; sort: (x, dim, ...).
+AxisTypes Order(Operands& o) {
+  const size_t argument = o.name() == "topk" ? 2 : 1;
+  AxisType one;
+  if (argument < o.arguments() && o.argument(argument).isInt()) {
+    one = Along(o, o.Dim(argument, o.dims(0)), false);
+  } else {
+    one = Along(o, o.dims(0) - 1, false);
+  }
+  return {one, one};
+}
+
+// A number that the program goes on with.
+AxisTypes ReadNumber(Operands& o) {
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (!o.type(i).is_replicate()) {
+      return {o.Fault(Phrase("the program reads a number that is another one on each rank: it is ", o.type(i)))};
+    }
+  }
+  return {AxisType::Replicate()};
+}
+
+}  // namespace
+
+void AddReductionRules(RuleTable& table) {
+  table.AddAten({"sum"}, OverDims<Kind::kSum>);
+  table.AddAten({"mean"}, OverDims<Kind::kMean>);
+  table.AddAten({"amax", "amin", "prod", "all", "any", "logsumexp", "argmax", "argmin", "max", "min", "aminmax", "mode",
+                 "median", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"},
+                OverDims<Kind::kOther>);
+  table.AddAten({"_foreach_norm"}, ForeachNorm);
+  table.AddAten({"_softmax", "_log_softmax"}, Softmax);
+  table.AddAten({"cumsum", "cumprod", "logcumsumexp"}, Cumulative);
+  table.AddAten({"_softmax_backward_data", "_log_softmax_backward_data"}, SoftmaxBackward);
+  table.AddAten({"topk", "sort", "argsort"}, Order);
+  table.AddAten({"_local_scalar_dense", "item", "is_nonzero", "equal"}, ReadNumber);
+}
+
+}  // namespace moonshard

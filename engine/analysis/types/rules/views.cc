@@ -1,0 +1,292 @@
+// Operators that give the same elements another shape, or some of them.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+int64_t SizeOf(at::IntArrayRef sizes, size_t d) { return std::max<int64_t>(sizes[d], 1); }
+
+// Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group was.
+AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  AxisType result = type;
+  result.uniform = 0;
+  if (type.uniform == 0) return result;
+  size_t i = 0;
+  size_t j = 0;
+  while (i < from.size() || j < to.size()) {
+    const size_t begin = i;
+    const size_t made = j;
+    int64_t have = i < from.size() ? SizeOf(from, i++) : 1;
+    int64_t want = j < to.size() ? SizeOf(to, j++) : 1;
+    while (have != want) {
+      if (have < want && i < from.size()) {
+        have *= SizeOf(from, i++);
+      } else if (have > want && j < to.size()) {
+        want *= SizeOf(to, j++);
+      } else {
+        return result;
+      }
+    }
+    bool uniform = true;
+    for (size_t d = begin; d < i; ++d)
+      uniform = uniform && (from[d] == 1 || type.uniform_along(static_cast<int64_t>(d)));
+    for (size_t d = made; uniform && d < j; ++d) result.uniform |= uint64_t{1} << d;
+  }
+  return result;
+}
+
+// Whether a dim of size 1 begins behind `before` elements, after `skip` others of size 1.
+bool HasDimAt(at::IntArrayRef sizes, int64_t before, int skip) {
+  int64_t begin = 1;
+  for (size_t d = 0; d < sizes.size(); begin *= SizeOf(sizes, d), ++d) {
+    if (begin == before && sizes[d] == 1 && skip-- == 0) return true;
+  }
+  return false;
+}
+
+// The shard begins behind `before` elements of what lies in front of it; in the new shape there is a dim that begins no
+// later and holds it, or the shard is cut.
+AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  int64_t before = type.lead;
+  for (int d = 0; d < type.dim; ++d) before *= SizeOf(from, static_cast<size_t>(d));
+  // Dims of size 1 right in front of the shard stay in front of it.
+  int skip = 0;
+  if (type.lead == 1) {
+    for (int d = type.dim - 1; d >= 0 && from[static_cast<size_t>(d)] == 1; --d) ++skip;
+  }
+  // A shard of one element has no place of its own where dims are joined: it goes with what it was opened from, else with
+  // what lies in front.
+  const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
+  const bool joins_front = type.length == 1 && alone && type.inner == 1 && !HasDimAt(to, before, skip);
+  int64_t begin = 1;
+  for (size_t j = 0; j < to.size(); begin *= SizeOf(to, j), ++j) {
+    if (begin > before || before % begin != 0) continue;
+    const int64_t lead = before / begin;
+    const int64_t size = SizeOf(to, j);
+    if (lead == 1 && size == 1 && skip > 0) {
+      --skip;
+      continue;
+    }
+    const bool behind = lead == size && joins_front;
+    if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1) && !behind)) continue;
+    AxisType result = type;
+    result.dim = static_cast<int>(j);
+    result.lead = lead;
+    const int64_t rest = size / lead;  // of the new dim, from where the shard begins
+    if (rest >= type.length) {
+      if (type.length != 0 && rest % type.length != 0) break;
+      if (type.length != 0) result.inner = std::max<int64_t>(1, type.inner / (rest / type.length));
+      return result;
+    }
+    const int64_t inner = type.length / rest;  // what each of its elements was made of
+    if (type.length % rest != 0) break;
+    result.length = rest;
+    result.inner = type.inner * inner;
+    for (int64_t& part : result.parts) {
+      if (part % inner != 0) return o.Fault("a view cuts across the parts of a fused dim");
+      part /= inner;
+    }
+    return result;
+  }
+  return o.Fault(Phrase("a view cuts across the shards of dim ", type.dim));
+}
+
+AxisTypes View(Operands& o) {
+  const AxisType& type = o.type(0);
+  if (type.is_shard()) return {ViewShard(o, type, o.sizes(0), o.made())};
+  return {ViewUniform(type, o.sizes(0), o.made())};
+}
+
+c10::SmallVector<int64_t, 8> Identity(int64_t dims) {
+  c10::SmallVector<int64_t, 8> to(static_cast<size_t>(dims));
+  std::iota(to.begin(), to.end(), 0);
+  return to;
+}
+
+AxisTypes Transpose(Operands& o) {
+  const int64_t dims = o.dims(0);
+  auto to = Identity(dims);
+  if (o.name() == "t") {
+    if (dims == 2) std::swap(to[0], to[1]);
+  } else if (dims > 0) {
+    std::swap(to[static_cast<size_t>(o.Dim(1, dims))], to[static_cast<size_t>(o.Dim(2, dims))]);
+  }
+  return {MapDims(o.type(0), to)};
+}
+
+AxisTypes Permute(Operands& o) {
+  const int64_t dims = o.dims(0);
+  auto to = Identity(dims);
+  int64_t place = 0;
+  for (int64_t d : o.Ints(1)) to[static_cast<size_t>(d < 0 ? d + dims : d)] = place++;
+  return {MapDims(o.type(0), to)};
+}
+
+AxisTypes Unsqueeze(Operands& o) {
+  const int64_t at = o.Dim(1, o.dims(0) + 1);
+  auto to = Identity(o.dims(0));
+  for (int64_t& d : to) d += d >= at ? 1 : 0;
+  AxisType type = MapDims(o.type(0), to);
+  if (type.is_replicate() && at < 64) type.uniform |= uint64_t{1} << at;
+  return {type};
+}
+
+AxisTypes Squeeze(Operands& o) {
+  const int64_t dims = o.dims(0);
+  auto to = Identity(dims);
+  std::vector<int64_t> which = o.Ints(1);
+  if (o.arguments() < 2) which = std::vector<int64_t>(to.begin(), to.end());
+  for (int64_t& d : which) d = d < 0 ? d + dims : d;
+  int64_t place = 0;
+  for (int64_t d = 0; d < dims; ++d) {
+    const bool goes = o.sizes(0)[static_cast<size_t>(d)] == 1 && std::ranges::find(which, d) != which.end();
+    if (goes && o.type(0).is_shard() && o.type(0).dim == d) return {AxisType::Of(TypeKind::kVarying)};
+    to[static_cast<size_t>(d)] = goes ? -1 : place++;
+  }
+  return {MapDims(o.type(0), to)};
+}
+
+// New dims in front, and dims of size 1 made longer: the same along them.
+AxisTypes Expand(Operands& o) {
+  const int64_t added = o.made_dims() - o.dims(0);
+  auto to = Identity(o.dims(0));
+  for (int64_t& d : to) d += added;
+  AxisType type = MapDims(o.type(0), to);
+  if (!type.is_replicate()) return {type};
+  for (int64_t d = 0; d < o.made_dims() && d < 64; ++d) {
+    if (d < added || o.sizes(0)[static_cast<size_t>(d - added)] == 1) type.uniform |= uint64_t{1} << d;
+  }
+  return {type};
+}
+
+// Elements [begin, begin + length) of dim `dim`, of a tensor that is in shards along it: all of them, or whole parts.
+AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64_t begin, int64_t length) {
+  if (!type.is_shard() || type.dim != dim || length == size) return type;
+  const std::string what = Phrase("dim ", dim);
+  if (type.parts.empty() || type.lead != 1 || type.length == 0) {
+    return o.Fault("elements are taken from " + what + " by their place, and each rank has other ones there");
+  }
+  const int64_t unit = size / type.length;  // elements of the dim in each of the shard's
+  AxisType result = type;
+  result.parts.clear();
+  int64_t at = 0;
+  int64_t held = 0;
+  for (int64_t part : type.parts) {
+    const int64_t end = at + part * unit;
+    if (at >= begin && end <= begin + length && part > 0) {
+      result.parts.push_back(part);
+      held += part;
+    } else if (at < begin + length && end > begin && part > 0) {
+      std::string parts;
+      for (int64_t one : type.parts) parts.append(parts.empty() ? "" : ", ").append(std::to_string(one * unit));
+      return o.Fault("elements are taken from " + what + " across the parts that it is fused of: " + parts +
+                     Phrase("; from ", begin) + Phrase(" on, ", length));
+    }
+    at = end;
+  }
+  result.length = held;
+  result.fused = std::make_shared<const std::vector<int64_t>>(type.parts);
+  if (result.parts.size() <= 1) result.parts.clear();
+  return result;
+}
+
+AxisTypes Slice(Operands& o) {
+  const int64_t dim = o.Dim(1, o.dims(0));
+  const int64_t size = o.sizes(0)[static_cast<size_t>(dim)];
+  int64_t begin = o.Int(2);
+  if (begin < 0) begin += size;
+  return {Cut(o, o.type(0), dim, size, std::clamp<int64_t>(begin, 0, size), o.made()[static_cast<size_t>(dim)])};
+}
+
+AxisTypes Select(Operands& o) {
+  const int64_t dim = o.Dim(1, o.dims(0));
+  if (o.type(0).is_shard() && o.type(0).dim == dim) {
+    return {
+        o.Fault(Phrase("one element is taken from dim ", dim, " by its place, and each rank has another one there"))};
+  }
+  auto to = Identity(o.dims(0));
+  for (int64_t& d : to) d = d == dim ? -1 : d > dim ? d - 1 : d;
+  return {MapDims(o.type(0), to)};
+}
+
+AxisTypes Split(Operands& o) {
+  const int64_t dim = o.Dim(2, o.dims(0));
+  const int64_t size = o.sizes(0)[static_cast<size_t>(dim)];
+  AxisTypes out;
+  int64_t begin = 0;
+  for (size_t i = 0; i < o.products(); ++i) {
+    const int64_t length = o.made(i)[static_cast<size_t>(dim)];
+    out.push_back(Cut(o, o.type(0), dim, size, begin, length));
+    begin += length;
+  }
+  return out;
+}
+
+AxisTypes Unbind(Operands& o) {
+  const int64_t dim = o.Dim(1, o.dims(0));
+  if (o.type(0).is_shard() && o.type(0).dim == dim) {
+    return {o.Fault(Phrase("the elements of dim ", dim, " are taken apart, and each rank has other ones"))};
+  }
+  auto to = Identity(o.dims(0));
+  for (int64_t& d : to) d = d == dim ? -1 : d > dim ? d - 1 : d;
+  return {MapDims(o.type(0), to)};
+}
+
+// The gradient of a slice or of one element: zeros around it.
+AxisTypes PutBack(Operands& o) {
+  const std::vector<int64_t> full = o.Ints(1);
+  const int64_t dims = static_cast<int64_t>(full.size());
+  const int64_t dim = o.Dim(2, dims);
+  AxisType type = o.type(0);
+  const bool select = o.name() == "select_backward";
+  auto to = Identity(o.dims(0));
+  for (int64_t& d : to) d += select && d >= dim ? 1 : 0;
+  type = MapDims(type, to);
+  type.uniform = 0;
+  if (type.is_shard() && type.dim == dim && !select &&
+      full[static_cast<size_t>(dim)] != o.sizes(0)[static_cast<size_t>(dim)]) {
+    // A part of a fused dim: the other parts are zeros here and come from their own slices; all of them are added up.
+    type.length = full[static_cast<size_t>(dim)];
+    type.parts.clear();
+    if (type.fused != nullptr) {
+      const int64_t sum = std::accumulate(type.fused->begin(), type.fused->end(), int64_t{0});
+      for (int64_t part : *type.fused) type.parts.push_back(part * type.length / sum);
+    }
+  }
+  return {type};
+}
+
+// Along a dim in shards the order of elements is another one; elsewhere it is only another order.
+AxisTypes Reorder(Operands& o) {
+  for (int64_t d : o.Ints(o.name() == "roll" ? 2 : 1)) {
+    if (d < 0) d += o.dims(0);
+    if (o.type(0).is_shard() && o.type(0).dim == d) {
+      return {o.Fault(Phrase("the order of dim ", d, " is changed within each rank's shard"))};
+    }
+  }
+  return {o.type(0)};
+}
+
+}  // namespace
+
+void AddViewRules(RuleTable& table) {
+  table.AddAten({"view", "_unsafe_view", "_reshape_alias", "reshape", "view_copy", "_reshape_copy"}, View);
+  table.AddAten({"t", "transpose"}, Transpose);
+  table.AddAten({"permute"}, Permute);
+  table.AddAten({"unsqueeze"}, Unsqueeze);
+  table.AddAten({"squeeze"}, Squeeze);
+  table.AddAten({"expand", "expand_copy"}, Expand);
+  table.AddAten({"slice", "narrow"}, Slice);
+  table.AddAten({"select"}, Select);
+  table.AddAten({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"}, Split);
+  table.AddAten({"unbind"}, Unbind);
+  table.AddAten({"slice_backward", "select_backward"}, PutBack);
+  table.AddAten({"flip", "roll"}, Reorder);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,34 @@
+#include "engine/analysis/types/typed_tensor.h"
+
+#include <utility>
+
+#include <c10/core/TensorImpl.h>
+
+namespace moonshard {
+namespace {
+
+struct TypeMeta final : public c10::BackendMeta {
+  TypeMeta(TensorType t, int64_t v, bool r) : type(std::move(t)), version(v), rises(r) {}
+
+  TensorType type;
+  int64_t version;
+  bool rises;
+};
+
+}  // namespace
+
+int64_t VersionOf(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
+void SetType(const at::Tensor& tensor, TensorType type, int64_t version, bool rises) {
+  tensor.unsafeGetTensorImpl()->set_backend_meta(
+      c10::make_intrusive<TypeMeta>(std::move(type), version < 0 ? VersionOf(tensor) : version, rises));
+}
+
+const TensorType* TypeOf(const at::Tensor& tensor) {
+  const auto* meta = dynamic_cast<const TypeMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+  if (meta == nullptr) return nullptr;
+  const int64_t written = VersionOf(tensor) - meta->version;
+  return written == 0 || (written == 1 && meta->rises) ? &meta->type : nullptr;
+}
+
+}  // namespace moonshard

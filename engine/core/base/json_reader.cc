@@ -1,0 +1,148 @@
+#include "engine/core/base/json_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace moonshard {
+namespace {
+
+// Walks the text and tells how far it came: nlohmann's SAX events have no position of their own.
+class TrackingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  TrackingIterator(const char* at, const char** reached) : at_(at), reached_(reached) {}
+  reference operator*() const { return *at_; }
+  TrackingIterator& operator++() {
+    *reached_ = at_++;
+    return *this;
+  }
+  bool operator==(const TrackingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const TrackingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** reached_;
+};
+
+// nlohmann's own text without its prefix "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+std::string WithoutPrefix(const std::string& what) {
+  const size_t column = what.find(": ");
+  std::string message = column == std::string::npos ? what : what.substr(column + 2);
+  constexpr std::string_view kSyntax = "syntax error while parsing ";
+  if (message.rfind(kSyntax, 0) == 0) message = "not valid JSON in " + message.substr(kSyntax.size());
+  return message;
+}
+
+// nlohmann's SAX interface on a JsonSink, with the guards that nlohmann lacks.
+class Guard {
+ public:
+  explicit Guard(const JsonSink& sink) : sink_(sink) {}
+  const std::string& message() const { return message_; }
+
+  bool null() { return Pass({JsonEvent::kNull}); }
+  bool boolean(bool value) {
+    JsonToken token{JsonEvent::kBool};
+    token.boolean = value;
+    return Pass(std::move(token));
+  }
+  bool number_unsigned(uint64_t value) {
+    JsonToken token{JsonEvent::kUnsigned};
+    token.integer = value;
+    return Pass(std::move(token));
+  }
+  // Called for integers with a minus sign only; "-0" is a double, as serde_json reads it.
+  bool number_integer(int64_t value) {
+    JsonToken token{value == 0 ? JsonEvent::kDouble : JsonEvent::kNegative};
+    token.negative = value;
+    token.number = -0.0;
+    return Pass(std::move(token));
+  }
+  bool number_float(double value, const std::string&) {
+    if (!std::isfinite(value)) return Fail("number out of range");
+    JsonToken token{JsonEvent::kDouble};
+    token.number = value;
+    return Pass(std::move(token));
+  }
+  bool string(std::string& value) { return PassText(JsonEvent::kString, value); }
+  bool key(std::string& value) { return PassText(JsonEvent::kKey, value); }
+  bool binary(nlohmann::json::binary_t&) { return Fail("binary data"); }
+  bool start_object(size_t) { return Open(JsonEvent::kBeginObject); }
+  bool end_object() { return Close(JsonEvent::kEndObject); }
+  bool start_array(size_t) { return Open(JsonEvent::kBeginArray); }
+  bool end_array() { return Close(JsonEvent::kEndArray); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
+    constexpr int kNumberOverflow = 406;
+    return Fail(error.id == kNumberOverflow ? "number out of range" : WithoutPrefix(error.what()));
+  }
+
+ private:
+  bool Fail(std::string message) {
+    message_ = std::move(message);
+    return false;
+  }
+  bool Pass(JsonToken token) {
+    token.depth = depth_;
+    std::string complaint = sink_(token);
+    return complaint.empty() || Fail(std::move(complaint));
+  }
+  bool PassText(JsonEvent event, std::string& text) {
+    JsonToken token{event};
+    token.text = std::move(text);
+    return Pass(std::move(token));
+  }
+  bool Open(JsonEvent event) {
+    if (++depth_ >= kJsonDepthLimit) return Fail("nested deeper than " + std::to_string(kJsonDepthLimit - 1));
+    return Pass({event});
+  }
+  bool Close(JsonEvent event) {
+    const bool go_on = Pass({event});
+    --depth_;
+    return go_on;
+  }
+
+  const JsonSink& sink_;
+  std::string message_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink) {
+  if (text.starts_with("\xEF\xBB\xBF")) return JsonFault{0, "begins with a byte order mark"};
+  // nlohmann takes a NUL for the end of the text and would pass over what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) return JsonFault{nul, "has a NUL byte"};
+  const char* reached = text.data();
+  Guard guard(sink);
+  const bool read = nlohmann::json::sax_parse(TrackingIterator(text.data(), &reached),
+                                              TrackingIterator(text.data() + text.size(), &reached), &guard);
+  if (read) return std::nullopt;
+  return JsonFault{static_cast<size_t>(reached - text.data()), guard.message()};
+}
+
+SourceSpan SpanOfByte(std::string_view text, const std::string& file_name, size_t byte) {
+  constexpr size_t kLongestShown = 160;
+  byte = std::min(byte, text.size());
+  SourceSpan span;
+  span.file = file_name;
+  span.line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(byte), '\n'));
+  const size_t before = byte == 0 ? std::string_view::npos : text.rfind('\n', byte - 1);
+  const size_t begin = before == std::string_view::npos ? 0 : before + 1;
+  const size_t end = std::min(text.find('\n', begin), text.size());
+  span.column = static_cast<int>(byte - begin) + 1;
+  if (end - begin <= kLongestShown) {
+    span.length = 1;
+    span.text = std::string(text.substr(begin, end - begin));
+  }
+  return span;
+}
+
+}  // namespace moonshard

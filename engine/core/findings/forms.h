@@ -1,0 +1,41 @@
+// Forms: diagnostics for people, for programs, and for the places where people read what programs found.
+//
+//   text     FILE:LINE: severity[ID]: message, with the source line and a caret (base/diagnostic.h)
+//   json     {"format_version", "findings"}: one object a diagnostic
+//   sarif    SARIF 2.1.0 (OASIS standard, docs.oasis-open.org/sarif/sarif/v2.1.0), one run; a rule for every finding
+//            that occurs, with its page as help, a region for the plan's line, a logical location for the module, a fix
+//            where one word is to stand in place of another (fix.h), a fingerprint that outlives moved lines
+//   github   one workflow command a line (::error file=...), which GitHub shows at the line of the change
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/core/base/diagnostic.h"
+#include "engine/core/base/json.h"
+
+namespace moonshard {
+
+enum class FindingForm { kText, kJson, kSarif, kGithub };
+
+inline constexpr const char* kFindingsFormatVersion = "1.0";
+
+// "text", "json", "sarif", "github"; nothing for any other name.
+std::optional<FindingForm> FindingFormFromName(std::string_view name);
+std::string FindingFormName(FindingForm form);
+
+// A whole document, ending with a line end; in the forms text and github "" where there is nothing to say. `color` is for
+// text alone. `subject`: the file that a finding without a place of its own is about, which sarif wants for every result; ""
+// where there is none.
+std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color = false,
+                          const std::string& subject = "");
+
+// {"id", "severity", "message", "source", "location", "path", "declared", "required", "help", "fix", "related"}, empty ones
+// left out. `source` is FILE:LINE; `location` has file, line, column and length, counted from 1 in bytes; `fix` has the
+// same, and the `text` to write there.
+JsonValue ToJson(const Diagnostic& diagnostic);
+JsonValue SarifLog(const Diagnostics& diagnostics, const std::string& subject = "");
+std::string GithubAnnotations(const Diagnostics& diagnostics);
+
+}  // namespace moonshard

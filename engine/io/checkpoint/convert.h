@@ -1,0 +1,47 @@
+// ShardModel and MergeSharded: a model directory in Hugging Face form -> one safetensors file a rank, and back to the same
+// directory, byte for byte. Streams: a few megabytes pass through memory whatever the tensors' sizes; the metadata of all
+// tensors is held. Both write through aside.h: OUT is complete or what it was before, and a second call after a kill goes
+// on where the first one was. Where OUT is already what would be written (the source is read and hashed to know) it is left.
+// Stages before: safetensors (Checkpoint), compile (CompiledPlan). What the directory holds: manifest.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "engine/core/base/result.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "engine/io/storage/storage.h"
+#include "engine/plan/compile/compiled_plan.h"
+
+namespace moonshard {
+
+struct ConvertOptions {
+  Storage* storage = nullptr;  // nullptr: PosixStorage
+  bool replace = false;        // whether OUT may hold something already, which is gone afterwards
+  // Called now and then with the source's bytes that are done and all of them.
+  std::function<void(uint64_t done, uint64_t total)> progress;
+};
+
+struct ConvertSummary {
+  int64_t tensors = 0;
+  int64_t rank_files = 0;
+  uint64_t source_bytes = 0;   // read, or to be read
+  uint64_t written_bytes = 0;  // of all files in OUT
+  uint64_t resumed_bytes = 0;  // of the source, found done by an earlier process
+  bool was_there = false;      // OUT was just this before the call, and is left as it was
+};
+
+// MODEL -> OUT. `source` was opened from the directory with its data, `plan` compiled for its tree. Errors: kNotSupported
+// (see LayOut, ListModelFiles; a directory inside the other), kFileUnreadable, kWriteFailed.
+Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
+                                  const ConvertOptions& options = {});
+
+// SHARDED -> OUT; of a step of a training run the model's tensors alone (model_form.h). Everything that is read is held
+// against its hash. Errors: those of Manifest::Parse; kCorruptData: for
+// every tensor or file whose bytes are not those that were written, by name; kFileNotFound, kFileUnreadable,
+// kWriteFailed; kNotSupported: a checkpoint without a model's form.
+Result<ConvertSummary> MergeSharded(const std::string& sharded, const std::string& out,
+                                    const ConvertOptions& options = {});
+
+}  // namespace moonshard

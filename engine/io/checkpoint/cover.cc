@@ -1,0 +1,160 @@
+#include "engine/io/checkpoint/cover.h"
+
+#include <algorithm>
+#include <set>
+
+namespace moonshard {
+namespace {
+
+// A stretch of indices of one dim that every shard has whole or not at all.
+struct Segment {
+  int64_t begin = 0;
+  int64_t length = 0;
+  int64_t local = 0;  // where the wanted shard has it
+};
+
+// The segments of one dim of the wanted shard.
+std::vector<Segment> SegmentsOf(const std::vector<Interval>& wanted, const std::set<int64_t>& cuts) {
+  std::vector<Segment> out;
+  int64_t local = 0;
+  for (const Interval& interval : wanted) {
+    const int64_t end = interval.begin + interval.length;
+    for (int64_t at = interval.begin; at < end;) {
+      const auto cut = cuts.upper_bound(at);
+      const int64_t next = cut == cuts.end() ? end : std::min(*cut, end);
+      out.push_back({at, next - at, local});
+      local += next - at;
+      at = next;
+    }
+  }
+  return out;
+}
+
+// A segment that a stored shard has.
+struct Held {
+  size_t segment = 0;
+  int64_t local = 0;  // where the stored shard has it
+};
+
+std::vector<Held> HeldOf(const std::vector<Interval>& stored, const std::vector<Segment>& segments) {
+  std::vector<Held> out;
+  int64_t local = 0;
+  size_t s = 0;
+  for (const Interval& interval : stored) {
+    const int64_t end = interval.begin + interval.length;
+    while (s < segments.size() && segments[s].begin < interval.begin) ++s;
+    for (; s < segments.size() && segments[s].begin < end; ++s) {
+      out.push_back({s, local + segments[s].begin - interval.begin});
+    }
+    local += interval.length;
+  }
+  return out;
+}
+
+void Append(std::vector<Interval>& intervals, int64_t begin, int64_t length) {
+  if (!intervals.empty() && intervals.back().begin + intervals.back().length == begin) {
+    intervals.back().length += length;
+  } else {
+    intervals.push_back({begin, length});
+  }
+}
+
+class Cover {
+ public:
+  Cover(const ShardDims& wanted, std::span<const std::optional<ShardDims>> stored) : wanted_(wanted), stored_(stored) {
+    for (size_t d = 0; d < wanted.size(); ++d) {
+      std::set<int64_t> cuts;
+      for (const std::optional<ShardDims>& shard : stored) {
+        if (!shard) continue;
+        for (const Interval& i : (*shard)[d]) cuts.insert({i.begin, i.begin + i.length});
+      }
+      segments_.push_back(SegmentsOf(wanted[d], cuts));
+      cells_ *= segments_.back().size();
+    }
+    taken_.assign(cells_, false);
+  }
+
+  std::optional<std::vector<Overlap>> Find() {
+    for (size_t p = 0; p < stored_.size(); ++p) {  // equal: read in one go, and its hash can be checked
+      if (left() > 0 && stored_[p] && *stored_[p] == wanted_) Take(p);
+    }
+    for (size_t p = 0; p < stored_.size() && left() > 0 && out_.empty(); ++p) {
+      if (stored_[p] && HasAll(*stored_[p])) Take(p);
+    }
+    for (size_t p = 0; p < stored_.size() && left() > 0; ++p) {
+      if (stored_[p]) Take(p);
+    }
+    if (left() > 0) return std::nullopt;
+    return std::move(out_);
+  }
+
+ private:
+  size_t left() const { return cells_ - count_; }
+
+  bool HasAll(const ShardDims& shard) const {
+    for (size_t d = 0; d < segments_.size(); ++d) {
+      if (HeldOf(shard[d], segments_[d]).size() != segments_[d].size()) return false;
+    }
+    return true;
+  }
+
+  // Takes from a shard what nobody has yet: as one block where that is all that it shares with the wanted one.
+  void Take(size_t p) {
+    std::vector<std::vector<Held>> held;
+    size_t shared = 1;
+    for (size_t d = 0; d < segments_.size(); ++d) {
+      held.push_back(HeldOf((*stored_[p])[d], segments_[d]));
+      shared *= held.back().size();
+    }
+    std::vector<std::vector<size_t>> fresh;  // cells by their place in `held`, last dim fastest
+    std::vector<size_t> at(segments_.size(), 0);
+    for (size_t n = 0; n < shared; ++n) {
+      size_t cell = 0;
+      for (size_t d = 0; d < at.size(); ++d) cell = cell * segments_[d].size() + held[d][at[d]].segment;
+      if (!taken_[cell]) {
+        taken_[cell] = true;
+        ++count_;
+        fresh.push_back(at);
+      }
+      for (size_t d = at.size(); d-- > 0 && ++at[d] == held[d].size();) at[d] = 0;
+    }
+    if (fresh.size() == shared && shared > 0) {
+      out_.push_back(BlockOf(p, held));
+      return;
+    }
+    for (const std::vector<size_t>& place : fresh) {
+      std::vector<std::vector<Held>> one;
+      for (size_t d = 0; d < place.size(); ++d) one.push_back({held[d][place[d]]});
+      out_.push_back(BlockOf(p, one));
+    }
+  }
+
+  Overlap BlockOf(size_t p, const std::vector<std::vector<Held>>& held) const {
+    Overlap block{p, ShardDims(held.size()), ShardDims(held.size())};
+    for (size_t d = 0; d < held.size(); ++d) {
+      for (const Held& h : held[d]) {
+        const Segment& segment = segments_[d][h.segment];
+        Append(block.stored[d], h.local, segment.length);
+        Append(block.wanted[d], segment.local, segment.length);
+      }
+    }
+    return block;
+  }
+
+  const ShardDims& wanted_;
+  std::span<const std::optional<ShardDims>> stored_;
+  std::vector<std::vector<Segment>> segments_;  // by dim
+  size_t cells_ = 1;
+  size_t count_ = 0;         // cells taken
+  std::vector<bool> taken_;  // by cell, last dim fastest
+  std::vector<Overlap> out_;
+};
+
+}  // namespace
+
+std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
+                                               std::span<const std::optional<ShardDims>> stored) {
+  return Cover(wanted, stored).Find();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,28 @@
+// CoverPiece: which parts of stored shards make up a wanted shard, whatever mesh either was cut for. Stored shards may
+// overlap (replicas, heads on several ranks): each element is taken from one of them.
+// Used by manifest_json.cc (does every tensor have all of its elements?) and sharded_checkpoint.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/io/checkpoint/manifest.h"
+
+namespace moonshard {
+
+// A block that is in one stored shard and in the wanted one. Both counts of indices are within the shard: 0 is the
+// first index that it holds.
+struct Overlap {
+  size_t shard = 0;  // which of the stored ones
+  ShardDims stored;
+  ShardDims wanted;
+};
+
+// Blocks that have every element of `wanted` once. A shard that holds all of it is taken alone, one that is equal to it
+// first of all. Nothing is returned where no shard has some element. Intervals are in order, none twice.
+std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
+                                               std::span<const std::optional<ShardDims>> stored);
+
+}  // namespace moonshard

@@ -1,0 +1,175 @@
+#include "engine/io/checkpoint/lay_out.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "engine/core/base/text.h"
+#include "engine/io/checkpoint/chunks.h"
+#include "engine/io/checkpoint/hash.h"
+#include "engine/io/safetensors/header_json.h"
+#include "engine/io/safetensors/reader.h"
+#include "engine/plan/compile/local_shape.h"
+
+namespace moonshard {
+namespace {
+
+// Index into manifest.tensors, in the order of a rank file's bytes.
+std::vector<uint32_t> OrderInFile(const LaidOut& laid_out) {
+  std::vector<uint32_t> order = laid_out.order;
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](uint32_t t) { return BitsOf(laid_out.manifest.tensors[t].dtype); });
+  return order;
+}
+
+Result<WrittenHeader> MakeHeader(const LaidOut& laid_out, size_t file) {
+  const Manifest& manifest = laid_out.manifest;
+  std::vector<TensorSpec> specs;
+  for (uint32_t t : OrderInFile(laid_out)) {
+    const ShardedTensor& tensor = manifest.tensors[t];
+    const std::optional<ShardDims>& shard = manifest.LayoutOf(tensor).shards[file];
+    if (shard) specs.push_back({tensor.name, tensor.dtype, LocalShapeOf(*shard)});
+  }
+  const RankFile& rank_file = manifest.rank_files[file];
+  return WriteHeader(rank_file.name, specs,
+                     {{"format", "pt"},
+                      {"moonshard_mesh", manifest.mesh.ToString()},
+                      {"moonshard_rank", std::to_string(rank_file.rank)}});
+}
+
+class Layer {
+ public:
+  Layer(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh, Replicas replicas)
+      : tensors_(tensors), replicas_(replicas) {
+    out_.manifest.mesh = mesh;
+  }
+
+  Result<LaidOut> Run() {
+    MakeLayouts();
+    MakeRankFiles();
+    MakeShards();
+    for (size_t i = 0; i < tensors_.size(); ++i) CheckBytes(tensors_[i], layout_of_[i]);
+    if (!errors_.empty()) return errors_;
+    SortTensors();
+    if (!errors_.empty()) return errors_;
+    for (size_t file = 0; file < out_.manifest.rank_files.size(); ++file) PlaceInFile(file);
+    if (!errors_.empty()) return errors_;
+    return std::move(out_);
+  }
+
+ private:
+  // One for each shape and placement; where an axis of one rank cuts, nothing is cut.
+  void MakeLayouts() {
+    std::map<std::pair<std::vector<int64_t>, std::string>, uint32_t> known;
+    for (const PlacedTensor& tensor : tensors_) {
+      const auto [found, is_new] = known.emplace(std::pair(tensor.shape, tensor.placement.ToText()),
+                                                 static_cast<uint32_t>(out_.manifest.layouts.size()));
+      layout_of_.push_back(found->second);
+      if (!is_new) continue;
+      ShardLayout layout;
+      layout.shape = tensor.shape;
+      for (MeshAxis axis : kMeshAxes) {
+        const Layout& of = tensor.placement[axis];
+        if (of.is_shard() && out_.manifest.mesh.size(axis) > 1) layout.placement.emplace(ToString(axis), of.ToText());
+      }
+      out_.manifest.layouts.push_back(std::move(layout));
+      placements_.push_back(tensor.placement);
+    }
+  }
+
+  void MakeRankFiles() {
+    const MeshShape& mesh = out_.manifest.mesh;
+    const std::vector<MeshAxis> cutting = CuttingAxes(out_.manifest.layouts);
+    std::vector<int64_t> holders = {0};
+    for (MeshAxis axis : kMeshAxes) {
+      const bool cuts = std::ranges::find(cutting, axis) != cutting.end();
+      std::vector<int64_t> next;
+      for (int64_t outer : holders) {
+        for (int64_t c = 0; c < (cuts ? mesh.size(axis) : 1); ++c) next.push_back(outer * mesh.size(axis) + c);
+      }
+      holders = std::move(next);
+    }
+    for (int64_t rank : holders) out_.manifest.rank_files.push_back({RankFileName(rank), rank});
+  }
+
+  void MakeShards() {
+    for (size_t l = 0; l < placements_.size(); ++l) {
+      ShardLayout& layout = out_.manifest.layouts[l];
+      for (const RankFile& file : out_.manifest.rank_files) {
+        std::optional<ShardDims> shard =
+            TidyShard(LocalIntervals(layout.shape, placements_[l], out_.manifest.mesh, file.rank));
+        const bool is_there = std::ranges::find(layout.shards, shard) != layout.shards.end();
+        if (replicas_ == Replicas::kFirst && is_there) shard.reset();
+        layout.shards.push_back(std::move(shard));
+      }
+    }
+  }
+
+  void CheckBytes(const PlacedTensor& tensor, uint32_t layout) {
+    for (const std::optional<ShardDims>& shard : out_.manifest.layouts[layout].shards) {
+      if (!shard || CutsAtBytes(tensor.shape, tensor.dtype, *shard)) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                    "a shard of " + QuotedName(tensor.name) + " begins or ends within a byte");
+      d.path = tensor.name;
+      d.declared =
+          std::string(ToString(tensor.dtype)) + " " + ShapeToString(tensor.shape) + " as " + tensor.placement.ToText();
+      d.required = "shards of whole bytes: two elements of float4, four of float6";
+      errors_.push_back(std::move(d));
+      return;
+    }
+  }
+
+  void SortTensors() {
+    std::vector<uint32_t> by_name(tensors_.size());
+    std::iota(by_name.begin(), by_name.end(), 0U);
+    std::ranges::sort(by_name, {}, [&](uint32_t i) -> const std::string& { return tensors_[i].name; });
+    out_.order.resize(tensors_.size());
+    for (uint32_t i : by_name) {
+      const PlacedTensor& tensor = tensors_[i];
+      std::vector<ShardedTensor>& sorted = out_.manifest.tensors;
+      if (!sorted.empty() && sorted.back().name == tensor.name) {
+        errors_.push_back(BadSafetensors("", tensor.name, "tensor " + QuotedName(tensor.name) + " is there twice"));
+      }
+      out_.order[i] = static_cast<uint32_t>(sorted.size());
+      sorted.push_back({tensor.name, tensor.dtype, layout_of_[i], std::nullopt,
+                        std::vector<uint64_t>(out_.manifest.rank_files.size(), 0)});
+    }
+  }
+
+  void PlaceInFile(size_t file) {
+    std::optional<WrittenHeader> header = MakeHeader(out_, file).Collect(errors_);
+    if (!header) return;
+    std::vector<uint64_t> begin(out_.manifest.tensors.size());
+    uint64_t at = header->text.size();
+    for (uint32_t t : OrderInFile(out_)) {
+      const ShardedTensor& tensor = out_.manifest.tensors[t];
+      const std::optional<ShardDims>& shard = out_.manifest.LayoutOf(tensor).shards[file];
+      begin[t] = at;
+      if (shard) at += static_cast<uint64_t>(ShardBytes(tensor.dtype, *shard));
+    }
+    out_.begin.push_back(std::move(begin));
+    out_.manifest.rank_files[file].bytes = header->text.size() + header->data_bytes;
+    out_.manifest.rank_files[file].header_hash = HashOf(header->text);
+  }
+
+  const std::vector<PlacedTensor>& tensors_;
+  Replicas replicas_;
+  std::vector<uint32_t> layout_of_;    // by tensor as given
+  std::vector<Placement> placements_;  // by layout
+  LaidOut out_;
+  Diagnostics errors_;
+};
+
+}  // namespace
+
+Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh, Replicas replicas) {
+  return Layer(tensors, mesh, replicas).Run();
+}
+
+std::string HeaderOf(const LaidOut& laid_out, size_t file) {
+  Result<WrittenHeader> header = MakeHeader(laid_out, file);
+  Check(header.ok(), "a header that LayOut did not refuse");
+  return std::move(header).value().text;
+}
+
+}  // namespace moonshard

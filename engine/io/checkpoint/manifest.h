@@ -1,0 +1,119 @@
+// Manifest: what a sharded checkpoint says of itself (moonshard.json), as plain data: the mesh and the plan it was cut
+// by, the layout, dtype and whole shape of every tensor, which file holds which shard of it, and a hash for everything.
+// Enough to put the tensors together again, or to find any shard of any tensor for another mesh (sharded_checkpoint.h).
+// The directory:
+//
+//   moonshard.json            this, sorted, with a hash of itself
+//   rank-00000.safetensors    what one rank holds, under the parameters' own names, in local shapes
+//   rank-00001.safetensors    ... one for each rank that holds other shards than the ranks before it
+//   config.json, ...          every other file of the model directory, as it is
+//   moonshard/FILE.header     what stands before the tensors in each safetensors file of the model directory
+//   moonshard/model.safetensors.index.json
+//
+// The last two only where it was cut from a model directory, or a training run knows the model's form (model_form.h): with
+// them merging gives that directory back, byte for byte where it was only cut.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/base/json.h"
+#include "engine/core/base/result.h"
+#include "engine/layout/dtype.h"
+#include "engine/layout/mesh_shape.h"
+#include "engine/layout/shards.h"
+
+namespace moonshard {
+
+inline constexpr const char* kManifestFile = "moonshard.json";
+// Subfolder of what belongs to the source's form rather than to its tensors.
+inline constexpr const char* kSourceFormFolder = "moonshard";
+inline constexpr const char* kManifestVersion = "1.0";
+
+// For each dim the indices that a shard holds, in order, none twice, no interval empty, neighbours joined.
+using ShardDims = std::vector<std::vector<Interval>>;
+
+struct RankFile {
+  std::string name;
+  int64_t rank = 0;  // the first world rank that holds these shards
+  uint64_t bytes = 0;
+  uint64_t header_hash = 0;  // of all before the tensors
+};
+
+// A file of the model directory that is kept as it is.
+struct KeptFile {
+  std::string name;    // within the model directory
+  std::string stored;  // within the sharded directory
+  uint64_t bytes = 0;
+  uint64_t hash = 0;
+};
+
+// A safetensors file of the model directory: rebuilt from its header and the tensors.
+struct SourceFile {
+  std::string name;
+  std::string header;  // the file with its header, within the sharded directory
+  uint64_t bytes = 0;
+  uint64_t header_hash = 0;
+};
+
+// Tensors of one shape that are cut in the same way.
+struct ShardLayout {
+  std::vector<int64_t> shape;                    // whole
+  std::map<std::string, std::string> placement;  // mesh axis -> layout, for the axes that cut
+  std::vector<std::optional<ShardDims>> shards;  // by rank file; nothing: the file does not have the tensor
+
+  bool operator==(const ShardLayout&) const = default;
+};
+
+struct ShardedTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  uint32_t layout = 0;               // index into Manifest::layouts
+  std::optional<uint64_t> hash;      // of the whole tensor's bytes, where somebody had it whole
+  std::vector<uint64_t> shard_hash;  // by rank file; 0 where the file does not have the tensor
+};
+
+struct Manifest {
+  MeshShape mesh;
+  std::string plan;       // its name
+  std::string plan_hash;  // CompiledPlan::Hash
+  std::vector<RankFile> rank_files;
+  std::vector<ShardLayout> layouts;
+  std::vector<ShardedTensor> tensors;          // sorted by name
+  std::vector<std::vector<std::string>> ties;  // names of one tensor, the stored one first
+  std::vector<KeptFile> kept;                  // sorted by name
+  std::vector<std::string> folders;            // of the model directory, sorted
+  std::vector<SourceFile> source;              // sorted by name; empty where it was not cut from a model directory
+  JsonValue extra = JsonValue::Object();       // the writer's own
+
+  // nullptr where there is none.
+  const ShardedTensor* Find(std::string_view name) const;
+  const ShardLayout& LayoutOf(const ShardedTensor& tensor) const { return layouts[tensor.layout]; }
+  // Index into rank_files of the file that holds this world rank's shards.
+  size_t FileOfRank(int64_t rank) const;
+
+  // The text of the file.
+  std::string ToText() const;
+  // Reads it back. Errors, all that are found: those of ParseJson, and kBadManifest: another major version, a text that
+  // was changed since it was written, a field that is missing or of another kind, a file name that leads out of the
+  // directory, shards that lie outside their tensor, are out of order, or leave some of it to nobody.
+  static Result<Manifest> Parse(std::string_view text, const std::string& file_name);
+};
+
+// The first of the world ranks that differ from `rank` only along axes that do not cut.
+int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& cutting, int64_t rank);
+// The axes that cut some tensor of these layouts.
+std::vector<MeshAxis> CuttingAxes(const std::vector<ShardLayout>& layouts);
+// "rank-00000.safetensors".
+std::string RankFileName(int64_t rank);
+
+// The shard without empty intervals, neighbours joined: equal for two shards that hold the same.
+ShardDims TidyShard(const ShardDims& shard);
+// Elements along each dim.
+std::vector<int64_t> LocalShapeOf(const ShardDims& shard);
+
+}  // namespace moonshard

@@ -1,0 +1,331 @@
+// The manifest as JSON, and back. A shard is an array by dim of begin, length, begin, length, ...: [[0, 32], [0, 64]].
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "engine/core/base/json.h"
+#include "engine/core/base/text.h"
+#include "engine/io/checkpoint/cover.h"
+#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/manifest.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kSelfHash = "manifest_hash";
+
+JsonValue ShardToJson(const std::optional<ShardDims>& shard) {
+  if (!shard) return nullptr;
+  JsonValue::Array dims;
+  for (const std::vector<Interval>& intervals : *shard) {
+    JsonValue::Array dim;
+    for (const Interval& interval : intervals) {
+      dim.emplace_back(interval.begin);
+      dim.emplace_back(interval.length);
+    }
+    dims.emplace_back(std::move(dim));
+  }
+  return dims;
+}
+
+JsonValue LayoutToJson(const ShardLayout& layout) {
+  JsonValue::Array shards;
+  for (const std::optional<ShardDims>& shard : layout.shards) shards.push_back(ShardToJson(shard));
+  JsonValue::Object placement;
+  for (const auto& [axis, text] : layout.placement) placement.emplace(axis, text);
+  JsonValue::Array shape(layout.shape.begin(), layout.shape.end());
+  return JsonValue::Object{
+      {"pieces", std::move(shards)}, {"placement", std::move(placement)}, {"shape", std::move(shape)}};
+}
+
+// One hash for each file, "-" for a file that does not have the tensor: one text, for there may be millions.
+JsonValue TensorToJson(const ShardedTensor& tensor, const ShardLayout& layout) {
+  std::string shards;
+  for (size_t i = 0; i < tensor.shard_hash.size(); ++i) {
+    shards += (i > 0 ? " " : "") + (layout.shards[i] ? HashToText(tensor.shard_hash[i]) : "-");
+  }
+  JsonValue::Object out{
+      {"dtype", SafetensorsName(tensor.dtype)}, {"layout", tensor.layout}, {"pieces", std::move(shards)}};
+  if (tensor.hash) out.emplace("hash", HashToText(*tensor.hash));
+  return out;
+}
+
+// Fields of the file's values. What is missing or of another kind is noted once and read as nothing.
+class Fields {
+ public:
+  Fields(std::string file_name, Diagnostics& found) : file_name_(std::move(file_name)), found_(found) {}
+
+  void Say(const std::string& what, const std::string& path = "", const std::string& required = "") {
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, what);
+    d.where.file = file_name_;
+    d.path = path;
+    d.required = required;
+    found_.push_back(std::move(d));
+  }
+
+  const std::string& Text(const JsonValue& in, const char* key, const std::string& path) {
+    const JsonValue* value = Need(in, key, path, "text", &JsonValue::is_string);
+    return value ? value->AsString() : kNoText;
+  }
+  int64_t Count(const JsonValue& in, const char* key, const std::string& path) {
+    const JsonValue* value =
+        Need(in, key, path, "integer of at least 0", [](const JsonValue& v) { return v.is_int() && v.AsInt() >= 0; });
+    return value ? value->AsInt() : 0;
+  }
+  const JsonValue::Array& List(const JsonValue& in, const char* key, const std::string& path) {
+    const JsonValue* value = Need(in, key, path, "array", &JsonValue::is_array);
+    return value ? value->AsArray() : kNoArray;
+  }
+  const JsonValue::Object& Map(const JsonValue& in, const char* key, const std::string& path) {
+    const JsonValue* value = Need(in, key, path, "object", &JsonValue::is_object);
+    return value ? value->AsObject() : kNoObject;
+  }
+  uint64_t Hash(const std::string& text, const std::string& path) {
+    const std::optional<uint64_t> hash = HashFromText(text);
+    if (!hash) Say("a hash is no 16 hex digits", path);
+    return hash.value_or(0);
+  }
+  uint64_t Hash(const JsonValue& in, const char* key, const std::string& path) {
+    const JsonValue* value = Need(in, key, path, "text", &JsonValue::is_string);
+    return value ? Hash(value->AsString(), path) : 0;
+  }
+  // A path within the directory, by its text alone.
+  const std::string& Inside(const std::string& name) {
+    const std::filesystem::path path(name);
+    const bool strange = std::ranges::any_of(path, [](const auto& part) { return part == ".." || part == "."; });
+    if (name.empty() || name.find('\0') != std::string::npos || path.is_absolute() || !path.has_filename() || strange) {
+      Say("the name " + Quoted(name) + " is not of a file in the directory");
+    }
+    return name;
+  }
+
+ private:
+  static std::string Quoted(const std::string& name) { return JsonQuoted(name); }
+  const JsonValue* Need(const JsonValue& in, const char* key, const std::string& path, const char* kind,
+                        const std::function<bool(const JsonValue&)>& is) {
+    const JsonValue* value = in.Find(key);
+    if (value && is(*value)) return value;
+    Say(value ? std::string("the field '") + key + "' is of another kind"
+              : std::string("there is no field '") + key + "'",
+        path, kind);
+    return nullptr;
+  }
+
+  static inline const std::string kNoText;
+  static inline const JsonValue::Array kNoArray;
+  static inline const JsonValue::Object kNoObject;
+  std::string file_name_;
+  Diagnostics& found_;
+};
+
+class ManifestReader {
+ public:
+  explicit ManifestReader(const std::string& file_name) : fields_(file_name, found_) {}
+
+  Result<Manifest> Read(JsonValue json) {
+    if (!VersionIsGood(json) || !IsAsWritten(json)) return found_;
+    ReadMesh(json);
+    out_.plan = fields_.Text(json, "plan", "");
+    out_.plan_hash = fields_.Text(json, "plan_hash", "");
+    for (const JsonValue& file : fields_.List(json, "rank_files", "")) {
+      const std::string& name = fields_.Inside(fields_.Text(file, "name", "rank_files"));
+      out_.rank_files.push_back({name, fields_.Count(file, "rank", name),
+                                 static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
+                                 fields_.Hash(file, "header_hash", name)});
+    }
+    for (const JsonValue& layout : fields_.List(json, "layouts", "")) ReadLayout(layout);
+    for (const auto& [name, tensor] : fields_.Map(json, "tensors", "")) ReadTensor(name, tensor);
+    for (const JsonValue& tie : fields_.List(json, "ties", "")) {
+      out_.ties.emplace_back();
+      if (!tie.is_array()) continue;
+      for (const JsonValue& name : tie.AsArray()) {
+        if (name.is_string()) out_.ties.back().push_back(name.AsString());
+      }
+    }
+    ReadFiles(json);
+    out_.extra = fields_.Map(json, "extra", "");
+    if (!found_.empty()) return found_;
+    return std::move(out_);
+  }
+
+ private:
+  bool VersionIsGood(const JsonValue& json) {
+    const std::string version = fields_.Text(json, "format_version", "");
+    const std::string major = Split(kManifestVersion, '.').front();
+    if (version.empty() || Split(version, '.').front() == major) return found_.empty();
+    fields_.Say("the sharded checkpoint has format version " + version, "", "version " + major);
+    return false;
+  }
+
+  bool IsAsWritten(JsonValue& json) {
+    const uint64_t hash = fields_.Hash(json, kSelfHash, "");
+    json.AsObject().erase(kSelfHash);
+    if (found_.empty() && hash != HashOf(WriteJson(json, 0)))
+      fields_.Say("the manifest was changed after it was written");
+    return found_.empty();
+  }
+
+  void ReadMesh(const JsonValue& json) {
+    std::vector<std::pair<std::string, int64_t>> axes;
+    for (const auto& [axis, size] : fields_.Map(json, "mesh", "")) {
+      axes.emplace_back(axis, size.is_int() ? size.AsInt() : 0);
+    }
+    if (std::optional<MeshShape> mesh = MeshShape::Make(axes).Collect(found_)) out_.mesh = *mesh;
+  }
+
+  void ReadLayout(const JsonValue& json) {
+    const std::string path = "layout " + std::to_string(out_.layouts.size());
+    ShardLayout layout;
+    for (const JsonValue& size : fields_.List(json, "shape", path))
+      layout.shape.push_back(size.is_int() ? size.AsInt() : -1);
+    if (std::ranges::any_of(layout.shape, [](int64_t size) { return size < 0; })) fields_.Say("a shape is none", path);
+    for (const auto& [axis, text] : fields_.Map(json, "placement", path)) {
+      layout.placement.emplace(axis, text.is_string() ? text.AsString() : "");
+    }
+    for (const JsonValue& shard : fields_.List(json, "pieces", path))
+      layout.shards.push_back(ReadShard(shard, layout, path));
+    if (layout.shards.size() != out_.rank_files.size()) fields_.Say("the shards are not as many as the files", path);
+    if (found_.empty()) CheckCover(layout, path);
+    out_.layouts.push_back(std::move(layout));
+  }
+
+  std::optional<ShardDims> ReadShard(const JsonValue& json, const ShardLayout& layout, const std::string& path) {
+    if (json.is_null()) return std::nullopt;
+    ShardDims shard;
+    bool good = json.is_array() && json.AsArray().size() == layout.shape.size();
+    for (size_t d = 0; good && d < layout.shape.size(); ++d) {
+      const JsonValue& dim = json.AsArray()[d];
+      good = dim.is_array() && dim.AsArray().size() % 2 == 0 &&
+             std::ranges::all_of(dim.AsArray(), [](const JsonValue& n) { return n.is_int() && n.AsInt() >= 0; });
+      shard.emplace_back();
+      int64_t end = 0;
+      for (size_t i = 0; good && i < dim.AsArray().size(); i += 2) {
+        const Interval interval{dim.AsArray()[i].AsInt(), dim.AsArray()[i + 1].AsInt()};
+        good = interval.begin >= end && interval.length > 0 && interval.begin <= layout.shape[d] &&
+               interval.length <= layout.shape[d] - interval.begin;
+        if (good) end = interval.begin + interval.length;
+        shard.back().push_back(interval);
+      }
+    }
+    if (good) return shard;
+    fields_.Say("a shard is not within its tensor, or not in order", path,
+                "for each dim of " + ShapeToString(layout.shape) + " begin, length, begin, length, ...");
+    return std::nullopt;
+  }
+
+  void CheckCover(const ShardLayout& layout, const std::string& path) {
+    ShardDims full;
+    for (int64_t size : layout.shape) full.push_back({{0, size}});
+    if (!CoverShard(TidyShard(full), layout.shards))
+      fields_.Say("the shards leave some of their tensors to nobody", path);
+  }
+
+  void ReadTensor(const std::string& name, const JsonValue& json) {
+    ShardedTensor tensor;
+    tensor.name = name;
+    const std::string& word = fields_.Text(json, "dtype", name);
+    const std::optional<DType> dtype = DTypeFromSafetensors(word);
+    if (!dtype) fields_.Say("there is no dtype '" + word + "'", name);
+    tensor.dtype = dtype.value_or(DType::kF32);
+    const int64_t layout = fields_.Count(json, "layout", name);
+    if (json.Find("hash")) tensor.hash = fields_.Hash(json, "hash", name);
+    const std::vector<std::string> shards = Split(fields_.Text(json, "pieces", name), ' ');
+    if (layout >= static_cast<int64_t>(out_.layouts.size())) {
+      fields_.Say("there is no layout " + std::to_string(layout), name);
+      return;
+    }
+    tensor.layout = static_cast<uint32_t>(layout);
+    const ShardLayout& of = out_.layouts[tensor.layout];
+    if (shards.size() != of.shards.size()) {
+      fields_.Say("the shards are not as many as the files", name);
+      return;
+    }
+    for (size_t i = 0; i < shards.size(); ++i)
+      tensor.shard_hash.push_back(of.shards[i] ? fields_.Hash(shards[i], name) : 0);
+    out_.tensors.push_back(std::move(tensor));
+  }
+
+  void ReadFiles(const JsonValue& json) {
+    for (const auto& [name, file] : fields_.Map(json, "kept", "")) {
+      out_.kept.push_back({fields_.Inside(name), fields_.Inside(fields_.Text(file, "stored", name)),
+                           static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
+                           fields_.Hash(file, "hash", name)});
+    }
+    for (const auto& [name, file] : fields_.Map(json, "source", "")) {
+      out_.source.push_back({fields_.Inside(name), fields_.Inside(fields_.Text(file, "header", name)),
+                             static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
+                             fields_.Hash(file, "header_hash", name)});
+    }
+    for (const JsonValue& folder : fields_.List(json, "folders", "")) {
+      out_.folders.push_back(fields_.Inside(folder.is_string() ? folder.AsString() : ""));
+    }
+  }
+
+  Diagnostics found_;
+  Fields fields_;
+  Manifest out_;
+};
+
+}  // namespace
+
+std::string Manifest::ToText() const {
+  JsonValue::Object mesh_json;
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) > 1) mesh_json.emplace(moonshard::ToString(axis), mesh.size(axis));
+  }
+  JsonValue::Array ranks;
+  for (const RankFile& file : rank_files) {
+    ranks.push_back(JsonValue::Object{{"name", file.name},
+                                      {"rank", file.rank},
+                                      {"bytes", static_cast<int64_t>(file.bytes)},
+                                      {"header_hash", HashToText(file.header_hash)}});
+  }
+  JsonValue::Array layout_list;
+  for (const ShardLayout& layout : layouts) layout_list.push_back(LayoutToJson(layout));
+  JsonValue::Object tensor_map;
+  for (const ShardedTensor& tensor : tensors) tensor_map.emplace(tensor.name, TensorToJson(tensor, LayoutOf(tensor)));
+  JsonValue::Array tie_list;
+  for (const std::vector<std::string>& tie : ties) tie_list.emplace_back(JsonValue::Array(tie.begin(), tie.end()));
+  JsonValue::Object kept_map;
+  for (const KeptFile& file : kept) {
+    kept_map.emplace(file.name, JsonValue::Object{{"stored", file.stored},
+                                                  {"bytes", static_cast<int64_t>(file.bytes)},
+                                                  {"hash", HashToText(file.hash)}});
+  }
+  JsonValue::Object source_map;
+  for (const SourceFile& file : source) {
+    source_map.emplace(file.name, JsonValue::Object{{"header", file.header},
+                                                    {"bytes", static_cast<int64_t>(file.bytes)},
+                                                    {"header_hash", HashToText(file.header_hash)}});
+  }
+  JsonValue json = JsonValue::Object{{"format_version", kManifestVersion},
+                                     {"mesh", std::move(mesh_json)},
+                                     {"plan", plan},
+                                     {"plan_hash", plan_hash},
+                                     {"rank_files", std::move(ranks)},
+                                     {"layouts", std::move(layout_list)},
+                                     {"tensors", std::move(tensor_map)},
+                                     {"ties", std::move(tie_list)},
+                                     {"kept", std::move(kept_map)},
+                                     {"source", std::move(source_map)},
+                                     {"folders", JsonValue::Array(folders.begin(), folders.end())},
+                                     {"extra", extra}};
+  const std::string hash = HashToText(HashOf(WriteJson(json, 0)));
+  json.AsObject().emplace(kSelfHash, hash);
+  return WriteJson(json, 1) + "\n";
+}
+
+Result<Manifest> Manifest::Parse(std::string_view text, const std::string& file_name) {
+  Result<JsonValue> json = ParseJson(text, file_name);
+  if (!json.ok()) return json.diagnostics();
+  if (!json.value().is_object()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the manifest is no object");
+    d.where.file = file_name;
+    return d;
+  }
+  return ManifestReader(file_name).Read(std::move(json).value());
+}
+
+}  // namespace moonshard

@@ -1,0 +1,296 @@
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "engine/core/base/text.h"
+#include "engine/io/checkpoint/chunks.h"
+#include "engine/io/checkpoint/convert.h"
+#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/model_files.h"
+#include "engine/io/checkpoint/open_files.h"
+#include "engine/io/checkpoint/paths.h"
+#include "engine/io/checkpoint/sharded_checkpoint.h"
+#include "engine/io/checkpoint/through_staging.h"
+#include "engine/io/safetensors/header.h"
+#include "engine/io/safetensors/header_json.h"
+#include "engine/io/safetensors/reader.h"
+
+namespace moonshard {
+namespace {
+
+// A checkpoint can be bad all over: after so many complaints the rest says nothing new.
+constexpr size_t kMostComplaints = 20;
+
+class Merger {
+ public:
+  Merger(ShardedCheckpoint& sharded, const std::string& out, const ConvertOptions& options)
+      : sharded_(sharded), manifest_(sharded.manifest()), out_(out), options_(options) {
+    if (!options_.storage) storage_ = PosixStorage();
+  }
+
+  Result<ConvertSummary> Run() {
+    if (manifest_.source.empty()) return NotFromModel();
+    for (const std::vector<std::string>& tie : manifest_.ties) {
+      for (const std::string& name : tie) stored_as_.emplace(name, tie.front());
+    }
+    if (Failure nested = RefuseNested(sharded_.folder(), out_)) return *nested;
+    for (size_t file = 0; file < manifest_.rank_files.size(); ++file) {
+      const auto offsets = sharded_.Offsets(file).Collect(found_);
+      offsets_.push_back(offsets ? *offsets : nullptr);
+    }
+    for (const SourceFile& file : manifest_.source) ReadHeaderOf(file);
+    if (HasErrors(found_)) return found_;
+    CountBytes();
+
+    StagingOptions staging;
+    staging.storage = &storage();
+    staging.replace = options_.replace;
+    staging.work = "merge " + sharded_.folder() + "\n" + manifest_.ToText();
+    const StagingWork work = {[this] { return IsThere(); },
+                              [this](Staging& opened) {
+                                staging_ = &opened;
+                                return Write();
+                              }};
+    return WriteThroughStaging(out_, staging, work, summary_, found_);
+  }
+
+ private:
+  Storage& storage() { return options_.storage ? *options_.storage : *storage_; }
+
+  Diagnostic NotFromModel() const {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported,
+                       "'" + sharded_.folder() + "' was not cut from a model directory that could be put together");
+    d.path = sharded_.folder();
+    return d;
+  }
+
+  // A file of the model directory: what stood before its tensors, and these in the order of their bytes.
+  struct Rebuilt {
+    const SourceFile* file = nullptr;
+    std::string text;  // of the header
+    Header header;
+  };
+
+  void ReadHeaderOf(const SourceFile& source) {
+    const std::string path = sharded_.folder() + "/" + source.header;
+    const Result<File> file = File::Open(path);
+    if (!file.ok()) {
+      found_.push_back(file.diagnostics().front());
+      return;
+    }
+    Rebuilt rebuilt{&source, std::string(file.value().bytes(), '\0'), {}};
+    if (Failure failed = file.value().Read(0, rebuilt.text.data(), rebuilt.text.size())) {
+      found_.push_back(std::move(*failed));
+      return;
+    }
+    if (HashOf(rebuilt.text) != source.header_hash) {
+      found_.push_back(Corrupt(path, "", HashOf(rebuilt.text), source.header_hash));
+      return;
+    }
+    std::optional<Header> header = ParseHeader(rebuilt.text, source.bytes, path).Collect(found_);
+    if (!header) return;
+    rebuilt.header = std::move(*header);
+    for (const HeaderTensor& tensor : rebuilt.header.tensors) CheckKnown(tensor, path);
+    rebuilt_.push_back(std::move(rebuilt));
+  }
+
+  // The tensor, or the one that is stored for it.
+  const ShardedTensor* Find(const std::string& name) const {
+    if (const ShardedTensor* found = manifest_.Find(name)) return found;
+    const auto tie = stored_as_.find(name);
+    return tie == stored_as_.end() ? nullptr : manifest_.Find(tie->second);
+  }
+
+  void CheckKnown(const HeaderTensor& tensor, const std::string& path) {
+    const ShardedTensor* known = Find(tensor.name);
+    if (known && known->dtype == tensor.dtype && manifest_.LayoutOf(*known).shape == tensor.shape) return;
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "tensor " + QuotedName(tensor.name) + " of '" + path +
+                                                             "' is not as the manifest has it");
+    d.path = tensor.name;
+    d.declared = std::string(ToString(tensor.dtype)) + " " + ShapeToString(tensor.shape);
+    found_.push_back(std::move(d));
+  }
+
+  void CountBytes() {
+    for (const RankFile& file : manifest_.rank_files) summary_.source_bytes += file.bytes;
+    for (const KeptFile& file : manifest_.kept) summary_.source_bytes += file.bytes;
+    for (const KeptFile& file : manifest_.kept) summary_.written_bytes += file.bytes;
+    for (const SourceFile& file : manifest_.source) summary_.written_bytes += file.bytes;
+    summary_.tensors = static_cast<int64_t>(manifest_.tensors.size());
+    summary_.rank_files = static_cast<int64_t>(manifest_.rank_files.size());
+  }
+
+  Failure Write() {
+    for (const std::string& folder : manifest_.folders) {
+      if (Failure failed = storage().MakeFolder(staging_->PathOf(folder))) return failed;
+    }
+    std::vector<std::string> names;
+    for (const KeptFile& file : manifest_.kept) {
+      names.push_back(file.name);
+      if (Failure failed = WriteKept(file)) return failed;
+    }
+    std::vector<std::string> rank_paths;
+    for (const RankFile& file : manifest_.rank_files) rank_paths.push_back(sharded_.folder() + "/" + file.name);
+    inputs_.emplace(std::move(rank_paths));
+    for (const Rebuilt& rebuilt : rebuilt_) {
+      names.push_back(rebuilt.file->name);
+      if (Failure failed = WriteRebuilt(rebuilt)) return failed;
+    }
+    if (HasErrors(found_)) return std::nullopt;
+    return staging_->Commit(names);
+  }
+
+  Failure WriteKept(const KeptFile& file) {
+    if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), file.name)) return failed;
+    const std::string from = sharded_.folder() + "/" + file.stored;
+    const Result<uint64_t> hash = CopyFile(storage(), from, staging_->PathOf(file.name), file.bytes);
+    if (!hash.ok()) return hash.diagnostics().front();
+    if (hash.value() != file.hash) found_.push_back(Corrupt(from, "", hash.value(), file.hash));
+    Report(file.bytes);
+    return std::nullopt;
+  }
+
+  Failure WriteRebuilt(const Rebuilt& rebuilt) {
+    if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), rebuilt.file->name)) return failed;
+    OutputFiles output(storage(), {staging_->PathOf(rebuilt.file->name)});
+    if (Failure failed = output.Truncate(0, rebuilt.file->bytes)) return failed;
+    if (Failure failed = output.Write(0, 0, rebuilt.text.data(), rebuilt.text.size())) return failed;
+    for (const HeaderTensor& tensor : rebuilt.header.tensors) {
+      if (found_.size() >= kMostComplaints) return std::nullopt;
+      if (Failure failed = WriteTensor(tensor, rebuilt, output)) return failed;
+    }
+    return std::nullopt;
+  }
+
+  // Whether OUT is the directory that this would write, byte for byte.
+  bool IsThere() const {
+    const auto is = [&](const std::string& name, uint64_t begin, uint64_t bytes, uint64_t all,
+                        std::optional<uint64_t> hash) {
+      const Result<File> file = File::Open(out_ + "/" + name);
+      if (!file.ok() || file.value().bytes() != all) return false;
+      const Result<uint64_t> found = HashFile(file.value(), begin, bytes);
+      return found.ok() && found.value() == hash;
+    };
+    for (const KeptFile& file : manifest_.kept) {
+      if (!is(file.name, 0, file.bytes, file.bytes, file.hash)) return false;
+    }
+    for (const Rebuilt& rebuilt : rebuilt_) {
+      const SourceFile& file = *rebuilt.file;
+      if (!is(file.name, 0, rebuilt.text.size(), file.bytes, file.header_hash)) return false;
+      for (const HeaderTensor& tensor : rebuilt.header.tensors) {
+        const uint64_t begin = rebuilt.header.data_begin + tensor.begin;
+        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, Find(tensor.name)->hash)) return false;
+      }
+    }
+    std::error_code ignored;
+    size_t files = 0;
+    for (std::filesystem::recursive_directory_iterator at(out_, ignored), end; at != end; at.increment(ignored)) {
+      files += !at->is_directory(ignored);
+    }
+    return files == manifest_.kept.size() + rebuilt_.size();
+  }
+
+  // Whether an earlier process has written the tensor, and checked its shards.
+  bool TakeNoted(const std::string& name, const std::string& path, uint64_t begin, uint64_t bytes) {
+    const std::vector<uint64_t>* noted = staging_->Noted(name);
+    if (!noted || noted->size() != 1) return false;
+    const Result<File> file = File::Open(path);
+    if (!file.ok()) return false;
+    const Result<uint64_t> hash = HashFile(file.value(), begin, bytes);
+    return hash.ok() && hash.value() == noted->front();
+  }
+
+  Failure WriteTensor(const HeaderTensor& stored, const Rebuilt& rebuilt, OutputFiles& output) {
+    const ShardedTensor& tensor = *Find(stored.name);
+    const ShardLayout& layout = manifest_.LayoutOf(tensor);
+    const uint64_t begin = rebuilt.header.data_begin + stored.begin;
+    uint64_t shards_bytes = 0;
+    for (const auto& shard : layout.shards) shards_bytes += shard ? ShareBytes(tensor.dtype, *shard) : 0;
+    if (TakeNoted(stored.name, output.path(0), begin, stored.end - stored.begin)) {
+      summary_.resumed_bytes += shards_bytes;
+      Report(shards_bytes);
+      return std::nullopt;
+    }
+    const size_t complaints = found_.size();
+    Hasher full;
+    std::vector<Hasher> hashers(layout.shards.size());
+    std::vector<uint64_t> at(layout.shards.size(), 0);
+    ChunkWalk walk(stored.shape, stored.dtype);
+    for (Chunk chunk; walk.Next(chunk);) {
+      buffer_.resize(std::max<size_t>(buffer_.size(), chunk.bytes));
+      for (size_t file = 0; file < layout.shards.size(); ++file) {
+        if (!layout.shards[file]) continue;
+        if (Failure failed = ReadShare(tensor, *layout.shards[file], file, chunk, hashers[file], at[file]))
+          return failed;
+      }
+      full.Add(buffer_.data(), chunk.bytes);
+      if (Failure failed = output.Write(0, begin + chunk.begin, buffer_.data(), chunk.bytes)) return failed;
+    }
+    for (size_t file = 0; file < layout.shards.size(); ++file) {
+      if (!layout.shards[file] || hashers[file].Value() == tensor.shard_hash[file]) continue;
+      found_.push_back(Corrupt(inputs_->path(file), tensor.name, hashers[file].Value(), tensor.shard_hash[file]));
+    }
+    if (found_.size() > complaints) return std::nullopt;
+    // Every shard is what was written, and still the whole is not: two ranks held different replicas.
+    if (tensor.hash && full.Value() != *tensor.hash) {
+      found_.push_back(Corrupt(output.path(0), tensor.name, full.Value(), *tensor.hash));
+      return std::nullopt;
+    }
+    return staging_->Note(stored.name, {full.Value()});
+  }
+
+  // A file's share of a chunk into buffer_. Replicas are read and checked like everything else.
+  Failure ReadShare(const ShardedTensor& tensor, const ShardDims& shard, size_t file, const Chunk& chunk,
+                    Hasher& hasher, uint64_t& at) {
+    const ShardDims share = ShardInChunk(shard, chunk);
+    const uint64_t bytes = ShareBytes(tensor.dtype, share);
+    if (bytes == 0) return std::nullopt;
+    const uint64_t offset = (*offsets_[file])[static_cast<size_t>(&tensor - manifest_.tensors.data())] + at;
+    // Straight to its place where it has one.
+    const std::optional<uint64_t> run = OneRunOf(chunk, tensor.dtype, share);
+    char* to = buffer_.data() + run.value_or(0);
+    if (!run) {
+      share_.resize(std::max<size_t>(share_.size(), bytes));
+      to = share_.data();
+    }
+    if (Failure failed = inputs_->Read(file, offset, to, bytes)) return failed;
+    hasher.Add(to, bytes);
+    if (!run) PutIntoChunk(chunk, tensor.dtype, share, to, buffer_.data());
+    at += bytes;
+    Report(bytes);
+    return std::nullopt;
+  }
+
+  void Report(uint64_t bytes) {
+    done_ += bytes;
+    if (options_.progress) options_.progress(std::min(done_, summary_.source_bytes), summary_.source_bytes);
+  }
+
+  ShardedCheckpoint& sharded_;
+  const Manifest& manifest_;
+  std::string out_;
+  const ConvertOptions& options_;
+  std::unique_ptr<Storage> storage_;
+  Diagnostics found_;
+  std::vector<const std::vector<uint64_t>*> offsets_;  // by rank file
+  std::vector<Rebuilt> rebuilt_;
+  std::map<std::string, std::string> stored_as_;  // tied names
+  std::optional<InputFiles> inputs_;
+  Staging* staging_ = nullptr;
+  ConvertSummary summary_;
+  uint64_t done_ = 0;
+  std::vector<char> buffer_;
+  std::vector<char> share_;
+};
+
+}  // namespace
+
+Result<ConvertSummary> MergeSharded(const std::string& sharded, const std::string& out, const ConvertOptions& options) {
+  Result<ShardedCheckpoint> opened = ShardedCheckpoint::Open(sharded);
+  if (!opened.ok()) return opened.diagnostics();
+  return Merger(opened.value(), out, options).Run();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,244 @@
+#include "engine/io/checkpoint/model_form.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "engine/core/base/check.h"
+#include "engine/core/base/json.h"
+#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/model_files.h"
+#include "engine/io/checkpoint/sharded_checkpoint.h"
+#include "engine/io/checkpoint/staging.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "engine/io/safetensors/header.h"
+#include "engine/io/safetensors/writer.h"
+
+namespace moonshard {
+namespace {
+
+Result<std::string> ReadBytes(const std::string& path, uint64_t most) {
+  const Result<File> file = File::Open(path);
+  if (!file.ok()) return file.diagnostics();
+  std::string text(std::min(file.value().bytes(), most), '\0');
+  if (Failure failed = file.value().Read(0, text.data(), text.size())) return *failed;
+  return text;
+}
+
+std::string StoredName(const std::string& name) {
+  return name == kCheckpointIndex ? std::string(kSourceFormFolder) + "/" + name : name;
+}
+
+// The tensors of a header, whatever the length of its file.
+std::vector<HeaderTensor> TensorsOf(const std::string& header, const std::string& name,
+                                    std::map<std::string, std::string>& metadata) {
+  HeaderOptions options;
+  options.allow_header_only = true;
+  Result<Header> parsed = ParseHeader(header, header.size(), name, options);
+  Check(parsed.ok(), "a header that was good when it was read");
+  metadata = parsed.value().metadata;
+  return std::move(parsed.value().tensors);
+}
+
+uint64_t BytesOf(const std::vector<int64_t>& shape, DType dtype) {
+  int64_t elements = 1;
+  for (int64_t size : shape) elements *= size;
+  return static_cast<uint64_t>(moonshard::BytesOf(dtype, elements));
+}
+
+class Fitter {
+ public:
+  Fitter(const ModelForm& form, const std::vector<FormTensor>& tensors, const Manifest& manifest)
+      : form_(form), manifest_(manifest) {
+    for (const FormTensor& tensor : tensors) {
+      const ShardedTensor* stored = manifest.Find(tensor.name);
+      Check(stored != nullptr, "a tensor of the model that is not in its checkpoint");
+      by_name_[tensor.name] = stored;
+      for (const std::string& alias : tensor.aliases) by_name_[alias] = stored;
+    }
+    for (const auto& [file, header] : form.headers) {
+      std::vector<HeaderTensor>& in_file = tensors_[file];
+      in_file = TensorsOf(header, file, metadata_[file]);
+      for (const HeaderTensor& tensor : in_file) known_.insert(tensor.name);
+    }
+    if (tensors_.empty()) tensors_[kCheckpointFile];
+    for (const FormTensor& tensor : tensors) {
+      if (form.headers.empty() || (!tensor.is_buffer && !IsKnown(tensor))) added_.push_back(tensor.name);
+    }
+  }
+
+  ModelForm Run() {
+    out_.kept = form_.kept;
+    out_.folders = form_.folders;
+    for (const auto& [file, tensors] : tensors_) {
+      std::vector<TensorSpec> specs;
+      bool same = form_.headers.contains(file);
+      for (const HeaderTensor& tensor : tensors) {
+        const auto found = by_name_.find(tensor.name);
+        if (found == by_name_.end()) {
+          same = false;
+          continue;
+        }
+        specs.push_back(SpecOf(tensor.name, *found->second));
+        same = same && specs.back().dtype == tensor.dtype && specs.back().shape == tensor.shape;
+      }
+      if (file == tensors_.rbegin()->first) {
+        for (const std::string& name : added_) specs.push_back(SpecOf(name, *by_name_.at(name)));
+        same = same && added_.empty();
+      }
+      out_.headers[file] = same ? form_.headers.at(file) : NewHeader(file, specs);
+      changed_ = changed_ || !same;
+      for (const TensorSpec& spec : specs) {
+        places_[spec.name] = file;
+        bytes_ += BytesOf(spec.shape, spec.dtype);
+      }
+    }
+    if (changed_) FitIndex();
+    return std::move(out_);
+  }
+
+ private:
+  bool IsKnown(const FormTensor& tensor) const {
+    return known_.contains(tensor.name) ||
+           std::ranges::any_of(tensor.aliases, [&](const std::string& alias) { return known_.contains(alias); });
+  }
+
+  TensorSpec SpecOf(const std::string& name, const ShardedTensor& stored) const {
+    return {name, stored.dtype, manifest_.LayoutOf(stored).shape};
+  }
+
+  std::string NewHeader(const std::string& file, std::vector<TensorSpec> specs) {
+    std::map<std::string, std::string> metadata = metadata_[file];
+    if (metadata.empty()) metadata["format"] = "pt";
+    // Wider dtypes first: every tensor begins at a multiple of its element.
+    std::ranges::stable_sort(specs, std::ranges::greater(), [](const TensorSpec& spec) { return BitsOf(spec.dtype); });
+    Result<WrittenHeader> header = WriteHeader(file, specs, metadata);
+    Check(header.ok(), "tensors that a checkpoint holds fit a header");
+    return std::move(header).value().text;
+  }
+
+  void FitIndex() {
+    const auto index = out_.kept.find(kCheckpointIndex);
+    if (index == out_.kept.end()) return;
+    Result<JsonValue> json = ParseJson(index->second, kCheckpointIndex);
+    if (!json.ok() || !json.value().is_object()) return;  // it was no index when the run began
+    JsonValue::Object map;
+    for (const auto& [name, file] : places_) map.emplace(name, file);
+    JsonValue::Object& fields = json.value().AsObject();
+    fields["weight_map"] = std::move(map);
+    JsonValue& metadata = fields["metadata"];
+    if (!metadata.is_object()) metadata = JsonValue::Object();
+    metadata.AsObject()["total_size"] = bytes_;
+    metadata.AsObject().erase("total_parameters");
+    index->second = WriteJson(json.value(), 2) + "\n";
+  }
+
+  const ModelForm& form_;
+  const Manifest& manifest_;
+  std::map<std::string, const ShardedTensor*> by_name_;
+  std::map<std::string, std::vector<HeaderTensor>> tensors_;            // by file, in the order of their bytes
+  std::map<std::string, std::map<std::string, std::string>> metadata_;  // by file
+  std::set<std::string> known_;
+  std::vector<std::string> added_;
+  ModelForm out_;
+  std::map<std::string, std::string> places_;
+  uint64_t bytes_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+Result<ModelForm> FormOfModel(const std::string& folder) {
+  Diagnostics found;
+  HeaderOptions headers_only;
+  headers_only.allow_header_only = true;
+  std::error_code ignored;
+  std::optional<Checkpoint> checkpoint = Checkpoint();
+  if (std::filesystem::exists(folder + "/" + kCheckpointFile, ignored) ||
+      std::filesystem::exists(folder + "/" + kCheckpointIndex, ignored)) {
+    checkpoint = Checkpoint::Open(folder, headers_only).Collect(found);
+  }
+  if (!checkpoint) return found;
+  found.clear();  // what there is to say of the checkpoint, whoever loads it says
+  std::optional<ModelFiles> files = ListModelFiles(folder, *checkpoint).Collect(found);
+  if (!files) return found;
+  ModelForm form;
+  form.folders = std::move(files->folders);
+  for (const KeptFile& file : files->kept) {
+    if (file.bytes > kMostKeptBytes) {
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                    "'" + folder + "/" + file.name + "' is too long to be kept with every step");
+      d.severity = Severity::kWarning;
+      d.path = file.name;
+      found.push_back(std::move(d));
+      continue;
+    }
+    if (std::optional<std::string> text = ReadBytes(folder + "/" + file.name, file.bytes).Collect(found)) {
+      form.kept[file.name] = std::move(*text);
+    }
+  }
+  for (size_t i = 0; i < checkpoint->files().size(); ++i) {
+    const CheckpointFile& file = checkpoint->files()[i];
+    uint64_t bytes = file.bytes;  // where the file has no tensor, or only empty ones
+    for (const StoredTensor& tensor : checkpoint->tensors()) {
+      if (tensor.file == i) bytes = std::min(bytes, tensor.begin);
+    }
+    const std::string name = std::filesystem::path(file.path).lexically_relative(folder).string();
+    if (std::optional<std::string> text = ReadBytes(file.path, bytes).Collect(found)) {
+      form.headers[name] = std::move(*text);
+    }
+  }
+  return {std::move(form), std::move(found)};
+}
+
+Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manifest) {
+  Diagnostics found;
+  ModelForm form;
+  form.folders = manifest.folders;
+  const auto read = [&](const std::string& stored, uint64_t hash) -> std::string {
+    const std::string path = folder + "/" + stored;
+    std::optional<std::string> text = ReadBytes(path, UINT64_MAX).Collect(found);
+    if (!text) return "";
+    if (HashOf(*text) != hash) found.push_back(Corrupt(path, "", HashOf(*text), hash));
+    return std::move(*text);
+  };
+  for (const KeptFile& file : manifest.kept) form.kept[file.name] = read(file.stored, file.hash);
+  for (const SourceFile& file : manifest.source) form.headers[file.name] = read(file.header, file.header_hash);
+  return {std::move(form), std::move(found)};
+}
+
+ModelForm FitForm(const ModelForm& form, const std::vector<FormTensor>& tensors, const Manifest& manifest) {
+  return Fitter(form, tensors, manifest).Run();
+}
+
+Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& form, Manifest& manifest,
+                  std::vector<std::string>& files) {
+  const auto write = [&](const std::string& name, const std::string& content) -> Failure {
+    files.push_back(name);
+    if (Failure failed = MakeFoldersFor(storage, folder, name)) return failed;
+    Result<std::unique_ptr<WritableFile>> file = storage.OpenForWriting(folder + "/" + name);
+    if (!file.ok()) return file.diagnostics().front();
+    if (Failure failed = file.value()->Truncate(content.size())) return failed;
+    return file.value()->Write(0, content.data(), content.size());
+  };
+  manifest.folders = form.folders;
+  for (const std::string& name : form.folders) {
+    if (Failure failed = MakeFoldersFor(storage, folder, name + "/")) return failed;
+  }
+  for (const auto& [name, content] : form.kept) {
+    manifest.kept.push_back({name, StoredName(name), content.size(), HashOf(content)});
+    if (Failure failed = write(manifest.kept.back().stored, content)) return failed;
+  }
+  for (const auto& [name, header] : form.headers) {
+    std::map<std::string, std::string> metadata;
+    uint64_t bytes = header.size();
+    for (const HeaderTensor& tensor : TensorsOf(header, name, metadata)) bytes += tensor.end - tensor.begin;
+    manifest.source.push_back({name, std::string(kSourceFormFolder) + "/" + name + ".header", bytes, HashOf(header)});
+    if (Failure failed = write(manifest.source.back().header, header)) return failed;
+  }
+  return std::nullopt;
+}
+
+}  // namespace moonshard

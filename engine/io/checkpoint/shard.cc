@@ -1,0 +1,328 @@
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <utility>
+
+#include "engine/core/base/json.h"
+#include "engine/io/checkpoint/chunks.h"
+#include "engine/io/checkpoint/convert.h"
+#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/lay_out.h"
+#include "engine/io/checkpoint/model_files.h"
+#include "engine/io/checkpoint/open_files.h"
+#include "engine/io/checkpoint/paths.h"
+#include "engine/io/checkpoint/sharded_checkpoint.h"
+#include "engine/io/checkpoint/through_staging.h"
+#include "engine/io/safetensors/reader.h"
+
+namespace moonshard {
+namespace {
+
+std::vector<std::string> PathsOf(const Checkpoint& source) {
+  std::vector<std::string> paths;
+  for (const CheckpointFile& file : source.files()) paths.push_back(file.path);
+  return paths;
+}
+
+class Sharder {
+ public:
+  Sharder(const Checkpoint& source, const CompiledPlan& plan, const std::string& out, const ConvertOptions& options)
+      : source_(source), plan_(plan), out_(out), options_(options), inputs_(PathsOf(source)) {
+    if (!options_.storage) storage_ = PosixStorage();
+  }
+
+  Result<ConvertSummary> Run() {
+    Diagnostics found;
+    if (Failure nested = RefuseNested(source_.path(), out_)) return *nested;
+    std::optional<ModelFiles> files = ListModelFiles(source_.path(), source_).Collect(found);
+    std::optional<LaidOut> laid_out = LayOut(Placed(), plan_.mesh).Collect(found);
+    if (!files || !laid_out) return found;
+    laid_out_ = std::move(*laid_out);
+    Manifest& manifest = laid_out_.manifest;
+    manifest.plan = plan_.plan->name;
+    manifest.plan_hash = plan_.Hash();
+    manifest.ties = Ties();
+    manifest.kept = std::move(files->kept);
+    manifest.folders = std::move(files->folders);
+    CountBytes();
+
+    StagingOptions staging;
+    staging.storage = &storage();
+    staging.replace = options_.replace;
+    staging.work = Work();
+    const StagingWork work = {[this] { return IsThere(); },
+                              [this](Staging& opened) {
+                                staging_ = &opened;
+                                return Write();
+                              }};
+    return WriteThroughStaging(out_, staging, work, summary_, found);
+  }
+
+ private:
+  Storage& storage() { return options_.storage ? *options_.storage : *storage_; }
+
+  // The tensors in the order of the source's bytes.
+  std::vector<PlacedTensor> Placed() {
+    by_offset_.resize(source_.tensors().size());
+    std::iota(by_offset_.begin(), by_offset_.end(), 0U);
+    std::ranges::sort(by_offset_, {}, [&](uint32_t t) {
+      const StoredTensor& tensor = source_.tensors()[t];
+      return std::pair(tensor.file, tensor.begin);
+    });
+    std::vector<PlacedTensor> placed;
+    for (uint32_t t : by_offset_) {
+      const StoredTensor& tensor = source_.tensors()[t];
+      placed.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+      ParamRef param;
+      if (plan_.tree->FindParameter(tensor.name, &param))
+        placed.back().placement = plan_.StepsOf(param.module).params[param.param];
+    }
+    return placed;
+  }
+
+  std::vector<std::vector<std::string>> Ties() const {
+    std::vector<std::vector<std::string>> ties;
+    for (const std::vector<ParamRef>& tie : plan_.tree->ties()) {
+      ties.emplace_back();
+      for (ParamRef param : tie) ties.back().push_back(plan_.tree->PathOf(param));
+    }
+    return ties;
+  }
+
+  void CountBytes() {
+    const Manifest& manifest = laid_out_.manifest;
+    for (const CheckpointFile& file : source_.files()) summary_.source_bytes += file.bytes;
+    for (const KeptFile& file : manifest.kept) summary_.source_bytes += file.bytes;
+    for (const RankFile& file : manifest.rank_files) summary_.written_bytes += file.bytes;
+    summary_.tensors = static_cast<int64_t>(manifest.tensors.size());
+    summary_.rank_files = static_cast<int64_t>(manifest.rank_files.size());
+  }
+
+  // Whether OUT is what this would write: of this plan and mesh, from these bytes. So that doing again what was done, or
+  // was killed when it had just been done, is no error.
+  bool IsThere() {
+    std::error_code ignored;
+    if (!std::filesystem::exists(out_ + "/" + kManifestFile, ignored)) return false;
+    const Result<ShardedCheckpoint> there = ShardedCheckpoint::Open(out_);
+    if (!there.ok()) return false;
+    const Manifest& known = there.value().manifest();
+    Manifest same = laid_out_.manifest;
+    if (same.tensors.size() != known.tensors.size() || same.kept.size() != known.kept.size()) return false;
+    for (size_t i = 0; i < same.tensors.size(); ++i) {
+      same.tensors[i].hash = known.tensors[i].hash;
+      same.tensors[i].shard_hash = known.tensors[i].shard_hash;
+    }
+    for (size_t i = 0; i < same.kept.size(); ++i) same.kept[i].hash = known.kept[i].hash;
+    same.source = known.source;
+    return same.ToText() == known.ToText() && SourceIs(known);
+  }
+
+  bool SourceIs(const Manifest& known) {
+    const auto is = [](const std::string& path, uint64_t begin, uint64_t bytes, std::optional<uint64_t> hash) {
+      const Result<File> file = File::Open(path);
+      if (!file.ok() || file.value().bytes() < begin + bytes) return false;
+      const Result<uint64_t> found = HashFile(file.value(), begin, bytes);
+      return found.ok() && found.value() == hash;
+    };
+    const auto tensor_is = [&](const StoredTensor& tensor) {
+      return is(source_.files()[tensor.file].path, tensor.begin, tensor.bytes, known.Find(tensor.name)->hash);
+    };
+    return known.source.size() == source_.files().size() &&
+           std::ranges::all_of(
+               known.kept,
+               [&](const KeptFile& file) { return is(source_.path() + "/" + file.name, 0, file.bytes, file.hash); }) &&
+           std::ranges::all_of(known.source,
+                               [&](const SourceFile& file) {
+                                 const Result<File> header = File::Open(out_ + "/" + file.header);
+                                 return header.ok() && is(source_.path() + "/" + file.name, 0, header.value().bytes(),
+                                                          file.header_hash);
+                               }) &&
+           std::ranges::all_of(source_.tensors(), tensor_is);
+  }
+
+  // What is cut, and how: another plan or mesh, or a source that was touched, is other work.
+  std::string Work() const {
+    const auto stamp = [](const std::string& path) {
+      struct stat status = {};
+      if (::stat(path.c_str(), &status) != 0) return std::string("?");
+      return std::to_string(status.st_size) + " " + std::to_string(status.st_ino) + " " +
+             std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
+    };
+    std::string work = std::string("shard ") + kManifestVersion + " " + source_.path() + "\n" + plan_.CanonicalText();
+    for (const CheckpointFile& file : source_.files()) work += file.path + " " + stamp(file.path) + "\n";
+    for (const KeptFile& file : laid_out_.manifest.kept) {
+      work += file.name + " " + stamp(source_.path() + "/" + file.name) + "\n";
+    }
+    return work;
+  }
+
+  Failure Write() {
+    Manifest& manifest = laid_out_.manifest;
+    std::vector<std::string> paths;
+    for (const RankFile& file : manifest.rank_files) paths.push_back(staging_->PathOf(file.name));
+    OutputFiles outputs(storage(), paths);
+    for (size_t file = 0; file < paths.size(); ++file) {
+      const std::string header = HeaderOf(laid_out_, file);
+      if (Failure failed = outputs.Truncate(file, manifest.rank_files[file].bytes)) return failed;
+      if (Failure failed = outputs.Write(file, 0, header.data(), header.size())) return failed;
+    }
+    for (size_t i = 0; i < by_offset_.size(); ++i) {
+      const StoredTensor& stored = source_.tensors()[by_offset_[i]];
+      if (Failure failed = WriteTensor(stored, laid_out_.order[i], outputs)) return failed;
+    }
+    if (Failure failed = WriteSourceForm()) return failed;
+    if (Failure failed = WriteKept()) return failed;
+    const std::string text = manifest.ToText();
+    if (Failure failed = WriteFile(kManifestFile, text)) return failed;
+    return staging_->Commit(FilesWritten());
+  }
+
+  // The hashes of a tensor that an earlier process has written, if its bytes are there.
+  bool TakeNoted(const StoredTensor& stored, uint32_t t) {
+    ShardedTensor& tensor = laid_out_.manifest.tensors[t];
+    const ShardLayout& layout = laid_out_.manifest.LayoutOf(tensor);
+    const std::vector<uint64_t>* noted = staging_->Noted(stored.name);
+    if (!noted || noted->size() != layout.shards.size() + 1) return false;
+    for (size_t file = 0; file < layout.shards.size(); ++file) {
+      Result<File> opened = File::Open(staging_->PathOf(laid_out_.manifest.rank_files[file].name));
+      if (!opened.ok()) return false;
+      const auto bytes = static_cast<uint64_t>(ShardBytes(tensor.dtype, *layout.shards[file]));
+      const Result<uint64_t> hash = HashFile(opened.value(), laid_out_.begin[file][t], bytes);
+      if (!hash.ok() || hash.value() != (*noted)[file]) return false;
+    }
+    tensor.shard_hash.assign(noted->begin(), noted->end() - 1);
+    tensor.hash = noted->back();
+    summary_.resumed_bytes += stored.bytes;
+    return true;
+  }
+
+  Failure WriteTensor(const StoredTensor& stored, uint32_t t, OutputFiles& outputs) {
+    if (TakeNoted(stored, t)) {
+      Report(stored.bytes);
+      return std::nullopt;
+    }
+    const Result<const File*> opened = inputs_.At(stored.file);
+    if (!opened.ok()) return opened.diagnostics().front();
+    if (opened.value()->bytes() != source_.files()[stored.file].bytes) {
+      Diagnostic d =
+          MakeDiagnostic(Finding::kFileUnreadable, "'" + opened.value()->path() + "' changed while it was read");
+      d.path = stored.name;
+      return d;
+    }
+    ShardedTensor& tensor = laid_out_.manifest.tensors[t];
+    const ShardLayout& layout = laid_out_.manifest.LayoutOf(tensor);
+    std::vector<uint64_t> at;
+    for (size_t file = 0; file < layout.shards.size(); ++file) at.push_back(laid_out_.begin[file][t]);
+    std::vector<Hasher> hashers(layout.shards.size());
+    Hasher full;
+    ChunkWalk walk(stored.shape, stored.dtype);
+    for (Chunk chunk; walk.Next(chunk);) {
+      buffer_.resize(std::max<size_t>(buffer_.size(), chunk.bytes));
+      if (Failure failed = inputs_.Read(stored.file, stored.begin + chunk.begin, buffer_.data(), chunk.bytes))
+        return failed;
+      full.Add(buffer_.data(), chunk.bytes);
+      for (size_t file = 0; file < layout.shards.size(); ++file) {
+        const ShardDims share = ShardInChunk(*layout.shards[file], chunk);
+        const uint64_t bytes = ShareBytes(stored.dtype, share);
+        if (bytes == 0) continue;
+        share_.resize(std::max<size_t>(share_.size(), bytes));
+        const char* data = CutFromChunk(chunk, stored.dtype, share, buffer_.data(), share_.data());
+        hashers[file].Add(data, bytes);
+        if (Failure failed = outputs.Write(file, at[file], data, bytes)) return failed;
+        at[file] += bytes;
+      }
+      Report(chunk.bytes);
+    }
+    std::vector<uint64_t> noted;
+    for (const Hasher& hasher : hashers) noted.push_back(hasher.Value());
+    tensor.shard_hash = noted;
+    tensor.hash = full.Value();
+    noted.push_back(*tensor.hash);
+    return staging_->Note(stored.name, noted);
+  }
+
+  // What stands before the tensors in each of the source's files.
+  Failure WriteSourceForm() {
+    for (size_t i = 0; i < source_.files().size(); ++i) {
+      const CheckpointFile& file = source_.files()[i];
+      const std::string name = std::filesystem::path(file.path).lexically_relative(source_.path()).string();
+      SourceFile kept{name, std::string(kSourceFormFolder) + "/" + name + ".header", file.bytes, 0};
+      const Result<const File*> opened = inputs_.At(i);
+      if (!opened.ok()) return opened.diagnostics().front();
+      uint64_t bytes = file.bytes;  // where the file has no tensor, or only empty ones
+      for (const StoredTensor& tensor : source_.tensors()) {
+        if (tensor.file == i) bytes = std::min(bytes, tensor.begin);
+      }
+      std::string header(bytes, '\0');
+      if (Failure failed = opened.value()->Read(0, header.data(), header.size())) return failed;
+      kept.header_hash = HashOf(header);
+      if (Failure failed = WriteFile(kept.header, header)) return failed;
+      laid_out_.manifest.source.push_back(std::move(kept));
+      Report(bytes);
+    }
+    return std::nullopt;
+  }
+
+  Failure WriteKept() {
+    for (const std::string& folder : laid_out_.manifest.folders) {
+      if (Failure failed = storage().MakeFolder(staging_->PathOf(folder))) return failed;
+    }
+    for (KeptFile& file : laid_out_.manifest.kept) {
+      if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), file.stored)) return failed;
+      const Result<uint64_t> hash =
+          CopyFile(storage(), source_.path() + "/" + file.name, staging_->PathOf(file.stored), file.bytes);
+      if (!hash.ok()) return hash.diagnostics().front();
+      file.hash = hash.value();
+      summary_.written_bytes += file.bytes;
+      Report(file.bytes);
+    }
+    return std::nullopt;
+  }
+
+  Failure WriteFile(const std::string& name, const std::string& content) {
+    if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), name)) return failed;
+    OutputFiles one(storage(), {staging_->PathOf(name)});
+    summary_.written_bytes += content.size();
+    if (Failure failed = one.Truncate(0, content.size())) return failed;
+    return one.Write(0, 0, content.data(), content.size());
+  }
+
+  std::vector<std::string> FilesWritten() const {
+    const Manifest& manifest = laid_out_.manifest;
+    std::vector<std::string> names = {kManifestFile};
+    for (const RankFile& file : manifest.rank_files) names.push_back(file.name);
+    for (const SourceFile& file : manifest.source) names.push_back(file.header);
+    for (const KeptFile& file : manifest.kept) names.push_back(file.stored);
+    return names;
+  }
+
+  void Report(uint64_t bytes) {
+    done_ += bytes;
+    if (options_.progress) options_.progress(std::min(done_, summary_.source_bytes), summary_.source_bytes);
+  }
+
+  const Checkpoint& source_;
+  const CompiledPlan& plan_;
+  std::string out_;
+  const ConvertOptions& options_;
+  std::unique_ptr<Storage> storage_;
+  InputFiles inputs_;
+  std::vector<uint32_t> by_offset_;  // of the source's tensors
+  LaidOut laid_out_;
+  Staging* staging_ = nullptr;
+  ConvertSummary summary_;
+  uint64_t done_ = 0;
+  std::vector<char> buffer_;
+  std::vector<char> share_;
+};
+
+}  // namespace
+
+Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
+                                  const ConvertOptions& options) {
+  return Sharder(source, plan, out, options).Run();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,40 @@
+#include "engine/io/config/config.h"
+
+#include <utility>
+
+namespace moonshard {
+
+ModelConfig::ModelConfig(JsonValue::Object fields, std::string file_name)
+    : json_(std::move(fields)), file_name_(std::move(file_name)) {}
+
+Result<ModelConfig> ModelConfig::Read(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  Result<JsonValue> read = ReadJsonFile(path);
+  if (!read.ok()) return read.diagnostics();
+  if (!read.value().is_object()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadJson, std::string("the file holds a JSON ") + read.value().KindName());
+    d.where.file = path;
+    d.required = "an object";
+    return d;
+  }
+  return ModelConfig(std::move(read.value().AsObject()), path);
+}
+
+std::string ModelConfig::model_type() const {
+  const JsonValue* type = Get("model_type");
+  return type && type->is_string() ? type->AsString() : "";
+}
+
+std::string ModelConfig::architecture() const {
+  const JsonValue* names = Get("architectures");
+  if (!names || !names->is_array() || names->AsArray().empty() || !names->AsArray().front().is_string()) return "";
+  return names->AsArray().front().AsString();
+}
+
+std::optional<bool> ModelConfig::tie_word_embeddings() const {
+  const JsonValue* tie = Get("tie_word_embeddings");
+  if (!tie || !tie->is_bool()) return std::nullopt;
+  return tie->AsBool();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,145 @@
+#include "engine/io/safetensors/tree.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace moonshard {
+namespace {
+
+constexpr std::string_view kHead = "lm_head";
+constexpr std::string_view kWeight = "weight";
+// Last components of the token embedding's path, in Hugging Face models.
+constexpr std::array<std::string_view, 6> kTokenEmbeddings = {"embed_tokens", "wte",       "word_embeddings",
+                                                              "embed_in",     "embedding", "tok_embeddings"};
+// Decoder model types whose configuration class in transformers 5.18 has tie_word_embeddings = True.
+constexpr std::array<std::string_view, 17> kTiedByDefault = {
+    "bloom",       "cohere",  "cohere2", "falcon", "gemma",      "gemma2", "gemma3",  "gemma3_text", "gpt2",
+    "gpt_bigcode", "gpt_neo", "lfm2",    "mpt",    "openai-gpt", "opt",    "smollm3", "starcoder2"};
+constexpr std::array<std::string_view, 7> kBuffers = {"inv_freq",    "original_inv_freq", "running_mean",
+                                                      "running_var", "masked_bias",       "num_batches_tracked",
+                                                      "position_ids"};
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+bool IsNumber(std::string_view component) { return !component.empty() && std::ranges::all_of(component, IsDigit); }
+
+std::string_view LastComponent(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? path : path.substr(dot + 1);
+}
+
+std::strong_ordering CompareComponents(std::string_view a, std::string_view b) {
+  if (IsNumber(a) && IsNumber(b)) {
+    const std::string_view x = a.substr(std::min(a.find_first_not_of('0'), a.size()));
+    const std::string_view y = b.substr(std::min(b.find_first_not_of('0'), b.size()));
+    if (x.size() != y.size()) return x.size() <=> y.size();
+    if (x != y) return x <=> y;
+  }
+  return a <=> b;
+}
+
+// Component by component, numbers as numbers; a module before those inside it.
+struct NaturalOrder {
+  bool operator()(std::string_view a, std::string_view b) const {
+    while (true) {
+      const size_t end_a = std::min(a.find('.'), a.size());
+      const size_t end_b = std::min(b.find('.'), b.size());
+      const std::strong_ordering order = CompareComponents(a.substr(0, end_a), b.substr(0, end_b));
+      if (order != 0) return order < 0;
+      if (end_a == a.size() || end_b == b.size()) return end_a == a.size() && end_b < b.size();
+      a.remove_prefix(end_a + 1);
+      b.remove_prefix(end_b + 1);
+    }
+  }
+};
+
+int PlaceInModule(const Parameter& parameter) {
+  return parameter.name == kWeight ? 0 : parameter.name == "bias" ? 1 : 2;
+}
+
+std::string GuessKind(std::string_view path, const ModuleTree::Signature& parameters) {
+  const auto weight = std::ranges::find(parameters, kWeight, &Parameter::name);
+  if (weight == parameters.end()) return "";
+  const std::string_view last = LastComponent(path);
+  const size_t rank = weight->shape.size();
+  const bool embeds = last.starts_with("embed") && last != "embed_out";  // that one is GPT-NeoX's head
+  if (rank == 2 && (embeds || last == "wte" || last == "wpe")) return "Embedding";
+  if (rank == 2) return "Linear";
+  const bool others = std::ranges::any_of(parameters, [](const Parameter& p) { return p.shape.size() != 1; });
+  return rank == 1 && !others ? "Norm" : "";
+}
+
+bool TiesHead(const ModelConfig& config, bool head_stored) {
+  // A classifier has a head of its own kind, whatever the field says of the language model.
+  if (!head_stored && config.architecture().ends_with("Classification")) return false;
+  if (const std::optional<bool> tie = config.tie_word_embeddings()) return *tie;
+  return !head_stored &&
+         (config.architecture().ends_with("ForCausalLM") ||
+          config.architecture().ends_with("ForConditionalGeneration")) &&
+         std::ranges::find(kTiedByDefault, config.model_type()) != kTiedByDefault.end();
+}
+
+// The module whose weight is the token embedding: the first of the usual names. nullptr where there is none.
+const std::string* FindEmbedding(const std::map<std::string, ModuleTree::Signature, NaturalOrder>& modules) {
+  for (std::string_view name : kTokenEmbeddings) {
+    for (const auto& [path, parameters] : modules) {
+      if (LastComponent(path) != name) continue;
+      const auto weight = std::ranges::find(parameters, kWeight, &Parameter::name);
+      if (weight != parameters.end() && weight->shape.size() == 2) return &path;
+    }
+  }
+  return nullptr;
+}
+
+// Where the head stands or, if it is stored nowhere, would stand: "5.lm_head" where that alone is called so.
+std::string FindHead(const std::map<std::string, ModuleTree::Signature, NaturalOrder>& modules) {
+  std::vector<std::string> named;
+  for (const auto& [path, parameters] : modules) {
+    if (LastComponent(path) == kHead) named.push_back(path);
+  }
+  return named.size() == 1 ? named.front() : std::string(kHead);
+}
+
+}  // namespace
+
+ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::map<std::string, ModuleTree::Signature, NaturalOrder> modules;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const size_t dot = tensor.name.rfind('.');
+    Parameter parameter;
+    parameter.name = LastComponent(tensor.name);
+    parameter.shape = tensor.shape;
+    parameter.dtype = tensor.dtype;
+    parameter.is_buffer = std::ranges::find(kBuffers, parameter.name) != kBuffers.end();
+    modules[dot == std::string::npos ? "" : tensor.name.substr(0, dot)].push_back(std::move(parameter));
+  }
+  for (auto& [path, parameters] : modules) std::ranges::stable_sort(parameters, {}, PlaceInModule);
+
+  const std::string head = FindHead(modules);
+  const bool head_stored = modules.contains(head);
+  const std::string* embedding = TiesHead(config, head_stored) ? FindEmbedding(modules) : nullptr;
+  if (embedding && !head_stored) {
+    const ModuleTree::Signature& source = modules.at(*embedding);
+    modules[head] = {*std::ranges::find(source, kWeight, &Parameter::name)};
+  }
+  ModuleTree tree;
+  for (auto& [path, parameters] : modules) {
+    std::string kind = GuessKind(path, parameters);
+    tree.Add(path, std::move(kind), parameters);
+  }
+  if (embedding) {
+    ParamRef stored;
+    ParamRef tied;
+    const std::string weight = "." + std::string(kWeight);
+    const bool both = tree.FindParameter(*embedding + weight, &stored) && tree.FindParameter(head + weight, &tied);
+    // A stored head of another shape is no copy of the embedding, whatever the config says.
+    if (both && tree.At(stored).shape == tree.At(tied).shape) tree.AddTie({stored, tied});
+  }
+  tree.set_complete(false);
+  return tree;
+}
+
+}  // namespace moonshard

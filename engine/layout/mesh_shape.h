@@ -1,0 +1,56 @@
+// MeshShape: named axes and their sizes, known from the start; no process, no device. Ranks count row-major over the
+// axes in their fixed order, tp innermost: rank = ... * tp + tp_rank.
+// Stage before: the command line or C++. Stage after: dsl/language/eval (a plan may ask for sizes), compile, mesh (DeviceMesh).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/core/base/result.h"
+
+namespace moonshard {
+
+// The axes a mesh can have, outermost first. An axis that is not given has size 1.
+enum class MeshAxis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
+inline constexpr size_t kMeshAxisCount = 5;
+inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {MeshAxis::kPp, MeshAxis::kDpReplicate,
+                                                                   MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
+
+// "pp", "dp_replicate", "dp_shard", "cp", "tp".
+const char* ToString(MeshAxis axis);
+// Also takes "dp" for dp_shard. Nothing for any other name.
+std::optional<MeshAxis> MeshAxisFromName(std::string_view name);
+// The five names, for messages.
+std::span<const std::string> MeshAxisNames();
+
+class MeshShape {
+ public:
+  MeshShape() = default;  // one rank
+
+  // Axes in any order. Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1, more than 2^31
+  // ranks.
+  static Result<MeshShape> Make(std::span<const std::pair<std::string, int64_t>> axes);
+  // "tp=2,dp=4". An empty text is one rank. Errors as Make, and kBadMesh for a text of another form.
+  static Result<MeshShape> Parse(std::string_view text);
+
+  int64_t size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
+  int64_t world_size() const;
+  // This rank's place along an axis, 0 <= rank < world_size().
+  int64_t Coordinate(int64_t rank, MeshAxis axis) const;
+  // The ranks that differ from `rank` along `axis` only, in the order of their place; contains `rank`.
+  std::vector<int64_t> GroupOf(int64_t rank, MeshAxis axis) const;
+  // "dp_shard=4,tp=2": axes above 1 in fixed order; "tp=1" for a single rank.
+  std::string ToString() const;
+  bool operator==(const MeshShape&) const = default;
+
+ private:
+  std::array<int64_t, kMeshAxisCount> sizes_ = {1, 1, 1, 1, 1};
+};
+
+}  // namespace moonshard

@@ -1,0 +1,91 @@
+// ModuleTree: what the model looks like, as plain data: modules by dotted path, each with its own parameters. Read from
+// a live torch::nn::Module (apply/live_tree.h) or from safetensors headers (safetensors/tree.h).
+// Stage after: match.
+//
+// Modules that own the same parameters (names, shapes, dtypes) share a signature, and modules whose paths differ only in
+// components that are numbers share a path class: later stages decide once for each of those instead of once for each
+// of 60,000 modules.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/layout/dtype.h"
+
+namespace moonshard {
+
+struct Parameter {
+  std::string name;            // within its module: "weight"
+  std::vector<int64_t> shape;  // whole, whatever a rank holds
+  DType dtype = DType::kF32;
+  bool is_buffer = false;
+  bool operator==(const Parameter&) const = default;
+  int64_t elements() const;
+};
+
+struct Module {
+  std::string path;         // "model.layers.0.mlp"; the root is ""
+  std::string kind;         // class without namespace and "Impl": "Linear"; "" where unknown
+  uint32_t signature = 0;   // index into ModuleTree::signatures()
+  uint32_t path_class = 0;  // index into ModuleTree::class_representatives()
+  bool hookable = true;     // whether its calls can be intercepted; always true where there are only headers
+};
+
+// One parameter of one module.
+struct ParamRef {
+  uint32_t module = 0;  // index into modules()
+  uint32_t param = 0;   // index into the module's parameters
+  auto operator<=>(const ParamRef&) const = default;
+};
+
+class ModuleTree {
+ public:
+  using Signature = std::vector<Parameter>;
+
+  // Adds a module; paths are unique. Order of adding is the order of modules().
+  void Add(std::string path, std::string kind, Signature parameters, bool hookable = true);
+  // Says that two or more parameters are one tensor. The first is the one that is stored.
+  void AddTie(std::vector<ParamRef> same);
+
+  const std::vector<Module>& modules() const { return modules_; }
+  const std::vector<Signature>& signatures() const { return signatures_; }
+  const Signature& parameters(const Module& module) const { return signatures_[module.signature]; }
+  // For each path class, the index of one module in it.
+  const std::vector<uint32_t>& class_representatives() const { return class_representatives_; }
+  const std::vector<std::vector<ParamRef>>& ties() const { return ties_; }
+
+  // Index of the module at `path`, or -1.
+  int64_t Find(std::string_view path) const;
+  // The parameter at a full path ("lm_head.weight"); false where there is none.
+  bool FindParameter(std::string_view path, ParamRef* found) const;
+  std::string PathOf(ParamRef param) const;
+  const Parameter& At(ParamRef param) const;
+  // Whether the tree knows modules that own no parameter (a live tree does, headers do not).
+  bool complete() const { return complete_; }
+  void set_complete(bool complete) { complete_ = complete; }
+
+  int64_t total_elements() const;  // every tied tensor once, buffers left out
+  // One module a line: path, kind, parameters with shapes and dtypes; ties last.
+  std::string ToText() const;
+
+ private:
+  std::vector<Module> modules_;
+  std::vector<Signature> signatures_;
+  std::vector<uint32_t> class_representatives_;
+  std::vector<std::vector<ParamRef>> ties_;
+  std::unordered_map<std::string, uint32_t> by_path_;
+  std::unordered_map<std::string, uint32_t> by_signature_;
+  std::unordered_map<std::string, uint32_t> by_class_;
+  bool complete_ = true;
+};
+
+// "model.layers.0" of "model.layers.0.mlp"; "" where there is no dot.
+std::string_view ParentOf(std::string_view path);
+
+// The path with every component that is a number replaced by "0": equal for two modules of one path class.
+std::string PathClassOf(std::string_view path);
+
+}  // namespace moonshard

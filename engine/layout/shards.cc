@@ -1,0 +1,140 @@
+#include "engine/layout/shards.h"
+
+#include <algorithm>
+
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+// One part of the dim as [part_begin, part_begin + size), cut for one rank.
+DimShards::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64_t ranks, int64_t rank, int64_t owner) {
+  DimShards::LocalPart local;
+  if (owner >= 0) {
+    local.global = {part_begin, rank == owner ? part.size : 0};
+    return local;
+  }
+  int64_t begin = 0;
+  int64_t end = 0;
+  if (part.heads > 0 && part.heads < ranks) {
+    local.replicas = ranks / part.heads;
+    local.first_replica = rank % local.replicas == 0;
+    const int64_t head_size = part.size / part.heads;
+    begin = rank / local.replicas * head_size;
+    end = begin + head_size;
+  } else {
+    const int64_t chunk = (part.size + ranks - 1) / ranks;
+    begin = std::min(part.size, chunk * rank);
+    end = std::min(part.size, chunk * (rank + 1));
+  }
+  local.global = {part_begin + begin, end - begin};
+  return local;
+}
+
+std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
+  if (part.heads == 0) return std::nullopt;
+  if (part.heads < 0 || part.size % part.heads != 0) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kHeadsDoNotFit, "a dim of " + std::to_string(part.size) + " elements is not made of " +
+                                                    std::to_string(part.heads) + " heads");
+    d.declared = "heads = " + std::to_string(part.heads);
+    d.required = "a number of heads that divides " + std::to_string(part.size);
+    return d;
+  }
+  if (part.heads % ranks == 0 || ranks % part.heads == 0) return std::nullopt;
+  std::vector<std::string> legal;
+  for (int64_t size : LegalAxisSizes(part.heads, std::max<int64_t>(ranks, part.heads) * 2)) {
+    legal.push_back(std::to_string(size));
+  }
+  Diagnostic d = MakeDiagnostic(
+      Finding::kHeadsDoNotFit, std::to_string(part.heads) + " heads do not fit on " + std::to_string(ranks) + " ranks");
+  d.declared = "heads = " + std::to_string(part.heads) + " over " + std::to_string(ranks) + " ranks";
+  d.required = "an axis size that divides the heads or is a multiple of them";
+  d.help = "legal sizes: " + Join(legal, ", ");
+  return d;
+}
+
+}  // namespace
+
+Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ranks) {
+  Check(layout.is_shard(), "shards of a layout that is no shard");
+  std::vector<Layout::Part> parts = layout.parts;
+  if (parts.empty()) parts.push_back({size, layout.heads});
+  int64_t sum = 0;
+  for (const Layout::Part& part : parts) {
+    if (part.size < 0 || __builtin_add_overflow(sum, part.size, &sum)) {
+      Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit,
+                                    "a packed part cannot have " + std::to_string(part.size) + " elements");
+      d.declared = layout.ToText();
+      d.required = "sizes from 0 that add up to " + std::to_string(size);
+      return d;
+    }
+    if (std::optional<Diagnostic> error = HeadsError(part, ranks)) return *error;
+  }
+  if (sum != size) {
+    Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit, "the packed sizes add up to " + std::to_string(sum) +
+                                                                  ", the dim has " + std::to_string(size));
+    d.declared = layout.ToText();
+    d.required = "sizes that add up to " + std::to_string(size);
+    return d;
+  }
+
+  if (layout.owner >= ranks) {
+    Diagnostic d = MakeDiagnostic(Finding::kNoSuchOwner, "no rank " + std::to_string(layout.owner) + " among " +
+                                                             std::to_string(ranks) + " on the axis");
+    d.declared = layout.ToText();
+    d.required = "an owner from 0 to " + std::to_string(ranks - 1);
+    return d;
+  }
+
+  DimShards out;
+  out.size_ = size;
+  out.intervals_.resize(static_cast<size_t>(ranks));
+  out.parts_.resize(static_cast<size_t>(ranks));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    auto& intervals = out.intervals_[static_cast<size_t>(rank)];
+    int64_t part_begin = 0;
+    int64_t local_begin = 0;
+    for (const Layout::Part& part : parts) {
+      LocalPart local = CutPart(part_begin, part, ranks, rank, layout.owner);
+      local.local_begin = local_begin;
+      local_begin += local.global.length;
+      part_begin += part.size;
+      out.replicas_ = std::max(out.replicas_, local.replicas);
+      if (local.global.length > 0) {
+        if (!intervals.empty() && intervals.back().begin + intervals.back().length == local.global.begin) {
+          intervals.back().length += local.global.length;
+        } else {
+          intervals.push_back(local.global);
+        }
+      }
+      out.parts_[static_cast<size_t>(rank)].push_back(local);
+    }
+  }
+  out.plain_ = parts.size() == 1 && out.replicas_ == 1 && layout.owner < 0;
+  return out;
+}
+
+int64_t DimShards::length(int64_t rank) const {
+  int64_t sum = 0;
+  for (const Interval& interval : of(rank)) sum += interval.length;
+  return sum;
+}
+
+int64_t DimShards::max_length() const {
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < ranks(); ++rank) most = std::max(most, length(rank));
+  return most;
+}
+
+std::vector<DimShards::LocalPart> DimShards::PartsOf(int64_t rank) const { return parts_[static_cast<size_t>(rank)]; }
+
+std::vector<int64_t> LegalAxisSizes(int64_t heads, int64_t most) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size <= most; ++size) {
+    if (heads % size == 0 || size % heads == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+}  // namespace moonshard

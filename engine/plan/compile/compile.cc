@@ -1,0 +1,240 @@
+#include "engine/plan/compile/compile.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/compile/fused_as_one.h"
+#include "engine/plan/compile/not_hookable.h"
+#include "engine/plan/compile/precision.h"
+#include "engine/plan/compile/resolve.h"
+#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/unclaimed.h"
+#include "engine/plan/compile/weight_and_redistributions.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int32_t kFallback = -2;
+
+class Compiler {
+ public:
+  Compiler(const MatchedPlan& matched, const MeshShape& mesh) : matched_(matched) {
+    out_.plan = matched.plan;
+    out_.tree = matched.tree;
+    out_.mesh = mesh;
+    out_.rule_matches = matched.matches;
+  }
+
+  Result<CompiledPlan> Run() {
+    const ModuleTree& tree = *out_.tree;
+    const bool fallback = out_.plan->fallback.has_value();
+    known_.resize(out_.plan->rules.size() + 2);
+    out_.steps_of.resize(tree.modules().size());
+    for (size_t m = 0; m < tree.modules().size(); ++m) {
+      int32_t rule = matched_.rule_of[m];
+      if (rule == MatchedPlan::kNoRule && fallback && !tree.parameters(tree.modules()[m]).empty()) rule = kFallback;
+      out_.steps_of[m] = StepsFor(m, rule);
+    }
+    ApplyParameterRules();
+    CheckUnclaimed(out_, diagnostics_);
+    CheckMissing();
+    CheckFusedAsOne(out_, diagnostics_);
+    CheckWeightAndRedistributions(out_, diagnostics_);
+    CheckTies();
+    CompilePrecision(matched_, out_, diagnostics_);
+    if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
+    CompileRecompute();
+    CheckAxes();
+    if (HasErrors(diagnostics_)) return std::move(diagnostics_);
+    out_.findings = diagnostics_;
+    return Result<CompiledPlan>(std::move(out_), std::move(diagnostics_));
+  }
+
+ private:
+  struct Known {
+    uint32_t signature;
+    const std::string* kind;
+    bool hookable;
+    uint32_t steps;
+  };
+
+  SourceSpan SourceOfRule(int32_t rule) const {
+    if (rule == kFallback) return out_.plan->fallback_source;
+    return rule < 0 ? SourceSpan{} : out_.plan->rules[static_cast<size_t>(rule)].source;
+  }
+
+  // The steps of a module under a rule, made once for all modules that look the same.
+  uint32_t StepsFor(size_t index, int32_t rule) {
+    const Module& module = out_.tree->modules()[index];
+    std::vector<Known>& known = known_[static_cast<size_t>(rule + 2)];
+    for (const Known& k : known) {
+      if (k.signature == module.signature && k.hookable == module.hookable && *k.kind == module.kind) return k.steps;
+    }
+    const auto number = static_cast<uint32_t>(out_.steps.size());
+    known.push_back({module.signature, &module.kind, module.hookable, number});
+    out_.steps.push_back(Resolve(module, rule));
+    return number;
+  }
+
+  ModuleSteps Resolve(const Module& module, int32_t rule) {
+    const ModuleTree::Signature& signature = out_.tree->parameters(module);
+    ModuleSteps steps;
+    steps.rule = std::max(rule, -1);
+    steps.is_fallback = rule == kFallback;
+    steps.signature = module.signature;
+    steps.params.resize(signature.size());
+    FillFeatures(module, signature, steps);
+    if (rule == MatchedPlan::kNoRule) return steps;
+    const Style& style = rule == kFallback ? *out_.plan->fallback : out_.plan->rules[static_cast<size_t>(rule)].style;
+    const std::string pattern = rule == kFallback ? "default" : out_.plan->rules[static_cast<size_t>(rule)].pattern;
+    ResolveStyle(style, {&module, &signature, pattern, SourceOfRule(rule)}, out_.mesh, steps, diagnostics_);
+    return steps;
+  }
+
+  // `at(path, layout)`: the module gets steps of its own with that parameter's placement.
+  void ApplyParameterRules() {
+    std::map<std::pair<uint32_t, std::vector<std::pair<uint32_t, int32_t>>>, uint32_t> known;
+    const auto& rules = matched_.parameter_rules;
+    for (size_t begin = 0; begin < rules.size();) {
+      const uint32_t m = rules[begin].parameter.module;
+      std::vector<std::pair<uint32_t, int32_t>> changes;
+      for (; begin < rules.size() && rules[begin].parameter.module == m; ++begin) {
+        changes.emplace_back(rules[begin].parameter.param, rules[begin].rule);
+      }
+      const auto [entry, fresh] =
+          known.try_emplace({out_.steps_of[m], changes}, static_cast<uint32_t>(out_.steps.size()));
+      if (fresh) out_.steps.push_back(WithParameterRules(m, changes));
+      out_.steps_of[m] = entry->second;
+    }
+  }
+
+  ModuleSteps WithParameterRules(uint32_t m, const std::vector<std::pair<uint32_t, int32_t>>& changes) {
+    const Module& module = out_.tree->modules()[m];
+    const ModuleTree::Signature& signature = out_.tree->parameters(module);
+    ModuleSteps steps = out_.steps[out_.steps_of[m]];
+    steps.param_rules.assign(signature.size(), -1);
+    for (const auto& [param, number] : changes) {
+      steps.param_rules[param] = number;
+      const Rule& rule = out_.plan->rules[static_cast<size_t>(number)];
+      const Landing landing{&module, &signature, rule.pattern, rule.source};
+      if (rule.parameter) {
+        steps.params[param] = *rule.parameter;
+      } else {
+        const Style& style = rule.style.For(module.kind);
+        const Parameter& parameter = signature[param];
+        const Placement* said = style.PlacementOf(module.kind, parameter.name, parameter.shape.size());
+        const bool boundary = !style.inputs.empty() || !style.outputs.empty();
+        if (!style.bare && (said == nullptr || boundary)) {
+          Diagnostic d =
+              MakeDiagnostic(Finding::kStyleDoesNotFit,
+                             "style '" + rule.style.name + "' cannot be given to a bare parameter", rule.source);
+          d.path = out_.tree->PathOf({m, param});
+          d.declared = ToText(rule.style);
+          d.required = "a layout, as in at(path, shard(0)), or a style without inputs and outputs that names '" +
+                       signature[param].name + "'";
+          if (const std::string tail = "." + signature[param].name; rule.pattern.ends_with(tail)) {
+            d.help = "the module takes the style: at(\"" + rule.pattern.substr(0, rule.pattern.size() - tail.size()) +
+                     "\", ...)";
+          }
+          diagnostics_.push_back(std::move(d));
+          continue;
+        }
+        steps.params[param] = said != nullptr ? *said : Placement();
+      }
+      if (steps.rule < 0) steps.rule = number;
+      if (steps.style.empty()) steps.style = rule.parameter ? "parameter" : rule.style.name;
+      ResolvePlacement(signature[param], landing, out_.mesh, steps.params[param], diagnostics_);
+    }
+    return steps;
+  }
+
+  // What cannot be run yet is said once a rule, and again by whoever is asked to run it.
+  void CheckMissing() {
+    std::set<int32_t> said;
+    for (size_t m = 0; m < out_.steps_of.size(); ++m) {
+      const ModuleSteps& steps = out_.StepsOf(m);
+      if (steps.missing.empty() || !said.insert(steps.rule).second) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                    "style '" + steps.style + "' can be planned but not run: " + steps.missing,
+                                    SourceOf(out_, steps));
+      d.severity = Severity::kWarning;
+      d.path = out_.tree->modules()[m].path;
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  void CompileRecompute() {
+    out_.kept_results = matched_.kept_results;
+    for (const MatchedPlan::OfSection& recomputed : matched_.recomputed) {
+      const std::string& path = recomputed.path;
+      out_.recomputed.push_back(path);
+      out_.recompute_section.push_back(recomputed.section);
+      const int64_t index = out_.tree->Find(path);
+      if (index < 0 || out_.tree->modules()[static_cast<size_t>(index)].hookable) continue;
+      diagnostics_.push_back(NotHookable(out_.tree->modules()[static_cast<size_t>(index)], "it cannot be recomputed",
+                                         out_.plan->recompute[static_cast<size_t>(recomputed.section)].source));
+    }
+  }
+
+  void CheckTies() {
+    const ModuleTree& tree = *out_.tree;
+    for (const std::vector<ParamRef>& tie : tree.ties()) {
+      const auto placement = [&](ParamRef p) { return out_.StepsOf(p.module).params[p.param]; };
+      for (size_t i = 1; i < tie.size(); ++i) {
+        if (placement(tie[i]) == placement(tie[0])) continue;
+        const int32_t first = out_.StepsOf(tie[0].module).rule;
+        const int32_t second = out_.StepsOf(tie[i].module).rule;
+        Diagnostic d = MakeDiagnostic(
+            Finding::kTieConflict,
+            "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) + "' are one tensor with two layouts",
+            SourceOfRule(second >= 0 ? second : first));
+        d.path = tree.PathOf(tie[i]);
+        d.declared = placement(tie[0]).ToText() + " and " + placement(tie[i]).ToText();
+        d.required = "the same layout for both";
+        d.help = "for tied input and output embeddings: vocab_rowwise and colwise, which both cut the vocabulary";
+        if (first >= 0 && second >= 0) d.related.push_back(SourceOfRule(first));
+        diagnostics_.push_back(std::move(d));
+      }
+    }
+  }
+
+  void CheckAxes() {
+    std::array<bool, kMeshAxisCount> used = {};
+    const auto use = [&](const Placement& placement) {
+      for (size_t a = 0; a < kMeshAxisCount; ++a) used[a] |= placement.by_axis[a] != Layout::Replicate();
+    };
+    for (const ModuleSteps& steps : out_.steps) {
+      for (const Placement& placement : steps.params) use(placement);
+      for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
+        for (const std::optional<Redistribution>& move : *redistributions) {
+          if (!move) continue;
+          use(move->from);
+          use(move->to);
+        }
+      }
+    }
+    for (MeshAxis axis : kMeshAxes) {
+      if (out_.mesh.size(axis) == 1 || used[static_cast<size_t>(axis)]) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kUnusedAxis,
+                                    "nothing in the plan uses mesh axis '" + std::string(ToString(axis)) + "'");
+      d.declared = std::string(ToString(axis)) + "=" + std::to_string(out_.mesh.size(axis));
+      d.required = "a layout on that axis, or size 1";
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  const MatchedPlan& matched_;
+  CompiledPlan out_;
+  Diagnostics diagnostics_;
+  std::vector<std::vector<Known>> known_;  // by rule + 2
+};
+
+}  // namespace
+
+Result<CompiledPlan> CompilePlan(const MatchedPlan& matched, const MeshShape& mesh) {
+  return Compiler(matched, mesh).Run();
+}
+
+}  // namespace moonshard

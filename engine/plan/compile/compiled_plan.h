@@ -1,0 +1,88 @@
+// CompiledPlan: for every module exactly what happens, with every layout filled in; the same on every rank. Local
+// shapes follow from it for any rank (local_shape.h), collectives and bytes too (cost.h).
+// Made by compile.h. Stage after: apply, or explain.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/base/diagnostic.h"
+#include "engine/layout/mesh_shape.h"
+#include "engine/layout/module_tree.h"
+#include "engine/plan/plan/plan.h"
+
+namespace moonshard {
+
+// What happens to one module. Modules of one rule, signature and kind share one.
+struct ModuleSteps {
+  int32_t rule = -1;                 // index into plan->rules; -1: unclaimed
+  bool is_fallback = false;          // claimed by default(style)
+  std::string style;                 // "" where unclaimed
+  uint32_t signature = 0;            // of the tree
+  std::vector<Placement> params;     // parallel to the signature's parameters; no negative dims
+  std::vector<int32_t> param_rules;  // parallel: the rule that names the parameter by its path; -1, or empty: none
+  std::vector<std::optional<Redistribution>> inputs;   // by argument position
+  std::vector<std::optional<Redistribution>> outputs;  // by place in the result
+  std::vector<std::string> after;                      // parameters added after the first output's move
+  Lookup lookup = Lookup::kPlain;
+  std::optional<Route> route;
+  int64_t experts = 0;        // that the route's ids count, on all ranks
+  std::string missing;        // what of the style the engine cannot run yet; "": nothing
+  int64_t in_features = -1;   // size of the first argument's last dim, whole; -1 where the kind does not tell
+  int64_t out_features = -1;  // size of the result's last dim, whole
+
+  // Whether calls must be intercepted.
+  bool needs_calls() const;
+  bool operator==(const ModuleSteps&) const = default;
+};
+
+// Modules whose parameters are gathered and cut again together: one all-gather before it is used, one reduce-scatter of
+// their gradients.
+struct ShardedUnit {
+  std::string path;              // of the module; "": the root
+  std::vector<ParamRef> params;  // of it and of what it holds, but for those of units within; ties once; tree order
+  bool reshard = true;           // goes back to shards after its forward
+  int64_t reshard_ranks = 0;     // those shards lie over so many neighbours; 0: over all
+  bool operator==(const ShardedUnit&) const = default;
+};
+
+// A module that is computed in a dtype of its own, with all that it holds.
+struct ModuleDType {
+  std::string path;
+  std::string dtype;  // torch's word
+  bool operator==(const ModuleDType&) const = default;
+};
+
+struct CompiledPlan {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const ModuleTree> tree;
+  MeshShape mesh;
+  std::vector<ModuleSteps> steps;  // distinct ones
+  std::vector<uint32_t> steps_of;  // per module of the tree: index into steps
+  std::vector<ShardedUnit> units;  // of fsdp, where dp_shard has ranks to share with, and of precision; in tree order
+  std::vector<std::string> recomputed;     // paths of modules whose activations are recomputed, sorted
+  std::vector<int32_t> recompute_section;  // parallel: index into plan->recompute
+  std::vector<std::string> kept_results;   // paths of modules whose results recomputation keeps, sorted
+  std::vector<ModuleDType> kept_dtypes;    // sorted by path
+  std::vector<int64_t> rule_matches;       // per rule: modules or parameters it claims
+  Diagnostics findings;                    // warnings and notes of all stages so far
+
+  const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
+
+  // One text for the same meaning, whatever rank, address or file path: mesh, rules and every module's layouts, sorted
+  // by path. What the hash is taken over.
+  std::string CanonicalText() const;
+  // 32 hex digits (XXH3, 128 bits) of CanonicalText. Ranks compare it before their first collective.
+  std::string Hash() const;
+  // One module a line with layouts and moves, in tree order; for people and goldens.
+  std::string ToText() const;
+};
+
+// One line, without rule numbers or source lines.
+std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signature);
+
+}  // namespace moonshard

@@ -1,0 +1,219 @@
+#include "engine/plan/compile/data_parallel.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/not_hookable.h"
+#include "engine/plan/compile/precision.h"
+#include "engine/plan/compile/sharded.h"
+
+namespace moonshard {
+namespace {
+
+constexpr MeshAxis kDataAxes[] = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
+
+class DataParallelCompiler {
+ public:
+  DataParallelCompiler(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics)
+      : matched_(matched),
+        plan_(plan),
+        section_(plan.plan->data_parallel ? *plan.plan->data_parallel : none_),
+        cuts_(UnitRanks(plan) > 1),
+        diagnostics_(diagnostics) {}
+
+  void Run() {
+    SplitIgnored();
+    for (size_t i = 0; i < plan_.steps.size(); ++i) Place(plan_.steps[i], ignored_.contains(i));
+    if (cuts_ || ChangesDType(plan_)) MakeUnits();
+  }
+
+ private:
+  // Ignored modules get steps of their own: what else is of their kind is cut.
+  void SplitIgnored() {
+    const std::vector<Module>& modules = plan_.tree->modules();
+    std::map<uint32_t, uint32_t> own;
+    for (size_t m = 0; m < modules.size(); ++m) {
+      if (!IsIgnored(modules[m].path)) continue;
+      const auto [entry, fresh] = own.try_emplace(plan_.steps_of[m], static_cast<uint32_t>(plan_.steps.size()));
+      if (fresh) {
+        ModuleSteps copy = plan_.steps[plan_.steps_of[m]];
+        plan_.steps.push_back(std::move(copy));
+        ignored_.insert(entry->second);
+      }
+      plan_.steps_of[m] = entry->second;
+    }
+  }
+
+  // By itself or by what holds it.
+  bool IsIgnored(std::string_view path) const {
+    while (!matched_.ignored.empty()) {
+      if (std::ranges::binary_search(matched_.ignored, path)) return true;
+      if (path.empty()) break;
+      path = ParentOf(path);
+    }
+    return false;
+  }
+
+  void Place(ModuleSteps& steps, bool ignored) {
+    if (!plan_.plan->data_parallel) return;
+    const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
+    for (size_t p = 0; p < steps.params.size(); ++p) {
+      if (signature[p].is_buffer) continue;
+      Placement& placement = steps.params[p];
+      CheckFree(steps, signature[p], placement);
+      const bool cuts = cuts_ && !ignored && !signature[p].shape.empty();
+      if (cuts) CheckReplicas(steps, signature[p], placement);
+      for (MeshAxis axis : kDataAxes) {
+        if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shared();
+      }
+      if (cuts) placement[MeshAxis::kDpShard] = Layout::Shard(0);
+    }
+  }
+
+  Diagnostic Of(Finding finding, const std::string& message) const {
+    return MakeDiagnostic(finding, message, section_.source);
+  }
+
+  void CheckFree(const ModuleSteps& steps, const Parameter& parameter, const Placement& placement) {
+    for (MeshAxis axis : kDataAxes) {
+      if (placement[axis] == Layout::Replicate()) continue;
+      Diagnostic d =
+          Of(Finding::kNotSupported, std::string("a layout on ") + ToString(axis) + " beside " + section_.name());
+      d.declared = parameter.name + " " + placement.ToText() + ", by style '" + steps.style + "'";
+      d.required = std::string("layouts on tp, or no ") + section_.name();
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  // Which rows of such a weight are summed over which ranks does not follow from its shards any more.
+  void CheckReplicas(const ModuleSteps& steps, const Parameter& parameter, const Placement& placement) {
+    const std::vector<GradientTerm> terms = GradientTermsOf(parameter.shape, placement, plan_.mesh, 0);
+    if (std::ranges::none_of(terms, [](const GradientTerm& term) { return term.dim >= 0; })) return;
+    Diagnostic d =
+        Of(Finding::kNotSupported, "fsdp of a fused weight that has fewer heads than ranks in one of its parts");
+    d.declared = parameter.name + " " + placement.ToText() + ", by style '" + steps.style + "'";
+    d.required = "as many heads as ranks on tp, or ddp {}";
+    diagnostics_.push_back(std::move(d));
+  }
+
+  void MakeUnits() {
+    const std::vector<Module>& modules = plan_.tree->modules();
+    std::set<std::string> wrapped(matched_.units.begin(), matched_.units.end());
+    wrapped.insert("");
+    std::map<std::string_view, size_t> unit_of_path;
+    for (const std::string& path : wrapped) {
+      unit_of_path[path] = plan_.units.size();
+      plan_.units.push_back({path, {}, true});
+      CheckHookable(path);
+    }
+    const std::set<ParamRef> repeats = Repeats(*plan_.tree);
+    for (uint32_t m = 0; m < modules.size(); ++m) {
+      const ModuleTree::Signature& signature = plan_.tree->parameters(modules[m]);
+      for (uint32_t p = 0; p < signature.size(); ++p) {
+        if (signature[p].is_buffer || signature[p].shape.empty() || repeats.contains({m, p})) continue;
+        if (ignored_.contains(plan_.steps_of[m])) continue;
+        if (!cuts_ && ComputeDTypeOf(plan_, modules[m].path).empty()) continue;
+        plan_.units[UnitOf(unit_of_path, modules[m].path)].params.push_back({m, p});
+      }
+    }
+    CheckTies(unit_of_path);
+    // The root is one whatever it holds: a step begins and ends there.
+    std::erase_if(plan_.units, [](const ShardedUnit& unit) { return unit.params.empty() && !unit.path.empty(); });
+    std::ranges::sort(plan_.units, {},
+                      [](const ShardedUnit& unit) { return unit.params.empty() ? ParamRef{} : unit.params.front(); });
+    SetReshard();
+  }
+
+  size_t UnitOf(const std::map<std::string_view, size_t>& unit_of_path, std::string_view path) const {
+    while (true) {
+      const auto found = unit_of_path.find(path);
+      if (found != unit_of_path.end()) return found->second;
+      Check(!path.empty(), "a tree without a root");
+      path = ParentOf(path);
+    }
+  }
+
+  void CheckHookable(const std::string& path) {
+    const int64_t index = plan_.tree->Find(path);
+    if (index < 0) return;  // a tree from headers
+    const Module& module = plan_.tree->modules()[static_cast<size_t>(index)];
+    if (!module.hookable) {
+      diagnostics_.push_back(NotHookable(module, "fsdp cannot gather its parameters", section_.source));
+    }
+  }
+
+  void CheckTies(const std::map<std::string_view, size_t>& unit_of_path) {
+    const std::vector<Module>& modules = plan_.tree->modules();
+    for (const std::vector<ParamRef>& tie : plan_.tree->ties()) {
+      const size_t first = UnitOf(unit_of_path, modules[tie.front().module].path);
+      for (ParamRef ref : tie) {
+        const size_t unit = UnitOf(unit_of_path, modules[ref.module].path);
+        if (unit == first) continue;
+        Diagnostic d = Of(Finding::kTieConflict, "'" + plan_.tree->PathOf(tie.front()) + "' and '" +
+                                                     plan_.tree->PathOf(ref) + "' are one tensor of two units of fsdp");
+        d.path = plan_.tree->PathOf(ref);
+        const auto name = [&](size_t u) {
+          const std::string& path = plan_.units[u].path;
+          return path.empty() ? std::string("the root") : "'" + path + "'";
+        };
+        d.declared = "units " + name(first) + " and " + name(unit);
+        d.required = "one unit that holds both";
+        diagnostics_.push_back(std::move(d));
+      }
+    }
+  }
+
+  // The root's parameters are needed again as soon as its forward ends; so are those of the last unit of a list.
+  void SetReshard() {
+    std::map<std::string, ShardedUnit*> last_of_list;
+    for (ShardedUnit& unit : plan_.units) {
+      unit.reshard = !unit.path.empty() && section_.reshard != DataParallel::Reshard::kNever;
+      if (!unit.path.empty()) last_of_list[std::string(ParentOf(unit.path))] = &unit;
+    }
+    if (section_.reshard == DataParallel::Reshard::kSome) CheckReshardRanks();
+    if (section_.reshard != DataParallel::Reshard::kAllButLast) return;
+    for (const auto& [list, last] : last_of_list) last->reshard = false;
+  }
+
+  void CheckReshardRanks() {
+    const int64_t ranks = plan_.mesh.size(MeshAxis::kDpShard);
+    if (ranks % section_.reshard_ranks != 0) {
+      Diagnostic d = Of(Finding::kStyleDoesNotFit, "fsdp cannot reshard to shards over so many ranks");
+      d.declared = "reshard = " + std::to_string(section_.reshard_ranks);
+      d.required = "a number that divides dp_shard=" + std::to_string(ranks);
+      diagnostics_.push_back(std::move(d));
+    }
+    if (section_.reshard_ranks == ranks) return;
+    for (ShardedUnit& unit : plan_.units) {
+      if (unit.reshard) unit.reshard_ranks = section_.reshard_ranks;
+    }
+  }
+
+  const MatchedPlan& matched_;
+  CompiledPlan& plan_;
+  const DataParallel none_;  // of a plan with precision alone
+  const DataParallel& section_;
+  const bool cuts_;  // parameters along dp_shard
+  Diagnostics& diagnostics_;
+  std::set<size_t> ignored_;  // steps
+};
+
+}  // namespace
+
+void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {
+  if (plan.plan->data_parallel || ChangesDType(plan)) DataParallelCompiler(matched, plan, diagnostics).Run();
+}
+
+int64_t UnitRanks(const CompiledPlan& plan) {
+  const bool cuts = plan.plan->data_parallel && plan.plan->data_parallel->shards;
+  return cuts ? plan.mesh.size(MeshAxis::kDpShard) : 1;
+}
+
+Placement Gathered(Placement placement) {
+  placement[MeshAxis::kDpShard] = Layout::Replicate();
+  return placement;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,38 @@
+#include "engine/plan/compile/equal_parts.h"
+
+#include <utility>
+
+namespace moonshard {
+
+std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const Landing& landing,
+                                       const std::string& what) {
+  const auto count = static_cast<int64_t>(layout.parts.size());
+  if (!layout.has_equal_parts() || size % count == 0) return std::nullopt;
+  Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit,
+                                what + " of '" + landing.module->path + "': a dim of " + std::to_string(size) +
+                                    " elements is not " + std::to_string(count) + " equal parts",
+                                landing.source);
+  d.path = landing.module->path;
+  d.declared = layout.ToText();
+  d.required = "a number of parts that divides " + std::to_string(size) + ", or the size of each";
+  d.help = "packed(" + std::to_string(layout.dim) + ", { size, ... }), sizes that add up to " + std::to_string(size);
+  return d;
+}
+
+void FillEqualParts(int64_t features, const Landing& landing, const std::string& what, bool said,
+                    std::optional<Redistribution>& move, Diagnostics& diagnostics) {
+  if (!move || features < 0) return;
+  for (Placement* placement : {&move->from, &move->to}) {
+    for (Layout& layout : placement->by_axis) {
+      if (layout.dim != -1) continue;
+      if (std::optional<Diagnostic> unequal = UnequalParts(layout, features, landing, what)) {
+        if (!said) diagnostics.push_back(*std::move(unequal));
+        said = true;
+        layout = Layout::Shard(layout.dim);
+      }
+      layout = layout.Sized(features);
+    }
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,76 @@
+#include "engine/plan/compile/fused_as_one.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+#include <vector>
+
+namespace moonshard {
+namespace {
+
+struct FusedName {
+  std::string_view name;
+  bool attention;  // query, key and value; else gate and up
+};
+
+constexpr std::array kFusedNames = {
+    FusedName{"W_pack", true},        FusedName{"Wqkv", true},        FusedName{"c_attn", true},
+    FusedName{"gate_up_proj", false}, FusedName{"in_proj_qkv", true}, FusedName{"linear_qkv", true},
+    FusedName{"qkv", true},           FusedName{"qkv_proj", true},    FusedName{"query_key_value", true},
+};
+
+const FusedName* FusedNameOf(std::string_view path) {
+  const std::string_view last = path.substr(path.rfind('.') + 1);
+  const auto found = std::ranges::find(kFusedNames, last, &FusedName::name);
+  return found == kFusedNames.end() ? nullptr : &*found;
+}
+
+// Whether the output features are in plain shards, and leave so.
+bool LeavesInPlainShards(const ModuleSteps& steps, const ModuleTree::Signature& signature, const MeshShape& mesh) {
+  if (mesh.size(MeshAxis::kTp) == 1) return false;
+  const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
+  if (weight == signature.end() || weight->shape.size() != 2) return false;
+  const Layout& cut = steps.params[static_cast<size_t>(weight - signature.begin())][MeshAxis::kTp];
+  if (cut != Layout::Shard(0)) return false;
+  if (steps.outputs.empty() || !steps.outputs[0]) return true;
+  return steps.outputs[0]->to[MeshAxis::kTp].is_shard() && steps.outputs[0]->to[MeshAxis::kTp].dim == -1;
+}
+
+}  // namespace
+
+void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  const ModuleTree& tree = *plan.tree;
+  std::vector<bool> plain;
+  for (const ModuleSteps& steps : plan.steps) {
+    plain.push_back(LeavesInPlainShards(steps, tree.signatures()[steps.signature], plan.mesh));
+  }
+  std::set<int32_t> said;  // rules
+  for (size_t m = 0; m < plan.steps_of.size(); ++m) {
+    if (!plain[plan.steps_of[m]]) continue;
+    const std::string& path = tree.modules()[m].path;
+    const FusedName* fused = FusedNameOf(path);
+    const ModuleSteps& steps = plan.StepsOf(m);
+    if (fused == nullptr || !said.insert(steps.rule).second) continue;
+    Diagnostic d =
+        MakeDiagnostic(Finding::kFusedAsOne,
+                       "'" + path + "' holds " + (fused->attention ? "query, key and value" : "gate and up") +
+                           ", and is cut as one matrix",
+                       steps.is_fallback ? plan.plan->fallback_source
+                                         : plan.plan->rules[static_cast<size_t>(std::max(steps.rule, 0))].source);
+    d.path = path;
+    if (plan.plan->lenient) d.severity = Severity::kWarning;
+    d.declared = "weight = shard(0), by style '" + steps.style + "'";
+    d.required = fused->attention
+                     ? "packed(0, { query, key, value }, { heads = { ... } }) where they lie one after another, "
+                       "or heads = n where those of each head or group lie together"
+                     : "packed(0, 2) where gate comes before up, or heads = n where each of n pairs lies together";
+    d.help = fused->attention ? "transformer.attention has fused = \"contiguous\" and \"interleaved\"; "
+                                "or gather the features again: output = replicate"
+                              : "transformer.mlp has fused = \"contiguous\" and \"interleaved\"; "
+                                "or gather the features again: output = replicate";
+    diagnostics.push_back(std::move(d));
+  }
+}
+
+}  // namespace moonshard

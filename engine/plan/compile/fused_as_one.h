@@ -1,0 +1,17 @@
+// A fused weight (query, key and value in one; gate and up in one) that is cut as if it were one matrix gives every rank
+// features that do not belong together, and numbers that are wrong without an error. What a weight is made of no shape
+// tells; its usual names do.
+// Stage: at the end of compile, over what has been compiled so far.
+#pragma once
+
+#include "engine/core/base/diagnostic.h"
+#include "engine/plan/compile/compiled_plan.h"
+
+namespace moonshard {
+
+// kFusedAsOne for each rule that cuts the output features of a module with a fused weight's name in plain shards and lets
+// them leave in shards. Not where the features are gathered again, or are said to be parts (`packed`) or heads (`heads`:
+// those of one head then lie together). An error; in a lenient plan a warning.
+void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics);
+
+}  // namespace moonshard

@@ -1,0 +1,54 @@
+#include "engine/plan/compile/local_shape.h"
+
+#include <algorithm>
+#include <ranges>
+
+namespace moonshard {
+namespace {
+
+int64_t Length(const std::vector<Interval>& intervals) {
+  int64_t sum = 0;
+  for (const Interval& interval : intervals) sum += interval.length;
+  return sum;
+}
+
+// The sub-intervals of `outer` at positions `inner`, where positions count within outer's concatenation.
+std::vector<Interval> Compose(const std::vector<Interval>& outer, const std::vector<Interval>& inner) {
+  std::vector<Interval> out;
+  for (const Interval& want : inner) {
+    int64_t position = 0;
+    for (const Interval& have : outer) {
+      const int64_t begin = std::max(want.begin, position);
+      const int64_t end = std::min(want.begin + want.length, position + have.length);
+      if (begin < end) out.push_back({have.begin + begin - position, end - begin});
+      position += have.length;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::vector<Interval>> LocalIntervals(const std::vector<int64_t>& shape, const Placement& placement,
+                                                  const MeshShape& mesh, int64_t rank) {
+  std::vector<std::vector<Interval>> out;
+  for (int64_t size : shape) out.push_back({{0, size}});
+  for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
+    const Layout& layout = placement[axis];
+    if (!layout.is_shard() || mesh.size(axis) == 1) continue;
+    std::vector<Interval>& dim = out.at(static_cast<size_t>(layout.dim));
+    const Result<DimShards> shards = DimShards::Make(layout, Length(dim), mesh.size(axis));
+    Check(shards.ok(), "a compiled placement does not fit its shape");
+    dim = Compose(dim, shards.value().of(mesh.Coordinate(rank, axis)));
+  }
+  return out;
+}
+
+std::vector<int64_t> LocalShape(const std::vector<int64_t>& shape, const Placement& placement, const MeshShape& mesh,
+                                int64_t rank) {
+  std::vector<int64_t> out;
+  for (const std::vector<Interval>& dim : LocalIntervals(shape, placement, mesh, rank)) out.push_back(Length(dim));
+  return out;
+}
+
+}  // namespace moonshard

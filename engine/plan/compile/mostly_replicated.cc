@@ -1,0 +1,57 @@
+#include "engine/plan/compile/mostly_replicated.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/sharded.h"
+
+namespace moonshard {
+namespace {
+
+constexpr size_t kMostReplicatedNamed = 3;
+
+std::string Percent(int64_t part, int64_t full) {
+  return std::to_string(static_cast<int64_t>(100.0 * static_cast<double>(part) / static_cast<double>(full))) + "%";
+}
+
+}  // namespace
+
+std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
+  const ModuleTree& tree = *plan.tree;
+  const std::set<ParamRef> repeats = Repeats(tree);
+  int64_t all = 0;
+  int64_t sharded = 0;
+  std::map<std::string, int64_t> full;  // elements by path, numbers as *
+  for (uint32_t m = 0; m < tree.modules().size(); ++m) {
+    const ModuleTree::Signature& signature = tree.parameters(tree.modules()[m]);
+    for (uint32_t p = 0; p < signature.size(); ++p) {
+      if (signature[p].is_buffer || repeats.contains({m, p})) continue;
+      const int64_t elements = signature[p].elements();
+      all += elements;
+      if (IsSharded(plan.StepsOf(m).params[p], plan.mesh)) {
+        sharded += elements;
+      } else {
+        full[PathClassOf(tree.PathOf({m, p}))] += elements;
+      }
+    }
+  }
+  if (sharded == 0 || 2 * sharded >= all) return std::nullopt;
+  std::vector<std::pair<int64_t, std::string>> largest;
+  for (const auto& [path, elements] : full) largest.emplace_back(-elements, path);
+  std::ranges::sort(largest);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(largest.size(), kMostReplicatedNamed); ++i) {
+    names.push_back(largest[i].second + " (" + Percent(-largest[i].first, all) + ")");
+  }
+  Diagnostic d = MakeDiagnostic(Finding::kMostlyReplicated, "the plan shards " + Percent(sharded, all) +
+                                                                " of the model; the rest is whole on every rank");
+  d.declared = "whole: " + Join(names, ", ");
+  d.help = "if that is meant, fine; else a plan for this model's modules: --plan FILE";
+  return d;
+}
+
+}  // namespace moonshard

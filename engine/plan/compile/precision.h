@@ -1,0 +1,27 @@
+// The precision part of compile: in which dtype a parameter is while it is used, and its gradient while it is summed.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "engine/core/base/diagnostic.h"
+#include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/match/match.h"
+
+namespace moonshard {
+
+// Fills in plan.kept_dtypes. Errors: kNotHookable for a module whose inputs cannot be cast.
+void CompilePrecision(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics);
+
+// What one of precision's words means; nothing for "".
+std::optional<DType> DTypeNamed(std::string_view name);
+// Whether some parameter is used in another dtype than it is stored in.
+bool ChangesDType(const CompiledPlan& plan);
+// What keep_dtype says of the nearest module around `path`, else what precision says; "" where neither does.
+std::string_view ComputeDTypeOf(const CompiledPlan& plan, std::string_view path);
+// Of a parameter while it is whole; what is stored, where it is no floating-point one.
+DType UsedDType(const CompiledPlan& plan, ParamRef param);
+// Of its gradient on the way through fsdp's reduce-scatter.
+DType ReducedDType(const CompiledPlan& plan, ParamRef param);
+
+}  // namespace moonshard

@@ -1,0 +1,377 @@
+#include "engine/plan/compile/resolve.h"
+
+#include <algorithm>
+#include <ranges>
+
+#include "engine/core/base/text.h"
+#include "engine/layout/redistributions.h"
+#include "engine/layout/shards.h"
+#include "engine/plan/compile/equal_parts.h"
+#include "engine/plan/compile/not_hookable.h"
+
+namespace moonshard {
+namespace {
+
+// A style may say what happens to a bias whether or not the module has one.
+constexpr const char* kOptionalParameter = "bias";
+// In Style::params: every parameter that is not named.
+constexpr const char* kEveryOther = "*";
+
+Diagnostic At(const Landing& landing, Finding finding, std::string message) {
+  Diagnostic d = MakeDiagnostic(finding, std::move(message), landing.source);
+  d.path = landing.module->path;
+  return d;
+}
+
+std::vector<std::string> Names(const ModuleTree::Signature& signature) {
+  std::vector<std::string> names;
+  for (const Parameter& p : signature) names.push_back(p.name);
+  return names;
+}
+
+bool Owns(const ModuleTree::Signature& signature, const std::string& name) {
+  return std::ranges::find(signature, name, &Parameter::name) != signature.end();
+}
+
+void CheckNamesExist(const std::map<std::string, Placement>& params, const Style& style, const Landing& landing,
+                     Diagnostics& diagnostics) {
+  const std::vector<std::string> names = Names(*landing.signature);
+  const auto check = [&](const std::string& name) {
+    if (name == kOptionalParameter || name == kEveryOther || Owns(*landing.signature, name)) return;
+    Diagnostic d = At(landing, Finding::kNoSuchParameter,
+                      "style '" + style.name + "' names a parameter '" + name + "' that '" + landing.module->path +
+                          "' does not have");
+    d.declared = name;
+    d.required = names.empty() ? "the module owns no parameter" : "one of: " + Join(names, ", ");
+    d.help = names.empty()
+                 ? "a rule is for the modules that own the parameters: \"" + std::string(landing.pattern) + ".*\""
+                 : DidYouMean(name, names, 0);
+    diagnostics.push_back(std::move(d));
+  };
+  for (const auto& [name, placement] : params) check(name);
+  for (const auto& [name, placement] : style.vectors) check(name);
+  for (const std::string& name : style.after) check(name);
+}
+
+// Gives every shard without heads or parts of its own the style's heads.
+void FillHeads(int64_t heads, Placement& placement) {
+  for (Layout& layout : placement.by_axis) {
+    if (layout.is_plain_shard()) layout.heads = heads;
+  }
+}
+
+// In an output it is the features, the last dim, that are heads; a sequence that is cut too is not.
+void FillOutputHeads(int64_t heads, std::optional<Redistribution>& move) {
+  if (!move) return;
+  for (Placement* placement : {&move->from, &move->to}) {
+    for (Layout& layout : placement->by_axis) {
+      if (layout.is_plain_shard() && layout.dim == -1) layout.heads = heads;
+    }
+  }
+}
+
+// A late parameter, which has one size for each feature, is added to what leaves the module: to shards of the features
+// its own shards, to other shards and to what is shared the whole, whose gradients are terms of a sum then.
+Placement LatePlacement(const Style& style) {
+  Placement late;
+  if (style.outputs.empty() || !style.outputs[0]) return late;
+  for (MeshAxis axis : kMeshAxes) {
+    const Layout& leaves = style.outputs[0]->to[axis];
+    if (leaves.is_shard() && leaves.dim == -1) {
+      late[axis] = leaves;
+      late[axis].dim = 0;
+    } else if (leaves.is_shard() || leaves.kind == LayoutKind::kShared) {
+      late[axis] = Layout::Shared();
+    }
+  }
+  return late;
+}
+
+// Added to every term of a sum it would count once a rank.
+void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleSteps& steps,
+               Diagnostics& diagnostics) {
+  if (steps.after.empty() || style.outputs.empty() || !style.outputs[0]) return;
+  for (MeshAxis axis : kMeshAxes) {
+    const Layout& leaves = style.outputs[0]->to[axis];
+    if (mesh.size(axis) > 1 && leaves.is_shared_last()) {
+      Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                        "'" + steps.after.front() + "' of '" + landing.module->path +
+                            "' is added to features of which only some are shared");
+      d.declared = leaves.ToText() + ", and after = { \"" + Join(steps.after, "\", \"") + "\" }";
+      d.required = "no 'after': it is for outputs that are sums";
+      diagnostics.push_back(std::move(d));
+    }
+    if (mesh.size(axis) == 1 || leaves.kind != LayoutKind::kPartial) continue;
+    Diagnostic d = At(landing, Finding::kUnreachablePartial,
+                      "'" + steps.after.front() + "' of '" + landing.module->path + "' would be added on each of " +
+                          std::to_string(mesh.size(axis)) + " ranks");
+    d.declared = "an output that leaves as partial, and after = { \"" + Join(steps.after, "\", \"") + "\" }";
+    d.required = "an output that leaves as replicate, shared or shard(d), or a module without it";
+    diagnostics.push_back(std::move(d));
+  }
+}
+
+void ResolveParams(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+                   Diagnostics& diagnostics) {
+  const auto kind = style.kinds.find(landing.module->kind);
+  const std::map<std::string, Placement>& params = kind == style.kinds.end() ? style.params : kind->second;
+  CheckNamesExist(params, style, landing, diagnostics);
+  const bool shards = std::ranges::any_of(
+      params, [](const auto& entry) { return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard); });
+  // Its moves would speak of shards that nobody makes.
+  if (shards && steps.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
+    steps.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
+  }
+  for (size_t i = 0; i < landing.signature->size(); ++i) {
+    const Parameter& parameter = (*landing.signature)[i];
+    Placement& placement = steps.params[i];
+    const bool named = params.contains(parameter.name) || style.vectors.contains(parameter.name);
+    const Placement* said = style.PlacementOf(landing.module->kind, parameter.name, parameter.shape.size());
+    if (std::ranges::find(style.after, parameter.name) != style.after.end()) {
+      placement = named && said != nullptr ? *said : LatePlacement(style);
+    } else if (said != nullptr && (named || !parameter.is_buffer)) {
+      placement = *said;
+    } else if (shards && !parameter.is_buffer) {
+      Diagnostic d = At(landing, Finding::kUnclaimedParameter,
+                        "style '" + style.name + "' does not say what happens to parameter '" + parameter.name + "'");
+      d.severity = Severity::kError;
+      d.declared = "params of " + style.name + ": " + ToText(style);
+      d.required = "a layout for '" + parameter.name + "': replicate, shared or shard(d)";
+      diagnostics.push_back(std::move(d));
+    }
+    FillHeads(style.heads, placement);
+    ResolvePlacement(parameter, landing, mesh, placement, diagnostics);
+  }
+  for (const std::string& name : style.after) {
+    if (Owns(*landing.signature, name)) steps.after.push_back(name);
+  }
+  CheckLate(style, landing, mesh, steps, diagnostics);
+}
+
+// `features`: size of the tensor's last dim, -1 where that is not known.
+void ResolveRedistribution(const Style& style, const Landing& landing, const char* what, size_t position,
+                           int64_t features, std::optional<Redistribution>& move, Diagnostics& diagnostics) {
+  if (!move) return;
+  int moving = 0;
+  for (MeshAxis axis : kMeshAxes) {
+    const Layout& from = move->from[axis];
+    const Layout& to = move->to[axis];
+    if (from == to) continue;
+    ++moving;
+    if (from.has_equal_parts() || to.has_equal_parts()) {
+      Diagnostic d = At(landing, Finding::kPackedDoesNotFit,
+                        "the sizes of the parts in " + std::string(what) + " " + std::to_string(position) +
+                            " of style '" + style.name + "' do not follow from '" + landing.module->path + "'");
+      d.declared = from.ToText() + " -> " + to.ToText();
+      d.required = "packed(dim, { size, ... })";
+      diagnostics.push_back(std::move(d));
+      continue;
+    }
+    if (features >= 0 && to.last > features) {
+      Diagnostic d = At(landing, Finding::kBadDim,
+                        std::string(what) + " " + std::to_string(position) + " of '" + landing.module->path +
+                            "' has only " + std::to_string(features) + " features");
+      d.declared = to.ToText();
+      d.required = "at most shared_last(" + std::to_string(features) + ")";
+      diagnostics.push_back(std::move(d));
+    }
+    if (RowOf(from, to)) continue;
+    Diagnostic d = At(landing, Finding::kNoSuchRedistribution,
+                      "no move leads from " + from.ToText() + " to " + to.ToText() + " (" + what + " " +
+                          std::to_string(position) + " of style '" + style.name + "')");
+    d.declared = from.ToText() + " -> " + to.ToText() + " on axis " + ToString(axis);
+    d.required = from.ToText() + " can move to: " + TargetsOf(from);
+    diagnostics.push_back(std::move(d));
+  }
+  if (moving > 1) {
+    Diagnostic d = At(landing, Finding::kNotSupported, "a move changes the layout on more than one mesh axis");
+    d.declared = move->from.ToText() + " -> " + move->to.ToText();
+    d.required = "a change on one axis";
+    diagnostics.push_back(std::move(d));
+  }
+}
+
+// With fewer heads than ranks several ranks hold the same shard, so a sum over all ranks counts it more than once.
+void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleSteps& steps,
+                         Diagnostics& diagnostics) {
+  for (MeshAxis axis : kMeshAxes) {
+    const bool sums = std::ranges::any_of(steps.outputs, [&](const std::optional<Redistribution>& move) {
+      return move && move->from[axis].kind == LayoutKind::kPartial;
+    });
+    if (!sums) continue;
+    for (size_t i = 0; i < steps.params.size(); ++i) {
+      const Layout& layout = steps.params[i][axis];
+      if (!layout.is_shard()) continue;
+      const auto size = (*landing.signature)[i].shape[static_cast<size_t>(layout.dim)];
+      const Result<DimShards> pieces = DimShards::Make(layout, size, mesh.size(axis));
+      if (!pieces.ok() || pieces.value().replicas() == 1) continue;
+      Diagnostic d = At(landing, Finding::kUnreachablePartial,
+                        "the output of style '" + style.name + "' is a sum, and each head would be counted " +
+                            std::to_string(pieces.value().replicas()) + " times");
+      d.declared =
+          (*landing.signature)[i].name + " " + layout.ToText() + " over " + std::to_string(mesh.size(axis)) + " ranks";
+      d.required = "at least as many heads as ranks where the output is partial";
+      diagnostics.push_back(std::move(d));
+    }
+  }
+}
+
+void ResolveLookup(const Style& style, const Landing& landing, const ModuleSteps& steps, Diagnostics& diagnostics) {
+  if (style.lookup != Lookup::kMasked) return;
+  const auto weight = std::ranges::find(*landing.signature, "weight", &Parameter::name);
+  const bool fits = weight != landing.signature->end() && weight->shape.size() == 2;
+  const Layout layout =
+      fits ? steps.params[static_cast<size_t>(weight - landing.signature->begin())][MeshAxis::kTp] : Layout();
+  if (fits && layout == Layout::Shard(0)) return;
+  Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                    "lookup = \"masked\" of style '" + style.name + "' does not fit '" + landing.module->path + "'");
+  d.declared = fits ? "weight = " + layout.ToText() : "no two-dimensional parameter 'weight'";
+  d.required = "an embedding whose weight is shard(0), so that each rank owns some of the rows";
+  diagnostics.push_back(std::move(d));
+}
+
+// The experts are counted by the first dim of the module's own parameters: a router's rows, or stacked experts. Which of
+// them a rank owns is torch.chunk's shard, and must be that of stacked experts too.
+void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+                  Diagnostics& diagnostics) {
+  if (!style.route) return;
+  size_t counted = 0;
+  for (size_t i = 0; i < landing.signature->size(); ++i) {
+    const Parameter& parameter = (*landing.signature)[i];
+    if (parameter.is_buffer || parameter.shape.size() < 2) continue;
+    const Layout& layout = steps.params[i][MeshAxis::kTp];
+    const bool fits = style.route->inputs || !layout.is_shard();
+    const bool agrees = counted == 0 || parameter.shape[0] == steps.experts;
+    if (!fits || !agrees || (layout.is_shard() && layout.dim == 0 && !layout.is_plain_shard())) {
+      Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                        "route of style '" + style.name + "' does not fit '" + landing.module->path + "'");
+      d.declared = parameter.name + " of shape " + ShapeToString(parameter.shape) + ", " + layout.ToText();
+      d.required = !agrees ? "parameters whose first dim is " + std::to_string(steps.experts) + ", the experts"
+                   : !fits ? "a whole router, whose results every rank has"
+                           : "experts cut as shard(0), so that each rank owns some whole";
+      diagnostics.push_back(std::move(d));
+    }
+    steps.experts = parameter.shape[0];
+    ++counted;
+  }
+  const auto pieces = DimShards::Make(Layout::Shard(0), steps.experts, mesh.size(MeshAxis::kTp));
+  if (counted > 0 && pieces.ok() && pieces.value().length(mesh.size(MeshAxis::kTp) - 1) == 0) {
+    Diagnostic d = At(
+        landing, Finding::kStyleDoesNotFit,
+        "route of style '" + style.name + "' leaves ranks of tp without an expert of '" + landing.module->path + "'");
+    d.declared = std::to_string(steps.experts) + " experts on " + std::to_string(mesh.size(MeshAxis::kTp)) + " ranks";
+    d.required = "an expert on each: as many on every rank, the last one with fewer";
+    diagnostics.push_back(std::move(d));
+  }
+  if (counted == 0) {
+    steps.missing = "the number of experts does not follow from the parameters of '" + landing.module->path + "'";
+    return;
+  }
+  steps.route = style.route;
+}
+
+}  // namespace
+
+void ResolvePlacement(const Parameter& parameter, const Landing& landing, const MeshShape& mesh, Placement& placement,
+                      Diagnostics& diagnostics) {
+  const auto rank = static_cast<int>(parameter.shape.size());
+  std::vector<int64_t> sizes = parameter.shape;
+  for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
+    Layout& layout = placement[axis];
+    if (layout.kind == LayoutKind::kPartial) {
+      Diagnostic d = At(landing, Finding::kNoSuchRedistribution, "a parameter cannot be partial");
+      d.declared = parameter.name + " = partial";
+      d.required = "replicate, shared or shard(d)";
+      diagnostics.push_back(std::move(d));
+    }
+    if (layout.is_shared_last()) {
+      Diagnostic d = At(landing, Finding::kNoSuchRedistribution, "a parameter cannot be shared in part");
+      d.declared = parameter.name + " = " + layout.ToText();
+      d.required = "replicate, shared or shard(d)";
+      diagnostics.push_back(std::move(d));
+    }
+    if (!layout.is_shard()) continue;
+    if (layout.dim < -rank || layout.dim >= rank) {
+      Diagnostic d = At(landing, Finding::kBadDim,
+                        "parameter '" + parameter.name + "' of shape " + ShapeToString(parameter.shape) +
+                            " has no tensor dim " + std::to_string(layout.dim));
+      d.declared = layout.ToText();
+      d.required = rank == 0 ? "replicate: the parameter is a single number"
+                             : "a tensor dim from " + std::to_string(-rank) + " to " + std::to_string(rank - 1);
+      diagnostics.push_back(std::move(d));
+      layout = Layout::Replicate();
+      continue;
+    }
+    if (layout.dim < 0) layout.dim += rank;
+    int64_t& size = sizes[static_cast<size_t>(layout.dim)];
+    if (std::optional<Diagnostic> unequal = UnequalParts(layout, size, landing, "parameter '" + parameter.name + "'")) {
+      diagnostics.push_back(*std::move(unequal));
+      layout = Layout::Replicate();
+      continue;
+    }
+    layout = layout.Sized(size);
+    const Result<DimShards> pieces = DimShards::Make(layout, size, mesh.size(axis));
+    if (pieces.ok()) {
+      // A second axis cuts what the first one left. Only equal shards can be cut again in the same way everywhere.
+      size = pieces.value().length(0);
+      continue;
+    }
+    for (Diagnostic d : pieces.diagnostics()) {
+      d.message = "parameter '" + parameter.name + "' of '" + landing.module->path + "': " + d.message;
+      d.where = landing.source;
+      d.path = landing.module->path;
+      diagnostics.push_back(std::move(d));
+    }
+  }
+}
+
+void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleSteps& steps) {
+  const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
+  if (weight == signature.end()) return;
+  if ((module.kind == "Linear" || module.kind == "NormHead") && weight->shape.size() == 2) {
+    steps.in_features = weight->shape[1];
+    steps.out_features = weight->shape[0];
+  } else if (module.kind == "Embedding" && weight->shape.size() == 2) {
+    steps.out_features = weight->shape[1];
+  } else if (weight->shape.size() == 1) {
+    steps.in_features = steps.out_features = weight->shape[0];
+  }
+}
+
+void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+                  Diagnostics& diagnostics) {
+  const Style& style = given.For(landing.module->kind);
+  const size_t before = diagnostics.size();
+  steps.style = style.name;
+  steps.inputs = style.inputs;
+  steps.outputs = style.outputs;
+  steps.lookup = style.lookup;
+  steps.missing = style.missing;
+  ResolveParams(style, landing, mesh, steps, diagnostics);
+  for (size_t i = 0; i < steps.inputs.size(); ++i) {
+    const int64_t features = i == 0 ? steps.in_features : -1;
+    FillEqualParts(features, landing, "input " + std::to_string(i), diagnostics.size() > before, steps.inputs[i],
+                   diagnostics);
+    ResolveRedistribution(style, landing, "input", i, features, steps.inputs[i], diagnostics);
+  }
+  for (size_t i = 0; i < steps.outputs.size(); ++i) {
+    FillOutputHeads(style.heads, steps.outputs[i]);
+    const int64_t features = i == 0 ? steps.out_features : -1;
+    FillEqualParts(features, landing, "output " + std::to_string(i), diagnostics.size() > before, steps.outputs[i],
+                   diagnostics);
+    ResolveRedistribution(style, landing, "output", i, features, steps.outputs[i], diagnostics);
+  }
+  if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);
+  ResolveLookup(style, landing, steps, diagnostics);
+  ResolveRoute(style, landing, mesh, steps, diagnostics);
+  if (steps.needs_calls() && !landing.module->hookable) {
+    Diagnostic d = NotHookable(*landing.module, "style '" + style.name + "' would not run", landing.source);
+    d.help = "where the model makes '" + landing.module->path +
+             "', use moonshard::nn::" + (landing.module->kind.empty() ? "Linear" : landing.module->kind) +
+             " in place of torch::nn::, or declare your own class with MOONSHARD_MODULE(Name) in place of "
+             "TORCH_MODULE(Name)";
+    diagnostics.push_back(std::move(d));
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,171 @@
+#include "engine/plan/compile/unclaimed.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/activation_dims.h"
+
+namespace moonshard {
+namespace {
+
+struct Unclaimed {
+  size_t module = 0;
+  int64_t count = 0;
+  bool beside_sharded = false;
+};
+
+bool Shards(const ModuleSteps& steps) {
+  return std::ranges::any_of(steps.params, [](const Placement& placement) {
+    return std::ranges::any_of(placement.by_axis, &Layout::is_shard);
+  });
+}
+
+// Projections beside an unclaimed one that say which side of it is in shards.
+struct Siblings {
+  std::vector<std::string> makers;    // leave as many features as it takes, in shards
+  std::vector<std::string> takers;    // take as many features as it leaves, in shards
+  std::vector<std::string> parallel;  // take as many features as it takes, whole, and leave shards
+  bool ends = false;                  // one of them takes shards of any features
+  bool tokens = false;                // they speak of a sequence in shards
+};
+
+Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
+  const ModuleTree& tree = *plan.tree;
+  const ModuleSteps& own = plan.StepsOf(module);
+  Siblings out;
+  for (size_t m = 0; m < tree.modules().size(); ++m) {
+    const ModuleSteps& steps = plan.StepsOf(m);
+    const std::string& path = tree.modules()[m].path;
+    const bool claimed = m != module && steps.rule >= 0 && !steps.is_fallback && tree.modules()[m].kind == "Linear";
+    if (!claimed || ParentOf(path) != ParentOf(tree.modules()[module].path)) continue;
+    const bool leaves = !steps.outputs.empty() && steps.outputs[0] && CutsFeatures(steps.outputs[0]->to[MeshAxis::kTp]);
+    const bool takes = !steps.inputs.empty() && steps.inputs[0] && CutsFeatures(steps.inputs[0]->from[MeshAxis::kTp]);
+    if (leaves && steps.out_features == own.in_features) out.makers.push_back("'" + path + "'");
+    if (takes && steps.in_features == own.out_features) out.takers.push_back("'" + path + "'");
+    if (leaves && !takes && steps.in_features == own.in_features) out.parallel.push_back("'" + path + "'");
+    out.ends |= takes;
+    out.tokens |= SaysTokens(steps);
+  }
+  return out;
+}
+
+// What a projection between cut ones is likely to be; "" where its siblings do not tell.
+std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
+  if (plan.tree->modules()[module].kind != "Linear" || plan.StepsOf(module).in_features < 0) return "";
+  const Siblings siblings = SiblingsOf(plan, module);
+  const auto verb = [](const std::vector<std::string>& names, const char* one, const char* many) {
+    return Join(names, ", ") + (names.size() == 1 ? one : many);
+  };
+  if (!siblings.ends && !siblings.makers.empty()) {
+    return std::string(siblings.tokens ? "rowwise { output = shard(1) }" : "rowwise {}") + ": " +
+           verb(siblings.makers, " leaves", " leave") + " its features in shards, and it takes as many";
+  }
+  const std::string colwise = siblings.tokens ? "colwise { input = shard(1) }" : "colwise {}";
+  if (!siblings.takers.empty()) {
+    return colwise + ": " + verb(siblings.takers, " takes", " take") + " its features in shards, and it leaves as many";
+  }
+  if (!siblings.ends || siblings.parallel.empty()) return "";
+  return colwise + ", as for " + Join(siblings.parallel, ", ");
+}
+
+constexpr size_t kMostNamed = 4;  // in one finding
+
+std::string Named(const CompiledPlan& plan, const Unclaimed& unclaimed) {
+  const std::string more = unclaimed.count > 1 ? " (and " + std::to_string(unclaimed.count - 1) + " like it)" : "";
+  return "'" + plan.tree->modules()[unclaimed.module].path + "'" + more;
+}
+
+Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool tokens) {
+  const Module& module = plan.tree->modules()[unclaimed.module];
+  const ModuleSteps& steps = plan.StepsOf(unclaimed.module);
+  Diagnostic d =
+      MakeDiagnostic(Finding::kUnclaimedParameter, "no rule claims the parameters of " + Named(plan, unclaimed),
+                     steps.is_fallback ? plan.plan->fallback_source : SourceSpan{});
+  d.path = module.path;
+  const bool norm = module.kind.find("Norm") != std::string::npos;
+  if (unclaimed.beside_sharded) {
+    d.severity = plan.plan->lenient ? Severity::kWarning : Severity::kError;
+    d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
+    d.required = "a rule of its own: its parent also holds sharded parameters";
+    d.help = StyleWaitedFor(plan, unclaimed.module);
+    if (d.help.empty() && tokens && norm) {
+      d.help =
+          "norm_on(shard(1)) on shards of the sequence, replicated() on whole tensors, transformer.head_norm() on "
+          "heads "
+          "in shards";
+    } else if (d.help.empty()) {
+      d.help =
+          "replicated() where it works on whole tensors; params = shared where it works on shards, so that its "
+          "gradient is summed";
+    }
+  } else if (!tokens) {
+    d.required = "a rule, or default(replicated())";
+  } else if (norm) {
+    d.required = "a rule: norm_on(shard(1)) on shards of the sequence, replicated() on whole tensors";
+    d.help = "the plan has the sequence in shards; default(replicated()) would not sum a norm's gradient there";
+  } else {
+    d.required = "a rule, as replicated() for what works on whole tensors";
+  }
+  return d;
+}
+
+}  // namespace
+
+void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  const ModuleTree& tree = *plan.tree;
+  std::map<std::pair<uint32_t, bool>, Unclaimed> by_class;
+  std::set<std::string_view> sharded_parents;
+  bool know_parents = false;
+  for (size_t m = 0; m < tree.modules().size(); ++m) {
+    const ModuleSteps& steps = plan.StepsOf(m);
+    const Module& module = tree.modules()[m];
+    const bool owns = std::ranges::any_of(tree.parameters(module), [](const Parameter& p) { return !p.is_buffer; });
+    if (!owns || (steps.rule >= 0 && !steps.style.empty())) continue;
+    if (!know_parents) {
+      know_parents = true;
+      for (size_t other = 0; other < tree.modules().size(); ++other) {
+        if (Shards(plan.StepsOf(other))) sharded_parents.insert(ParentOf(tree.modules()[other].path));
+      }
+    }
+    const bool beside = module.path.find('.') != std::string::npos && sharded_parents.contains(ParentOf(module.path));
+    if (steps.is_fallback && (!beside || Shards(steps))) continue;
+    ++by_class.try_emplace({module.path_class, beside}, Unclaimed{m, 0, beside}).first->second.count;
+  }
+  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 && std::ranges::any_of(plan.steps, SaysTokens);
+  struct Alike {
+    Diagnostic first;
+    size_t others = 0;    // kinds of modules
+    int64_t unnamed = 0;  // modules
+  };
+  std::map<std::pair<std::string, std::string>, Alike> alike;  // warnings, by what is required and the help
+  std::vector<std::pair<std::string, std::string>> order;
+  for (const auto& [key, unclaimed] : by_class) {
+    Diagnostic d = About(plan, unclaimed, tokens);
+    if (unclaimed.beside_sharded) {
+      diagnostics.push_back(std::move(d));
+      continue;
+    }
+    const auto [entry, fresh] = alike.try_emplace({d.required, d.help});
+    Alike& group = entry->second;
+    if (fresh) {
+      order.push_back(entry->first);
+      group.first = std::move(d);
+    } else if (++group.others < kMostNamed) {
+      group.first.message += ", " + Named(plan, unclaimed);
+    } else {
+      group.unnamed += unclaimed.count;
+    }
+  }
+  for (const auto& key : order) {
+    Alike& group = alike.at(key);
+    if (group.unnamed > 0) group.first.message += " and of " + std::to_string(group.unnamed) + " more modules";
+    diagnostics.push_back(std::move(group.first));
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,200 @@
+#include "engine/plan/compile/weight_and_redistributions.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/compile/source_of.h"
+
+namespace moonshard {
+namespace {
+
+struct Contradiction {
+  std::string declared;
+  std::string required;
+  std::string help;
+  bool runs = false;  // shapes fit, and the numbers or the gradients are wrong
+};
+
+// The last dim, whatever the tensor's rank. Another dim may be the last one too, where tokens are one dim: only what is no
+// shard at all is surely no shard of the features.
+bool SurelyShardsFeatures(const Layout& layout) { return layout.is_shard() && layout.dim == -1; }
+
+const Parameter* WeightOf(const ModuleTree::Signature& signature) {
+  const auto found = std::ranges::find(signature, "weight", &Parameter::name);
+  return found == signature.end() ? nullptr : &*found;
+}
+
+bool IsTransposed(std::string_view path) {
+  const std::string_view last = path.substr(path.rfind('.') + 1);
+  return last == "c_attn" || last == "c_fc" || last == "c_proj" || last == "q_attn";
+}
+
+// What the first input is used as, and what the forward is said to make.
+const Layout* UsedAs(const ModuleSteps& steps) {
+  return steps.inputs.empty() || !steps.inputs[0] ? nullptr : &steps.inputs[0]->to[MeshAxis::kTp];
+}
+const Layout* MadeAs(const ModuleSteps& steps) {
+  return steps.outputs.empty() || !steps.outputs[0] ? nullptr : &steps.outputs[0]->from[MeshAxis::kTp];
+}
+
+// The layout of a parameter on tp; nullptr where the module has none of that name.
+const Layout* LayoutOf(const ModuleSteps& steps, const ModuleTree::Signature& signature, std::string_view name) {
+  for (size_t p = 0; p < signature.size(); ++p) {
+    if (signature[p].name == name) return &steps.params[p][MeshAxis::kTp];
+  }
+  return nullptr;
+}
+
+std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleSteps& steps, const Layout* bias) {
+  const Layout* used = UsedAs(steps);
+  const Layout* made = MadeAs(steps);
+  if (used != nullptr && SurelyShardsFeatures(*used)) {
+    return Contradiction{weight + ", and an input that is used as " + used->ToString(),
+                         "an input that is used whole: each rank computes its own output features from all of them",
+                         "colwise {} says both"};
+  }
+  if (bias != nullptr && !bias->is_shard()) {
+    return Contradiction{weight + ", and bias = " + bias->ToString(),
+                         "bias = shard(0): it is added to the features of the rank", "colwise {} says both"};
+  }
+  if (made != nullptr && !made->is_shard()) {
+    return Contradiction{weight + ", and an output that is made as " + made->ToString(),
+                         "an output that is made as shard(-1): each rank computes its own features",
+                         "colwise {} says both; colwise { output = replicate } gathers them", true};
+  }
+  if (used != nullptr && used->kind == LayoutKind::kReplicate) {
+    return Contradiction{weight + ", and an input that is used as replicate",
+                         "an input that is used as shared: each rank's gradient of it is a term, and must be summed",
+                         "colwise {} says both", true};
+  }
+  return std::nullopt;
+}
+
+std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSteps& steps, const Layout* bias) {
+  const Layout* used = UsedAs(steps);
+  const Layout* made = MadeAs(steps);
+  if (used != nullptr && !used->is_shard()) {
+    return Contradiction{weight + ", and an input that is used as " + used->ToString(),
+                         "an input that is used as shard(-1): each rank multiplies its own input features",
+                         "rowwise {} says both; rowwise { input = replicate } cuts an input that is whole"};
+  }
+  if (made != nullptr && made->kind != LayoutKind::kPartial) {
+    return Contradiction{weight + ", and an output that is made as " + made->ToString(),
+                         "an output that is made as partial: each rank computes a term of the sum",
+                         "rowwise {} says both", true};
+  }
+  const bool late = std::ranges::find(steps.after, "bias") != steps.after.end();
+  if (bias != nullptr && !bias->is_shard() && !late) {
+    return Contradiction{weight + ", and bias = " + bias->ToString() + " within the forward",
+                         "after = { \"bias\" }: in each rank's term it is counted once a rank",
+                         "rowwise {} adds it once, after the sum", true};
+  }
+  return std::nullopt;
+}
+
+// Of a parameter that every rank has whole, while it works on a shard of the tokens or the features.
+std::optional<Contradiction> OfFull(const Layout& weight, const Layout* used) {
+  if (weight.kind != LayoutKind::kReplicate || used == nullptr || !used->is_shard()) return std::nullopt;
+  return Contradiction{"weight = replicate, and an input that is used as " + used->ToString(),
+                       "weight = shared: each rank's gradient of it is a term, and must be summed",
+                       "norm_on(shard(1)) and sequence_parallel {} say so", true};
+}
+
+std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleSteps& steps, const Layout* bias) {
+  const std::string weight = "weight = " + cut.ToString();
+  if (cut.is_shard() && cut.dim == 0) return OfColwise(weight, steps, bias);
+  if (cut.is_shard()) return OfRowwise(weight, steps, bias);
+  const Layout* used = UsedAs(steps);
+  if (used != nullptr && SurelyShardsFeatures(*used)) {
+    return Contradiction{"a whole weight, and an input that is used as " + used->ToString(),
+                         "a weight that is cut as shard(1), or an input that is used whole", "rowwise {} says both"};
+  }
+  return OfFull(cut, used);
+}
+
+std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& steps) {
+  const Layout* used = UsedAs(steps);
+  const Layout* made = MadeAs(steps);
+  if (cut.is_shard() && used != nullptr && !used->is_shard()) {
+    return Contradiction{"weight = " + cut.ToString() + ", and an input that is used as " + used->ToString(),
+                         "a whole weight, or an input that is used as shard(-1)",
+                         "norm_on(replicate) for a norm on the stream, transformer.head_norm() for one on heads"};
+  }
+  if (made != nullptr && made->kind == LayoutKind::kPartial) {
+    return Contradiction{"an output that is made as partial",
+                         "an output that is made as it arrives: a norm makes no terms",
+                         "norm_on(replicate) for a norm on the stream", true};
+  }
+  return OfFull(cut, used);
+}
+
+// The weight or else the bias, where a rule names it by its path: what such a rule says is not what the style was made for.
+std::optional<size_t> NamedByPath(const ModuleSteps& steps, const ModuleTree::Signature& signature) {
+  for (const std::string_view name : {"weight", "bias"}) {
+    for (size_t p = 0; p < steps.param_rules.size(); ++p) {
+      if (signature[p].name == name && steps.param_rules[p] >= 0) return p;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
+  const ModuleTree& tree = *plan.tree;
+  std::set<std::pair<int32_t, int32_t>> said;  // rules of the module and of the parameter
+  // What is found hangs on the steps and the path class; most steps are of one class.
+  std::vector<std::optional<uint32_t>> class_of(plan.steps.size());
+  for (size_t m = 0; m < plan.steps_of.size(); ++m) {
+    const Module& module = tree.modules()[m];
+    std::optional<uint32_t>& looked_at = class_of[plan.steps_of[m]];
+    if (looked_at == module.path_class) continue;
+    looked_at = module.path_class;
+    const ModuleSteps& steps = plan.StepsOf(m);
+    const ModuleTree::Signature& signature = tree.parameters(module);
+    const Parameter* weight = WeightOf(signature);
+    if (weight == nullptr || steps.rule < 0 || !steps.missing.empty()) continue;
+    if (!tree.complete() && (IsTransposed(module.path) || steps.lookup == Lookup::kMasked)) continue;
+    const Layout& cut = steps.params[static_cast<size_t>(weight - signature.data())][MeshAxis::kTp];
+    if (cut.owner >= 0) continue;
+    std::optional<Contradiction> found;
+    if (module.kind == "Linear" && weight->shape.size() == 2) {
+      if (steps.lookup == Lookup::kMasked) {
+        found = Contradiction{"lookup = \"masked\", whose input is ids", "an embedding",
+                              "a head is colwise { output = replicate }, which cuts the same rows"};
+      } else {
+        found = OfLinear(cut, steps, LayoutOf(steps, signature, "bias"));
+      }
+    } else if (std::ranges::all_of(signature, [](const Parameter& p) { return p.is_buffer || p.shape.size() == 1; })) {
+      found = OfVector(cut, steps);
+    }
+    const std::optional<size_t> named = NamedByPath(steps, signature);
+    if (!found || !said.insert({steps.rule, named ? steps.param_rules[*named] : -1}).second) continue;
+    const SourceSpan& where = named ? SourceOf(plan, steps, *named) : SourceOf(plan, steps);
+    // What else is wrong with the rule says it better.
+    const auto said_already = [&](const Diagnostic& d) { return d.severity == Severity::kError && d.where == where; };
+    if (std::ranges::any_of(diagnostics, said_already)) continue;
+    const std::string path = module.path + (named ? "." + signature[*named].name : "");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kStyleDoesNotFit,
+                       named ? "the layout of '" + path + "' contradicts style '" + steps.style + "' of its module"
+                             : "style '" + steps.style + "' contradicts itself on '" + path + "'",
+                       where);
+    if (const SourceSpan& style = SourceOf(plan, steps); named && style.known() && style != where)
+      d.related.push_back(style);
+    if (found->runs || plan.plan->lenient) d.severity = Severity::kWarning;
+    d.path = path;
+    d.declared = found->declared;
+    d.required = found->required;
+    d.help = found->help;
+    diagnostics.push_back(std::move(d));
+  }
+}
+
+}  // namespace moonshard

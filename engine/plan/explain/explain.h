@@ -1,0 +1,33 @@
+// Explain: a CompiledPlan for people and for programs, without weights or ranks. The JSON form is a contract
+// (format_version); it is byte-stable: sorted keys, no clock, no address.
+// Stage before: compile.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "engine/core/base/json.h"
+#include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/compile/cost.h"
+
+namespace moonshard {
+
+struct ExplainOptions {
+  int64_t rank = 0;              // whose local shapes and bytes
+  std::optional<Tokens> tokens;  // of the whole input; none: see TotalsOf
+};
+
+inline constexpr const char* kExplainFormatVersion = "1.0";
+
+// {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "totals", "findings"}: rules count from 0;
+// every module that owns parameters or is claimed by a rule is listed.
+JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
+
+// The same as a page of text: modules that differ only in numbers are folded to one entry ("layers.{0..31}"), each with
+// rule, source line, layouts, local shapes and moves; then totals.
+std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options);
+
+// {"count", "bytes"} by collective for "forward" and "backward"; also what --stats prints.
+JsonValue ToJson(const CollectiveCounts& counts);
+
+}  // namespace moonshard

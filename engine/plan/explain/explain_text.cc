@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <map>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/plan/compile/unit_memory.h"
+#include "engine/plan/explain/explain.h"
+#include "engine/plan/explain/fold.h"
+#include "engine/plan/explain/words.h"
+
+namespace moonshard {
+namespace {
+
+std::string Padded(std::string text, size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+// "  (all_reduce forward, reduce_scatter backward)", or nothing.
+std::string CostOf(const Redistribution& move, const MeshShape& mesh) {
+  const std::string collectives = CollectivesText(move, mesh);
+  return collectives.empty() ? "" : "  (" + collectives + ")";
+}
+
+void AddRedistributions(std::string& out, const char* what,
+                        const std::vector<std::optional<Redistribution>>& redistributions, const MeshShape& mesh) {
+  for (size_t i = 0; i < redistributions.size(); ++i) {
+    if (!redistributions[i] || redistributions[i]->from == redistributions[i]->to) continue;
+    out += "    " + Padded(what + (redistributions.size() > 1 ? " " + std::to_string(i) : std::string()), 12) +
+           redistributions[i]->from.ToText() + " -> " + redistributions[i]->to.ToText() +
+           CostOf(*redistributions[i], mesh) + "\n";
+  }
+}
+
+void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint32_t>& modules,
+              const ExplainOptions& options) {
+  const ModuleSteps& steps = plan.StepsOf(modules.front());
+  const ModuleTree::Signature& signature = plan.tree->signatures()[steps.signature];
+  std::vector<std::string> paths;
+  for (uint32_t m : modules) paths.push_back(plan.tree->modules()[m].path);
+  std::string source = "no rule";
+  if (steps.is_fallback) source = plan.plan->fallback_source.ToString();
+  if (steps.rule >= 0) source = plan.plan->rules[static_cast<size_t>(steps.rule)].source.ToString();
+  const std::string path = FoldPaths(paths);
+  out += Padded(path.empty() ? "(root)" : path, 56) + "  " + Padded(steps.style.empty() ? "-" : steps.style, 16) +
+         "  " + source + "\n";
+  AddRedistributions(out, "input", steps.inputs, plan.mesh);
+  for (size_t i = 0; i < signature.size(); ++i) {
+    const std::vector<int64_t> local = LocalShape(signature[i].shape, steps.params[i], plan.mesh, options.rank);
+    std::string shapes = ShapeToString(signature[i].shape);
+    if (local != signature[i].shape) shapes += " -> " + ShapeToString(local);
+    out += "    " + Padded(signature[i].name, 12) + Padded(shapes, 36) + "  " + Padded(steps.params[i].ToText(), 20) +
+           "  " + ToString(signature[i].dtype) + "\n";
+  }
+  AddRedistributions(out, "output", steps.outputs, plan.mesh);
+}
+
+void AddDirection(std::string& out, const CollectiveCounts& counts, Direction direction) {
+  std::vector<std::string> kinds;
+  for (CollectiveKind kind : kCollectiveKinds) {
+    const CollectiveCount& count = counts.of(direction, kind);
+    if (count.count == 0) continue;
+    kinds.push_back(std::to_string(count.count) + " " + ToString(kind) + " (" + BytesText(count.bytes) + ")");
+  }
+  out += "  " + std::string(ToString(direction)) + ": " + (kinds.empty() ? "none" : Join(kinds, ", ")) + "\n";
+}
+
+std::string After(const CompiledPlan& plan, bool reshard) {
+  if (!reshard) return "  until its backward ends";
+  const int64_t ranks = plan.plan->data_parallel->reshard_ranks;
+  return ranks == 0 ? "" : "  then in shards over " + std::to_string(ranks) + " ranks";
+}
+
+void AddPrecision(std::string& out, const CompiledPlan& plan) {
+  if (plan.plan->precision) out += "\n" + ToText(*plan.plan->precision) + "\n";
+  std::map<std::string, std::vector<std::string>> kept;
+  for (const ModuleDType& module : plan.kept_dtypes) kept[module.dtype].push_back(module.path);
+  for (const auto& [dtype, paths] : kept) out += "computed in " + dtype + ": " + FoldPaths(paths) + "\n";
+}
+
+void AddUnits(std::string& out, const CompiledPlan& plan) {
+  AddPrecision(out, plan);
+  const int64_t ranks = UnitRanks(plan);
+  if (plan.units.empty() || ranks == 1) return;
+  out += "\nfsdp over " + std::to_string(ranks) + " ranks, whole while used:\n";
+  for (const bool reshard : {false, true}) {
+    std::vector<std::string> paths;
+    for (const ShardedUnit& unit : plan.units) {
+      if (unit.reshard != reshard) continue;
+      if (unit.params.empty()) continue;
+      if (unit.path.empty()) {
+        out += "    (root)  the rest, until its backward ends\n";
+      } else {
+        paths.push_back(unit.path);
+      }
+    }
+    if (paths.empty()) continue;
+    out += "    " + FoldPaths(paths) + After(plan, reshard) + "\n";
+  }
+}
+
+}  // namespace
+
+std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options) {
+  std::string out = "plan " + plan.plan->name + "  mesh " + plan.mesh.ToString() + "  rank " +
+                    std::to_string(options.rank) + " of " + std::to_string(plan.mesh.world_size()) + "  hash " +
+                    plan.Hash() + "\n\n";
+  // In the order in which the first module of each entry stands in the tree.
+  std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
+  std::vector<std::vector<uint32_t>> entries;
+  for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
+    const Module& module = plan.tree->modules()[m];
+    if (plan.StepsOf(m).rule < 0 && plan.tree->parameters(module).empty()) continue;
+    const auto [entry, fresh] = numbers.try_emplace({module.path_class, plan.steps_of[m]}, entries.size());
+    if (fresh) entries.emplace_back();
+    entries[entry->second].push_back(m);
+  }
+  for (const std::vector<uint32_t>& modules : entries) AddEntry(out, plan, modules, options);
+  for (const auto& tie : plan.tree->ties()) {
+    out += "tied:";
+    for (ParamRef p : tie) out += " " + plan.tree->PathOf(p);
+    out += "\n";
+  }
+  AddUnits(out, plan);
+  const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
+  out += "\nparameters: " + std::to_string(totals.params) + " (" + std::to_string(totals.sharded_params) +
+         " in sharded tensors, " + std::to_string(totals.replicated_params) + " in replicated ones)\n";
+  out += "this rank holds: " + BytesText(totals.bytes_per_rank) + "\n";
+  out += "in training also: " + BytesText(totals.gradient_bytes) + " of gradients, " +
+         BytesText(totals.optimizer_bytes) + " of AdamW's moments";
+  const UnitMemory units = MemoryOfUnits(plan, options.rank);
+  if (units.peak > 0) out += ", at most " + BytesText(units.peak) + " of parameters and gradients that are whole";
+  out += "\ncollectives of one step" +
+         (options.tokens ? ", " + std::to_string(options.tokens->batch) + " x " +
+                               std::to_string(options.tokens->sequence) + " tokens"
+                         : ", one token a rank") +
+         ":\n";
+  AddDirection(out, totals.collectives, Direction::kForward);
+  AddDirection(out, totals.collectives, Direction::kBackward);
+  return out;
+}
+
+}  // namespace moonshard

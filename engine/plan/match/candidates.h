@@ -1,0 +1,36 @@
+// Candidates: every rule whose pattern matches, before precedence: for who debugs a plan, also one that match.h refuses.
+// Stage: match, beside it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/base/diagnostic.h"
+#include "engine/layout/module_tree.h"
+#include "engine/plan/plan/plan.h"
+
+namespace moonshard {
+
+struct Candidates {
+  // Per module of the tree: indices of the rules for modules whose pattern matches its path, ascending.
+  std::vector<std::vector<int32_t>> of_module;
+  // Parameters that a pattern matches by their own path: of rules for parameters, of styles that may be given to one, and
+  // of rules that match no module. Sorted.
+  struct OfParameter {
+    ParamRef parameter;
+    std::vector<int32_t> rules;
+  };
+  std::vector<OfParameter> of_parameter;
+  Diagnostics diagnostics;  // kBadPattern, for rules that are left out; kPatternMemory, with nothing found
+};
+
+Candidates FindCandidates(const Plan& plan, const ModuleTree& tree);
+
+// Indices of the rules whose pattern matches this one path, of a module or a parameter; those with a bad pattern left out.
+std::vector<int32_t> RulesMatching(const Plan& plan, std::string_view path);
+
+// The rule among `candidates` that wins: the first of the lowest level. `candidates` is not empty.
+int32_t WinnerOf(const Plan& plan, const std::vector<int32_t>& candidates);
+
+}  // namespace moonshard

@@ -1,0 +1,177 @@
+#include "engine/plan/match/coverage.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/match/meant.h"
+#include "engine/plan/match/pattern_set.h"
+
+namespace moonshard {
+namespace {
+
+constexpr size_t kMostAlternatives = 12;  // named in a message
+
+// Which brace alternatives of the rules to check match a module: alternatives[i][j] is alternative j of rule i. Those
+// that numbers can tell apart are asked together, once per module, until all have been seen; the others once per path
+// class. False where RE2 ran out of memory.
+bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patterns, const std::vector<bool>& to_check,
+                      std::vector<std::vector<bool>>& seen) {
+  struct Place {
+    size_t rule;
+    size_t alternative;
+  };
+  std::vector<Place> places;
+  std::vector<std::string> regexes;
+  const std::vector<Module>& modules = tree.modules();
+  seen.resize(patterns.size());
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    seen[i].assign(patterns[i].alternatives.size(), false);
+    for (size_t j = 0; to_check[i] && j < patterns[i].alternatives.size(); ++j) {
+      const std::string& regex = patterns[i].alternatives[j].regex;
+      if (patterns[i].depends_on_numbers) {
+        places.push_back({i, j});
+        regexes.push_back(regex);
+        continue;
+      }
+      const RE2 re(regex);
+      seen[i][j] = std::ranges::any_of(tree.class_representatives(),
+                                       [&](uint32_t m) { return RE2::FullMatch(modules[m].path, re); });
+    }
+  }
+  const Result<PatternSet> set = PatternSet::Compile(regexes);
+  if (!set.ok()) return false;
+  std::vector<int> found;
+  size_t left = places.size();
+  for (size_t m = 0; m < modules.size() && left > 0; ++m) {
+    if (!set.value().Match(modules[m].path, found)) return false;
+    for (int index : found) {
+      const Place& place = places[static_cast<size_t>(index)];
+      if (!seen[place.rule][place.alternative]) --left;
+      seen[place.rule][place.alternative] = true;
+    }
+  }
+  return true;
+}
+
+bool AnyParameterMatches(const MatchedPlan& matched, const std::string& regex) {
+  const RE2 re(regex);
+  return std::ranges::any_of(matched.parameter_rules, [&](const MatchedPlan::ParameterRule& p) {
+    return RE2::FullMatch(matched.tree->PathOf(p.parameter), re);
+  });
+}
+
+// A rule that only moves tensors may be about a module without parameters, which a tree from headers does not know.
+bool OnlyRedistributions(const Rule& rule) {
+  const Style& style = rule.style;
+  return !rule.parameter && style.params.empty() && style.vectors.empty() && style.kinds.empty() &&
+         (!style.inputs.empty() || !style.outputs.empty());
+}
+
+// "0, 1, 5..9": numbers that follow each other as a range, others as they are.
+std::string Listed(const std::vector<std::string>& texts) {
+  const auto number = [](const std::string& text) {
+    const bool digits = !text.empty() && text.size() < 10 && (text.size() == 1 || text[0] != '0') &&
+                        std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+    return digits ? std::stoll(text) : -1;
+  };
+  std::vector<std::string> out;
+  for (size_t i = 0; i < texts.size();) {
+    size_t end = i + 1;
+    while (end < texts.size() && number(texts[i]) >= 0 && number(texts[end]) == number(texts[end - 1]) + 1) ++end;
+    if (end - i > 2) {
+      out.push_back(texts[i] + ".." + texts[end - 1]);
+    } else {
+      out.insert(out.end(), texts.begin() + static_cast<std::ptrdiff_t>(i),
+                 texts.begin() + static_cast<std::ptrdiff_t>(end));
+    }
+    i = end;
+  }
+  if (out.size() > kMostAlternatives) {
+    const size_t more = out.size() - kMostAlternatives;
+    out.resize(kMostAlternatives);
+    out.back() += " and " + std::to_string(more) + " more";
+  }
+  return Join(out, ", ");
+}
+
+// The alternatives of one rule that match nothing: one finding for each pair of braces.
+void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
+                        const std::vector<Pattern::Alternative>& alternatives, const std::vector<bool>& seen,
+                        Diagnostics& out) {
+  for (size_t first = 0; first < alternatives.size();) {
+    std::vector<std::string> missing;
+    std::vector<std::string> found;
+    const int group = alternatives[first].group;
+    for (; first < alternatives.size() && alternatives[first].group == group; ++first) {
+      const Pattern::Alternative& one = alternatives[first];
+      (seen[first] || AnyParameterMatches(matched, one.regex) ? found : missing).push_back(one.text);
+    }
+    if (missing.empty()) continue;
+    const bool one = missing.size() == 1;
+    Diagnostic d =
+        MakeDiagnostic(Finding::kUnmatchedAlternative,
+                       one ? "alternative '" + missing.front() + "' of '" + rule.pattern + "' matches no module"
+                           : "alternatives " + Listed(missing) + " of '" + rule.pattern + "' match no module",
+                       rule.source);
+    d.required = "at least one module for every alternative, or optional = true";
+    if (one) {
+      Rule alone = rule;
+      const size_t open = rule.pattern.find('{');
+      const size_t close = rule.pattern.find('}', open);
+      // With one pair of braces the pattern can be written with this alternative alone, and its nearest path found.
+      if (open != std::string::npos && rule.pattern.find('{', open + 1) == std::string::npos) {
+        alone.pattern = rule.pattern.substr(0, open) + missing.front() + rule.pattern.substr(close + 1);
+        d.help = WhatWasMeant(*matched.tree, alone);
+      }
+    } else if (!found.empty()) {
+      d.help = "of these the model has " + Listed(found);
+    }
+    out.push_back(std::move(d));
+  }
+}
+
+}  // namespace
+
+Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
+                          const std::vector<bool>& matched_anything) {
+  Diagnostics out;
+  const ModuleTree& tree = *matched.tree;
+  std::vector<bool> to_check(patterns.size());
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    to_check[i] = matched_anything[i] && !matched.plan->rules[i].optional;
+  }
+  std::vector<std::vector<bool>> seen;
+  if (!FindAlternatives(tree, patterns, to_check, seen)) return {PatternSet::OutOfMemory()};
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const Rule& rule = matched.plan->rules[i];
+    const bool matched_any = matched_anything[i];
+    if (rule.optional) continue;
+    if (!matched_any && !tree.complete() && OnlyRedistributions(rule)) {
+      Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
+                                    "'" + rule.pattern + "' matches no module that owns parameters", rule.source);
+      d.severity = Severity::kNote;
+      d.help = "whether the model has such a module, its headers do not tell: it is looked for in the live model";
+      out.push_back(std::move(d));
+      continue;
+    }
+    if (!matched_any) {
+      const std::string what = rule.parameter ? "parameter" : "module";
+      Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "'" + rule.pattern + "' matches no " + what, rule.source);
+      if (rule.lenient) d.severity = Severity::kWarning;
+      if (rule.syntax == PatternSyntax::kGlob && patterns[i].regex != rule.pattern) {
+        d.declared = "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
+      }
+      d.required = "at least one " + what + ", or optional = true";
+      d.help = WhatWasMeant(tree, rule);
+      out.push_back(std::move(d));
+      continue;
+    }
+    if (!tree.complete() && OnlyRedistributions(rule)) continue;
+    ReportAlternatives(matched, rule, patterns[i].alternatives, seen[i], out);
+  }
+  return out;
+}
+
+}  // namespace moonshard

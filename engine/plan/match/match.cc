@@ -1,0 +1,290 @@
+#include "engine/plan/match/match.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/match/coverage.h"
+#include "engine/plan/match/meant.h"
+#include "engine/plan/match/pattern.h"
+#include "engine/plan/match/pattern_set.h"
+
+namespace moonshard {
+namespace {
+
+// A set of patterns and, for each, the rule it belongs to.
+struct RuleSet {
+  std::vector<std::string> regexes;
+  std::vector<int32_t> rules;
+};
+
+class Matcher {
+ public:
+  Matcher(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree) {
+    matched_.plan = std::move(plan);
+    matched_.tree = std::move(tree);
+  }
+
+  Result<MatchedPlan> Run() {
+    const Plan& plan = *matched_.plan;
+    matched_.matches.assign(plan.rules.size(), 0);
+    matched_.rule_of.assign(matched_.tree->modules().size(), MatchedPlan::kNoRule);
+    matched_anything_.assign(plan.rules.size(), false);
+    if (!Translate() || !MatchModules() || !MatchParameters()) return std::move(diagnostics_);
+    MatchSections();
+    const Diagnostics coverage = CheckCoverage(matched_, patterns_, matched_anything_);
+    diagnostics_.insert(diagnostics_.end(), coverage.begin(), coverage.end());
+    if (HasErrors(diagnostics_)) return std::move(diagnostics_);
+    return Result<MatchedPlan>(std::move(matched_), std::move(diagnostics_));
+  }
+
+ private:
+  bool Translate() {
+    for (const Rule& rule : matched_.plan->rules) {
+      std::optional<Pattern> pattern = TranslatePattern(rule.pattern, rule.syntax, rule.source).Collect(diagnostics_);
+      patterns_.push_back(pattern ? std::move(*pattern) : Pattern{});
+    }
+    return !HasErrors(diagnostics_);
+  }
+
+  template <class Choose>
+  RuleSet Rules(Choose choose) const {
+    RuleSet out;
+    for (size_t i = 0; i < patterns_.size(); ++i) {
+      if (!choose(i)) continue;
+      out.regexes.push_back(patterns_[i].regex);
+      out.rules.push_back(static_cast<int32_t>(i));
+    }
+    return out;
+  }
+
+  bool Match(const PatternSet& set, const RuleSet& rules, std::string_view path, std::vector<int32_t>& found) {
+    if (!set.Match(path, indices_)) {
+      diagnostics_.push_back(PatternSet::OutOfMemory());
+      return false;
+    }
+    found.clear();
+    for (int index : indices_) found.push_back(rules.rules[static_cast<size_t>(index)]);
+    return true;
+  }
+
+  // Patterns that no number can tell apart are asked once per path class, the others once per module.
+  bool MatchModules() {
+    const std::vector<Rule>& rules = matched_.plan->rules;
+    const ModuleTree& tree = *matched_.tree;
+    const RuleSet by_class = Rules([&](size_t i) { return !rules[i].parameter && !patterns_[i].depends_on_numbers; });
+    const RuleSet by_path = Rules([&](size_t i) { return !rules[i].parameter && patterns_[i].depends_on_numbers; });
+    std::optional<PatternSet> class_set = PatternSet::Compile(by_class.regexes).Collect(diagnostics_);
+    std::optional<PatternSet> path_set = PatternSet::Compile(by_path.regexes).Collect(diagnostics_);
+    if (!class_set || !path_set) return false;
+
+    const std::vector<Module>& modules = tree.modules();
+    std::vector<std::vector<int32_t>> of_class(tree.class_representatives().size());
+    for (size_t c = 0; c < of_class.size(); ++c) {
+      if (!Match(*class_set, by_class, modules[tree.class_representatives()[c]].path, of_class[c])) return false;
+    }
+    std::vector<int32_t> found;
+    for (size_t m = 0; m < modules.size(); ++m) {
+      const std::vector<int32_t>& from_class = of_class[modules[m].path_class];
+      if (by_path.rules.empty()) {
+        if (!from_class.empty()) Claim(m, from_class);
+        continue;
+      }
+      if (!Match(*path_set, by_path, modules[m].path, found)) return false;
+      found.insert(found.end(), from_class.begin(), from_class.end());
+      std::sort(found.begin(), found.end());
+      if (!found.empty()) Claim(m, found);
+    }
+    return true;
+  }
+
+  // The winner among the rules that match one thing; both lines where two of one level do.
+  int32_t Winner(const std::vector<int32_t>& candidates, const std::string& path) {
+    const std::vector<Rule>& rules = matched_.plan->rules;
+    int32_t winner = candidates.front();
+    for (int32_t rule : candidates) {
+      matched_anything_[static_cast<size_t>(rule)] = true;
+      if (rules[static_cast<size_t>(rule)].level < rules[static_cast<size_t>(winner)].level) winner = rule;
+    }
+    for (int32_t rule : candidates) {
+      if (rule == winner || rules[static_cast<size_t>(rule)].level != rules[static_cast<size_t>(winner)].level)
+        continue;
+      Conflict(std::min(winner, rule), std::max(winner, rule), path);
+    }
+    return winner;
+  }
+
+  void Conflict(int32_t first, int32_t second, const std::string& path) {
+    const auto [known, fresh] = conflicts_.try_emplace({first, second}, diagnostics_.size());
+    if (!fresh) return;  // one conflict a pair of rules: the first module stands for the others
+    if (conflicts_.size() > kMostConflicts) return;
+    const Rule& a = matched_.plan->rules[static_cast<size_t>(first)];
+    const Rule& b = matched_.plan->rules[static_cast<size_t>(second)];
+    Diagnostic d = MakeDiagnostic(Finding::kRuleConflict, "two rules claim '" + path + "'", b.source);
+    d.path = path;
+    d.declared = "'" + a.pattern + "' (" + a.style.name + ") and '" + b.pattern + "' (" + b.style.name + ")";
+    d.required = "one rule for a module";
+    d.help = "make one pattern narrower, or put the general rule into a plan that this one extends";
+    d.related.push_back(a.source);
+    diagnostics_.push_back(std::move(d));
+  }
+
+  void Claim(size_t module, const std::vector<int32_t>& candidates) {
+    const int32_t winner =
+        candidates.size() == 1 ? candidates.front() : Winner(candidates, matched_.tree->modules()[module].path);
+    matched_.rule_of[module] = winner;
+    ++matched_.matches[static_cast<size_t>(winner)];
+    matched_anything_[static_cast<size_t>(winner)] = true;
+  }
+
+  // Rules for parameters, rules whose style may be given to one, and rules that matched no module, against full
+  // parameter paths. Modules of one path class
+  // and signature have the same parameter paths up to numbers, but such rules are few: every path is asked.
+  bool MatchParameters() {
+    const std::vector<Rule>& rules = matched_.plan->rules;
+    const RuleSet set_rules =
+        Rules([&](size_t i) { return rules[i].parameter || rules[i].style.bare || !matched_anything_[i]; });
+    if (set_rules.rules.empty()) return true;
+    std::optional<PatternSet> set = PatternSet::Compile(set_rules.regexes).Collect(diagnostics_);
+    if (!set) return false;
+    const ModuleTree& tree = *matched_.tree;
+    std::vector<int32_t> found;
+    for (uint32_t m = 0; m < tree.modules().size(); ++m) {
+      for (uint32_t p = 0; p < tree.parameters(tree.modules()[m]).size(); ++p) {
+        const std::string path = tree.PathOf({m, p});
+        if (!Match(*set, set_rules, path, found)) return false;
+        if (found.empty()) continue;
+        const int32_t winner = Winner(found, path);
+        matched_.parameter_rules.push_back({{m, p}, winner});
+        ++matched_.matches[static_cast<size_t>(winner)];
+      }
+    }
+    return true;
+  }
+
+  void MatchSections() {
+    const Plan& plan = *matched_.plan;
+    if (!plan.data_parallel && plan.recompute.empty() && plan.kept_dtypes.empty()) return;
+    const std::vector<std::string_view> paths = PathsAndParents();
+    if (plan.data_parallel) {
+      matched_.units = MatchSection(plan.data_parallel->wrap, "fsdp wraps", paths);
+      matched_.ignored = MatchSection(plan.data_parallel->ignored, "fsdp ignores", paths);
+    }
+    std::vector<std::vector<std::string>> found;
+    for (const Recomputed& section : plan.recompute) {
+      found.push_back(MatchSection(section.modules, "recompute names", paths));
+      const std::vector<std::string> kept = MatchSection(section.keep_modules, "recompute keeps", paths);
+      matched_.kept_results.insert(matched_.kept_results.end(), kept.begin(), kept.end());
+    }
+    matched_.recomputed = FirstSections(found);
+    SortOnce(matched_.kept_results);
+    found.clear();
+    for (const KeptDType& kept : plan.kept_dtypes) {
+      found.push_back(MatchSection({kept.modules}, "keep_dtype names", paths));
+    }
+    matched_.kept_dtypes = FirstSections(found);
+  }
+
+  static void SortOnce(std::vector<std::string>& paths) {
+    std::ranges::sort(paths);
+    paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  }
+
+  static std::vector<MatchedPlan::OfSection> FirstSections(const std::vector<std::vector<std::string>>& found) {
+    std::map<std::string, int32_t> first;
+    for (size_t i = 0; i < found.size(); ++i) {
+      for (const std::string& path : found[i]) first.try_emplace(path, static_cast<int32_t>(i));
+    }
+    std::vector<MatchedPlan::OfSection> out;
+    for (const auto& [path, section] : first) out.push_back({path, section});
+    return out;
+  }
+
+  // The paths that any of the patterns matches, sorted; `what` is done with them, for messages.
+  std::vector<std::string> MatchSection(const std::vector<ModulePattern>& patterns, const std::string& what,
+                                        const std::vector<std::string_view>& paths) {
+    std::vector<std::string> found;
+    for (const ModulePattern& module : patterns) {
+      const auto pattern = TranslatePattern(module.pattern, module.syntax, module.source).Collect(diagnostics_);
+      if (!pattern) continue;
+      const RE2 regex(pattern->regex, RE2::Quiet);
+      const size_t before = found.size();
+      for (std::string_view path : paths) {
+        if (RE2::FullMatch(re2::StringPiece(path.data(), path.size()), regex)) found.emplace_back(path);
+      }
+      if (found.size() > before || matched_.plan->lenient) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
+                                    "no module matches '" + module.pattern + "', which " + what, module.source);
+      if (module.syntax == PatternSyntax::kGlob && pattern->regex != module.pattern) {
+        d.declared = "pattern '" + module.pattern + "', as RE2: " + pattern->regex;
+      }
+      d.help = WhatWasMeant(paths, module);
+      diagnostics_.push_back(std::move(d));
+    }
+    SortOnce(found);
+    return found;
+  }
+
+  // Of all modules and, on a tree from headers, of what holds them; each once, sorted.
+  std::vector<std::string_view> PathsAndParents() const {
+    std::set<std::string_view> paths;
+    for (const Module& module : matched_.tree->modules()) {
+      std::string_view path = module.path;
+      while (paths.insert(path).second && !matched_.tree->complete() && !path.empty()) path = ParentOf(path);
+    }
+    return {paths.begin(), paths.end()};
+  }
+
+  static constexpr size_t kMostConflicts = 100;  // that are told: pairs are many where rules are
+
+  MatchedPlan matched_;
+  Diagnostics diagnostics_;
+  std::vector<Pattern> patterns_;
+  std::vector<bool> matched_anything_;
+  std::map<std::pair<int32_t, int32_t>, size_t> conflicts_;
+  std::vector<int> indices_;
+};
+
+}  // namespace
+
+int32_t MatchedPlan::ParameterRuleOf(ParamRef parameter) const {
+  const auto found = std::ranges::lower_bound(parameter_rules, parameter, {}, &ParameterRule::parameter);
+  return found != parameter_rules.end() && found->parameter == parameter ? found->rule : kNoRule;
+}
+
+std::string MatchedPlan::ToText() const {
+  std::string out;
+  const auto rule_text = [&](int32_t rule) {
+    if (rule == kNoRule) return std::string(" <- no rule");
+    const Rule& r = plan->rules[static_cast<size_t>(rule)];
+    return " <- rule " + std::to_string(rule) + " (" + r.pattern + ")";
+  };
+  for (size_t m = 0; m < tree->modules().size(); ++m) {
+    const Module& module = tree->modules()[m];
+    if (rule_of[m] == kNoRule && tree->parameters(module).empty()) continue;
+    out += (module.path.empty() ? "(root)" : module.path) + rule_text(rule_of[m]) + "\n";
+  }
+  for (const ParameterRule& p : parameter_rules) out += tree->PathOf(p.parameter) + rule_text(p.rule) + "\n";
+  return out;
+}
+
+Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree) {
+  Check(plan && tree, "MatchRules needs a plan and a tree");
+  return Matcher(std::move(plan), std::move(tree)).Run();
+}
+
+Result<std::vector<std::string>> FindModules(const ModuleTree& tree, std::string_view pattern, PatternSyntax syntax) {
+  Result<Pattern> translated = TranslatePattern(pattern, syntax);
+  if (!translated.ok()) return translated.diagnostics();
+  const RE2 regex(translated.value().regex);
+  std::vector<std::string> paths;
+  for (const Module& module : tree.modules()) {
+    if (RE2::FullMatch(module.path, regex)) paths.push_back(module.path);
+  }
+  return paths;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,59 @@
+#include "engine/plan/match/numbered.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kNothing = "[^\\x00-\\x{10FFFF}]";
+
+bool IsNumber(const std::string& component) {
+  return !component.empty() && std::ranges::all_of(component, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+std::string NumberedKeyOf(std::string_view name) {
+  std::vector<std::string> components = Split(name, '.');
+  for (size_t i = 1; i < components.size(); ++i) {
+    if (components[i - 1] != "*" && IsNumber(components[i])) components[i] = "*";
+  }
+  return Join(components, ".");
+}
+
+std::string WhyNeverFound(std::string_view key) {
+  const std::vector<std::string> components = Split(key, '.');
+  for (size_t i = 0; i < components.size(); ++i) {
+    const bool after_star = i > 0 && components[i - 1] == "*";
+    if (components[i] == "*" && i == 0) return "the first component of a name is never replaced by *";
+    if (components[i] == "*" && after_star) return "of two numbers in a row only the first is replaced by *";
+    if (components[i] != "*" && components[i].find('*') != std::string::npos) {
+      return "* stands for a whole component that is a number, not for a part of one";
+    }
+    if (i > 0 && !after_star && IsNumber(components[i])) {
+      return "the numbers of a name are replaced by * before it is looked up: write * for " + components[i];
+    }
+  }
+  return "";
+}
+
+Pattern TranslateNumbered(std::string_view key) {
+  Pattern pattern;
+  if (!WhyNeverFound(key).empty()) {
+    pattern.regex = kNothing;
+    return pattern;
+  }
+  for (const std::string& component : Split(key, '.')) {
+    if (!pattern.regex.empty()) pattern.regex += "\\.";
+    pattern.regex += component == "*" ? "[0-9]+" : RE2::QuoteMeta(component);
+    pattern.depends_on_numbers |= IsNumber(component);
+  }
+  return pattern;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,340 @@
+#include "engine/plan/match/pattern.h"
+
+#include <re2/re2.h>
+
+#include <charconv>
+
+#include "engine/plan/match/numbered.h"
+
+namespace moonshard {
+namespace {
+
+struct Node;
+using Sequence = std::vector<Node>;
+
+struct Node {
+  enum class Kind { kLiteral, kDot, kStar, kComponents, kOne, kClass, kChoice };
+  Kind kind = Kind::kLiteral;
+  std::string text;                // of a literal character or a class, as RE2 writes it
+  std::vector<Sequence> choices;   // of a choice
+  std::vector<std::string> names;  // the choices as the user wrote them
+};
+
+// Thrown inside this file only: parsing is recursive, and the first error ends it.
+struct ParseError {
+  std::string message;
+  size_t position;
+};
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  Sequence ParseAll() {
+    Sequence out = ParseSequence(false);
+    if (position_ < text_.size()) Fail(std::string("'") + text_[position_] + "' without its opening brace");
+    return out;
+  }
+
+ private:
+  [[noreturn]] void Fail(std::string message) const { throw ParseError{std::move(message), position_}; }
+  bool AtEnd() const { return position_ >= text_.size(); }
+
+  // Up to the end, or inside braces up to ',' or '}'.
+  Sequence ParseSequence(bool in_braces) {
+    Sequence out;
+    while (!AtEnd()) {
+      const char c = text_[position_];
+      if (c == '}' || (in_braces && c == ',')) break;
+      if (c == '*') {
+        Node star = ParseStar();
+        const size_t size = out.size();
+        if (star.kind == Node::Kind::kComponents && size > 1 && out[size - 1].kind == Node::Kind::kDot &&
+            out[size - 2].kind == Node::Kind::kComponents) {
+          out.pop_back();  // "**.**" says no more than "**"
+        } else {
+          out.push_back(std::move(star));
+        }
+      } else if (c == '?') {
+        ++position_;
+        out.push_back({Node::Kind::kOne, "[^.]", {}, {}});
+      } else if (c == '[') {
+        out.push_back(ParseClass());
+      } else if (c == '{') {
+        out.push_back(ParseChoice());
+      } else if (c == '.') {
+        ++position_;
+        out.push_back({Node::Kind::kDot, "\\.", {}, {}});
+      } else {
+        ++position_;
+        out.push_back({Node::Kind::kLiteral, RE2::QuoteMeta(std::string(1, c)), {}, {}});
+      }
+    }
+    return out;
+  }
+
+  Node ParseStar() {
+    const size_t begin = position_;
+    while (!AtEnd() && text_[position_] == '*') ++position_;
+    const size_t stars = position_ - begin;
+    if (stars == 1) return {Node::Kind::kStar, "", {}, {}};
+    const bool starts = begin == 0 || text_[begin - 1] == '.' || text_[begin - 1] == '{' || text_[begin - 1] == ',';
+    const bool ends = AtEnd() || text_[position_] == '.' || text_[position_] == '}' || text_[position_] == ',';
+    if (stars > 2 || !starts || !ends) {
+      position_ = begin;
+      Fail("'**' stands for whole components and must be alone between dots");
+    }
+    return {Node::Kind::kComponents, "", {}, {}};
+  }
+
+  Node ParseClass() {
+    const size_t begin = position_++;
+    std::string out = "[";
+    if (!AtEnd() && (text_[position_] == '!' || text_[position_] == '^')) {
+      out += "^.";  // a negated class must not match the dot between components
+      ++position_;
+    }
+    const size_t first = position_;
+    for (; !AtEnd() && (text_[position_] != ']' || position_ == first); ++position_) {
+      const char c = text_[position_];
+      const bool spans_dot = c == '-' && position_ > first && text_[position_ - 1] < '.' &&
+                             position_ + 1 < text_.size() && text_[position_ + 1] > '.' && text_[position_ + 1] != ']';
+      if (c == '.' && text_.find(']', position_) == std::string_view::npos) break;  // what is missing is the bracket
+      if (c == '.' || spans_dot) Fail("a character class cannot hold the dot between components");
+      if (c == '-' && position_ > first && position_ + 1 < text_.size() && text_[position_ + 1] != ']') {
+        out += '-';
+      } else {
+        if (c == '\\' || c == ']' || c == '[' || c == '^' || c == '-') out += '\\';
+        out += c;
+      }
+    }
+    if (AtEnd() || text_[position_] != ']') {
+      position_ = begin;
+      Fail("'[' without its ']'");
+    }
+    ++position_;
+    return {Node::Kind::kClass, out + "]", {}, {}};
+  }
+
+  Node ParseChoice() {
+    if (++depth_ > kMostBraceDepth) {
+      Fail("braces lie more than " + std::to_string(kMostBraceDepth) + " deep within each other");
+    }
+    Node node = ParseOpenChoice();
+    --depth_;
+    return node;
+  }
+
+  Node ParseOpenChoice() {
+    const size_t begin = position_++;
+    Node node{Node::Kind::kChoice, "", {}, {}};
+    const size_t close = text_.find('}', position_);
+    if (close != std::string_view::npos && AddRange(text_.substr(position_, close - position_), node)) {
+      position_ = close + 1;
+      return node;
+    }
+    while (true) {
+      const size_t start = position_;
+      node.choices.push_back(ParseSequence(true));
+      if (AtEnd()) {
+        position_ = begin;
+        Fail("'{' without its '}'");
+      }
+      node.names.emplace_back(text_.substr(start, position_ - start));
+      if (text_[position_++] == '}') return node;
+    }
+  }
+
+  // "0..15": adds its numbers and returns true; false where `body` is no range.
+  bool AddRange(std::string_view body, Node& node) const {
+    const size_t dots = body.find("..");
+    if (dots == std::string_view::npos) return false;
+    int64_t first = 0;
+    int64_t last = 0;
+    const auto number = [](std::string_view digits, int64_t& value) {
+      const char* end = digits.data() + digits.size();
+      return !digits.empty() && digits[0] >= '0' && digits[0] <= '9' &&
+             std::from_chars(digits.data(), end, value) == std::from_chars_result{end, std::errc()};
+    };
+    if (!number(body.substr(0, dots), first) || !number(body.substr(dots + 2), last)) {
+      Fail("'{" + std::string(body) + "}' is no range of numbers such as {0..15}");
+    }
+    if (last < first) Fail("the range {" + std::string(body) + "} counts down");
+    if (last - first >= kMostNumbersInRange) {
+      Fail("the range {" + std::string(body) + "} has more than " + std::to_string(kMostNumbersInRange) + " numbers");
+    }
+    for (int64_t i = first; i <= last; ++i) {
+      Sequence digits;
+      for (char c : std::to_string(i)) digits.push_back({Node::Kind::kLiteral, std::string(1, c), {}, {}});
+      node.choices.push_back(std::move(digits));
+      node.names.push_back(std::to_string(i));
+    }
+    return true;
+  }
+
+  std::string_view text_;
+  size_t position_ = 0;
+  int depth_ = 0;  // of braces
+};
+
+bool IsBoundary(const Sequence& sequence, size_t index) {
+  return index >= sequence.size() || sequence[index].kind == Node::Kind::kDot;
+}
+
+// Writes RE2 text. Where `chosen` is a choice of the tree, only its alternative `which` is written.
+class Writer {
+ public:
+  Writer(const Node* chosen, size_t which) : chosen_(chosen), which_(which) {}
+
+  std::string Write(const Sequence& sequence, bool starts_component, bool ends_component) const {
+    std::string out;
+    for (size_t i = 0; i < sequence.size(); ++i) {
+      const Node& node = sequence[i];
+      const bool starts = i == 0 ? starts_component : sequence[i - 1].kind == Node::Kind::kDot;
+      const bool ends = i + 1 == sequence.size() ? ends_component : IsBoundary(sequence, i + 1);
+      switch (node.kind) {
+        case Node::Kind::kStar: out += starts && ends ? "[^.]+" : "[^.]*"; break;
+        case Node::Kind::kComponents: i += WriteComponents(sequence, i, out); break;
+        case Node::Kind::kChoice: out += WriteChoice(node, starts, ends); break;
+        default: out += node.text;
+      }
+    }
+    return out;
+  }
+
+ private:
+  // "**" takes the dot after it along, or the one before it where it stands last. Returns how many nodes more than
+  // its own it used.
+  static size_t WriteComponents(const Sequence& sequence, size_t index, std::string& out) {
+    if (index + 1 < sequence.size()) {
+      out += "(?:[^.]+\\.)*";
+      return 1;
+    }
+    if (index > 0) {
+      out.resize(out.size() - 2);  // the "\." before it
+      out += "(?:\\.[^.]+)*";
+    } else {
+      out += "(?:[^.]+(?:\\.[^.]+)*)?";
+    }
+    return 0;
+  }
+
+  std::string WriteChoice(const Node& node, bool starts, bool ends) const {
+    if (&node == chosen_) return "(?:" + Write(node.choices[which_], starts, ends) + ")";
+    std::string out = "(?:";
+    for (const Sequence& choice : node.choices) {
+      if (&choice != node.choices.data()) out += "|";
+      out += Write(choice, starts, ends);
+    }
+    return out + ")";
+  }
+
+  const Node* chosen_;
+  size_t which_;
+};
+
+bool DependsOnNumbers(const Sequence& sequence) {
+  for (const Node& node : sequence) {
+    if (node.kind == Node::Kind::kOne || node.kind == Node::Kind::kClass) return true;
+    if (node.kind == Node::Kind::kLiteral && node.text.size() == 1 && node.text[0] >= '0' && node.text[0] <= '9') {
+      return true;
+    }
+    for (const Sequence& choice : node.choices) {
+      if (DependsOnNumbers(choice)) return true;
+    }
+  }
+  return false;
+}
+
+void CollectChoices(const Sequence& sequence, std::vector<const Node*>& out) {
+  for (const Node& node : sequence) {
+    if (node.kind != Node::Kind::kChoice) continue;
+    out.push_back(&node);
+    for (const Sequence& choice : node.choices) CollectChoices(choice, out);
+  }
+}
+
+Diagnostic BadPattern(std::string_view text, std::string message, const SourceSpan& source) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadPattern, "pattern '" + std::string(text) + "': " + std::move(message));
+  d.where = source;
+  return d;
+}
+
+// "**" takes a dot beside it along, so within braces too it must stand between dots or ends, and not be all of one
+// alternative where something stands beside the braces. `starts` and `ends`: whether the sequence's ends are ends of
+// components; `alone`: whether nothing stands beside it.
+void CheckStars(const Sequence& sequence, bool starts, bool ends, bool alone) {
+  for (size_t i = 0; i < sequence.size(); ++i) {
+    const bool left = i == 0 ? starts : sequence[i - 1].kind == Node::Kind::kDot;
+    const bool right = i + 1 == sequence.size() ? ends : sequence[i + 1].kind == Node::Kind::kDot;
+    if (sequence[i].kind == Node::Kind::kComponents && (!left || !right || (sequence.size() == 1 && !alone))) {
+      throw ParseError{sequence.size() == 1 ? "'**' cannot be all of one alternative, with more beside the braces"
+                                            : "'**' stands for whole components and must be alone between dots",
+                       0};
+    }
+    for (const Sequence& choice : sequence[i].choices) CheckStars(choice, left, right, alone && sequence.size() == 1);
+  }
+}
+
+// One alternative for each choice of each brace.
+void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
+  std::vector<const Node*> choices;
+  CollectChoices(sequence, choices);
+  size_t bytes = 0;
+  int group = -1;
+  for (const Node* choice : choices) {
+    ++group;
+    for (size_t i = 0; i < choice->choices.size(); ++i) {
+      pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true), group});
+      bytes += pattern.alternatives.back().regex.size();
+      if (bytes <= kMostAlternativeBytes) continue;
+      throw ParseError{"its braces spell out more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
+    }
+  }
+}
+
+void CheckComponents(std::string_view text) {
+  if (text.empty()) return;
+  const size_t empty = text.find("..");
+  // Two dots are right inside a number range only.
+  if (empty != std::string_view::npos && text.rfind('{', empty) == std::string_view::npos) {
+    throw ParseError{"two dots with no component between them", empty};
+  }
+  if (text.front() == '.' || text.back() == '.') throw ParseError{"a dot with no component beside it", 0};
+}
+
+}  // namespace
+
+Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source) {
+  if (text.size() > kMostPatternBytes) {
+    return BadPattern(
+        text.substr(0, 40),
+        "it has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(kMostPatternBytes) + " are read",
+        source);
+  }
+  Pattern pattern;
+  if (syntax == PatternSyntax::kNumbered) {
+    pattern = TranslateNumbered(text);
+  } else if (syntax == PatternSyntax::kRegex) {
+    pattern.regex = std::string(text);
+    pattern.depends_on_numbers = true;
+  } else {
+    try {
+      CheckComponents(text);
+      const Sequence sequence = Parser(text).ParseAll();
+      CheckStars(sequence, true, true, true);
+      pattern.regex = Writer(nullptr, 0).Write(sequence, true, true);
+      pattern.depends_on_numbers = DependsOnNumbers(sequence);
+      AddAlternatives(sequence, pattern);
+    } catch (const ParseError& error) {
+      return BadPattern(text, error.message + " (at character " + std::to_string(error.position + 1) + ")", source);
+    }
+  }
+  RE2::Options quiet;
+  quiet.set_log_errors(false);
+  const RE2 check(pattern.regex, quiet);
+  if (!check.ok()) return BadPattern(text, "RE2 says: " + check.error(), source);
+  return pattern;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,289 @@
+#include "engine/plan/plan/plan_json.h"
+
+#include <algorithm>
+#include <concepts>
+#include <cstdlib>
+
+#include "engine/plan/plan/json_archive.h"
+#include "engine/plan/plan/precision_words.h"
+
+namespace moonshard {
+
+template <class T>
+constexpr int64_t LastOf() {
+  if constexpr (std::same_as<T, LayoutKind>) return static_cast<int64_t>(LayoutKind::kPartial);
+  if constexpr (std::same_as<T, Lookup>) return static_cast<int64_t>(Lookup::kMasked);
+  if constexpr (std::same_as<T, PatternSyntax>) return static_cast<int64_t>(PatternSyntax::kNumbered);
+  if constexpr (std::same_as<T, DataParallel::Reshard>) return static_cast<int64_t>(DataParallel::Reshard::kSome);
+  if constexpr (std::same_as<T, Recomputed::Matmuls>) return static_cast<int64_t>(Recomputed::Matmuls::kAll);
+  if constexpr (std::same_as<T, Severity>) return static_cast<int64_t>(Severity::kError);
+  if constexpr (std::same_as<T, Finding>) return static_cast<int64_t>(Finding::kInternal);
+}
+
+namespace {
+
+// What no plan file can say; a writer has nothing to ask.
+template <class A>
+void Require(A& archive, bool holds, const char* what) {
+  if constexpr (std::same_as<A, JsonReader>) archive.Require(holds, what);
+}
+
+constexpr int64_t kMostPosition = 1024;  // of an argument or a result, and of a dim
+
+}  // namespace
+
+// Found by the type of the archive, so in its namespace. A structured binding takes all members of a structure: a new one
+// does not compile until it is named here.
+template <class A>
+void Members(A& archive, SourceSpan& span) {
+  auto& [file, line, column, length, text] = span;
+  archive("file", file);
+  archive("line", line);
+  archive("column", column);
+  archive("length", length);
+  archive("text", text);
+  Require(archive, line >= 0 && column >= 0 && length >= 0, "a place is negative");
+}
+
+template <class A>
+void Members(A& archive, Diagnostic& diagnostic) {
+  auto& [finding, severity, message, where, path, declared, required, help, related] = diagnostic;
+  archive("finding", finding);
+  archive("severity", severity);
+  archive("message", message);
+  archive("where", where);
+  archive("path", path);
+  archive("declared", declared);
+  archive("required", required);
+  archive("help", help);
+  archive("related", related);
+}
+
+template <class A>
+void Members(A& archive, Layout::Part& part) {
+  auto& [size, heads] = part;
+  archive("size", size);
+  archive("heads", heads);
+  Require(archive, size >= 0 && heads >= 0, "a part is negative");
+}
+
+template <class A>
+void Members(A& archive, Layout& layout) {
+  auto& [kind, dim, heads, parts, owner, last] = layout;
+  archive("kind", kind);
+  archive("dim", dim);
+  archive("heads", heads);
+  archive("parts", parts);
+  archive("owner", owner);
+  archive("last", last);
+  Require(archive, std::abs(int64_t{dim}) <= kMostPosition && heads >= 0 && owner >= -1 && last >= 0,
+          "a number of the layout is out of range");
+  const auto sized = std::ranges::count_if(parts, [](const Layout::Part& part) { return part.size > 0; });
+  Require(archive, sized == 0 || sized == static_cast<int64_t>(parts.size()), "only some parts have a size");
+  Require(archive, kind == LayoutKind::kShard || (dim == 0 && heads == 0 && parts.empty() && owner == -1),
+          "what is no shard has its words");
+  Require(archive, owner == -1 || (heads == 0 && parts.empty()), "an owner has heads or parts");
+  Require(archive, parts.empty() || heads == 0, "there are heads beside parts");
+  Require(archive, kind == LayoutKind::kShared || last == 0, "what is not shared has a last");
+}
+
+template <class A>
+void Members(A& archive, Placement& placement) {
+  archive("by_axis", placement.by_axis);
+}
+
+template <class A>
+void Members(A& archive, Redistribution& move) {
+  auto& [from, to] = move;
+  archive("from", from);
+  archive("to", to);
+}
+
+template <class A>
+void Members(A& archive, Route& route) {
+  auto& [inputs, ids, weights] = route;
+  archive("inputs", inputs);
+  archive("ids", ids);
+  archive("weights", weights);
+  Require(archive, ids >= 0 && weights >= 0 && ids != weights && std::max(ids, weights) < kMostPosition,
+          "a position of the route is out of range");
+}
+
+template <class A>
+void Members(A& archive, Style& style);
+
+template <class A>
+void Members(A& archive, KindStyle& kind_style) {
+  auto& [kind, style] = kind_style;
+  archive("kind", kind);
+  archive("style", style);
+}
+
+template <class A>
+void Members(A& archive, Style& style) {
+  auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, heads, kind_styles, bare, missing] =
+      style;
+  archive("name", name);
+  archive("params", params);
+  archive("vectors", vectors);
+  archive("kinds", kinds);
+  archive("inputs", inputs);
+  archive("outputs", outputs);
+  archive("after", after);
+  archive("lookup", lookup);
+  archive("route", route);
+  archive("heads", heads);
+  archive("kind_styles", kind_styles);
+  archive("bare", bare);
+  archive("missing", missing);
+  Require(archive, heads >= 0 && inputs.size() <= size_t{kMostPosition} && outputs.size() <= size_t{kMostPosition},
+          "a number of the style is out of range");
+}
+
+template <class A>
+void Members(A& archive, Rule& rule) {
+  auto& [pattern, syntax, style, parameter, optional, lenient, level, source] = rule;
+  archive("pattern", pattern);
+  archive("syntax", syntax);
+  archive("style", style);
+  archive("parameter", parameter);
+  archive("optional", optional);
+  archive("lenient", lenient);
+  archive("level", level);
+  archive("source", source);
+  Require(archive, level >= 0, "the level is negative");
+}
+
+template <class A>
+void Members(A& archive, ModulePattern& module) {
+  auto& [pattern, syntax, source] = module;
+  archive("pattern", pattern);
+  archive("syntax", syntax);
+  archive("source", source);
+}
+
+template <class A>
+void Members(A& archive, DataParallel& section) {
+  auto& [shards, wrap, reshard, reshard_ranks, prefetch_forward, prefetch_backward, accumulate_shards, offload, ignored,
+         mean, bucket_bytes, source] = section;
+  archive("shards", shards);
+  archive("wrap", wrap);
+  archive("reshard", reshard);
+  archive("reshard_ranks", reshard_ranks);
+  archive("prefetch_forward", prefetch_forward);
+  archive("prefetch_backward", prefetch_backward);
+  archive("accumulate_pieces", accumulate_shards);
+  archive("offload", offload);
+  archive("ignored", ignored);
+  archive("mean", mean);
+  archive("bucket_bytes", bucket_bytes);
+  archive("source", source);
+  Require(archive, bucket_bytes >= 0, "a size of buckets is negative");
+  Require(archive, prefetch_forward >= 0 && prefetch_backward >= 0, "a depth of prefetch is negative");
+  Require(archive, (reshard == DataParallel::Reshard::kSome) == (reshard_ranks > 1) && reshard_ranks >= 0,
+          "a number of ranks to reshard to is out of range");
+}
+
+template <class A>
+void Members(A& archive, Recomputed& section) {
+  auto& [modules, keeps_attention, keeps_matmuls, keep_modules, source] = section;
+  archive("modules", modules);
+  archive("keeps_attention", keeps_attention);
+  archive("keeps_matmuls", keeps_matmuls);
+  archive("keep_modules", keep_modules);
+  archive("source", source);
+}
+
+bool IsDTypeOrNone(const std::string& name) { return name.empty() || IsPrecisionDType(name); }
+
+template <class A>
+void Members(A& archive, Precision& section) {
+  auto& [parameters, reduce, outputs, cast_inputs, source] = section;
+  archive("parameters", parameters);
+  archive("reduce", reduce);
+  archive("outputs", outputs);
+  archive("cast_inputs", cast_inputs);
+  archive("source", source);
+  Require(archive, IsDTypeOrNone(parameters) && IsDTypeOrNone(reduce) && IsDTypeOrNone(outputs), "a dtype is unknown");
+}
+
+template <class A>
+void Members(A& archive, KeptDType& kept) {
+  auto& [modules, dtype] = kept;
+  archive("modules", modules);
+  archive("dtype", dtype);
+  Require(archive, IsPrecisionDType(dtype), "a dtype is unknown");
+}
+
+template <class A>
+void Members(A& archive, OperatorLike& one) {
+  auto& [name, like, source] = one;
+  archive("name", name);
+  archive("like", like);
+  archive("source", source);
+}
+
+template <class A>
+void Members(A& archive, Plan& plan) {
+  auto& [name, chosen, api, lenient, rules, fallback, fallback_source, data_parallel, recompute, precision, kept_dtypes,
+         operators] = plan;
+  archive("name", name);
+  archive("chosen", chosen);
+  archive("api", api);
+  archive("lenient", lenient);
+  archive("rules", rules);
+  archive("fallback", fallback);
+  archive("fallback_source", fallback_source);
+  archive("data_parallel", data_parallel);
+  archive("recompute", recompute);
+  archive("precision", precision);
+  archive("kept_dtypes", kept_dtypes);
+  archive("operators", operators);
+}
+
+template <class A>
+void Members(A& archive, EvaluatedPlan& evaluated) {
+  auto& [plan, diagnostics] = evaluated;
+  archive("plan", plan);
+  archive("diagnostics", diagnostics);
+}
+
+namespace {
+
+template <class T>
+JsonValue WriteFull(const T& value) {
+  return JsonWriter::Json(const_cast<T&>(value));  // a writer only reads: Members serves both ways
+}
+
+template <class T>
+Result<T> ReadFull(const JsonValue& json, const std::string& name, const char* what) {
+  T value;
+  JsonReader reader(json);
+  reader.Read(value);
+  if (reader.wrong().empty()) return value;
+  SourceSpan where;
+  where.file = name;
+  return MakeDiagnostic(Finding::kBadJson, std::string(what) + ": " + reader.wrong(), where);
+}
+
+}  // namespace
+
+JsonValue PlanJson(const Plan& plan) { return WriteFull(plan); }
+
+Result<Plan> ReadPlanJson(const JsonValue& json, const std::string& name) {
+  return ReadFull<Plan>(json, name, "this is no plan");
+}
+
+JsonValue EvaluatedPlanJson(const EvaluatedPlan& evaluated) { return WriteFull(evaluated); }
+
+Result<EvaluatedPlan> ReadEvaluatedPlanJson(const JsonValue& json, const std::string& name) {
+  return ReadFull<EvaluatedPlan>(json, name, "this is no evaluated plan");
+}
+
+JsonValue SpanJson(const SourceSpan& span) { return WriteFull(span); }
+
+Result<SourceSpan> ReadSpanJson(const JsonValue& json, const std::string& name) {
+  return ReadFull<SourceSpan>(json, name, "this is no place");
+}
+
+}  // namespace moonshard

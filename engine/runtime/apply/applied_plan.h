@@ -1,0 +1,109 @@
+// AppliedPlan: a compiled plan at work in a live model. The only directory that changes a model: parameters hold this rank's
+// shards, calls run the plan's moves, gradients of shared parameters are summed.
+// Stage before: compile. Stage after: training or evaluation through the model as it was written.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include "engine/plan/compile/compiled_plan.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/mesh/device_mesh.h"
+#include "engine/runtime/nn/boundary.h"
+
+namespace moonshard {
+
+class CallWatcher;  // planned_boundary.h
+class Unit;         // engine/runtime/fsdp/unit.h
+
+// What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
+// module, or null, and answers the one to set, or null.
+using AroundCalls =
+    std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
+
+// What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
+// module, or null, and answers the one to set, or null.
+using AroundCalls =
+    std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
+
+struct ApplyOptions {
+  CheckOptions check = {};  // how much ranks compare before they communicate
+  std::optional<c10::ScalarType> deferred_type =
+      {};                   // of floating-point parameters made under DeferInit; none: as made
+  AroundCalls around = {};  // empty: the plan alone
+};
+
+// One parameter or buffer of the model, tied ones once.
+struct LiveParameter {
+  std::string path;                  // "model.embed_tokens.weight"
+  std::vector<std::string> aliases;  // other paths of the same tensor
+  ParamRef ref;
+  at::Tensor tensor;           // the registered one: this rank's shard
+  std::vector<int64_t> shape;  // whole
+  Placement placement;
+  bool is_buffer = false;
+};
+
+class AppliedPlan {
+ public:
+  // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever throws,
+  // the model is whole as before. `live` is the tree that `plan` was compiled against. Parameters go to the mesh's
+  // device; those made under DeferInit get storage for this rank's shard and no values: load or initialise them next.
+  // Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis other than tp without fsdp or ddp, a style of which
+  // something is missing, a plan applied twice),
+  // kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in some rows that it cannot do),
+  // kRanksDisagree, kRankLost.
+  static std::shared_ptr<AppliedPlan> Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
+                                            const ApplyOptions& options = {});
+  ~AppliedPlan();
+  AppliedPlan(const AppliedPlan&) = delete;
+  AppliedPlan& operator=(const AppliedPlan&) = delete;
+
+  const CompiledPlan& plan() const;
+  const DeviceMesh& mesh() const;
+  // Sorted by path.
+  const std::vector<LiveParameter>& parameters() const;
+  // The module that has registered it, under its first path.
+  torch::nn::Module& ModuleOf(const LiveParameter& parameter) const;
+
+  // The group of an axis above 1 that the plan uses; tp always.
+  AxisGroup& group(MeshAxis axis) const;
+  bool has_group(MeshAxis axis) const;
+
+  // false: gradients of the next backwards wait, unsummed and unscaled, until a backward under true brings all of them
+  // to .grad with one communication. For micro-batches of one step; the same on every rank.
+  void SetGradientSync(bool sync);
+
+  // Of the plan, in its order.
+  const std::vector<std::shared_ptr<Unit>>& units() const;
+
+  // What the collectives of this rank were since the last Clear: moves and gradient sums.
+  CollectiveCounts counts() const;
+  void ClearCounts();
+
+  // Calls `observer` with the path and the first output of every call of a module that the plan intercepts, as it leaves
+  // the module; {} ends that. For looking at a step: it runs within the forward.
+  void Observe(std::function<void(const std::string& path, const at::Tensor& output)> observer);
+
+  // `watcher` hears of every planned call from now on; null ends that. It outlives what it watches.
+  void Watch(CallWatcher* watcher);
+
+  // What can be said after a step: planned modules that were never called (kUnusedHook, or kBypassedHook where a
+  // sharded parameter got a gradient all the same).
+  Diagnostics Findings() const;
+
+  struct State;  // defined in the source
+
+ private:
+  explicit AppliedPlan(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moonshard

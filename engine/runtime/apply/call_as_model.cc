@@ -1,0 +1,30 @@
+#include "engine/runtime/apply/call_as_model.h"
+
+#include <memory>
+#include <utility>
+
+#include "engine/core/base/result.h"
+#include "engine/runtime/nn/boundary.h"
+
+namespace moonshard {
+
+at::Tensor CallAsModel(torch::nn::Module& model, at::Tensor input,
+                       const std::function<at::Tensor(const at::Tensor&)>& inside) {
+  const auto* hook = dynamic_cast<Hookable*>(&model);
+  Boundary* boundary = hook == nullptr ? nullptr : hook->boundary();
+  if (boundary == nullptr) return inside(input);
+  if (boundary->runner() != nullptr) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "code of the host as a call of a model that is recomputed whole");
+    d.required = "recompute { ... } of modules within";
+    throw PlanError({std::move(d)});
+  }
+  const TensorSlot argument = {0, &input};
+  const std::unique_ptr<Boundary::Call> call = boundary->Enter({&argument, 1});
+  at::Tensor output = inside(input);
+  const TensorSlot result = {0, &output};
+  boundary->Leave(*call, {&result, 1});
+  return output;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,49 @@
+#include "engine/runtime/apply/initialize.h"
+
+#include <string>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/shards_of_tensor.h"
+#include "engine/runtime/collective/label.h"
+#include "engine/runtime/nn/norm.h"
+
+namespace moonshard {
+namespace {
+
+bool IsBias(const std::string& path) { return path == "bias" || path.ends_with("bias"); }
+
+}  // namespace
+
+InitialRule DecoderInit(double deviation) {
+  return [deviation](const LiveParameter& parameter, const torch::nn::Module& module) {
+    if (IsBias(parameter.path)) return InitialValue::Constant(0);
+    if (parameter.shape.size() > 1) return InitialValue::Normal(deviation);
+    const auto* norm = dynamic_cast<const nn::RMSNormImpl*>(&module);
+    return InitialValue::Constant(norm != nullptr && norm->options.unit_offset() ? 0 : 1);
+  };
+}
+
+void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule) {
+  const c10::NoGradGuard no_grad;
+  for (const LiveParameter& parameter : model.parameters()) {
+    if (parameter.is_buffer) continue;
+    const InitialValue value = rule(parameter, model.ModuleOf(parameter));
+    at::Tensor target = parameter.tensor.detach();
+    if (value.kind == InitialValue::Kind::kConstant) {
+      target.fill_(value.number);
+      continue;
+    }
+    const uint64_t own = StableHash(std::to_string(seed) + " " + parameter.path);
+    at::Tensor full = at::empty(parameter.shape, at::kFloat);
+    full.normal_(0, value.number, at::make_generator<at::CPUGeneratorImpl>(own));
+    target.copy_(
+        SliceShard(full, LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank())));
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,34 @@
+// Initialize: first values for a sharded model, the same numbers that one rank would give the whole model, whatever the
+// mesh and the plan.
+// Stage before: applied_plan.h, whose parameters may have been made under DeferInit. Instead of: load.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "engine/runtime/apply/applied_plan.h"
+
+namespace moonshard {
+
+// What a parameter starts as: independent draws from a normal distribution around 0, or one number everywhere.
+struct InitialValue {
+  enum class Kind : uint8_t { kNormal, kConstant };
+  Kind kind = Kind::kNormal;
+  double number = 0.02;  // the standard deviation, or the value
+
+  static InitialValue Normal(double deviation) { return {Kind::kNormal, deviation}; }
+  static InitialValue Constant(double value) { return {Kind::kConstant, value}; }
+};
+
+using InitialRule = std::function<InitialValue(const LiveParameter& parameter, const torch::nn::Module& module)>;
+
+// What decoders start as, and what transformers' _init_weights does with `initializer_range`: a tensor of two dims or
+// more is normal, a bias 0, and the scale of a norm 1, or 0 where the norm adds 1 by itself.
+InitialRule DecoderInit(double deviation = 0.02);
+
+// Fills every parameter; buffers stay. Each parameter's numbers come from a generator of its own, seeded by `seed` and
+// the parameter's path, which makes them for the whole tensor in float32; this rank's shard is cut out of it and
+// converted. So no rank talks, no order matters, and the memory needed is that of the largest whole tensor.
+void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule = DecoderInit());
+
+}  // namespace moonshard

@@ -1,0 +1,119 @@
+#include "engine/runtime/apply/input_signature.h"
+
+#include <array>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include <c10/core/ScalarType.h>
+
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int64_t kAnySize = -1;
+
+std::string TextOf(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> tensors;
+  for (size_t i = 0; i < numbers.size();) {
+    if (numbers[i] < 0) {
+      tensors.emplace_back("none");
+      ++i;
+      continue;
+    }
+    std::vector<std::string> sizes;
+    const auto end = i + 2 + static_cast<size_t>(numbers[i + 1]);
+    for (size_t d = i + 2; d < end; ++d) sizes.push_back(numbers[d] == kAnySize ? "*" : std::to_string(numbers[d]));
+    tensors.push_back(std::string(c10::toString(static_cast<c10::ScalarType>(numbers[i]))) + " [" + Join(sizes, ", ") +
+                      "]");
+    i = end;
+  }
+  return Join(tensors, ", ");
+}
+
+std::string Hex(uint64_t number) {
+  std::array<char, 17> text = {};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(number));
+  return text.data();
+}
+
+}  // namespace
+
+bool InputSignature::MayBeShard(const TensorSlot& slot, int64_t dim) const {
+  if (slot.tensor->is_floating_point() && cut_dims_.contains(dim)) return true;
+  if (slot.position >= arriving_shards_.size() || !arriving_shards_[slot.position]) return false;
+  const int arriving = *arriving_shards_[slot.position];
+  return dim == (arriving < 0 ? arriving + slot.tensor->dim() : arriving);
+}
+
+std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arguments) const {
+  std::optional<uint64_t> hash;
+  for (const TensorSlot& slot : arguments) {
+    const at::Tensor& tensor = *slot.tensor;
+    if (!tensor.defined() || !tensor.is_cpu() || !c10::isIntegralType(tensor.scalar_type(), true)) continue;
+    if (slot.position < arriving_shards_.size() && arriving_shards_[slot.position]) continue;
+    const at::Tensor full = tensor.contiguous();
+    const std::string_view bytes(static_cast<const char*>(full.const_data_ptr()), full.nbytes());
+    hash = hash.value_or(0) * 31 + StableHash(bytes);
+  }
+  return hash;
+}
+
+template <class Visit>
+bool InputSignature::VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const {
+  for (const TensorSlot& slot : arguments) {
+    const at::Tensor& tensor = *slot.tensor;
+    if (!tensor.defined()) {
+      if (!visit(-1)) return false;
+      continue;
+    }
+    if (!visit(static_cast<int64_t>(tensor.scalar_type())) || !visit(tensor.dim())) return false;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      if (!visit(MayBeShard(slot, dim) ? kAnySize : tensor.size(dim))) return false;
+    }
+  }
+  return true;
+}
+
+bool InputSignature::IsLike(std::span<const TensorSlot> arguments) const {
+  size_t i = 0;
+  const bool same = VisitNumbers(arguments, [&](int64_t n) { return i < last_.size() && last_[i++] == n; });
+  return same && i == last_.size();
+}
+
+const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments) {
+  const std::optional<uint64_t> values = ValuesOf(arguments);
+  const bool like_last = IsLike(arguments);
+  if (like_last && values.value_or(0) == values_) return label_;
+  if (!like_last) {
+    last_.clear();
+    VisitNumbers(arguments, [&](int64_t n) {
+      last_.push_back(n);
+      return true;
+    });
+    shapes_ = TextOf(last_);
+  }
+  values_ = values.value_or(0);
+  label_ = CollectiveLabel(values ? shapes_ + " with the integers " + Hex(values_) : shapes_);
+  return label_;
+}
+
+std::set<int64_t> CutDimsOf(const CompiledPlan& plan) {
+  std::set<int64_t> dims;
+  for (const ModuleSteps& steps : plan.steps) {
+    for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
+      for (const std::optional<Redistribution>& move : *redistributions) {
+        if (!move) continue;
+        for (const Placement* placement : {&move->from, &move->to}) {
+          for (const Layout& layout : placement->by_axis) {
+            if (layout.is_shard() && layout.dim >= 0) dims.insert(layout.dim);
+          }
+        }
+      }
+    }
+  }
+  return dims;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,54 @@
+// InputSignature: what must be equal on every rank about the inputs of a call, "Long [2, 8], Float [2, *, 64] with the
+// integers 5f3a09c1d20b44e7".
+// Made at every outermost call of a model, so a call like the last one costs no more than looking at its sizes.
+//
+// Integers on the CPU (token ids, positions, masks) are told apart by their values too: ranks that read different batches
+// compute nonsense without any other sign. Values of floating-point tensors and of tensors on a GPU are not looked at.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/compile/compiled_plan.h"
+#include "engine/runtime/collective/label.h"
+#include "engine/runtime/nn/boundary.h"
+
+namespace moonshard {
+
+class InputSignature {
+ public:
+  // Shards need not be equally long, so where an input may be one its size is "*": a floating-point one in the dims
+  // that the plan cuts at run time (the sequence), and any in the dim in which the module's rule says that it arrives in
+  // shards (by argument position; negative counts from the last).
+  InputSignature(std::set<int64_t> cut_dims, std::vector<std::optional<int>> arriving_shards)
+      : cut_dims_(std::move(cut_dims)), arriving_shards_(std::move(arriving_shards)) {}
+
+  // Valid until the next call.
+  const CollectiveLabel& Of(std::span<const TensorSlot> arguments);
+
+ private:
+  bool IsLike(std::span<const TensorSlot> arguments) const;
+  bool MayBeShard(const TensorSlot& slot, int64_t dim) const;
+  // One hash of all whole integers on the CPU; nothing where there are none.
+  std::optional<uint64_t> ValuesOf(std::span<const TensorSlot> arguments) const;
+  // Gives `visit` the numbers that describe the tensors, until it answers false.
+  template <class Visit>
+  bool VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const;
+
+  std::set<int64_t> cut_dims_;
+  std::vector<std::optional<int>> arriving_shards_;
+  std::vector<int64_t> last_;  // dtype, number of dims and sizes of each tensor
+  std::string shapes_;         // what last_ says
+  uint64_t values_ = 0;        // of all integers
+  CollectiveLabel label_{""};
+};
+
+// Tensor dims, counted from the front, that some boundary of the plan has in shards.
+std::set<int64_t> CutDimsOf(const CompiledPlan& plan);
+
+}  // namespace moonshard

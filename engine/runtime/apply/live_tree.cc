@@ -1,0 +1,81 @@
+#include "engine/runtime/apply/live_tree.h"
+
+#include <map>
+
+#include <torch/nn/module.h>
+
+#include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/nn/kind.h"
+
+namespace moonshard {
+namespace {
+
+class Reader {
+ public:
+  Result<LiveTree> Read(torch::nn::Module& root) {
+    for (const auto& entry : root.named_modules()) AddModule(entry.key(), *entry.value());
+    for (std::vector<ParamRef>& same : uses_) {
+      if (same.size() > 1) tree_->AddTie(std::move(same));
+    }
+    out_.tree = tree_;
+    if (!diagnostics_.empty()) return std::move(diagnostics_);
+    return std::move(out_);
+  }
+
+ private:
+  void AddModule(const std::string& path, torch::nn::Module& module) {
+    ModuleTree::Signature signature;
+    std::vector<at::Tensor> tensors;
+    const auto index = static_cast<uint32_t>(out_.modules.size());
+    const auto add = [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
+      if (!tensor.defined()) return;  // an optional bias that is not there
+      const std::optional<DType> dtype = DTypeOf(tensor.scalar_type());
+      if (!dtype) {
+        Diagnostic d = MakeDiagnostic(
+            Finding::kNotSupported,
+            "a tensor of type " + std::string(c10::toString(tensor.scalar_type())) + " cannot be part of a plan");
+        d.path = (path.empty() ? "" : path + ".") + name;
+        diagnostics_.push_back(std::move(d));
+        return;
+      }
+      const ParamRef ref{index, static_cast<uint32_t>(signature.size())};
+      const auto [entry, fresh] = number_of_.try_emplace(tensor.unsafeGetTensorImpl(), uses_.size());
+      if (fresh) uses_.emplace_back();
+      uses_[entry->second].push_back(ref);
+      signature.push_back({name, tensor.sizes().vec(), *dtype, is_buffer});
+      tensors.push_back(tensor);
+    };
+    for (const auto& entry : module.named_parameters(/*recurse=*/false)) add(entry.key(), entry.value(), false);
+    for (const auto& entry : module.named_buffers(/*recurse=*/false)) add(entry.key(), entry.value(), true);
+    auto* hook = dynamic_cast<Hookable*>(&module);
+    if (hook != nullptr && !hook->StaleParameter().empty()) {
+      const std::string name(hook->StaleParameter());
+      Diagnostic d =
+          MakeDiagnostic(Finding::kStaleMember, "member '" + name + "' of '" + path +
+                                                    "' is not the tensor that is registered as '" + name + "'");
+      d.path = path;
+      d.declared = "two tensors: forward uses one, optimizers and plans see the other";
+      d.required = "one tensor under both names";
+      d.help =
+          "to tie two layers: head->TieWeight(embedding->weight), or register_parameter once more after the assignment";
+      diagnostics_.push_back(std::move(d));
+    }
+    tree_->Add(path, nn::KindOf(module), std::move(signature), hook != nullptr);
+    out_.modules.push_back(&module);
+    out_.hooks.push_back(hook);
+    out_.tensors.push_back(std::move(tensors));
+  }
+
+  std::shared_ptr<ModuleTree> tree_ = std::make_shared<ModuleTree>();
+  LiveTree out_;
+  Diagnostics diagnostics_;
+  // Addresses only tell tensors apart here; the order of ties is that of their first use.
+  std::map<const void*, size_t> number_of_;
+  std::vector<std::vector<ParamRef>> uses_;
+};
+
+}  // namespace
+
+Result<LiveTree> ReadLiveTree(torch::nn::Module& root) { return Reader().Read(root); }
+
+}  // namespace moonshard

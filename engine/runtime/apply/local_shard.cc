@@ -1,0 +1,37 @@
+#include "engine/runtime/apply/local_shard.h"
+
+#include <ATen/ops/empty.h>
+
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/shards_of_tensor.h"
+
+namespace moonshard {
+namespace {
+
+// What fsdp offloads lies in host memory, where there is memory at all.
+c10::Device DeviceOf(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh) {
+  const std::optional<DataParallel>& section = plan.plan->data_parallel;
+  const bool of_unit = parameter.placement[MeshAxis::kDpShard].is_shard();
+  const bool offloads = section && section->offload && of_unit && !mesh.device().is_meta();
+  return offloads ? c10::Device(c10::kCPU) : mesh.device();
+}
+
+}  // namespace
+
+at::Tensor LocalShard(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh,
+                      const std::optional<c10::ScalarType>& deferred_type) {
+  const bool meta = parameter.tensor.is_meta();
+  const c10::Device device = DeviceOf(parameter, plan, mesh);
+  if (meta) {
+    at::TensorOptions type = parameter.tensor.options().requires_grad(false).device(device);
+    if (deferred_type && parameter.tensor.is_floating_point()) type = type.dtype(*deferred_type);
+    return at::empty(LocalShape(parameter.shape, parameter.placement, plan.mesh, mesh.rank()), type);
+  }
+  const std::vector<std::vector<Interval>> dims =
+      LocalIntervals(parameter.shape, parameter.placement, plan.mesh, mesh.rank());
+  const bool full = LocalShape(parameter.shape, parameter.placement, plan.mesh, mesh.rank()) == parameter.shape;
+  if (full && parameter.tensor.device() == device) return {};
+  return SliceShard(parameter.tensor, dims).to(device);
+}
+
+}  // namespace moonshard

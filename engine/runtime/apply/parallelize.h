@@ -1,0 +1,64 @@
+// Parallelize: the public way to put a plan to work in a model.
+//
+//   auto model = moonshard::Parallelize(net, plan, mesh);       // net: a holder or shared_ptr of a torch::nn::Module
+//   torch::optim::AdamW optimizer(model.parameters(), 3e-4);
+//   auto loss = model.forward(batch).sum(); loss.backward();
+//
+// Reads the live tree, matches and compiles the plan against it, and applies it. Everything before the last step leaves
+// the model as it was and throws PlanError with all diagnostics of the stage that failed.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "engine/plan/plan/plan.h"
+#include "engine/runtime/apply/applied_plan.h"
+
+namespace moonshard {
+
+// Without the wrapper, for callers that keep the model themselves. Collective over the mesh; PlanError.
+std::shared_ptr<AppliedPlan> ParallelizeModule(torch::nn::Module& root, const Plan& plan, const DeviceMesh& mesh,
+                                               const ApplyOptions& options = {});
+
+// A model under a plan. A handle: copies share the model and the plan.
+template <class Net>
+class ParallelModel {
+ public:
+  ParallelModel(Net net, std::shared_ptr<AppliedPlan> applied) : net_(std::move(net)), applied_(std::move(applied)) {}
+
+  // The model's own forward.
+  template <class... Arguments>
+  auto forward(Arguments&&... arguments) {
+    return net_->forward(std::forward<Arguments>(arguments)...);
+  }
+  Net& net() { return net_; }
+  auto operator->() { return net_.operator->(); }
+
+  // This rank's shards of the parameters, tied ones once (LibTorch's own parameters() repeats them, and an optimizer
+  // would step them twice). What an optimizer is made with.
+  std::vector<at::Tensor> parameters() const {
+    std::vector<at::Tensor> out;
+    for (const LiveParameter& parameter : applied_->parameters()) {
+      if (!parameter.is_buffer) out.push_back(parameter.tensor);
+    }
+    return out;
+  }
+
+  AppliedPlan& applied() const { return *applied_; }
+  operator AppliedPlan&() const { return *applied_; }  // NOLINT: so that free functions take a model
+
+ private:
+  Net net_;
+  std::shared_ptr<AppliedPlan> applied_;
+};
+
+template <class Net>
+ParallelModel<Net> Parallelize(Net net, const Plan& plan, const DeviceMesh& mesh, const ApplyOptions& options = {}) {
+  auto applied = ParallelizeModule(*net, plan, mesh, options);
+  return ParallelModel<Net>(std::move(net), std::move(applied));
+}
+
+}  // namespace moonshard

@@ -1,0 +1,87 @@
+#include "engine/runtime/apply/preflight.h"
+
+#include <string>
+
+#include "engine/core/base/check.h"
+#include "engine/plan/compile/source_of.h"
+#include "engine/runtime/nn/boundary.h"
+
+namespace moonshard {
+namespace {
+
+Diagnostic NotSupported(const std::string& message, const std::string& path, const SourceSpan& where = {}) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message, where);
+  d.path = path;
+  return d;
+}
+
+class Preflight {
+ public:
+  Preflight(const LiveTree& live, const CompiledPlan& plan) : live_(live), plan_(plan) {}
+
+  Diagnostics Run() {
+    Check(live_.tree == plan_.tree, "the plan was compiled against another tree");
+    for (size_t m = 0; m < live_.modules.size(); ++m) {
+      const Module& module = plan_.tree->modules()[m];
+      const ModuleSteps& steps = plan_.StepsOf(m);
+      for (size_t p = 0; p < steps.params.size(); ++p) CheckAxes(steps.params[p], module, m, p);
+      CheckMissing(steps, module);
+      if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
+        out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
+        return out_;
+      }
+    }
+    for (size_t i = 0; i < plan_.recomputed.size(); ++i) CheckRecomputed(i);
+    return out_;
+  }
+
+ private:
+  void CheckRecomputed(size_t i) {
+    const std::string& path = plan_.recomputed[i];
+    const int64_t m = plan_.tree->Find(path);
+    Check(m >= 0 && live_.hooks[static_cast<size_t>(m)] != nullptr, "a recomputed module without a hook");
+    if (live_.hooks[static_cast<size_t>(m)]->CanRunThrough()) return;
+    Diagnostic d = NotSupported("calls of '" + path + "' cannot be recomputed", path,
+                                plan_.plan->recompute[static_cast<size_t>(plan_.recompute_section[i])].source);
+    d.declared = "a forward that takes what cannot be copied or may be changed by it, or gives no tensor";
+    d.required = "arguments by value or const reference that can be copied, and tensors in the result";
+    out_.push_back(std::move(d));
+  }
+
+  // What a style has that cannot be run yet would be left out of the step in silence.
+  void CheckMissing(const ModuleSteps& steps, const Module& module) {
+    if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
+    out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path,
+                                SourceOf(plan_, steps)));
+  }
+
+  void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {
+    for (MeshAxis axis : kMeshAxes) {
+      const bool data_parallel =
+          plan_.plan->data_parallel && (axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate);
+      if (axis == MeshAxis::kTp || data_parallel || plan_.mesh.size(axis) == 1 ||
+          placement[axis] == Layout::Replicate()) {
+        continue;
+      }
+      const ModuleSteps& steps = plan_.StepsOf(m);
+      const SourceSpan where =
+          steps.rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
+      const std::string name = plan_.tree->parameters(module)[p].name;
+      Diagnostic d = NotSupported("parameters are applied on axis tp, and by fsdp or ddp on the data-parallel axes",
+                                  module.path + "." + name, where);
+      d.declared = placement.ToText();
+      d.required = "replicate on axis " + std::string(ToString(axis));
+      out_.push_back(std::move(d));
+    }
+  }
+
+  const LiveTree& live_;
+  const CompiledPlan& plan_;
+  Diagnostics out_;
+};
+
+}  // namespace
+
+Diagnostics CheckApplicable(const LiveTree& live, const CompiledPlan& plan) { return Preflight(live, plan).Run(); }
+
+}  // namespace moonshard

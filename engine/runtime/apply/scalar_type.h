@@ -1,0 +1,17 @@
+// DType of plans and files <-> ScalarType of tensors.
+#pragma once
+
+#include <optional>
+
+#include <c10/core/ScalarType.h>
+
+#include "engine/layout/dtype.h"
+
+namespace moonshard {
+
+// Nothing for a type that no checkpoint can hold (quantized types, complex half).
+std::optional<DType> DTypeOf(c10::ScalarType type);
+// Nothing for a type that no tensor can hold (6-bit floats).
+std::optional<c10::ScalarType> ScalarTypeOf(DType dtype);
+
+}  // namespace moonshard

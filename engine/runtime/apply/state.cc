@@ -1,0 +1,102 @@
+#include "engine/runtime/apply/state.h"
+
+#include <algorithm>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/shards_of_tensor.h"
+
+namespace moonshard {
+namespace {
+
+int64_t Elements(const std::vector<int64_t>& shape) {
+  int64_t product = 1;
+  for (int64_t size : shape) product *= size;
+  return product;
+}
+
+}  // namespace
+
+std::map<std::string, at::Tensor> LocalState(const AppliedPlan& model) {
+  std::map<std::string, at::Tensor> out;
+  for (const LiveParameter& parameter : model.parameters()) out[parameter.path] = parameter.tensor.detach();
+  return out;
+}
+
+namespace {
+
+// The axes along which a parameter lies in shards, outermost first, with their groups.
+std::vector<MeshAxis> CutAxes(const AppliedPlan& model, const LiveParameter& parameter) {
+  std::vector<MeshAxis> axes;
+  for (MeshAxis axis : kMeshAxes) {
+    if (parameter.placement[axis].is_shard() && model.plan().mesh.size(axis) > 1) axes.push_back(axis);
+  }
+  return axes;
+}
+
+// The ranks that hold the shards: every place along `axes`, the rest as `rank` has it; the last axis counts fastest.
+std::vector<int64_t> HoldersOf(const MeshShape& mesh, int64_t rank, const std::vector<MeshAxis>& axes) {
+  std::vector<int64_t> holders = {rank};
+  for (MeshAxis axis : axes) {
+    std::vector<int64_t> more;
+    for (int64_t holder : holders) {
+      for (int64_t place : mesh.GroupOf(holder, axis)) more.push_back(place);
+    }
+    holders = std::move(more);
+  }
+  return holders;
+}
+
+}  // namespace
+
+at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, const at::Tensor& shard) {
+  const c10::NoGradGuard no_grad;
+  const MeshShape& mesh = model.plan().mesh;
+  const CollectiveLabel label("gathering " + parameter.path);
+  // Whether there is anything to gather is for all ranks together to say.
+  bool defined = shard.defined();
+  for (MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) == 1 || !model.has_group(axis)) continue;
+    const std::vector<int64_t> everywhere = model.group(axis).ExchangeNumbers(defined ? 1 : 0, label);
+    defined = std::ranges::count(everywhere, 1) > 0;
+  }
+  if (!defined) return {};
+  const std::vector<MeshAxis> axes = CutAxes(model, parameter);
+  if (axes.empty()) return shard.defined() ? shard.detach().cpu().clone() : at::zeros(parameter.shape);
+
+  const std::vector<int64_t> holders = HoldersOf(mesh, model.mesh().rank(), axes);
+  int64_t most = 0;
+  for (int64_t holder : holders) {
+    most = std::max(most, Elements(LocalShape(parameter.shape, parameter.placement, mesh, holder)));
+  }
+  at::Tensor gathered = at::zeros({most}, parameter.tensor.options().requires_grad(false));
+  if (shard.defined()) gathered.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
+  // The innermost axis first, so that the blocks end in the order of `holders`.
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+    CollectiveUse use;
+    use.label = &label;
+    use.shape = parameter.shape;
+    gathered = model.group(*axis).AllGather(gathered, use);
+  }
+  gathered = gathered.cpu();
+  at::Tensor full = at::empty(parameter.shape, gathered.options());
+  for (size_t h = 0; h < holders.size(); ++h) {
+    const auto dims = LocalIntervals(parameter.shape, parameter.placement, mesh, holders[h]);
+    const std::vector<int64_t> local = LocalShape(parameter.shape, parameter.placement, mesh, holders[h]);
+    PutShard(full, gathered.narrow(0, static_cast<int64_t>(h) * most, Elements(local)).view(local), dims);
+  }
+  return full;
+}
+
+std::map<std::string, at::Tensor> FullState(const AppliedPlan& model) {
+  std::map<std::string, at::Tensor> out;
+  for (const LiveParameter& parameter : model.parameters()) {
+    out[parameter.path] = GatherFull(model, parameter, parameter.tensor);
+  }
+  return out;
+}
+
+}  // namespace moonshard

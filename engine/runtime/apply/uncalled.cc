@@ -1,0 +1,31 @@
+#include "engine/runtime/apply/uncalled.h"
+
+#include <algorithm>
+#include <string>
+
+#include <torch/nn/module.h>
+
+#include "engine/plan/compile/source_of.h"
+#include "engine/runtime/nn/boundary.h"
+
+namespace moonshard {
+
+Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
+  Diagnostics out;
+  for (size_t m = 0; m < live.modules.size(); ++m) {
+    const ModuleSteps& steps = plan.StepsOf(m);
+    if (!steps.needs_calls() || live.hooks[m]->calls() > 0) continue;
+    const bool used = std::ranges::any_of(live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
+    const std::string& path = plan.tree->modules()[m].path;
+    Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,
+                                         "'" + path + "' was used, but never through a call that the plan sees")
+                        : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule and was never called");
+    d.path = path;
+    d.where = SourceOf(plan, steps);
+    d.help = "call the module itself (layer(x) or layer->forward(x)) and keep it in its own moonshard holder";
+    out.push_back(std::move(d));
+  }
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,54 @@
+#include "engine/runtime/collective/announcement.h"
+
+#include <algorithm>
+
+#include <c10/core/ScalarType.h>
+
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+
+bool Announcement::Agrees(const Announcement& other) const {
+  return sequence == other.sequence && kind == other.kind && direction == other.direction && dtype == other.dtype &&
+         dims == other.dims && shape == other.shape && label == other.label && misfit == -1 && other.misfit == -1;
+}
+
+std::string ToText(const Announcement& announcement) {
+  if (announcement.kind == kInputsKind) return "the inputs of a call";
+  const size_t dims = std::min<size_t>(announcement.dims, Announcement::kMaxDims);
+  std::string text = std::string(ToString(static_cast<CollectiveKind>(announcement.kind))) + " (" +
+                     ToString(static_cast<Direction>(announcement.direction)) + ", call " +
+                     std::to_string(announcement.sequence) + ") of " +
+                     c10::toString(static_cast<c10::ScalarType>(announcement.dtype)) + " " +
+                     ShapeToString(std::span(announcement.shape).first(dims));
+  if (announcement.misfit >= 0) {
+    text += ", of which a shard of " + std::to_string(announcement.misfit) + " is not this rank's part";
+  }
+  return text;
+}
+
+Diagnostic MismatchError(const std::string& group, std::span<const int64_t> ranks,
+                         std::span<const Announcement> announcements, std::span<const std::string> labels) {
+  const bool inputs = std::ranges::all_of(announcements, [](const Announcement& a) { return a.kind == kInputsKind; });
+  const bool misfit = std::ranges::any_of(announcements, [](const Announcement& a) { return a.misfit >= 0; });
+  Diagnostic d = MakeDiagnostic(Finding::kCollectiveMismatch,
+                                inputs ? "the ranks of " + group + " call the model with different inputs"
+                                       : "the ranks of " + group + " do not bring the same to one collective");
+  d.path = labels.front();
+  // Ranks that brought the same are told together.
+  std::vector<std::pair<std::string, std::vector<std::string>>> brought;
+  for (size_t i = 0; i < announcements.size(); ++i) {
+    const std::string text = inputs ? labels[i] : ToText(announcements[i]) + " for " + labels[i];
+    auto same = std::ranges::find(brought, text, &std::pair<std::string, std::vector<std::string>>::first);
+    if (same == brought.end()) same = brought.insert(same, {text, {}});
+    same->second.push_back(std::to_string(ranks[i]));
+  }
+  std::vector<std::string> lines;
+  for (const auto& [text, who] : brought) lines.push_back("rank " + Join(who, ", ") + ": " + text);
+  d.declared = Join(lines, "; ");
+  d.required = misfit ? "shards of one tensor, cut like torch.chunk"
+                      : "the same kind, dtype and shape in the same order on every rank";
+  return d;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,137 @@
+// AxisGroup: the collectives of one group of ranks on plain local tensors, each with its result when it returns. Knows
+// no layouts (layout/ does) and no autograd; counts what it does, and compares what the ranks bring before c10d sees it.
+// Stage before: mesh (MeshGroup). Stage after: layout (TensorMove, GradientSum).
+//
+// Errors are thrown as PlanError:
+//   kCollectiveMismatch  the ranks bring different kinds, dtypes or shapes, or are at different places of the program;
+//                        every rank of the group throws it, with what each brought, and the group stays usable
+//   kRankLost            c10d failed: a peer died or did not come within the mesh's timeout. The group is then broken and
+//                        every later call throws at once
+// Kinds, shapes and labels are compared on the first `checked` collectives of a group (a small exchange on the CPU before
+// each, by position and so the same on every rank); after these StartCheckInputs keeps a cheap watch once a call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/layout/collective_counts.h"
+#include "engine/runtime/collective/announcement.h"
+#include "engine/runtime/collective/label.h"
+#include "engine/runtime/mesh/device_mesh.h"
+
+namespace moonshard {
+
+struct CheckOptions {
+  enum class Mode : uint8_t { kFirst, kAlways, kNever };
+  Mode mode = Mode::kFirst;
+  int64_t checked = 256;  // collectives, in mode kFirst
+};
+
+// What one collective is about.
+struct CollectiveUse {
+  Direction direction = Direction::kForward;
+  const CollectiveLabel* label = nullptr;
+  at::IntArrayRef shape;  // of the logical tensor, equal on every rank: what is compared
+  int64_t bytes = 0;      // what is counted (counts.h)
+  int64_t misfit = -1;    // the size of this rank's shard where `shape` does not allow it: an error on every rank
+};
+
+// A collective that runs beside what its rank does next. Destroyed before Finish it still takes place.
+class PendingCollective {
+ public:
+  bool started() const { return output_.defined(); }
+
+ private:
+  friend class AxisGroup;
+  at::Tensor output_;
+  std::function<void()> wait_;  // none where nothing is communicated
+  std::optional<CollectiveLabel> label_;
+  Announcement what_;  // for errors
+};
+
+class AxisGroup {
+ public:
+  ~AxisGroup();
+  AxisGroup(const AxisGroup&) = delete;
+  AxisGroup& operator=(const AxisGroup&) = delete;
+
+  // Groups that share `counts` count together; none: counts of its own.
+  static std::shared_ptr<AxisGroup> Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check = {},
+                                         std::shared_ptr<CollectiveCounts> counts = {});
+  // The group of `k` consecutive coordinates of `axis` that this rank is in (DeviceMesh::SubGroup).
+  static std::shared_ptr<AxisGroup> MakeSub(const DeviceMesh& mesh, MeshAxis axis, int64_t k, CheckOptions check = {},
+                                            std::shared_ptr<CollectiveCounts> counts = {});
+
+  MeshAxis axis() const { return axis_; }
+  const std::string& name() const { return name_; }  // "tp[0,1]"
+  int64_t rank() const { return rank_; }             // within the group
+  int64_t size() const { return size_; }
+  c10::Device device() const;  // where its tensors lie
+  const CollectiveCounts& counts() const { return *counts_; }
+  void ClearCounts() { *counts_ = CollectiveCounts{}; }
+
+  // In a group of one each of these returns its input (all-reduce: without a copy) and counts nothing.
+  //
+  // Sum over the ranks, without a gradient. Reuses the memory of `tensor` if the caller moved in the sole reference to
+  // it and its storage, which must then be no autograd leaf; else leaves it untouched.
+  at::Tensor AllReduce(at::Tensor tensor, const CollectiveUse& use);
+  // [m, ...] on each rank -> [size * m, ...] in rank order. `shard` is contiguous and as large on every rank.
+  at::Tensor AllGather(const at::Tensor& shard, const CollectiveUse& use);
+  // [size * m, ...] -> [m, ...]: the sum of the ranks' blocks for this rank. `blocks` is contiguous.
+  at::Tensor ReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
+  // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
+  at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
+
+  // The same in two halves. What is given must stay as it is until Finish, which returns the result and throws what went
+  // wrong on the way. Several may be under way; they begin in the same order on every rank. The all-reduce's result is in
+  // the memory of `buffer`, which is contiguous and nobody else's.
+  PendingCollective StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use);
+  PendingCollective StartAllGather(const at::Tensor& shard, const CollectiveUse& use);
+  PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
+  at::Tensor Finish(PendingCollective pending);
+
+  // One number from every rank, in rank order. Not counted.
+  std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);
+
+  // Whether all ranks call with the same: `signature` says what (shapes and dtypes of inputs that must be equal), and is
+  // what the error shows. Does not wait: the answer is taken, and an error thrown, by the group's next call of any kind
+  // or by FinishCheck. One exchange of 64 bytes; nothing in mode kNever. Not counted.
+  void StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label);
+  void FinishCheck();
+
+ private:
+  AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check, std::shared_ptr<CollectiveCounts> counts);
+
+  // Compares, counts and runs `call`, turning what c10d throws into kRankLost. What was announced.
+  template <class Call>
+  Announcement Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
+  template <class Call>
+  void Guard(const CollectiveLabel& label, Call&& call);
+  // Guard, whose error says which collective it was.
+  template <class Call>
+  void GuardCollective(const CollectiveLabel& label, const Announcement& what, Call&& call);
+  void Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
+  void StartCompare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
+  // The ranks' blocks of as many bytes each, in rank order.
+  std::vector<uint8_t> ExchangeBytes(const void* mine, size_t bytes);
+
+  std::shared_ptr<const MeshGroup> group_;
+  MeshAxis axis_;
+  std::string name_;
+  int64_t rank_;
+  int64_t size_;
+  CheckOptions check_;
+  std::shared_ptr<CollectiveCounts> counts_;
+  uint32_t sequence_ = 0;
+  struct PendingCheck;
+  std::unique_ptr<PendingCheck> pending_;
+  std::string broken_;  // why the group cannot be used any more
+};
+
+}  // namespace moonshard

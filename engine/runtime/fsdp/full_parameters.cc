@@ -1,0 +1,147 @@
+#include "engine/runtime/fsdp/full_parameters.h"
+
+#include <map>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "engine/core/base/check.h"
+#include "engine/runtime/intercept/region.h"
+
+namespace moonshard {
+namespace {
+
+// Gives the memory back, or takes as much again. Views of the tensor, which autograd may have saved, see what is written
+// into it later: they share the storage.
+void FreeStorage(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(0));
+  storage->set_nbytes(0);
+}
+
+void TakeStorage(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
+}  // namespace
+
+std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks) {
+  std::map<std::pair<c10::ScalarType, c10::ScalarType>, std::vector<size_t>> by_dtype;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    by_dtype[{parameters[i].tensor.scalar_type(), parameters[i].used}].push_back(i);
+  }
+  std::vector<UnitFlat> flats;
+  for (auto& [dtypes, members] : by_dtype) {
+    std::vector<std::vector<int64_t>> shapes;
+    for (size_t i : members) shapes.push_back(parameters[i].shape);
+    const auto flags = static_cast<int64_t>(members.size());
+    flats.push_back({std::move(members), FlatShards(std::move(shapes), ranks, flags)});
+  }
+  return flats;
+}
+
+FullParameters::FullParameters(const std::vector<UnitParameter>& parameters, std::shared_ptr<AxisGroup> group,
+                               std::shared_ptr<AxisGroup> some, std::string label)
+    : parameters_(parameters),
+      group_(std::move(group)),
+      some_(std::move(some)),
+      label_(std::move(label)),
+      flats_(FlatsOf(parameters, group_->size())) {
+  if (some_) some_flats_ = FlatsOf(parameters, some_->size());
+  for (const UnitParameter& parameter : parameters_) {
+    const at::TensorOptions options = parameter.tensor.options().requires_grad(false);
+    full_.push_back(at::empty(parameter.shape, options.dtype(parameter.used).device(group_->device())));
+    FreeStorage(full_.back());
+  }
+}
+
+bool FullParameters::Current() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor._version() != versions_[i]) return false;
+  }
+  return true;
+}
+
+bool FullParameters::stale() const {
+  const bool any = filled_ || !pending_.empty();
+  return !any || !Current();
+}
+
+at::Tensor FullParameters::PackedShards(const UnitFlat& flat) const {
+  std::vector<at::Tensor> shards;
+  for (size_t i : flat.members) shards.push_back(parameters_[i].tensor.detach());
+  // Padding and flags travel too; what is in them is nobody's.
+  at::Tensor block = at::empty({flat.shards.block()}, full_[flat.members.front()].options());
+  flat.shards.PackShards(shards, group_->rank(), block);
+  return block;
+}
+
+void FullParameters::Start(Direction direction) {
+  if (!stale()) return;
+  const Region region("the gather of parameters", label_.text(), group_->axis());
+  const bool from_some = !kept_.empty() && Current();
+  Free();
+  pending_.clear();
+  versions_.clear();
+  for (const UnitParameter& parameter : parameters_) versions_.push_back(parameter.tensor._version());
+  pending_some_ = from_some;
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    const at::Tensor block = from_some ? kept_[f] : PackedShards(flats_[f]);
+    const int64_t elements = flats_[f].shards.elements();
+    const CollectiveUse use = {direction, &label_, {&elements, 1}, elements * block.element_size(), -1};
+    pending_.push_back((from_some ? some_ : group_)->StartAllGather(block, use));
+  }
+}
+
+void FullParameters::Fill(Direction direction) {
+  Start(direction);
+  if (filled_) return;
+  const Region region("the gather of parameters", label_.text(), group_->axis());
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    const UnitFlat& flat = pending_some_ ? some_flats_[f] : flats_[f];
+    const at::Tensor all = (pending_some_ ? some_ : group_)->Finish(std::move(pending_[f]));
+    std::vector<at::Tensor> full;
+    for (size_t i : flat.members) {
+      TakeStorage(full_[i]);
+      full.push_back(full_[i]);
+    }
+    flat.shards.UnpackFull(all, full);
+  }
+  pending_.clear();
+  kept_.clear();
+  filled_ = true;
+}
+
+void FullParameters::Free() {
+  if (filled_) {
+    for (const at::Tensor& tensor : full_) FreeStorage(tensor);
+  }
+  filled_ = false;
+}
+
+void FullParameters::KeepSome() {
+  kept_.clear();
+  if (some_ && filled_) {
+    const Region region("the gather of parameters", label_.text(), group_->axis());
+    for (const UnitFlat& flat : some_flats_) {
+      std::vector<at::Tensor> shards;
+      for (size_t i : flat.members) shards.push_back(RowsOfRank(full_[i], some_->size(), some_->rank()));
+      kept_.push_back(at::empty({flat.shards.block()}, shards.front().options()));
+      flat.shards.PackShards(shards, some_->rank(), kept_.back());
+    }
+  }
+  Free();
+}
+
+void FullParameters::Drop() { pending_.clear(); }
+
+int64_t FullParameters::bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : full_) bytes += static_cast<int64_t>(tensor.storage().nbytes());
+  return bytes;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,92 @@
+#include "engine/runtime/fsdp/gradient_reduction.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "engine/core/base/check.h"
+#include "engine/runtime/intercept/region.h"
+
+namespace moonshard {
+
+GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameters, std::vector<c10::ScalarType> reduced,
+                                     double scale, std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum,
+                                     std::string label)
+    : parameters_(parameters),
+      reduced_(std::move(reduced)),
+      scale_(scale),
+      group_(std::move(group)),
+      sum_(std::move(sum)),
+      label_(std::move(label)),
+      flats_(FlatsOf(parameters, group_->size())) {}
+
+void GradientReduction::Start(std::vector<at::Tensor> gradients) {
+  Check(pending_.empty(), "a sum of gradients while another is under way");
+  const at::NoGradGuard no_grad;
+  Region region("the sum of a unit's gradients", label_.text(), group_->axis());
+  const int64_t n = group_->size();
+  for (const UnitFlat& flat : flats_) {
+    std::vector<at::Tensor> full;
+    std::vector<float> has;
+    bool trains = false;
+    for (size_t i : flat.members) {
+      trains |= parameters_[i].tensor.requires_grad();
+      has.push_back(gradients[i].defined() ? 1.0F : 0.0F);
+      region.TakesGradient(parameters_[i].tensor, gradients[i]);
+      full.push_back(std::move(gradients[i]));
+    }
+    if (!trains) continue;
+    at::Tensor all = at::zeros({n * flat.shards.block()},
+                               at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device()));
+    flat.shards.PackFull(full, all);
+    full.clear();
+    const at::Tensor flags = at::tensor(has).to(all.options());
+    for (int64_t r = 0; r < n; ++r) {
+      flat.shards.ExtraIn(all.narrow(0, r * flat.shards.block(), flat.shards.block())).copy_(flags);
+    }
+    const int64_t elements = flat.shards.elements();
+    const CollectiveUse use = {Direction::kBackward, &label_, {&elements, 1}, elements * all.element_size(), -1};
+    pending_.push_back({&flat, group_->StartReduceScatter(all, use)});
+  }
+}
+
+void GradientReduction::Finish() {
+  const at::NoGradGuard no_grad;
+  std::vector<Pending> pending = std::move(pending_);
+  pending_.clear();
+  for (Pending& one : pending) Bring(*one.flat, group_->Finish(std::move(one.collective)));
+}
+
+void GradientReduction::Bring(const UnitFlat& flat, at::Tensor block) {
+  std::vector<at::Tensor> shards(flat.members.size());
+  {
+    Region region("the sum of a unit's gradients", label_.text(), group_->axis());
+    const at::Tensor any = flat.shards.ExtraIn(block).to(at::kCPU, at::kFloat).clone();
+    if (scale_ != 1) block.mul_(scale_);
+    const at::Tensor& first = parameters_[flat.members.front()].tensor;
+    block = block.to(first.device(), first.scalar_type());
+    for (size_t k = 0; k < flat.members.size(); ++k) {
+      if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
+      // No view as autograd sees it: optimizers detach gradients in place.
+      shards[k] = flat.shards.ShardIn(block, k, group_->rank()).variable_data();
+      region.BringsGradient(parameters_[flat.members[k]].tensor, shards[k], Layout::Shard(0));
+    }
+  }
+  for (size_t k = 0; k < flat.members.size(); ++k) {
+    if (!shards[k].defined()) continue;
+    const at::Tensor& parameter = parameters_[flat.members[k]].tensor;
+    if (sum_->Sums(parameter)) {
+      sum_->Hand(parameter, shards[k]);
+      continue;
+    }
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(shards[k]);
+    } else {
+      gradient = std::move(shards[k]);
+    }
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,207 @@
+#include "engine/runtime/fsdp/unit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "engine/core/base/check.h"
+#include "engine/runtime/fsdp/unit_graph.h"
+
+namespace moonshard {
+
+namespace autograd = torch::autograd;
+
+namespace {
+
+std::string LabelOf(const UnitOptions& options) {
+  return "unit " + (options.path.empty() ? "(the root)" : "'" + options.path + "'") + options.where;
+}
+
+void DetachFromGraph(const at::Tensor& parameter) { autograd::impl::set_gradient_edge(parameter, autograd::Edge()); }
+
+}  // namespace
+
+Unit::Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups)
+    : parameters_(std::move(parameters)),
+      options_(std::move(options)),
+      groups_(std::move(groups)),
+      gathered_(parameters_, groups_.all, groups_.some, "the parameters of " + LabelOf(options_)),
+      reduction_(parameters_, options_.reduced, options_.scale, groups_.all, groups_.sum,
+                 "the gradients of " + LabelOf(options_)) {}
+
+void Unit::MakeFull(Direction direction) {
+  const at::NoGradGuard no_grad;
+  if (users_ == 0) {
+    gathered_.Fill(direction);
+    shards_.clear();
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      shards_.push_back(parameters_[i].tensor.variable_data());
+      parameters_[i].tensor.set_data(gathered_.at(i));
+    }
+  }
+  ++users_;
+}
+
+void Unit::Release(After after) {
+  if (--users_ > 0) return;
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    DetachFromGraph(parameters_[i].tensor);
+    parameters_[i].tensor.set_data(shards_[i]);
+  }
+  shards_.clear();
+  if (after == After::kFree) gathered_.Free();
+  if (after == After::kKeepSome) gathered_.KeepSome();
+}
+
+std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
+  auto use = std::make_shared<Use>();
+  MakeFull(Direction::kForward);
+  use->place = groups_.order->Visit(shared_from_this());
+  for (const std::shared_ptr<Unit>& next : groups_.order->AheadInForward(use->place)) {
+    next->GatherAhead(Direction::kForward);
+  }
+  if (!at::GradMode::is_enabled()) return use;
+  MarkInputs(shared_from_this(), use, arguments);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.requires_grad()) use->trainable.push_back(i);
+  }
+  Attach(use);
+  return use;
+}
+
+// Makes the whole parameters outputs of the use's node. A node that no graph has kept is made anew: a forward without
+// gradients (recomputation) goes around it, and the backward needs one.
+void Unit::Attach(const std::shared_ptr<Use>& use) {
+  if (use->trainable.empty()) return;
+  std::shared_ptr<autograd::Node> node = use->node.lock();
+  if (!node) {
+    node = std::shared_ptr<UnitNode>(new UnitNode(weak_from_this(), use), autograd::deleteNode);
+    for (size_t i : use->trainable) node->add_input_metadata(parameters_[i].tensor);
+    use->node = node;
+  }
+  for (size_t k = 0; k < use->trainable.size(); ++k) {
+    autograd::impl::set_gradient_edge(parameters_[use->trainable[k]].tensor, {node, static_cast<uint32_t>(k)});
+  }
+}
+
+void Unit::Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> results) {
+  bool backward_may_follow = false;
+  for (const TensorSlot& slot : results) {
+    if (!slot.tensor->defined() || !slot.tensor->requires_grad()) continue;
+    backward_may_follow = true;
+    slot.tensor->register_hook([weak = weak_from_this(), use](const at::Tensor&) {
+      if (const std::shared_ptr<Unit> unit = weak.lock()) unit->OpenBackward(use);
+    });
+  }
+  use->left = true;
+  if (backward_may_follow) groups_.order->ExpectBackward(use->place);
+  Release(!backward_may_follow ? After::kFree : options_.reshard ? After::kKeepSome : After::kKeep);
+}
+
+void Unit::Abandon(const std::shared_ptr<Use>& use) {
+  if (use->left) return;
+  use->left = true;
+  Release(After::kFree);
+}
+
+void Unit::Open() { MakeFull(Direction::kForward); }
+
+void Unit::Close(bool write_back) {
+  Check(users_ > 0, "the end of an opening that was not there");
+  if (write_back) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      shards_[i].copy_(RowsOfRank(gathered_.at(i), groups_.all->size(), groups_.all->rank()));
+      parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();  // the handle counts by itself
+    }
+  }
+  Release(After::kFree);
+}
+
+void Unit::GatherAhead(Direction direction) {
+  const at::NoGradGuard no_grad;
+  if (users_ == 0) gathered_.Start(direction);
+}
+
+void Unit::DropAhead() {
+  if (users_ == 0) gathered_.Drop();
+}
+
+void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
+  if (use->open) return;
+  groups_.end->Schedule();
+  MakeFull(Direction::kBackward);
+  for (const std::shared_ptr<Unit>& next : groups_.order->AheadInBackward(*this, use->place)) {
+    next->GatherAhead(Direction::kBackward);
+  }
+  // What autograd saved of a whole parameter it only gives out while that is no leaf.
+  Attach(use);
+  use->open = true;
+  use->gradients.assign(parameters_.size(), at::Tensor());
+  open_.push_back(use);
+}
+
+void Unit::Collect(Use& use, std::span<const at::Tensor> gradients) {
+  if (!use.open) return;  // a backward that went around the outputs: nobody asked for these
+  const at::NoGradGuard no_grad;
+  for (size_t k = 0; k < use.trainable.size(); ++k) {
+    if (!gradients[k].defined()) continue;
+    const size_t i = use.trainable[k];
+    at::Tensor& held = use.gradients[i];
+    const at::Tensor gradient = gradients[k].detach();
+    held = held.defined() ? reduction_.InSumDType(i, held) + gradient : gradient;
+  }
+}
+
+void Unit::CloseBackward(Use& use) {
+  if (!use.open) return;
+  use.open = false;
+  std::erase_if(open_, [&](const std::shared_ptr<Use>& open) { return open.get() == &use; });
+  std::vector<at::Tensor> gradients = std::move(use.gradients);
+  use.gradients.clear();
+  Release(!sync_ && options_.keep_unsynced ? After::kKeep : After::kFree);
+  if (use.trainable.empty()) return;
+  const at::NoGradGuard no_grad;
+  if (!waiting_.empty()) {
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!waiting_[i].defined()) continue;
+      gradients[i] = gradients[i].defined() ? waiting_[i] + gradients[i] : waiting_[i];
+    }
+    waiting_.clear();
+  }
+  if (sync_ || options_.accumulate_shards) {
+    groups_.order->MakeRoomForReduction();
+    reduction_.Start(std::move(gradients));
+    groups_.order->Reducing(shared_from_this());
+    return;
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].defined()) gradients[i] = reduction_.InSumDType(i, gradients[i]);
+  }
+  waiting_ = std::move(gradients);
+}
+
+void Unit::EndBackward() {
+  while (!open_.empty()) {
+    const std::shared_ptr<Use> use = open_.front();
+    CloseBackward(*use);
+  }
+}
+
+void Unit::Reset() {
+  for (const std::shared_ptr<Use>& use : open_) use->open = false;
+  const bool interrupted = !open_.empty() || users_ > 0;
+  open_.clear();
+  if (users_ > 0) {
+    users_ = 1;
+    Release(After::kFree);
+  }
+  if (interrupted) gathered_.Free();
+  gathered_.Drop();
+  reduction_.Drop();
+}
+
+}  // namespace moonshard

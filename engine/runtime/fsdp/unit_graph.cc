@@ -1,0 +1,53 @@
+#include "engine/runtime/fsdp/unit_graph.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace moonshard {
+
+namespace autograd = torch::autograd;
+
+UnitNode::UnitNode(std::weak_ptr<Unit> unit, std::shared_ptr<Unit::Use> use)
+    : unit_(std::move(unit)), use_(std::move(use)) {}
+
+autograd::variable_list UnitNode::apply(autograd::variable_list&& gradients) {
+  if (const std::shared_ptr<Unit> unit = unit_.lock()) unit->Collect(*use_, gradients);
+  return {};
+}
+
+UnitInputNode::UnitInputNode(std::weak_ptr<Unit> unit, std::shared_ptr<Unit::Use> use, autograd::edge_list&& edges)
+    : Node(std::move(edges)), unit_(std::move(unit)), use_(std::move(use)) {}
+
+autograd::variable_list UnitInputNode::apply(autograd::variable_list&& gradients) {
+  if (const std::shared_ptr<Unit> unit = unit_.lock()) unit->CloseBackward(*use_);
+  return std::move(gradients);
+}
+
+void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::Use>& use,
+                std::span<const TensorSlot> arguments) {
+  autograd::edge_list edges;
+  std::vector<at::Tensor*> marked;
+  for (const TensorSlot& slot : arguments) {
+    if (!slot.tensor->defined() || !slot.tensor->requires_grad()) continue;
+    edges.push_back(autograd::impl::gradient_edge(*slot.tensor));
+    marked.push_back(slot.tensor);
+  }
+  if (marked.empty()) return;
+  const std::shared_ptr<UnitInputNode> node(new UnitInputNode(unit, use, std::move(edges)), autograd::deleteNode);
+  for (at::Tensor* tensor : marked) {
+    {
+      const at::NoGradGuard no_grad;
+      *tensor = tensor->view_as(*tensor);
+    }
+    autograd::create_gradient_edge(*tensor, node);
+    // In-place operators on the view would write into the input behind its history; marked so, they raise.
+    if (auto* view = autograd::impl::get_view_autograd_meta(*tensor); view != nullptr && view->has_bw_view()) {
+      view->set_creation_meta(autograd::CreationMeta::IN_CUSTOM_FUNCTION);
+    }
+  }
+}
+
+}  // namespace moonshard

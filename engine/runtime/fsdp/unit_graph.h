@@ -1,0 +1,53 @@
+// The two nodes that a unit's call puts into autograd's graph. UnitNode stands for the gather: its outputs are the whole
+// parameters, and it has no inputs, because the unit brings the gradients to the shards itself. UnitInputNode stands
+// before the call's inputs: when their gradients are there, everything of the call's backward has run, since autograd
+// runs what is ready in the reverse order of its making, and UnitInputNode was made before all else in the call.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/autograd/function.h>
+
+#include "engine/runtime/fsdp/unit.h"
+
+namespace moonshard {
+
+struct Unit::Use {
+  std::weak_ptr<torch::autograd::Node> node;  // UnitNode; none where no parameter needs a gradient
+  std::vector<size_t> trainable;              // parameters, in the order of the node's outputs
+  std::vector<at::Tensor> gradients;          // by parameter, whole, of the backward that is open
+  int64_t place = -1;                         // in the order of the forward (unit_order.h)
+  bool left = false;
+  bool open = false;
+};
+
+class UnitNode final : public torch::autograd::Node {
+ public:
+  UnitNode(std::weak_ptr<Unit> unit, std::shared_ptr<Unit::Use> use);
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  std::string name() const override { return "UnitNode"; }
+
+ private:
+  std::weak_ptr<Unit> unit_;
+  std::shared_ptr<Unit::Use> use_;
+};
+
+class UnitInputNode final : public torch::autograd::Node {
+ public:
+  UnitInputNode(std::weak_ptr<Unit> unit, std::shared_ptr<Unit::Use> use, torch::autograd::edge_list&& edges);
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  std::string name() const override { return "UnitInputNode"; }
+
+ private:
+  std::weak_ptr<Unit> unit_;
+  std::shared_ptr<Unit::Use> use_;
+};
+
+// Puts a UnitInputNode before those of the arguments that need a gradient.
+void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::Use>& use,
+                std::span<const TensorSlot> arguments);
+
+}  // namespace moonshard

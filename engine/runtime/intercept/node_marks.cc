@@ -1,0 +1,28 @@
+#include "engine/runtime/intercept/node_marks.h"
+
+#include <iterator>
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
+
+namespace moonshard {
+namespace {
+
+constexpr uint64_t kOutside = uint64_t{1} << 62;
+
+}  // namespace
+
+void NodeMarks::Mark(int32_t place) {
+  since_[{at::RecordFunction::currentThreadId(), at::sequence_number::peek()}] = place;
+}
+
+std::optional<int32_t> NodeMarks::PlaceOf(const torch::autograd::Node& node) const {
+  if (node.sequence_nr() >= kOutside) return std::nullopt;
+  const auto after = since_.upper_bound({node.thread_id(), node.sequence_nr()});
+  if (after == since_.begin()) return std::nullopt;
+  const auto& [from, place] = *std::prev(after);
+  return from.first == node.thread_id() ? std::optional(place) : std::nullopt;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,339 @@
+#include "engine/runtime/mesh/device_mesh.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "engine/runtime/mesh/gloo.h"
+#include "engine/runtime/mesh/launch.h"
+#include "engine/runtime/mesh/mesh_group.h"
+#include "engine/runtime/mesh/nccl/nccl_plugin.h"
+#include "engine/runtime/mesh/recording_backend.h"
+
+namespace moonshard {
+namespace {
+
+constexpr auto kCloseTimeout = std::chrono::seconds(5);
+constexpr const char* kLoopback = "127.0.0.1";
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+std::string TextOf(const std::exception& error) {
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
+  return error.what();
+}
+
+[[noreturn]] void Fail(Finding finding, std::string message, std::string declared, std::string required,
+                       std::string help = {}) {
+  Diagnostic d = MakeDiagnostic(finding, std::move(message));
+  d.declared = std::move(declared);
+  d.required = std::move(required);
+  d.help = std::move(help);
+  throw PlanError({std::move(d)});
+}
+
+// Runs what waits for other ranks; what c10d throws becomes a kRankLost that names `what`.
+template <class F>
+auto Rendezvous(const std::string& what, F&& run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    Fail(Finding::kRankLost, "not all ranks came to make " + what, TextOf(error),
+         "every rank of the mesh, at the same time",
+         "look at the output of the other ranks: the first failure is theirs");
+  }
+}
+
+bool IsLoopback(const std::string& host) { return host == kLoopback || host == "localhost" || host == "::1"; }
+
+StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
+  return Rendezvous("the store", [&]() -> StorePtr {
+    if (!launch.store_file.empty()) {
+      auto store = c10::make_intrusive<c10d::FileStore>(launch.store_file, static_cast<int>(launch.world_size));
+      store->setTimeout(options.rendezvous_timeout);
+      return store;
+    }
+    if (launch.host.empty()) return c10::make_intrusive<c10d::HashStore>();
+    c10d::TCPStoreOptions tcp;
+    tcp.port = launch.port;
+    tcp.isServer = launch.serves_store;
+    tcp.numWorkers = static_cast<size_t>(launch.world_size);
+    tcp.waitWorkers = false;  // the groups wait for their own ranks
+    tcp.timeout = options.rendezvous_timeout;
+    tcp.multiTenant = true;  // a second mesh, or the embedder's own groups, may meet at the same port
+    return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
+  });
+}
+
+// The ranks of a given group open a store of their own: rank 0 serves it at a free port of its machine and tells the
+// others where over the group.
+StorePtr StoreOverGroup(c10d::Backend& group, c10::Device device, const MeshOptions& options) {
+  constexpr int64_t kAddressBytes = 256;
+  const int64_t size = group.getSize();
+  c10d::TCPStoreOptions tcp;
+  tcp.port = 0;
+  tcp.waitWorkers = false;
+  tcp.timeout = options.rendezvous_timeout;
+  StorePtr store;
+  at::Tensor mine = at::zeros({kAddressBytes}, at::kByte);
+  char host[kAddressBytes - 8] = {};
+  gethostname(host, sizeof(host) - 1);
+  if (group.getRank() == 0) {
+    tcp.isServer = true;
+    auto served = c10::make_intrusive<c10d::TCPStore>(kLoopback, tcp);
+    const uint16_t port = served->getPort();
+    std::memcpy(mine.data_ptr<uint8_t>(), &port, sizeof(port));
+    store = served;
+  }
+  std::memcpy(mine.data_ptr<uint8_t>() + 8, host, sizeof(host));
+  at::Tensor input = mine.to(device);
+  at::Tensor output = at::empty({size * kAddressBytes}, input.options());
+  group._allgather_base(output, input)->wait();
+  if (store) return store;
+  const at::Tensor all = output.cpu();
+  const uint8_t* first = all.data_ptr<uint8_t>();
+  uint16_t port = 0;
+  std::memcpy(&port, first, sizeof(port));
+  const std::string server(reinterpret_cast<const char*>(first) + 8);
+  tcp.port = port;
+  return c10::make_intrusive<c10d::TCPStore>(server == host ? kLoopback : server, tcp);
+}
+
+// On a machine its sockets; between machines Gloo, which is the group's own backend where that is on the CPU.
+std::shared_ptr<RankExchange> MakeExchange(const MeshGroup& group, const StorePtr& store, const MeshOptions& options,
+                                           const std::function<c10::intrusive_ptr<c10d::Backend>()>& make_gloo) {
+  if (auto local = MakeLocalExchange(store, group.rank, group.size(), options.rendezvous_timeout, options.timeout)) {
+    return local;
+  }
+  return MakeBackendExchange(group.device.is_cpu() ? group.backend : make_gloo(), group.size());
+}
+
+std::string GroupName(MeshAxis axis, const std::vector<int64_t>& ranks) {
+  std::string name = std::string(ToString(axis)) + "[";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) name += ',';
+    name += std::to_string(ranks[i]);
+  }
+  name += ']';
+  return name;
+}
+
+}  // namespace
+
+struct DeviceMesh::State {
+  MeshShape shape;
+  int64_t rank = 0;
+  MeshOptions options;
+  ChosenDevice device;
+  StorePtr store;
+  bool closed = false;
+  std::shared_ptr<CollectiveLog> log;  // of a Recording mesh
+  // By axis and size; the whole axis is the group of its size.
+  std::map<std::pair<MeshAxis, int64_t>, std::shared_ptr<const MeshGroup>> groups;
+
+  std::shared_ptr<const MeshGroup> Make(MeshAxis axis, int64_t k);
+};
+
+// Ranks of one group make it under the same name, so only they take part.
+std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t k) {
+  auto group = std::make_shared<MeshGroup>();
+  const std::vector<int64_t> full = shape.GroupOf(rank, axis);
+  const int64_t place = shape.Coordinate(rank, axis);
+  const auto begin = full.begin() + place / k * k;
+  group->axis = axis;
+  group->ranks.assign(begin, begin + k);
+  group->rank = place % k;
+  group->name = GroupName(axis, group->ranks);
+  group->device = device.device;
+  group->recording = log != nullptr;
+  if (k == 1) return group;
+  const int my_rank = static_cast<int>(group->rank);
+  const int size = static_cast<int>(k);
+  if (log) {
+    group->backend = MakeRecordingBackend(my_rank, size, group->name, log);
+    return group;
+  }
+  return Rendezvous("the group " + group->name, [&] {
+    const auto prefix = [&](const char* kind) {
+      return c10::make_intrusive<c10d::PrefixStore>(group->name + "/" + kind, store);
+    };
+    const auto gloo = [&] {
+      return MakeGlooGroup(prefix("gloo"), my_rank, size, group->name, options.host, options.rendezvous_timeout,
+                           options.timeout);
+    };
+    group->backend = device.nccl != nullptr
+                         ? device.nccl->make_group(prefix("nccl"), my_rank, size, group->name, options.timeout)
+                         : gloo();
+    group->exchange = MakeExchange(*group, prefix("exchange"), options, gloo);
+    // A rank that is connected, works and leaves would break the connecting of a slower one.
+    const auto connected = prefix("connected");
+    if (connected->add("ranks", 1) == k) connected->set("all", std::vector<uint8_t>{1});
+    connected->wait({"all"}, options.rendezvous_timeout);
+    return group;
+  });
+}
+
+DeviceMesh DeviceMesh::Join(std::shared_ptr<State> state, int64_t local_rank) {
+  state->device = ChooseDevice(state->options.device, local_rank).ValueOrThrow();
+  if (state->shape.world_size() > 1) {
+    // How many meshes this rank has made over this store: the same on all ranks, and fresh keys for each mesh.
+    const std::string name = "moonshard/" + state->shape.ToString();
+    const int64_t turn =
+        Rendezvous("the mesh", [&] { return state->store->add(name + "/made/" + std::to_string(state->rank), 1); });
+    state->store = c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(turn), state->store);
+  }
+  for (MeshAxis axis : kMeshAxes) {
+    const int64_t size = state->shape.size(axis);
+    auto& group = state->groups[{axis, size}];
+    if (!group) group = state->Make(axis, size);
+  }
+  return DeviceMesh(std::move(state));
+}
+
+DeviceMesh DeviceMesh::FromEnvironment(const Axes& axes, const MeshOptions& options) {
+  return FromEnvironment(MeshShape::Make(axes).ValueOrThrow(), options);
+}
+
+DeviceMesh DeviceMesh::FromEnvironment(const MeshShape& shape, const MeshOptions& options) {
+  const Launch launch = ReadLaunch(ProcessEnvironment, shape).ValueOrThrow();
+  auto state = std::make_shared<State>();
+  state->shape = shape;
+  state->rank = launch.rank;
+  state->options = options;
+  if (state->options.host.empty() && (!launch.store_file.empty() || IsLoopback(launch.host))) {
+    state->options.host = kLoopback;
+  }
+  state->store = OpenStore(launch, options);
+  if (launch.attempt != "0") {
+    state->store = c10::make_intrusive<c10d::PrefixStore>("attempt_" + launch.attempt, state->store);
+  }
+  return Join(std::move(state), launch.local_rank);
+}
+
+DeviceMesh DeviceMesh::FromStore(const StorePtr& store, int64_t rank, const MeshShape& shape,
+                                 const MeshOptions& options) {
+  if (rank < 0 || rank >= shape.world_size()) {
+    Fail(Finding::kBadMesh, "a rank outside the mesh", "rank " + std::to_string(rank) + " of " + shape.ToString(),
+         "a rank from 0 to " + std::to_string(shape.world_size() - 1));
+  }
+  auto state = std::make_shared<State>();
+  state->shape = shape;
+  state->rank = rank;
+  state->options = options;
+  state->store = store;
+  int64_t local_rank = rank;
+  if (const std::optional<std::string> text = ProcessEnvironment("LOCAL_RANK")) local_rank = std::atoll(text->c_str());
+  return Join(std::move(state), local_rank);
+}
+
+DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options,
+                                 const StorePtr& store) {
+  auto state = std::make_shared<State>();
+  state->shape = MeshShape::Make(std::vector<std::pair<std::string, int64_t>>{{"tp", tp->getSize()}}).ValueOrThrow();
+  state->rank = tp->getRank();
+  state->options = options;
+  const bool nccl = tp->getBackendName() == "nccl";
+  state->options.device = nccl ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+  int64_t local_rank = state->rank;
+  if (const std::optional<std::string> text = ProcessEnvironment("LOCAL_RANK")) local_rank = std::atoll(text->c_str());
+  const ChosenDevice device = ChooseDevice(state->options.device, local_rank).ValueOrThrow();
+
+  auto group = std::make_shared<MeshGroup>();
+  group->ranks = state->shape.GroupOf(state->rank, MeshAxis::kTp);
+  group->rank = state->rank;
+  group->name = GroupName(MeshAxis::kTp, group->ranks);
+  group->device = device.device;
+  group->backend = tp;
+  state->store = store;
+  if (!store && tp->getSize() > 1) {
+    state->store = Rendezvous("the store", [&] { return StoreOverGroup(*tp, device.device, options); });
+  }
+  state->groups[{MeshAxis::kTp, tp->getSize()}] = group;
+  DeviceMesh mesh = Join(state, local_rank);
+  if (tp->getSize() > 1) {
+    const auto prefix = [&](const char* kind) {
+      return c10::make_intrusive<c10d::PrefixStore>(group->name + "/" + kind, state->store);
+    };
+    group->exchange = Rendezvous("the group " + group->name, [&] {
+      return MakeExchange(*group, prefix("exchange"), options, [&] {
+        return MakeGlooGroup(prefix("gloo"), tp->getRank(), tp->getSize(), group->name, options.host,
+                             options.rendezvous_timeout, options.timeout);
+      });
+    });
+  }
+  return mesh;
+}
+
+DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options) {
+  const bool nccl = tp->getBackendName() == "nccl";
+  return FromGroup(tp->getBackend(nccl ? c10::kCUDA : c10::kCPU), options, tp->getStore());
+}
+
+DeviceMesh DeviceMesh::Recording(const MeshShape& shape, int64_t rank, c10::Device device) {
+  Check(rank >= 0 && rank < shape.world_size(), "a recording mesh for a rank outside it");
+  auto state = std::make_shared<State>();
+  state->shape = shape;
+  state->rank = rank;
+  state->options.device = DeviceChoice::kCpu;
+  state->device.device = device;
+  state->log = std::make_shared<CollectiveLog>();
+  for (MeshAxis axis : kMeshAxes) state->groups[{axis, shape.size(axis)}] = state->Make(axis, shape.size(axis));
+  return DeviceMesh(std::move(state));
+}
+
+const MeshShape& DeviceMesh::shape() const { return state_->shape; }
+int64_t DeviceMesh::rank() const { return state_->rank; }
+c10::Device DeviceMesh::device() const { return state_->device.device; }
+bool DeviceMesh::recording() const { return state_->log != nullptr; }
+std::chrono::milliseconds DeviceMesh::timeout() const { return state_->options.timeout; }
+StorePtr DeviceMesh::store() const { return state_->store; }
+
+std::shared_ptr<const MeshGroup> DeviceMesh::Group(MeshAxis axis) const {
+  return SubGroup(axis, state_->shape.size(axis));
+}
+
+std::shared_ptr<const MeshGroup> DeviceMesh::SubGroup(MeshAxis axis, int64_t k) const {
+  const int64_t size = state_->shape.size(axis);
+  Check(k > 0 && size % k == 0, "a sub-group size that does not divide the axis");
+  if (state_->closed) Fail(Finding::kBadMesh, "the mesh is closed", "", "a mesh that is open");
+  auto& group = state_->groups[{axis, k}];
+  if (!group) group = state_->Make(axis, k);
+  return group;
+}
+
+const std::vector<RecordedCollective>& DeviceMesh::recorded() const {
+  Check(recording(), "recorded() of a mesh that talks to real ranks");
+  return *state_->log;
+}
+
+void DeviceMesh::Close() {
+  if (state_->closed) return;
+  state_->closed = true;
+  if (state_->store && state_->shape.world_size() > 1 && !recording()) {
+    try {
+      state_->store->add("closing", 1);
+      const auto give_up = std::chrono::steady_clock::now() + kCloseTimeout;
+      while (state_->rank == 0 && std::chrono::steady_clock::now() < give_up &&
+             state_->store->add("closing", 0) < state_->shape.world_size()) {
+        usleep(1000);
+      }
+    } catch (const std::exception&) {
+      // The store is gone with a rank that failed; there is nobody left to wait for.
+    }
+  }
+  state_->groups.clear();
+  state_->store.reset();
+}
+
+}  // namespace moonshard

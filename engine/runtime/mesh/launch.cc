@@ -1,0 +1,202 @@
+#include "engine/runtime/mesh/launch.h"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace moonshard {
+namespace {
+
+constexpr int64_t kMaxPort = 65535;
+// Ports for jobs that name none: below the range that Linux gives to outgoing connections.
+constexpr int64_t kJobPortBase = 15000;
+constexpr int64_t kJobPortCount = 15000;
+
+Diagnostic BadMesh(std::string message, std::string declared, std::string required, std::string help = {}) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, std::move(message));
+  d.declared = std::move(declared);
+  d.required = std::move(required);
+  d.help = std::move(help);
+  return d;
+}
+
+class Reader {
+ public:
+  explicit Reader(const Environment& environment) : environment_(environment) {}
+
+  std::optional<std::string> Text(const std::string& name) const {
+    std::optional<std::string> value = environment_(name);
+    if (value && value->empty()) value.reset();
+    return value;
+  }
+  bool Has(const std::string& name) const { return Text(name).has_value(); }
+
+  // The variable as a number of [0, most]; an error, and 0, where it is missing or another text.
+  int64_t Number(const std::string& name, int64_t most) {
+    const std::optional<std::string> text = Text(name);
+    if (!text) {
+      errors.push_back(
+          BadMesh("the environment variable " + name + " is missing", "", name + " = a number",
+                  "start the ranks with torchrun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR "
+                  "and MASTER_PORT"));
+      return 0;
+    }
+    int64_t value = -1;
+    const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), value);
+    if (failed != std::errc() || end != text->data() + text->size() || value < 0 || value > most) {
+      errors.push_back(BadMesh("the environment variable " + name + " is not usable", name + " = " + *text,
+                               "a whole number from 0 to " + std::to_string(most)));
+      return 0;
+    }
+    return value;
+  }
+
+  Diagnostics errors;
+
+ private:
+  const Environment& environment_;
+};
+
+constexpr int64_t kMostRanks = int64_t{1} << 31;
+
+void ReadTorchrun(Reader& reader, Launch& launch) {
+  launch.rank = reader.Number("RANK", kMostRanks);
+  launch.world_size = reader.Number("WORLD_SIZE", kMostRanks);
+  if (std::optional<std::string> file = reader.Text("MOONSHARD_STORE")) {
+    launch.store_file = *file;
+    launch.local_rank = reader.Has("LOCAL_RANK") ? reader.Number("LOCAL_RANK", kMostRanks) : launch.rank;
+    return;
+  }
+  launch.local_rank = reader.Number("LOCAL_RANK", kMostRanks);
+  launch.port = static_cast<uint16_t>(reader.Number("MASTER_PORT", kMaxPort));
+  if (std::optional<std::string> host = reader.Text("MASTER_ADDR")) {
+    launch.host = *host;
+  } else {
+    reader.errors.push_back(
+        BadMesh("the environment variable MASTER_ADDR is missing", "", "MASTER_ADDR = the host of rank 0"));
+  }
+  // torchrun's agent may serve the store itself; then every rank is a client of it.
+  launch.serves_store = launch.rank == 0 && reader.Text("TORCHELASTIC_USE_AGENT_STORE") != "True";
+  launch.attempt = reader.Text("TORCHELASTIC_RESTART_COUNT").value_or("0");
+}
+
+void ReadSlurm(Reader& reader, Launch& launch) {
+  launch.rank = reader.Number("SLURM_PROCID", kMostRanks);
+  launch.world_size = reader.Number("SLURM_NTASKS", kMostRanks);
+  launch.local_rank = reader.Number("SLURM_LOCALID", kMostRanks);
+  launch.serves_store = launch.rank == 0;
+  if (std::optional<std::string> host = reader.Text("MASTER_ADDR")) {
+    launch.host = *host;
+  } else {
+    std::optional<std::string> nodes = reader.Text("SLURM_STEP_NODELIST");
+    if (!nodes) nodes = reader.Text("SLURM_JOB_NODELIST");
+    launch.host = FirstHost(nodes.value_or(""));
+    if (launch.host.empty()) {
+      reader.errors.push_back(BadMesh("the host of rank 0 is not known", "neither MASTER_ADDR nor SLURM_JOB_NODELIST",
+                                      "MASTER_ADDR = the host of rank 0"));
+    }
+  }
+  if (reader.Has("MASTER_PORT") || !reader.Has("SLURM_JOB_ID")) {
+    launch.port = static_cast<uint16_t>(reader.Number("MASTER_PORT", kMaxPort));
+  } else {
+    const int64_t job = reader.Number("SLURM_JOB_ID", int64_t{1} << 62);
+    launch.port = static_cast<uint16_t>(kJobPortBase + job % kJobPortCount);
+  }
+}
+
+// The variables of one kind of mpirun.
+struct MpiNames {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* job;  // a name that all ranks of the job have, and no other job on the machine; "": none
+};
+constexpr MpiNames kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
+constexpr MpiNames kHydra = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""};
+
+// FNV-1a (Fowler, Noll and Vo), 64 bits.
+uint64_t HashOf(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : text) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
+  return hash;
+}
+
+void ReadMpi(Reader& reader, const MpiNames& names, Launch& launch) {
+  launch.rank = reader.Number(names.rank, kMostRanks);
+  launch.world_size = reader.Number(names.size, kMostRanks);
+  launch.local_rank = reader.Number(names.local_rank, kMostRanks);
+  launch.serves_store = launch.rank == 0;
+  if (std::optional<std::string> host = reader.Text("MASTER_ADDR")) {
+    launch.host = *host;
+  } else if (reader.Number(names.local_size, kMostRanks) == launch.world_size) {
+    launch.host = "127.0.0.1";
+  } else {
+    reader.errors.push_back(BadMesh("the host of rank 0 is not known", "ranks on several machines, and no MASTER_ADDR",
+                                    "MASTER_ADDR = the host of rank 0",
+                                    "mpirun -x MASTER_ADDR=... -x MASTER_PORT=... (Open MPI), or -genv (MPICH)"));
+  }
+  const std::optional<std::string> job = reader.Text(names.job);
+  launch.port = reader.Has("MASTER_PORT") || !job
+                    ? static_cast<uint16_t>(reader.Number("MASTER_PORT", kMaxPort))
+                    : static_cast<uint16_t>(kJobPortBase + static_cast<int64_t>(HashOf(*job) % kJobPortCount));
+}
+
+}  // namespace
+
+std::optional<std::string> ProcessEnvironment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::string FirstHost(const std::string& node_list) {
+  const size_t end = node_list.find_first_of(",[");
+  if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);
+  const size_t number_end = node_list.find_first_of("-,]", end + 1);
+  if (number_end == std::string::npos) return "";
+  const size_t close = node_list.find(']', end);
+  const size_t suffix_end = node_list.find_first_of(",[", close);
+  const std::string suffix =
+      close == std::string::npos
+          ? ""
+          : node_list.substr(close + 1, suffix_end == std::string::npos ? suffix_end : suffix_end - close - 1);
+  return node_list.substr(0, end) + node_list.substr(end + 1, number_end - end - 1) + suffix;
+}
+
+Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape) {
+  Reader reader(environment);
+  Launch launch;
+  if (reader.Has("RANK") || reader.Has("WORLD_SIZE")) {
+    ReadTorchrun(reader, launch);
+  } else if (reader.Has(kOpenMpi.rank)) {  // before SLURM: within a job mpirun's processes see the job's variables too
+    ReadMpi(reader, kOpenMpi, launch);
+  } else if (reader.Has(kHydra.rank) && reader.Has(kHydra.local_rank)) {  // srun may set the first by itself
+    ReadMpi(reader, kHydra, launch);
+  } else if (reader.Has("SLURM_PROCID")) {
+    ReadSlurm(reader, launch);
+  } else if (shape.world_size() != 1) {
+    return BadMesh("the environment does not say which rank this process is",
+                   "a mesh of " + shape.ToString() + " and neither RANK nor SLURM_PROCID nor those of mpirun",
+                   "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or srun's or mpirun's variables",
+                   "start " + std::to_string(shape.world_size()) +
+                       " ranks, for example with torchrun --nproc-per-node " + std::to_string(shape.world_size()));
+  }
+  if (reader.errors.empty()) {
+    if (launch.rank >= launch.world_size) {
+      reader.errors.push_back(
+          BadMesh("a rank outside the world",
+                  "rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.world_size),
+                  "a rank below the number of ranks"));
+    }
+    if (launch.world_size != shape.world_size()) {
+      reader.errors.push_back(
+          BadMesh("the mesh and the number of ranks differ",
+                  shape.ToString() + ", which is " + std::to_string(shape.world_size()) + " ranks",
+                  "axes whose product is " + std::to_string(launch.world_size) + ", the ranks that were started"));
+    }
+  }
+  if (!reader.errors.empty()) return std::move(reader.errors);
+  return launch;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,32 @@
+// MeshGroup: one group of ranks along a mesh axis with the c10d backends that serve it. Made by DeviceMesh, used by
+// collective/. A heavy header: only sources that call c10d include it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "engine/layout/mesh_shape.h"
+#include "engine/runtime/mesh/rank_exchange.h"
+
+namespace moonshard {
+
+struct MeshGroup {
+  MeshAxis axis = MeshAxis::kTp;
+  std::string name;                             // "tp[4,5,6,7]": the axis and the mesh ranks
+  std::vector<int64_t> ranks;                   // mesh ranks in the group's order
+  int64_t rank = 0;                             // this process's place in it
+  c10::Device device = c10::Device(c10::kCPU);  // where tensors of `backend` lie
+  c10::intrusive_ptr<c10d::Backend> backend;    // none in a group of one
+  std::shared_ptr<RankExchange> exchange;       // none in a group of one, and where `recording`
+  bool recording = false;                       // no peers exist: nothing is exchanged
+
+  int64_t size() const { return static_cast<int64_t>(ranks.size()); }
+};
+
+}  // namespace moonshard

@@ -1,0 +1,39 @@
+#include "engine/runtime/nn/defer_init.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "engine/core/base/check.h"
+
+namespace moonshard::nn {
+namespace {
+
+thread_local bool deferring = false;
+
+}  // namespace
+
+DeferInit::DeferInit() : outer_(deferring) { deferring = true; }
+DeferInit::~DeferInit() { deferring = outer_; }
+bool DeferInit::active() { return deferring; }
+
+at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::empty(sizes, DeferInit::active() ? options.device(at::kMeta) : options);
+}
+
+void Materialize(at::Tensor& parameter, const at::Tensor& shard) {
+  Check(parameter.defined() && shard.defined(), "Materialize needs two tensors");
+  Check(parameter.is_leaf(), "Materialize needs a leaf");
+  Check(!shard.requires_grad() && shard.is_leaf(), "a parameter's shard must not be part of a graph");
+  Check(!parameter.is_same(shard), "a parameter cannot be its own shard");
+  parameter.mutable_grad().reset();
+  // The node that accumulates into .grad checks gradients against the shape, dtype and device it was made with.
+  if (auto* autograd = torch::autograd::impl::get_autograd_meta(parameter)) {
+    std::lock_guard<std::mutex> lock(autograd->mutex_);
+    autograd->grad_accumulator_.reset();
+  }
+  // What set_data does, without its refusal of meta: metadata and storage are taken over, autograd's record and the
+  // version counter stay.
+  parameter.unsafeGetTensorImpl()->shallow_copy_from(shard.getIntrusivePtr());
+}
+
+}  // namespace moonshard::nn

@@ -1,0 +1,32 @@
+// What the drop-in layers share: replacing a registered parameter and the member that is the same tensor, together.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <torch/nn/module.h>
+
+#include "engine/runtime/nn/defer_init.h"
+
+namespace moonshard::nn::detail {
+
+using Parameters = torch::OrderedDict<std::string, at::Tensor>;
+
+// Replaces the parameter by one of `sizes` on the meta device, with the same dtype and requires_grad.
+inline void DeferParameter(Parameters& parameters, const std::string& name, at::Tensor& member, at::IntArrayRef sizes) {
+  const bool requires_grad = member.requires_grad();
+  member = Empty(sizes, member.options()).set_requires_grad(requires_grad);
+  parameters[name] = member;
+}
+
+// Replaces the parameter by a copy of its data with the same requires_grad, on `device` where one is given.
+inline void CopyParameter(Parameters& parameters, const std::string& name, at::Tensor& member,
+                          const std::optional<at::Device>& device) {
+  const bool requires_grad = member.requires_grad();
+  at::Tensor data = member.detach();
+  data = device ? data.to(*device, data.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : data.clone();
+  member = data.set_requires_grad(requires_grad);
+  parameters[name] = member;
+}
+
+}  // namespace moonshard::nn::detail

@@ -1,0 +1,274 @@
+// Hooked: makes the calls of a module class something that a plan can intercept.
+//
+//   struct BlockImpl : torch::nn::Cloneable<BlockImpl> { ... torch::Tensor forward(torch::Tensor x); };
+//   MOONSHARD_MODULE(Block);                  // where TORCH_MODULE(Block) stood
+//
+// Every way of calling is the same: block(x), block->forward(x), in torch::nn::Sequential, in AnyModule. Default
+// arguments of forward work. Without a plan a call costs one predictable branch. With one (Hookable::SetBoundary, by
+// apply/) a call runs the boundary's Enter on the argument tensors, forward, and its Leave on the result tensors;
+// tensor_slots.h says which tensors it finds. Tensor arguments are copied as handles, other arguments pass as they are.
+//
+// An Impl may offer, and the Hookable of the same names then asks it:
+//
+//   bool HoldBack(std::string_view parameter);                        leave a parameter out of forward
+//   void ReleaseBack(std::string_view parameter);                     use it again
+//   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);    a lookup in some rows only
+//
+// What goes around the hook, by the nature of C++: forward called through the class without hooks
+// (`module->as<BlockImpl>()->forward(x)`, `BlockImpl::forward` in a derived class), and an Impl that is stored by itself
+// (`torch::nn::Sequential(BlockImpl(...))`, std::make_shared<BlockImpl>). calls() stays at zero then.
+//
+// forward must be one plain member function (no overloads, no template) and take and return tensors by value or by const
+// reference.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "engine/core/base/check.h"
+#include "engine/runtime/nn/boundary.h"
+#include "engine/runtime/nn/signature.h"
+#include "engine/runtime/nn/tensor_slots.h"
+
+namespace moonshard::nn {
+
+namespace detail {
+
+// How an argument waits between Enter and forward: what holds tensors is a copy of the handles, a reference to anything
+// else stays one.
+template <class Argument>
+using Held = std::conditional_t<std::is_lvalue_reference_v<Argument> && !kHoldsTensors<std::remove_cvref_t<Argument>>,
+                                Argument, std::remove_cvref_t<Argument>>;
+
+// How it waits for another run of the call: a reference to what is const becomes a copy too.
+template <class Argument>
+using Kept =
+    std::conditional_t<std::is_lvalue_reference_v<Held<Argument>> && std::is_const_v<std::remove_reference_t<Argument>>,
+                       std::remove_cvref_t<Argument>, Held<Argument>>;
+template <class Argument>
+inline constexpr bool kCanKeep =
+    !std::is_lvalue_reference_v<Kept<Argument>> && std::is_copy_constructible_v<Kept<Argument>>;
+
+template <class Argument>
+inline constexpr bool kIsMutableTensorReference =
+    std::is_lvalue_reference_v<Argument> && !std::is_const_v<std::remove_reference_t<Argument>> &&
+    kHoldsTensors<std::remove_cvref_t<Argument>>;
+
+// Throws PlanError: the clone would hold shards, and no plan that says so.
+[[noreturn]] void RefuseToCloneSharded();
+// Throws PlanError: Impl inherits a clone() that makes another class.
+[[noreturn]] void RefuseToCloneAsBase(const torch::nn::Module& module);
+
+// Whether `module` has registered another tensor than `member` under `name`.
+bool IsStale(const torch::nn::Module& module, const char* name, const at::Tensor& member);
+
+}  // namespace detail
+
+template <detail::HasOneForward Impl, class Arguments = typename detail::ForwardSignature<Impl>::Arguments>
+class Hooked;
+
+template <detail::HasOneForward Impl, class... Arguments>
+class Hooked<Impl, detail::Types<Arguments...>>
+    : public Impl,
+      public Hookable,
+      public detail::ShortForwards<Hooked<Impl, detail::Types<Arguments...>>, Impl, detail::Types<>,
+                                   detail::Types<Arguments...>> {
+  using Shorter = detail::ShortForwards<Hooked, Impl, detail::Types<>, detail::Types<Arguments...>>;
+  template <class, class, class, class>
+  friend class detail::ShortForwards;
+
+ public:
+  using Result = typename detail::ForwardSignature<Impl>::Result;
+  static_assert(!(detail::kIsMutableTensorReference<Arguments> || ...),
+                "forward takes a tensor by non-const reference, which a plan cannot replace: take it by value or by "
+                "const reference");
+  static_assert(!std::is_reference_v<Result> || !detail::kHoldsTensors<std::remove_cvref_t<Result>>,
+                "forward returns a reference to tensors, which a plan cannot replace: return them by value");
+
+  using Impl::Impl;
+  Hooked() requires std::is_default_constructible_v<Impl>
+  = default;
+  // A module with the same parameters and children, without a plan.
+  explicit Hooked(const Impl& other) : Impl(other) {}
+
+  Result forward(Arguments... arguments) { return Call(std::forward<Arguments>(arguments)...); }
+  Result forward(Arguments... arguments) const requires(detail::ForwardSignature<Impl>::kIsConst) {
+    return const_cast<Hooked&>(*this).Call(std::forward<Arguments>(arguments)...);
+  }
+  using Shorter::forward;
+
+  // A deep copy that is hooked again. Throws PlanError where a plan has sharded this module.
+  std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override {
+    if (boundary_ != nullptr) detail::RefuseToCloneSharded();
+    std::shared_ptr<torch::nn::Module> copy = Impl::clone(device);
+    if constexpr (std::is_copy_constructible_v<Impl>) {
+      if (const auto* impl = dynamic_cast<const Impl*>(copy.get())) return std::make_shared<Hooked>(*impl);
+    }
+    detail::RefuseToCloneAsBase(*this);
+  }
+
+  bool HoldBack(std::string_view parameter) override {
+    if constexpr (requires(Impl & impl) {
+                    { impl.HoldBack(parameter) } -> std::same_as<bool>;
+                  }) {
+      return Impl::HoldBack(parameter);
+    } else {
+      return false;
+    }
+  }
+  void ReleaseBack(std::string_view parameter) override {
+    if constexpr (requires(Impl & impl) { impl.ReleaseBack(parameter); }) Impl::ReleaseBack(parameter);
+  }
+  bool SetLocalRows(int64_t first, int64_t rows, int64_t total) override {
+    if constexpr (requires(Impl & impl) {
+                    { impl.SetLocalRows(first, rows, total) } -> std::same_as<bool>;
+                  }) {
+      return Impl::SetLocalRows(first, rows, total);
+    } else {
+      return false;
+    }
+  }
+
+  bool CanRunThrough() const override { return kCanRunThrough<Arguments...>; }
+
+  // Looks at the members that by custom hold parameters: public tensors called weight and bias.
+  std::string_view StaleParameter() const override {
+    if constexpr (requires(const Impl& impl) {
+                    { impl.weight } -> std::same_as<const at::Tensor&>;
+                  }) {
+      if (detail::IsStale(*this, "weight", Impl::weight)) return "weight";
+    }
+    if constexpr (requires(const Impl& impl) {
+                    { impl.bias } -> std::same_as<const at::Tensor&>;
+                  }) {
+      if (detail::IsStale(*this, "bias", Impl::bias)) return "bias";
+    }
+    return {};
+  }
+
+ private:
+  template <class... Given>
+  static constexpr bool kCanRunThrough =
+      !std::is_void_v<Result> && detail::kHoldsTensors<std::remove_cvref_t<Result>> && (detail::kCanKeep<Given> && ...);
+
+  template <class... Given>
+  Result Call(Given&&... given) {
+    if (boundary_ == nullptr) [[likely]]
+      return Impl::forward(std::forward<Given>(given)...);
+    return CallThrough<Given...>(std::forward<Given>(given)...);
+  }
+
+  template <class... Given>
+  [[gnu::noinline]] Result CallThrough(Given&&... given) {
+    Boundary& boundary = *boundary_;
+    CountCall();
+    std::unique_ptr<Boundary::Call> call;
+    if constexpr (std::is_void_v<Result>) {
+      EnterAndForward<Given...>(boundary, call, std::forward<Given>(given)...);
+      boundary.Leave(*call, {});
+    } else {
+      Result result = EnterAndForward<Given...>(boundary, call, std::forward<Given>(given)...);
+      detail::TensorSlots slots;
+      detail::CollectResults(result, slots);
+      boundary.Leave(*call, slots);
+      return result;
+    }
+  }
+
+  // The held arguments end here: what forward does not keep is free before the outputs' moves.
+  template <class... Given>
+  Result EnterAndForward(Boundary& boundary, std::unique_ptr<Boundary::Call>& call, Given&&... given) {
+    std::tuple<detail::Held<Given>...> held{detail::Held<Given>(std::forward<Given>(given))...};
+    if constexpr (kCanRunThrough<Given...>) {
+      if (CallRunner* runner = boundary.runner(); runner != nullptr) [[unlikely]] {
+        detail::TensorSlots slots;
+        CollectHeld(held, slots, std::index_sequence_for<Given...>{});
+        call = boundary.Enter(slots);
+        return ForwardThrough<Given...>(*runner, held, slots);
+      }
+    }
+    return ForwardHeld<Given...>(boundary, call, held, std::index_sequence_for<Given...>{});
+  }
+
+  template <class Held, size_t... kPositions>
+  static void CollectHeld(Held& held, detail::TensorSlots& slots, std::index_sequence<kPositions...>) {
+    (detail::CollectTensors(std::get<kPositions>(held), kPositions, slots), ...);
+  }
+
+  // The arguments without their tensors, which travel by themselves, are kept for as long as the inside may run again.
+  template <class... Given>
+  Result ForwardThrough(CallRunner& runner, std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots) {
+    std::vector<at::Tensor> inputs;
+    for (const TensorSlot& slot : slots) inputs.push_back(std::move(*slot.tensor));
+    using KeptArguments = std::tuple<detail::Kept<Given>...>;
+    const auto kept = std::make_shared<const KeptArguments>(std::move(held));
+    std::optional<Result> first;
+    const auto sink = std::make_shared<std::optional<Result>*>(&first);
+    const std::vector<at::Tensor> outputs = runner.Run(
+        [this, sink, kept, inner = runner.inner(),
+         keep = this->weak_from_this().lock()](std::vector<at::Tensor> tensors) {
+          KeptArguments arguments = *kept;
+          detail::TensorSlots own;
+          CollectHeld(arguments, own, std::index_sequence_for<Given...>{});
+          for (size_t i = 0; i < own.size(); ++i) *own[i].tensor = std::move(tensors[i]);
+          std::unique_ptr<Boundary::Call> call = inner == nullptr ? nullptr : inner->Enter(own);
+          Result result = ForwardApplied<Given...>(arguments, std::index_sequence_for<Given...>{});
+          detail::TensorSlots results;
+          detail::CollectResults(result, results);
+          if (inner != nullptr) inner->Leave(*call, results);
+          std::vector<at::Tensor> out;
+          for (const TensorSlot& slot : results) out.push_back(*slot.tensor);
+          if (*sink != nullptr) (*sink)->emplace(std::move(result));
+          return out;
+        },
+        std::move(inputs));
+    *sink = nullptr;
+    Check(first.has_value(), "a CallRunner that did not run the call");
+    detail::TensorSlots results;
+    detail::CollectResults(*first, results);
+    Check(results.size() == outputs.size(), "a CallRunner that answered another number of tensors");
+    for (size_t i = 0; i < outputs.size(); ++i) *results[i].tensor = outputs[i];
+    return std::move(*first);
+  }
+
+  template <class... Given, size_t... kPositions>
+  Result ForwardApplied(std::tuple<detail::Kept<Given>...>& held, std::index_sequence<kPositions...>) {
+    return Impl::forward(static_cast<Given&&>(std::get<kPositions>(held))...);
+  }
+
+  template <class... Given, size_t... kPositions>
+  Result ForwardHeld(Boundary& boundary, std::unique_ptr<Boundary::Call>& call,
+                     [[maybe_unused]] std::tuple<detail::Held<Given>...>& held, std::index_sequence<kPositions...>) {
+    detail::TensorSlots slots;
+    (detail::CollectTensors(std::get<kPositions>(held), kPositions, slots), ...);
+    call = boundary.Enter(slots);
+    Check(call != nullptr, "Boundary::Enter returned no Call");
+    return Impl::forward(static_cast<Given&&>(std::get<kPositions>(held))...);
+  }
+};
+
+}  // namespace moonshard::nn
+
+// AnyModule and ModuleHolder ask whether there is a forward; with the shorter ones its address alone is ambiguous.
+template <class Impl, class Arguments>
+struct torch::detail::has_forward<moonshard::nn::Hooked<Impl, Arguments>> : std::true_type {};
+
+// NOLINTBEGIN(bugprone-macro-parentheses): Name and ImplType are names of types
+// Defines the holder class Name over a hookable ImplType, as TORCH_MODULE_IMPL does over a plain one.
+#define MOONSHARD_MODULE_IMPL(Name, ImplType)                                       \
+  class Name : public torch::nn::ModuleHolder<::moonshard::nn::Hooked<ImplType>> {  \
+   public:                                                                          \
+    using torch::nn::ModuleHolder<::moonshard::nn::Hooked<ImplType>>::ModuleHolder; \
+    using Impl [[maybe_unused]] = ::moonshard::nn::Hooked<ImplType>;                \
+  }
+#define MOONSHARD_MODULE(Name) MOONSHARD_MODULE_IMPL(Name, Name##Impl)
+// NOLINTEND(bugprone-macro-parentheses)

@@ -1,0 +1,46 @@
+#include "engine/runtime/nn/kind.h"
+
+#include <string_view>
+#include <typeinfo>
+
+#include <c10/util/Type.h>
+#include <torch/nn/module.h>
+
+namespace moonshard::nn {
+namespace {
+
+// Where the first template argument or the parameter list of `name` ends: the first ',' or '>' outside brackets.
+size_t EndOfArgument(std::string_view name) {
+  int depth = 0;
+  for (size_t i = 0; i < name.size(); ++i) {
+    if (name[i] == '<' || name[i] == '(') ++depth;
+    if (depth == 0 && (name[i] == ',' || name[i] == '>')) return i;
+    if (name[i] == '>' || name[i] == ')') --depth;
+  }
+  return name.size();
+}
+
+}  // namespace
+
+std::string KindOf(const torch::nn::Module& module) {
+  return detail::KindFromClassName(c10::demangle(typeid(module).name()));
+}
+
+std::string detail::KindFromClassName(const std::string& name) {
+  constexpr std::string_view kHook = "moonshard::nn::Hooked<";
+  constexpr std::string_view kSuffix = "Impl";
+  std::string_view kind = name;
+  if (kind.starts_with(kHook)) {
+    kind.remove_prefix(kHook.size());
+    kind = kind.substr(0, EndOfArgument(kind));
+  }
+  size_t arguments = kind.find('<');
+  std::string_view head = kind.substr(0, arguments);
+  std::string_view tail = arguments == std::string_view::npos ? std::string_view() : kind.substr(arguments);
+  size_t scope = head.rfind("::");
+  if (scope != std::string_view::npos) head.remove_prefix(scope + 2);
+  if (head.ends_with(kSuffix) && head.size() > kSuffix.size()) head.remove_suffix(kSuffix.size());
+  return std::string(head) + std::string(tail);
+}
+
+}  // namespace moonshard::nn

@@ -1,0 +1,52 @@
+#include "engine/runtime/nn/linear.h"
+
+#include <ATen/ops/linear.h>
+
+#include "engine/core/base/check.h"
+#include "engine/runtime/nn/deferred_parameters.h"
+
+namespace moonshard::nn {
+namespace {
+
+// The base class makes and initialises its parameters in its constructor: under DeferInit as small as it can.
+torch::nn::LinearOptions LinearBaseOptions(const torch::nn::LinearOptions& options) {
+  return DeferInit::active() ? torch::nn::LinearOptions(1, 1).bias(options.bias()) : options;
+}
+
+}  // namespace
+
+LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : torch::nn::LinearImpl(LinearBaseOptions(options)) {
+  if (!DeferInit::active()) return;
+  this->options = options;
+  detail::DeferParameter(parameters_, "weight", weight, {options.out_features(), options.in_features()});
+  if (options.bias()) detail::DeferParameter(parameters_, "bias", bias, {options.out_features()});
+}
+
+at::Tensor LinearImpl::forward(const at::Tensor& input) {
+  return at::linear(input, weight, holds_back_bias_ ? at::Tensor() : bias);
+}
+
+void LinearImpl::TieWeight(const at::Tensor& weight) {
+  Check(weight.sizes() == this->weight.sizes(), "a tied weight must have the shape of the layer's own");
+  this->weight = weight;
+  parameters_["weight"] = weight;
+}
+
+bool LinearImpl::HoldBack(std::string_view parameter) {
+  if (parameter != "bias" || !bias.defined()) return false;
+  holds_back_bias_ = true;
+  return true;
+}
+
+void LinearImpl::ReleaseBack(std::string_view parameter) {
+  if (parameter == "bias") holds_back_bias_ = false;
+}
+
+std::shared_ptr<torch::nn::Module> LinearImpl::clone(const std::optional<torch::Device>& device) const {
+  auto copy = std::make_shared<LinearImpl>(*this);
+  detail::CopyParameter(copy->parameters_, "weight", copy->weight, device);
+  if (bias.defined()) detail::CopyParameter(copy->parameters_, "bias", copy->bias, device);
+  return copy;
+}
+
+}  // namespace moonshard::nn

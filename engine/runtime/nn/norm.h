@@ -1,0 +1,56 @@
+// LayerNorm: torch::nn::LayerNorm whose calls a plan can intercept. A drop-in: same options, members and names.
+// RMSNorm: root mean square normalisation as Hugging Face's decoders compute it, which LibTorch's C++ API lacks:
+//
+//   y = weight * cast(x32 / sqrt(mean(x32^2) + eps)),  x32 = x in float32, cast back to x's dtype before the product
+//
+// (Zhang and Sennrich 2019, arXiv:1910.07467; transformers' LlamaRMSNorm). A double input is computed in double. With
+// unit_offset, as Gemma has it: y = cast((1 + weight32) * x32 / sqrt(mean(x32^2) + eps)).
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <torch/nn/modules/normalization.h>
+
+#include "engine/runtime/nn/hook.h"
+
+namespace moonshard::nn {
+
+class LayerNormImpl : public torch::nn::LayerNormImpl {
+ public:
+  LayerNormImpl(std::vector<int64_t> normalized_shape)  // NOLINT: implicit as in torch
+      : LayerNormImpl(torch::nn::LayerNormOptions(std::move(normalized_shape))) {}
+  explicit LayerNormImpl(const torch::nn::LayerNormOptions& options);
+
+  // Normalises over the dims that weight has (options.normalized_shape where there is none).
+  at::Tensor forward(const at::Tensor& input);
+
+  std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
+};
+
+MOONSHARD_MODULE(LayerNorm);
+
+struct RMSNormOptions {
+  RMSNormOptions(int64_t size) : size_(size) {}  // NOLINT: implicit as torch's options are
+  TORCH_ARG(int64_t, size);
+  TORCH_ARG(double, eps) = 1e-6;
+  TORCH_ARG(bool, unit_offset) = false;
+};
+
+class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
+ public:
+  explicit RMSNormImpl(const RMSNormOptions& options);
+
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  // x [..., size] -> the same shape.
+  at::Tensor forward(const at::Tensor& input);
+
+  RMSNormOptions options;
+  at::Tensor weight;  // [size], starts as ones; with unit_offset as zeros
+};
+
+MOONSHARD_MODULE(RMSNorm);
+
+}  // namespace moonshard::nn

@@ -1,0 +1,90 @@
+#include "engine/runtime/random/random_streams.h"
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <ATen/Context.h>
+
+#include "engine/runtime/collective/label.h"
+
+namespace moonshard {
+namespace {
+
+at::CPUGeneratorImpl& OfCpu() {
+  return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+}
+
+at::Generator OfDevice(c10::Device device) { return at::globalContext().defaultGenerator(device); }
+
+}  // namespace
+
+RandomStreams::Idle RandomStreams::Take() const {
+  Idle idle;
+  {
+    at::CPUGeneratorImpl& cpu = OfCpu();
+    const std::lock_guard lock(cpu.mutex_);
+    idle = {cpu.engine(), cpu.next_float_normal_sample(), cpu.next_double_normal_sample(), {}};
+  }
+  if (!device_.is_cpu()) {
+    at::Generator generator = OfDevice(device_);
+    const std::lock_guard lock(generator.mutex());
+    idle.of_device = generator.get_state();
+  }
+  return idle;
+}
+
+void RandomStreams::Put(const Idle& idle) const {
+  {
+    at::CPUGeneratorImpl& cpu = OfCpu();
+    const std::lock_guard lock(cpu.mutex_);
+    cpu.set_engine(idle.engine);
+    cpu.set_next_float_normal_sample(idle.next_float);
+    cpu.set_next_double_normal_sample(idle.next_double);
+  }
+  if (!device_.is_cpu()) {
+    at::Generator generator = OfDevice(device_);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(idle.of_device);
+  }
+}
+
+void RandomStreams::Begin() {
+  End();
+  state_.open = true;
+}
+
+void RandomStreams::End() {
+  Use(RandomStream::kCommon);
+  state_ = State();
+}
+
+void RandomStreams::Use(RandomStream stream) {
+  if (!state_.open || stream == state_.now) return;
+  if (!state_.made) {
+    MakeOwn();
+  } else {
+    Put(std::exchange(state_.idle, Take()));
+  }
+  state_.now = stream;
+}
+
+void RandomStreams::MakeOwn() {
+  uint64_t drawn = 0;
+  {
+    at::CPUGeneratorImpl& cpu = OfCpu();
+    const std::lock_guard lock(cpu.mutex_);
+    drawn = cpu.random64();
+  }
+  state_.idle = Take();
+  state_.made = true;
+  const uint64_t seed = StableHash(std::to_string(drawn) + " " + std::to_string(coordinate_));
+  Put({at::mt19937(seed), std::nullopt, std::nullopt, state_.idle.of_device});
+  if (!device_.is_cpu()) {
+    at::Generator generator = OfDevice(device_);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,161 @@
+#include "engine/runtime/recompute/kept_results.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include "engine/core/base/result.h"
+
+namespace moonshard {
+namespace {
+
+constexpr std::array<std::string_view, 12> kAttention = {
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_fused_attention_overrideable",
+    "aten::_flash_attention_forward",
+    "aten::_efficient_attention_forward",
+    "aten::_cudnn_attention_forward",
+    "aten::_softmax",
+    "aten::_safe_softmax",
+    "aten::bmm",
+    "aten::baddbmm",
+};
+constexpr std::array<std::string_view, 4> kMatmuls = {"aten::mm", "aten::addmm", "aten::_scaled_mm",
+                                                      "aten::_grouped_mm"};
+
+// Whether results are values of their own: neither views of arguments nor arguments that were written to.
+bool MakesValues(const c10::FunctionSchema& schema) {
+  const auto aliases = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
+  return !schema.returns().empty() && std::ranges::none_of(schema.returns(), aliases) &&
+         std::ranges::none_of(schema.arguments(), [](const c10::Argument& argument) {
+           return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+         });
+}
+
+template <class Visit>
+void VisitTensors(const std::vector<c10::IValue>& values, const Visit& visit) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) visit(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+    }
+  }
+}
+
+[[noreturn]] void NotSupported(const std::string& declared, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "what recomputation kept does not fit its second run");
+  d.declared = declared;
+  d.required = required;
+  throw PlanError({std::move(d)});
+}
+
+// Fused attention makes what its backward needs only where a gradient is asked for, which the first run does not.
+void AskForBackward(const c10::OperatorHandle& op, c10::Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = arguments[i].name();
+    if (name == "compute_log_sumexp" || name == "compute_logsumexp") stack[stack.size() - arguments.size() + i] = true;
+  }
+}
+
+}  // namespace
+
+bool KeptResults::Run::Chosen(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (std::ranges::find(kMatmuls, name) != kMatmuls.end()) {
+    const bool odd = matmuls_++ % 2 == 0;
+    if (kept_.policy_.matmuls == Recomputed::Matmuls::kAll) return true;
+    if (kept_.policy_.matmuls == Recomputed::Matmuls::kEverySecond && odd) return true;
+  }
+  if (kept_.policy_.attention && std::ranges::find(kAttention, name) != kAttention.end()) return true;
+  return depth_ > 0 && MakesValues(op.schema());
+}
+
+void KeptResults::Recorder::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
+  if (!Chosen(op)) return next.Run();
+  AskForBackward(op, stack);
+  std::vector<at::Tensor> arguments;
+  VisitTensors({stack.end() - static_cast<int64_t>(op.schema().arguments().size()), stack.end()},
+               [&](const at::Tensor& tensor) { arguments.push_back(tensor); });
+  next.Run();
+  Kept kept;
+  kept.op = op.schema().name();
+  kept.results.assign(stack.end() - static_cast<int64_t>(op.schema().returns().size()), stack.end());
+  VisitTensors(kept.results, [&](const at::Tensor& tensor) {
+    kept.versions.push_back(tensor.is_inference() ? 0 : tensor._version());
+  });
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) kept.after = RunState::Now(arguments);
+  kept_.kept_.push_back(std::move(kept));
+}
+
+void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
+  if (!Chosen(op)) return next.Run();
+  const bool more = next_ < kept_.kept_.size();
+  if (!more || kept_.kept_[next_].op != op.schema().name()) {
+    NotSupported(op.schema().name() + " where the first run had " + (more ? kept_.kept_[next_].op : "nothing more"),
+                 "the same operators in both runs of a module that is recomputed");
+  }
+  const Kept& kept = kept_.kept_[next_++];
+  size_t i = 0;
+  VisitTensors(kept.results, [&](const at::Tensor& tensor) {
+    if (!tensor.is_inference() && tensor._version() != kept.versions[i]) {
+      NotSupported("the result of " + kept.op + " was changed in place",
+                   "results that are kept stay as they were made");
+    }
+    ++i;
+  });
+  if (kept.after) kept.after->Restore();
+  torch::jit::drop(stack, op.schema().arguments().size());
+  for (const c10::IValue& value : kept.results) {
+    // A tensor of its own: autograd gives it a history.
+    if (value.isTensor() && value.toTensor().defined()) {
+      stack.emplace_back(value.toTensor().variable_data());
+    } else {
+      stack.push_back(value);
+    }
+  }
+}
+
+namespace {
+
+class KeptCall final : public Boundary::Call {
+ public:
+  KeepAllScope scope;
+  std::unique_ptr<Boundary::Call> inner;
+};
+
+}  // namespace
+
+int* KeptResults::DepthOfCurrent() {
+  Run* const run = dynamic_cast<Run*>(OperatorScope::Current());
+  return run == nullptr ? nullptr : &run->depth_;
+}
+
+KeepAllScope::KeepAllScope() : depth_(nullptr) {
+  depth_ = KeptResults::DepthOfCurrent();
+  if (depth_ != nullptr) ++*depth_;
+}
+
+KeepAllScope::~KeepAllScope() {
+  if (depth_ != nullptr) --*depth_;
+}
+
+std::unique_ptr<Boundary::Call> KeptBoundary::Enter(std::span<const TensorSlot> arguments) {
+  auto call = std::make_unique<KeptCall>();
+  if (inner_) call->inner = inner_->Enter(arguments);
+  return call;
+}
+
+void KeptBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
+  auto& own = static_cast<KeptCall&>(call);
+  if (inner_) inner_->Leave(*own.inner, results);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,68 @@
+#include "engine/runtime/recompute/run_state.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+
+namespace moonshard {
+namespace {
+
+constexpr std::array kAutocastDevices = {c10::DeviceType::CPU, c10::DeviceType::CUDA};
+
+at::Generator GeneratorOf(c10::Device device) { return at::globalContext().defaultGenerator(device); }
+
+at::Tensor StateOf(c10::Device device) {
+  at::Generator generator = GeneratorOf(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void SetState(c10::Device device, const at::Tensor& state) {
+  at::Generator generator = GeneratorOf(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace
+
+RunState::RunState(const std::vector<c10::Device>& devices, std::shared_ptr<RandomStreams> streams)
+    : streams_(std::move(streams)) {
+  if (streams_) of_streams_ = streams_->state();
+  for (c10::Device device : devices) generators_.push_back({device, StateOf(device)});
+  for (c10::DeviceType device : kAutocastDevices) {
+    autocast_.push_back({device, at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device)});
+  }
+}
+
+RunState RunState::Now(const std::vector<at::Tensor>& tensors, std::shared_ptr<RandomStreams> streams) {
+  std::vector<c10::Device> devices = {c10::Device(c10::DeviceType::CPU)};
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta()) continue;
+    if (std::ranges::find(devices, tensor.device()) == devices.end()) devices.push_back(tensor.device());
+  }
+  return {devices, std::move(streams)};
+}
+
+std::vector<c10::Device> RunState::devices() const {
+  std::vector<c10::Device> devices;
+  for (const Generator& generator : generators_) devices.push_back(generator.device);
+  return devices;
+}
+
+void RunState::Restore() const {
+  if (streams_) streams_->Restore(of_streams_);
+  for (const Generator& generator : generators_) SetState(generator.device, generator.state);
+  for (const Autocast& autocast : autocast_) {
+    at::autocast::set_autocast_enabled(autocast.device, autocast.enabled);
+    at::autocast::set_autocast_dtype(autocast.device, autocast.dtype);
+  }
+}
+
+RunStateScope::RunStateScope(const RunState& state) : before_(state.devices(), state.streams_) { state.Restore(); }
+
+RunStateScope::~RunStateScope() { before_.Restore(); }
+
+}  // namespace moonshard

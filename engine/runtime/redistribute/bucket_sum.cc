@@ -1,0 +1,158 @@
+#include "engine/runtime/redistribute/bucket_sum.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "engine/runtime/intercept/region.h"
+
+namespace moonshard {
+
+BucketSum::BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label)
+    : buckets_(std::move(buckets)), groups_(std::move(groups)), label_(std::move(label)), states_(buckets_.size()) {
+  size_t ids = 0;
+  for (const Bucket& bucket : buckets_) {
+    for (const Member& member : bucket.members) ids = std::max(ids, member.id + 1);
+  }
+  bucket_of_.assign(ids, -1);
+  arrived_.assign(ids, false);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    for (const Member& member : buckets_[b].members) bucket_of_[member.id] = static_cast<int64_t>(b);
+  }
+  Begin();
+}
+
+// Buckets that wait for the end of the backward come after all others.
+std::vector<size_t> BucketSum::InOrder() const {
+  std::vector<size_t> order;
+  for (bool at_end : {false, true}) {
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      if (buckets_[b].at_end == at_end && !states_[b].trainable.empty()) order.push_back(b);
+    }
+  }
+  return order;
+}
+
+void BucketSum::Begin() {
+  arrived_.assign(arrived_.size(), false);
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    states_[b] = State();
+    for (const Member& member : buckets_[b].members) {
+      if (member.parameter.requires_grad()) states_[b].trainable.push_back(&member);
+    }
+    states_[b].missing = states_[b].trainable.size();
+  }
+  order_ = InOrder();
+  next_ = 0;
+}
+
+void BucketSum::Arrived(size_t id, const Take& take) {
+  if (id >= bucket_of_.size() || bucket_of_[id] < 0 || arrived_[id]) return;
+  arrived_[id] = true;
+  --states_[static_cast<size_t>(bucket_of_[id])].missing;
+  BeginFull(take);
+}
+
+void BucketSum::BeginFull(const Take& take) {
+  while (next_ + 1 < order_.size()) {
+    const size_t b = order_[next_];
+    if (buckets_[b].at_end || states_[b].missing > 0) return;
+    ++next_;
+    states_[b].begun = true;
+    states_[b].pending = Start(b, TakeAll(b, take), {});
+  }
+}
+
+BucketSum::Gradients BucketSum::TakeAll(size_t bucket, const Take& take) const {
+  Gradients gradients;
+  for (const Member* member : states_[bucket].trainable) gradients.push_back(take(member->id));
+  return gradients;
+}
+
+PendingCollective BucketSum::StartOver(AxisGroup& group, const at::Tensor& flat) const {
+  const CollectiveUse use = {Direction::kBackward, &label_, flat.sizes(), flat.numel() * flat.element_size(), -1};
+  return group.StartAllReduce(flat, use);
+}
+
+PendingCollective BucketSum::Start(size_t bucket, Gradients gradients, const std::vector<float>& late) {
+  const at::NoGradGuard no_grad;
+  Region region("the sum of gradients", label_.text(), groups_.front()->axis());
+  std::vector<at::Tensor> flat;
+  std::vector<float> flags;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& parameter = states_[bucket].trainable[i]->parameter;
+    flags.push_back(gradients[i].defined() ? 1.0F : 0.0F);
+    region.TakesGradient(parameter, gradients[i]);
+    flat.push_back(gradients[i].defined() ? gradients[i].reshape(-1)
+                                          : at::zeros({parameter.numel()}, parameter.detach().options()));
+  }
+  gradients.clear();
+  flags.insert(flags.end(), late.begin(), late.end());
+  flat.push_back(at::tensor(flags).to(states_[bucket].trainable.front()->parameter.detach().options()));
+  return StartOver(*groups_.front(), at::cat(flat));
+}
+
+at::Tensor BucketSum::SumOverOthers(at::Tensor flat) const {
+  for (size_t g = 1; g < groups_.size(); ++g) flat = groups_[g]->Finish(StartOver(*groups_[g], flat));
+  return flat;
+}
+
+void BucketSum::BringFrom(size_t bucket, const at::Tensor& flat, const Bring& bring) const {
+  const std::vector<const Member*>& members = states_[bucket].trainable;
+  int64_t begin = 0;
+  for (const Member* member : members) begin += member->parameter.numel();
+  const at::Tensor any = flat.narrow(0, begin, static_cast<int64_t>(members.size())).to(at::kCPU, at::kFloat);
+  begin = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const at::Tensor& parameter = members[i]->parameter;
+    const at::Tensor sum = flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
+    begin += parameter.numel();
+    if (any[static_cast<int64_t>(i)].item<float>() != 0.0F) {
+      const at::Tensor full = sum.to(parameter.scalar_type()).variable_data();
+      for (const std::shared_ptr<AxisGroup>& group : groups_) {
+        Region region("the sum of gradients", label_.text(), group->axis());
+        region.BringsGradient(parameter, full, Layout::Replicate());
+      }
+      bring(members[i]->id, full);
+    }
+  }
+}
+
+void BucketSum::Finish(const Take& take, const Bring& bring) {
+  if (order_.empty()) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Gradients> second(buckets_.size());
+  std::vector<float> late(buckets_.size() > 1 ? buckets_.size() : 0, 0.0F);
+  for (size_t i = 0; i < next_; ++i) {
+    const size_t b = order_[i];
+    second[b] = TakeAll(b, take);
+    if (std::ranges::any_of(second[b], [](const at::Tensor& t) { return t.defined(); })) late[b] = 1;
+  }
+  for (; next_ < order_.size(); ++next_) {
+    const size_t b = order_[next_];
+    states_[b].pending = Start(b, TakeAll(b, take), next_ + 1 == order_.size() ? late : std::vector<float>());
+  }
+  // The second group's sums run while the next bucket of the first is waited for.
+  std::vector<at::Tensor> flats(buckets_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t b : order_) {
+      flats[b] = groups_[g]->Finish(std::move(states_[b].pending));
+      if (g + 1 < groups_.size()) states_[b].pending = StartOver(*groups_[g + 1], flats[b]);
+    }
+  }
+  for (size_t b : order_) BringFrom(b, flats[b], bring);
+  if (late.empty()) return;
+  const at::Tensor& last = flats[order_.back()];
+  const auto count = static_cast<int64_t>(late.size());
+  const at::Tensor told = last.narrow(0, last.numel() - count, count).to(at::kCPU, at::kFloat);
+  for (size_t b : order_) {
+    if (told[static_cast<int64_t>(b)].item<float>() == 0.0F) continue;
+    if (second[b].empty()) second[b].resize(states_[b].trainable.size());
+    BringFrom(b, SumOverOthers(groups_.front()->Finish(Start(b, std::move(second[b]), {}))), bring);
+    buckets_[b].at_end = true;
+  }
+}
+
+}  // namespace moonshard

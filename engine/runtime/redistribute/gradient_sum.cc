@@ -1,0 +1,280 @@
+#include "engine/runtime/redistribute/gradient_sum.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "engine/core/base/check.h"
+#include "engine/runtime/intercept/region.h"
+
+namespace moonshard {
+
+namespace autograd = torch::autograd;
+
+struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
+  struct Parameter {
+    at::Tensor tensor;
+    std::shared_ptr<autograd::Node> accumulator;  // held: without an owner autograd drops it and its hooks
+    at::Tensor held_back;                         // this backward's gradient
+    at::Tensor kept;                              // those of earlier backwards that were not to be summed yet
+    double scale = 1;
+    bool handed = false;  // its gradient comes by Hand
+  };
+  // A part of a parameter's gradient that is summed over one group.
+  struct Term {
+    size_t parameter;
+    std::shared_ptr<AxisGroup> group;
+    int64_t dim;  // -1: all of it
+    int64_t begin;
+    int64_t length;
+    bool in_bucket = false;
+
+    at::Tensor Of(const at::Tensor& gradient) const { return dim < 0 ? gradient : gradient.narrow(dim, begin, length); }
+  };
+  std::vector<Parameter> parameters;
+  std::vector<Term> terms;
+  std::shared_ptr<BackwardEnd> end;
+  bool sums = true;
+  CollectiveLabel label;
+  std::optional<BucketSum> buckets;
+
+  State(std::shared_ptr<BackwardEnd> e, std::string l) : end(std::move(e)), label(std::move(l)) {}
+
+  // The index of a parameter, which is added where it is new.
+  size_t Find(const at::Tensor& parameter);
+  void Arm(size_t index);
+  void Begin();
+  at::Tensor Take(size_t index);
+  void Bring(size_t index, at::Tensor sum);
+  at::Tensor HoldBack(size_t index, at::Tensor gradient);
+  void Flush();
+  void SumGroup(const std::vector<const Term*>& group_terms);
+};
+
+namespace {
+
+// Takes a parameter's gradient before autograd accumulates it. Holds the sum weakly: a model may outlive its plan.
+class HoldBackHook final : public autograd::FunctionPreHook {
+ public:
+  explicit HoldBackHook(std::function<at::Tensor(at::Tensor)> hold_back) : hold_back_(std::move(hold_back)) {}
+
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    if (!gradients[0].defined()) return gradients;
+    return {hold_back_(gradients[0])};
+  }
+
+ private:
+  std::function<at::Tensor(at::Tensor)> hold_back_;
+};
+
+}  // namespace
+
+size_t GradientSum::State::Find(const at::Tensor& parameter) {
+  const auto found = std::ranges::find_if(parameters, [&](const Parameter& p) { return p.tensor.is_same(parameter); });
+  if (found != parameters.end()) return static_cast<size_t>(found - parameters.begin());
+  parameters.push_back({parameter, nullptr, {}, {}});
+  return parameters.size() - 1;
+}
+
+void GradientSum::State::Arm(size_t index) {
+  Parameter& parameter = parameters[index];
+  if (parameter.handed || !parameter.tensor.requires_grad()) return;
+  std::shared_ptr<autograd::Node> accumulator = autograd::impl::grad_accumulator(parameter.tensor);
+  if (accumulator == parameter.accumulator) return;
+  accumulator->add_pre_hook(std::make_unique<HoldBackHook>([weak = weak_from_this(), index](at::Tensor gradient) {
+    const std::shared_ptr<State> state = weak.lock();
+    return state ? state->HoldBack(index, std::move(gradient)) : gradient;
+  }));
+  parameter.accumulator = std::move(accumulator);
+}
+
+// Drops what a backward that threw has left.
+void GradientSum::State::Begin() {
+  for (Parameter& parameter : parameters) parameter.held_back = at::Tensor();
+  if (buckets) buckets->Begin();
+}
+
+// With those of earlier backwards that were not summed.
+at::Tensor GradientSum::State::Take(size_t index) {
+  at::Tensor held = std::exchange(parameters[index].held_back, at::Tensor());
+  at::Tensor kept = std::exchange(parameters[index].kept, at::Tensor());
+  if (!held.defined() || !kept.defined()) return held.defined() ? held : kept;
+  return kept + held;
+}
+
+void GradientSum::State::Bring(size_t index, at::Tensor sum) {
+  const Parameter& parameter = parameters[index];
+  if (parameter.scale != 1) sum.mul_(parameter.scale);
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (gradient.defined()) {
+    gradient.add_(sum);
+  } else {
+    gradient = std::move(sum);
+  }
+}
+
+at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
+  if (gradient.layout() != at::kStrided) {
+    throw PlanError({MakeDiagnostic(Finding::kNotSupported, "a sparse gradient of a parameter that ranks share")});
+  }
+  end->Schedule();
+  const at::NoGradGuard no_grad;
+  at::Tensor& held = parameters[index].held_back;
+  held = held.defined() ? held + gradient : gradient.detach();
+  if (buckets && sums) buckets->Arrived(index, [this](size_t i) { return Take(i); });
+  return {};
+}
+
+// One all-reduce for all terms of one group, dtype and device: their elements, and one flag each for whether any rank
+// has a gradient.
+void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
+  Region region("the sum of gradients", label.text(), group_terms.front()->group->axis());
+  std::vector<at::Tensor> flat;
+  const Parameter& first = parameters[group_terms.front()->parameter];
+  std::vector<float> has;
+  for (const Term* term : group_terms) {
+    const Parameter& parameter = parameters[term->parameter];
+    const bool defined = parameter.held_back.defined();
+    const at::Tensor part = term->Of(defined ? parameter.held_back : parameter.tensor.detach());
+    flat.push_back(defined ? part.reshape(-1) : at::zeros({part.numel()}, part.options()));
+    has.push_back(defined ? 1.0F : 0.0F);
+  }
+  const auto count = static_cast<int64_t>(group_terms.size());
+  flat.push_back(at::tensor(has).to(first.tensor.options()));
+  at::Tensor sum = at::cat(flat).to(group_terms.front()->group->device());  // what is offloaded lies in host memory
+  flat.clear();
+  const std::vector<int64_t> shape = sum.sizes().vec();
+  const CollectiveUse use = {Direction::kBackward, &label, shape, sum.numel() * sum.element_size(), -1};
+  sum = group_terms.front()->group->AllReduce(std::move(sum), use);
+  const at::Tensor any = sum.narrow(0, sum.numel() - count, count).to(at::kCPU, at::kFloat);
+  int64_t begin = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Term& term = *group_terms[static_cast<size_t>(i)];
+    Parameter& parameter = parameters[term.parameter];
+    const at::Tensor part = term.Of(parameter.tensor.detach());
+    const at::Tensor summed = sum.narrow(0, begin, part.numel()).view(part.sizes());
+    begin += part.numel();
+    if (any[i].item<float>() == 0.0F) continue;
+    // A tensor of its own: what autograd handed over may belong to others too.
+    at::Tensor full = parameter.held_back.defined() && term.dim >= 0
+                          ? parameter.held_back.clone()
+                          : at::zeros_like(parameter.tensor, at::MemoryFormat::Preserve);
+    term.Of(full).copy_(summed);
+    region.Sums(parameter.held_back, full);
+    parameter.held_back = std::move(full);
+  }
+}
+
+void GradientSum::State::Flush() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters.size(); ++i) (sums ? parameters[i].held_back : parameters[i].kept) = Take(i);
+  if (!sums) return;
+  // Terms of one group, dtype and device are summed together, in the order in which the first of each was added; a
+  // parameter's second group comes after its first. That order is the same on every rank.
+  std::vector<bool> done(terms.size(), false);
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const auto key = [this](const Term& term) {
+      const at::Tensor& tensor = parameters[term.parameter].tensor;
+      return std::tuple(term.group.get(), tensor.scalar_type(), tensor.device());
+    };
+    if (done[i] || terms[i].in_bucket || !parameters[terms[i].parameter].tensor.requires_grad()) continue;
+    std::vector<const Term*> together;
+    for (size_t j = i; j < terms.size(); ++j) {
+      if (done[j] || terms[j].in_bucket || key(terms[j]) != key(terms[i])) continue;
+      if (!parameters[terms[j].parameter].tensor.requires_grad()) continue;
+      together.push_back(&terms[j]);
+      done[j] = true;
+    }
+    SumGroup(together);
+  }
+  if (buckets) {
+    buckets->Finish([this](size_t i) { return Take(i); },
+                    [this](size_t i, at::Tensor sum) { Bring(i, std::move(sum)); });
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].held_back.defined()) Bring(i, Take(i));
+  }
+}
+
+GradientSum::GradientSum(std::shared_ptr<BackwardEnd> end, std::string label)
+    : state_(std::make_shared<State>(std::move(end), std::move(label))) {}
+GradientSum::~GradientSum() = default;
+
+void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group) {
+  Add(parameter, std::move(group), -1, 0, 0);
+}
+
+void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin,
+                      int64_t length) {
+  Check(parameter.is_leaf(), "a gradient sum of a tensor that is no leaf");
+  if (group->size() == 1) return;
+  if (state_->terms.empty()) {
+    state_->end->Add(
+        [weak = std::weak_ptr<State>(state_)] {
+          if (auto state = weak.lock()) state->Begin();
+        },
+        [weak = std::weak_ptr<State>(state_)] {
+          if (auto state = weak.lock()) state->Flush();
+        });
+  }
+  const size_t index = state_->Find(parameter);
+  state_->terms.push_back({index, std::move(group), dim, begin, length});
+  state_->Arm(index);
+}
+
+void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::vector<std::shared_ptr<AxisGroup>> groups) {
+  std::vector<BucketSum::Bucket> sums;
+  for (const Bucket& bucket : buckets) {
+    BucketSum::Bucket& sum = sums.emplace_back();
+    sum.at_end = bucket.at_end;
+    for (const at::Tensor& parameter : bucket.parameters) {
+      const size_t index = state_->Find(parameter);
+      sum.members.push_back({index, parameter});
+      for (State::Term& term : state_->terms) {
+        if (term.parameter == index && std::ranges::find(groups, term.group) != groups.end()) {
+          Check(term.dim < 0, "a bucket of a part of a gradient");
+          term.in_bucket = true;
+        }
+      }
+    }
+  }
+  state_->buckets.emplace(std::move(sums), std::move(groups), state_->label);
+}
+
+void GradientSum::Scale(const at::Tensor& parameter, double factor) {
+  if (!Sums(parameter)) return;
+  state_->parameters[state_->Find(parameter)].scale = factor;
+}
+
+void GradientSum::TakeByHand(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].handed = true; }
+
+bool GradientSum::Sums(const at::Tensor& parameter) const {
+  const auto& parameters = state_->parameters;
+  return std::ranges::any_of(
+      state_->terms, [&](const State::Term& term) { return parameters[term.parameter].tensor.is_same(parameter); });
+}
+
+void GradientSum::Hand(const at::Tensor& parameter, at::Tensor gradient) {
+  const size_t index = state_->Find(parameter);
+  Check(state_->parameters[index].handed, "a gradient handed over for a parameter that autograd brings");
+  state_->HoldBack(index, std::move(gradient));
+}
+
+void GradientSum::SetSums(bool sums) { state_->sums = sums; }
+
+bool GradientSum::empty() const { return state_->terms.empty(); }
+
+void GradientSum::Rearm() {
+  for (size_t i = 0; i < state_->parameters.size(); ++i) state_->Arm(i);
+}
+
+void GradientSum::Watch(const at::Tensor& output) { state_->end->Watch(output); }
+
+}  // namespace moonshard

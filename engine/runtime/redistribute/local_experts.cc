@@ -1,0 +1,27 @@
+#include "engine/runtime/redistribute/local_experts.h"
+
+#include <ATen/ATen.h>
+
+#include "engine/core/base/result.h"
+#include "engine/core/base/text.h"
+#include "engine/runtime/intercept/region.h"
+
+namespace moonshard {
+
+void LocalExperts::Keep(at::Tensor& ids, at::Tensor& weights, const std::string& label) const {
+  const bool integers = at::isIntegralType(ids.scalar_type(), false);
+  if (!integers || ids.sizes() != weights.sizes()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the route of '" + label + "' is not ids and their weights");
+    d.path = label;
+    d.declared = std::string(integers ? "ids" : "ids that are no integers") + " of shape " +
+                 ShapeToString(ids.sizes()) + ", weights of shape " + ShapeToString(weights.sizes());
+    d.required = "integer ids and weights of one shape, such as [tokens, chosen]";
+    throw PlanError({std::move(d)});
+  }
+  const at::Tensor other = at::logical_or(ids < first, ids >= first + count);
+  NoteOwnRows(other, MeshAxis::kTp);
+  ids = (ids - first).masked_fill(other, count);
+  weights = weights.masked_fill(other, 0);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,41 @@
+#include "engine/train/loss/vocabulary_of.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/runtime/collective/axis_group.h"
+
+namespace moonshard {
+
+Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& head, VocabularyOptions options) {
+  const CompiledPlan& plan = model.plan();
+  const int64_t found = plan.tree->Find(head);
+  const auto owns_weight = [&](const LiveParameter& p) {
+    const std::string weight = head + ".weight";
+    return p.path == weight || std::ranges::count(p.aliases, weight) > 0;
+  };
+  const auto weight = std::ranges::find_if(model.parameters(), owns_weight);
+  if (found < 0 || weight == model.parameters().end()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the model has no '" + head + "' with a weight");
+    d.required = "the path of the module that makes the logits";
+    return d;
+  }
+  const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(found));
+  const Layout left =
+      steps.outputs.empty() || !steps.outputs[0] ? Layout::Replicate() : steps.outputs[0]->to[MeshAxis::kTp];
+  const bool in_shards = left.is_plain_shard() && plan.mesh.size(MeshAxis::kTp) > 1;
+  if (plan.mesh.size(MeshAxis::kTp) > 1 && left != Layout::Replicate() && left != Layout::Shard(-1)) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "no loss is made of logits that leave '" + head + "' like this");
+    d.path = head;
+    d.declared = left.ToText();
+    d.required = "shard(-1), or replicate";
+    return d;
+  }
+  // In a group of one the losses talk to nobody.
+  auto group =
+      in_shards ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
+  return Vocabulary::Make(std::move(group), weight->shape[0], std::move(options));
+}
+
+}  // namespace moonshard

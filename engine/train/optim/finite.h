@@ -1,0 +1,22 @@
+// Finite: which gradient, or which parameter, holds a number that is none. For the step whose loss or gradient norm is NaN
+// or infinite: it looks at every element, and is not for every step.
+// Stage before: clip_grad_norm.h, which tells that there is one.
+#pragma once
+
+#include <string>
+
+#include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/collective/world.h"
+
+namespace moonshard {
+
+struct NonFinite {
+  std::string path;           // of the first such parameter in the order of paths; "" where there is none
+  bool in_parameter = false;  // the parameter itself; else its gradient
+};
+
+// The same on every rank; collective over `world`. Parameters are looked at before gradients: where one is not finite,
+// its gradients are no cause.
+NonFinite FindNonFinite(const AppliedPlan& model, const World& world);
+
+}  // namespace moonshard

@@ -1,0 +1,34 @@
+// Random states: which state a rank's generators go on with when a run is loaded.
+//
+//   On a mesh of the same axes    the rank's own.
+//   On any other                  a rank has a data coordinate d (dp_replicate, dp_shard) and a model coordinate m (the
+//                                 other axes). It takes the state of the saved rank (d, m) where there was one. Else:
+//     all saved ranks of d alike    theirs (they must draw alike: dropout on replicated values)
+//     no saved rank of d            as above with data coordinate 0 for d, then seeded anew from that state and d
+//     saved ranks of d not alike    seeded anew from the state of (d, 0) and m
+//
+// So every rank's numbers follow from the checkpoint and the mesh alone, data-parallel ranks draw differently, and the
+// ranks of one data coordinate draw alike exactly if they did.
+// Used by training_checkpoints.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/layout/mesh_shape.h"
+
+namespace moonshard {
+
+struct RandomChoice {
+  int64_t rank = 0;                // the saved rank whose state it is
+  std::optional<uint64_t> reseed;  // the seed instead, where the state is made from that rank's
+};
+
+// `states`: of one generator, by rank of the mesh `saved`, as bytes; none empty.
+RandomChoice ChooseRandomState(const MeshShape& saved, const std::vector<std::string>& states, const MeshShape& mesh,
+                               int64_t rank);
+
+}  // namespace moonshard

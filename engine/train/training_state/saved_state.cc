@@ -1,0 +1,309 @@
+// What ranks tell each other: {"kind", "groups": [{"options", "parameters"}], "memories": [{"kind", "parameters"}],
+// "empty": parameters}, parameters as begin, length, begin, length, ... of indices into the model's. The kind of a memory:
+// {"values": {"step": 5}, "tensors": {"exp_avg": ["F32", "shard"]}}. Settled: the same without "empty".
+#include "engine/train/training_state/saved_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/scalar_type.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kShard = "piece";
+constexpr const char* kNumber = "number";
+
+std::vector<int64_t> LocalShapeHere(const AppliedPlan& model, const LiveParameter& parameter) {
+  return LocalShape(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank());
+}
+
+JsonValue RunsOf(const std::vector<size_t>& indices) {
+  JsonValue::Array runs;
+  for (size_t i = 0; i < indices.size();) {
+    size_t length = 1;
+    while (i + length < indices.size() && indices[i + length] == indices[i] + length) ++length;
+    runs.emplace_back(static_cast<int64_t>(indices[i]));
+    runs.emplace_back(static_cast<int64_t>(length));
+    i += length;
+  }
+  return runs;
+}
+
+std::vector<size_t> IndicesOf(const JsonValue& runs) {
+  std::vector<size_t> indices;
+  const JsonValue::Array& numbers = runs.AsArray();
+  for (size_t i = 0; i + 1 < numbers.size(); i += 2) {
+    for (int64_t j = 0; j < numbers[i + 1].AsInt(); ++j) {
+      indices.push_back(static_cast<size_t>(numbers[i].AsInt() + j));
+    }
+  }
+  return indices;
+}
+
+// Parameters grouped by the text of their kind.
+JsonValue MemoriesToJson(const std::map<size_t, JsonValue>& kinds) {
+  std::map<std::string, std::pair<JsonValue, std::vector<size_t>>> by_text;
+  for (const auto& [index, kind] : kinds) {
+    auto& [value, indices] = by_text[WriteJson(kind, 0)];
+    value = kind;
+    indices.push_back(index);
+  }
+  JsonValue::Array out;
+  for (const auto& [text, of] : by_text) {
+    out.push_back(JsonValue::Object{{"kind", of.first}, {"parameters", RunsOf(of.second)}});
+  }
+  return out;
+}
+
+std::map<size_t, JsonValue> MemoriesFromJson(const JsonValue& told) {
+  std::map<size_t, JsonValue> kinds;
+  for (const JsonValue& memory : told.Find("memories")->AsArray()) {
+    for (size_t index : IndicesOf(*memory.Find("parameters"))) kinds[index] = *memory.Find("kind");
+  }
+  return kinds;
+}
+
+bool IsFinite(const JsonValue& value) {
+  if (value.is_array()) return std::ranges::all_of(value.AsArray(), IsFinite);
+  return !value.is_double() || std::isfinite(value.AsDouble());
+}
+
+JsonValue NumberIn(const at::Tensor& tensor) {
+  if (at::isFloatingType(tensor.scalar_type())) return tensor.item<double>();
+  return tensor.item<int64_t>();
+}
+
+at::Tensor NumberFrom(const JsonValue& value, c10::ScalarType type) {
+  const at::TensorOptions options = at::TensorOptions().dtype(type);
+  if (value.is_int()) return at::scalar_tensor(value.AsInt(), options);
+  return at::scalar_tensor(value.is_double() ? value.AsDouble() : 0, options);
+}
+
+Diagnostic NotSaved(const std::string& path, const std::string& message, const std::string& declared,
+                    const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message);
+  d.path = path;
+  d.declared = declared;
+  d.required = required;
+  return d;
+}
+
+void CheckFinite(const JsonValue::Object& values, const std::string& path, Diagnostics& errors) {
+  for (const auto& [name, value] : values) {
+    if (IsFinite(value)) continue;
+    errors.push_back(NotSaved(path, "'" + name + "' of the optimizer is not finite", WriteJson(value, 0),
+                              "finite numbers: a checkpoint has no others"));
+  }
+}
+
+Diagnostic Disagree(const std::string& what, const std::string& path, size_t rank, const JsonValue& a,
+                    const JsonValue& b, size_t first) {
+  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks do not hold the same: " + what + " differs");
+  d.path = path;
+  d.declared = "rank " + std::to_string(first) + ": " + (a.is_null() ? "nothing" : WriteJson(a, 0)) + "; rank " +
+               std::to_string(rank) + ": " + (b.is_null() ? "nothing" : WriteJson(b, 0));
+  d.required = "the same on every rank";
+  return d;
+}
+
+}  // namespace
+
+Diagnostics CheckBetweenSteps(const AppliedPlan& model) {
+  Diagnostics errors;
+  for (const LiveParameter& parameter : model.parameters()) {
+    const std::vector<int64_t> local = LocalShapeHere(model, parameter);
+    if (parameter.tensor.sizes() == at::IntArrayRef(local) && !parameter.tensor.is_meta()) continue;
+    errors.push_back(
+        NotSaved(parameter.path, "'" + parameter.path + "' is not this rank's shard now",
+                 ShapeToString(parameter.tensor.sizes().vec()) + (parameter.tensor.is_meta() ? " on meta" : ""),
+                 ShapeToString(local) + ", as it is between two steps"));
+  }
+  return errors;
+}
+
+Result<SavedState> SavedState::Of(const AppliedPlan& model, const OptimizerAdapter* optimizer) {
+  SavedState out(model);
+  Diagnostics errors = CheckBetweenSteps(model);
+  for (const LiveParameter& parameter : model.parameters()) {
+    if (DTypeOf(parameter.tensor.scalar_type())) continue;
+    errors.push_back(NotSaved(parameter.path, "'" + parameter.path + "' is of a dtype that no file can hold",
+                              c10::toString(parameter.tensor.scalar_type()), "a dtype of safetensors"));
+  }
+  if (optimizer) out.AddOptimizer(*optimizer, errors);
+  if (!errors.empty()) return errors;
+  return out;
+}
+
+void SavedState::AddOptimizer(const OptimizerAdapter& optimizer, Diagnostics& errors) {
+  const std::vector<LiveParameter>& parameters = model_->parameters();
+  std::map<const void*, size_t> index_of;  // looked up only
+  for (size_t i = 0; i < parameters.size(); ++i) index_of[parameters[i].tensor.unsafeGetTensorImpl()] = i;
+
+  JsonValue::Array groups;
+  std::map<size_t, JsonValue> kinds;
+  std::set<size_t> seen;
+  const std::vector<std::vector<at::Tensor>> tensors = optimizer.Groups();
+  for (size_t g = 0; g < tensors.size(); ++g) {
+    std::vector<size_t> indices;
+    for (size_t i = 0; i < tensors[g].size(); ++i) {
+      const auto found = index_of.find(tensors[g][i].unsafeGetTensorImpl());
+      const std::string place = "parameter " + std::to_string(i) + " of the optimizer's group " + std::to_string(g);
+      if (found == index_of.end()) {
+        errors.push_back(NotSaved("", place + " is none of the model's", ShapeToString(tensors[g][i].sizes().vec()),
+                                  "tensors of ParallelModel::parameters()"));
+        continue;
+      }
+      if (!seen.insert(found->second).second) {
+        errors.push_back(NotSaved(parameters[found->second].path, place + " is there already",
+                                  "'" + parameters[found->second].path + "'", "every parameter once"));
+        continue;
+      }
+      indices.push_back(found->second);
+      std::optional<ParameterMemory> memory = optimizer.MemoryOf(tensors[g][i]);
+      if (!memory) continue;
+      const LiveParameter& parameter = parameters[found->second];
+      // A rank without an element of it has nothing to tell.
+      if (parameter.tensor.numel() > 0) kinds[found->second] = KindOf(parameter, *memory, errors);
+      memories_[found->second] = std::move(*memory);
+    }
+    JsonValue::Object options = optimizer.OptionsOf(g);
+    CheckFinite(options, "", errors);
+    groups.push_back(JsonValue::Object{{"options", std::move(options)}, {"parameters", RunsOf(indices)}});
+  }
+  std::vector<size_t> empty;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].tensor.numel() == 0) empty.push_back(i);
+  }
+  told_ = JsonValue::Object{{"kind", optimizer.kind()},
+                            {"groups", std::move(groups)},
+                            {"memories", MemoriesToJson(kinds)},
+                            {"empty", RunsOf(empty)}};
+}
+
+JsonValue SavedState::KindOf(const LiveParameter& parameter, const ParameterMemory& memory, Diagnostics& errors) const {
+  CheckFinite(memory.values, parameter.path, errors);
+  JsonValue::Object tensors;
+  for (const auto& [name, tensor] : memory.tensors) {
+    const std::optional<DType> dtype = DTypeOf(tensor.scalar_type());
+    const bool shard = tensor.sizes() == parameter.tensor.sizes();
+    if (!dtype || (!shard && (tensor.dim() != 0 || !IsFinite(NumberIn(tensor))))) {
+      errors.push_back(
+          NotSaved(parameter.path, "'" + name + "' of the optimizer cannot be saved",
+                   std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes().vec()),
+                   ShapeToString(parameter.tensor.sizes().vec()) + ", as the parameter, or one finite number"));
+      continue;
+    }
+    tensors[name] = JsonValue::Array{SafetensorsName(*dtype), shard ? kShard : kNumber};
+    // A number is told, for ranks that do not have it.
+    if (!shard) tensors[name].AsArray().push_back(NumberIn(tensor));
+  }
+  return JsonValue::Object{{"values", memory.values}, {"tensors", std::move(tensors)}};
+}
+
+JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonValue>& told) {
+  Diagnostics errors;
+  for (size_t rank = 1; rank < told.size(); ++rank) {
+    if (told[rank].is_null() != told[0].is_null()) {
+      errors.push_back(
+          Disagree("whether there is an optimizer", "", rank, !told[0].is_null(), !told[rank].is_null(), 0));
+      continue;
+    }
+    if (told[0].is_null()) continue;
+    for (const char* key : {"kind", "groups"}) {
+      const JsonValue& a = *told[0].Find(key);
+      const JsonValue& b = *told[rank].Find(key);
+      if (!(a == b)) errors.push_back(Disagree(std::string("the optimizer's ") + key, "", rank, a, b, 0));
+    }
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  if (told[0].is_null()) return nullptr;
+
+  std::vector<std::map<size_t, JsonValue>> kinds;
+  std::vector<std::set<size_t>> empty;
+  for (const JsonValue& one : told) {
+    kinds.push_back(MemoriesFromJson(one));
+    const std::vector<size_t> indices = IndicesOf(*one.Find("empty"));
+    empty.emplace_back(indices.begin(), indices.end());
+  }
+  std::map<size_t, JsonValue> settled;
+  for (size_t p = 0; p < model.parameters().size(); ++p) {
+    std::optional<size_t> first;  // rank that has an element of it
+    for (size_t rank = 0; rank < told.size(); ++rank) {
+      if (empty[rank].contains(p)) continue;
+      const auto at = [&](size_t r) { return kinds[r].contains(p) ? kinds[r].at(p) : JsonValue(); };
+      if (!first) {
+        first = rank;
+        if (kinds[rank].contains(p)) settled[p] = kinds[rank].at(p);
+      } else if (!(at(rank) == at(*first))) {
+        errors.push_back(
+            Disagree("what the optimizer remembers", model.parameters()[p].path, rank, at(*first), at(rank), *first));
+        break;
+      }
+    }
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  return JsonValue::Object{
+      {"kind", *told[0].Find("kind")}, {"groups", *told[0].Find("groups")}, {"memories", MemoriesToJson(settled)}};
+}
+
+SavedState::Tensors SavedState::TensorsOf(const JsonValue& settled) const {
+  Tensors out;
+  for (const LiveParameter& parameter : model_->parameters()) {
+    out.placed.push_back(
+        {parameter.path, *DTypeOf(parameter.tensor.scalar_type()), parameter.shape, parameter.placement});
+    out.shards.push_back(parameter.tensor.detach());
+  }
+  if (settled.is_null()) return out;
+  for (const auto& [index, kind] : MemoriesFromJson(settled)) {
+    const LiveParameter& parameter = model_->parameters()[index];
+    const auto memory = memories_.find(index);
+    for (const auto& [name, of] : kind.Find("tensors")->AsObject()) {
+      const DType dtype = *DTypeFromSafetensors(of.AsArray()[0].AsString());
+      PlacedTensor placed{OptimizerTensorName(name, parameter.path), dtype, {}, {}};
+      at::Tensor shard;
+      if (of.AsArray()[1].AsString() == kShard) {
+        placed.shape = parameter.shape;
+        placed.placement = parameter.placement;
+        const bool has = memory != memories_.end() && memory->second.tensors.contains(name);
+        shard = has ? memory->second.tensors.at(name)
+                    : at::empty(LocalShapeHere(*model_, parameter), at::TensorOptions().dtype(*ScalarTypeOf(dtype)));
+      } else {
+        shard = NumberFrom(of.AsArray()[2], *ScalarTypeOf(dtype));
+      }
+      out.placed.push_back(std::move(placed));
+      out.shards.push_back(std::move(shard));
+    }
+  }
+  return out;
+}
+
+std::optional<OptimizerRecord> SavedState::RecordOf(const AppliedPlan& model, const JsonValue& settled) {
+  if (settled.is_null()) return std::nullopt;
+  const auto paths_of = [&](const JsonValue& runs) {
+    std::vector<std::string> paths;
+    for (size_t index : IndicesOf(runs)) paths.push_back(model.parameters()[index].path);
+    return paths;
+  };
+  OptimizerRecord record;
+  record.kind = settled.Find("kind")->AsString();
+  for (const JsonValue& group : settled.Find("groups")->AsArray()) {
+    record.groups.push_back({group.Find("options")->AsObject(), paths_of(*group.Find("parameters"))});
+  }
+  for (const JsonValue& memory : settled.Find("memories")->AsArray()) {
+    const JsonValue& kind = *memory.Find("kind");
+    record.memories.push_back(
+        {kind.Find("values")->AsObject(), kind.Find("tensors")->Keys(), paths_of(*memory.Find("parameters"))});
+  }
+  return record;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,160 @@
+#include "engine/train/training_state/step_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "engine/core/base/check.h"
+#include "engine/core/base/json.h"
+#include "engine/core/base/text.h"
+#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/rank_file.h"
+#include "engine/io/safetensors/writer.h"
+
+namespace moonshard {
+namespace {
+
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+std::string ToHex(const std::string& bytes) {
+  std::string out;
+  out.reserve(2 * bytes.size());
+  for (const char c : bytes) {
+    out += kHexDigits[static_cast<unsigned char>(c) >> 4];
+    out += kHexDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return out;
+}
+
+std::string FromHex(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    out += static_cast<char>(kHexDigits.find(text[i]) << 4 | kHexDigits.find(text[i + 1]));
+  }
+  return out;
+}
+
+std::string NotePath(const std::string& place, int64_t rank) {
+  return Staging::PartialOf(place) + "/" + RankFileName(rank) + ".note";
+}
+
+// Not synced: Aside::Commit does that for what stays.
+Failure WriteText(Storage& storage, const std::string& path, const std::string& content) {
+  Result<std::unique_ptr<WritableFile>> file = storage.OpenForWriting(path);
+  if (!file.ok()) return file.diagnostics().front();
+  if (Failure failed = file.value()->Truncate(content.size())) return failed;
+  return file.value()->Write(0, content.data(), content.size());
+}
+
+Result<JsonValue> ReadNote(const std::string& place, int64_t rank) { return ReadJsonFile(NotePath(place, rank)); }
+
+// The ranks' generators as one safetensors file.
+std::string RandomFile(const std::vector<std::map<std::string, std::string>>& by_rank) {
+  std::vector<TensorSpec> specs;
+  std::string data;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    for (const auto& [name, state] : by_rank[rank]) {
+      specs.push_back({RandomName(static_cast<int64_t>(rank), name), DType::kU8, {static_cast<int64_t>(state.size())}});
+      data += state;
+    }
+  }
+  Result<WrittenHeader> header = WriteHeader(kRandomFile, specs, {});
+  Check(header.ok(), "names of generators are UTF-8");
+  return header.value().text + data;
+}
+
+}  // namespace
+
+std::string RandomName(int64_t rank, const std::string& generator) {
+  std::array<char, 40> name = {};
+  std::snprintf(name.data(), name.size(), "rank_%05lld.", static_cast<long long>(rank));
+  return name.data() + generator;
+}
+
+std::optional<size_t> FileToWrite(const Manifest& manifest, int64_t rank) {
+  const size_t file = manifest.FileOfRank(rank);
+  if (manifest.rank_files[file].rank != rank) return std::nullopt;
+  return file;
+}
+
+Diagnostics WriteRankPart(Storage& storage, const StepJob& job) {
+  JsonValue::Object note;
+  const Manifest& manifest = job.laid_out.manifest;
+  if (const std::optional<size_t> file = FileToWrite(manifest, job.rank)) {
+    Result<RankFileWriter> writer =
+        RankFileWriter::Create(storage, Staging::PartialOf(job.place) + "/new", job.laid_out, *file);
+    if (!writer.ok()) return writer.diagnostics();
+    // From front to back.
+    std::vector<size_t> order;
+    for (size_t t = 0; t < manifest.tensors.size(); ++t) {
+      if (manifest.LayoutOf(manifest.tensors[t]).shards[*file]) order.push_back(t);
+    }
+    std::ranges::sort(order, {}, [&](size_t t) { return job.laid_out.begin[*file][t]; });
+    for (size_t t : order) {
+      const at::Tensor shard = job.shards[t].cpu().contiguous();
+      if (Failure failed = writer.value().Write(t, shard.const_data_ptr(), shard.nbytes())) return {*failed};
+    }
+    const Result<std::vector<uint64_t>> hashes = writer.value().Finish();
+    if (!hashes.ok()) return hashes.diagnostics();
+    std::ranges::sort(order);
+    std::vector<std::string> texts;
+    for (size_t t : order) texts.push_back(HashToText(hashes.value()[t]));
+    note["hashes"] = Join(texts, " ");
+  }
+  JsonValue::Object generators;
+  for (const auto& [name, state] : job.generators) generators[name] = ToHex(state);
+  note["generators"] = std::move(generators);
+  if (Failure failed = WriteText(storage, NotePath(job.place, job.rank), WriteJson(note, 0))) return {*failed};
+  return {};
+}
+
+Diagnostics CompleteStep(Storage& storage, const RunFolder& run, StepJob& job) {
+  Manifest& manifest = job.laid_out.manifest;
+  std::vector<std::map<std::string, std::string>> generators(static_cast<size_t>(manifest.mesh.world_size()));
+  for (size_t rank = 0; rank < generators.size(); ++rank) {
+    const Result<JsonValue> note = ReadNote(job.place, static_cast<int64_t>(rank));
+    if (!note.ok()) return note.diagnostics();
+    for (const auto& [name, state] : note.value().Find("generators")->AsObject()) {
+      generators[rank][name] = FromHex(state.AsString());
+    }
+    const std::optional<size_t> file = FileToWrite(manifest, static_cast<int64_t>(rank));
+    if (!file) continue;
+    const std::vector<std::string> hashes = Split(note.value().Find("hashes")->AsString(), ' ');
+    size_t next = 0;
+    for (ShardedTensor& tensor : manifest.tensors) {
+      if (!manifest.LayoutOf(tensor).shards[*file]) continue;
+      Check(next < hashes.size(), "a hash of every shard");
+      tensor.shard_hash[*file] = HashFromText(hashes[next++]).value_or(0);
+    }
+  }
+
+  std::vector<std::string> files = {kManifestFile, kRandomFile};
+  for (const RankFile& file : manifest.rank_files) files.push_back(file.name);
+  if (Failure failed =
+          WriteForm(storage, job.staging->folder(), FitForm(*job.form, job.form_tensors, manifest), manifest, files)) {
+    return {*failed};
+  }
+  const std::string random = RandomFile(generators);
+  job.record.random_bytes = random.size();
+  job.record.random_hash = HashOf(random);
+  if (Failure failed = MakeFoldersFor(storage, job.staging->folder(), kRandomFile)) return {*failed};
+  if (Failure failed = WriteText(storage, job.staging->PathOf(kRandomFile), random)) return {*failed};
+  manifest.extra = job.record.ToJson();
+  if (Failure failed = WriteText(storage, job.staging->PathOf(kManifestFile), manifest.ToText())) return {*failed};
+  if (Failure failed = job.staging->Commit(files)) return {*failed};
+  job.staging.reset();
+  if (Failure failed = run.PointTo(storage, job.step)) {
+    failed->help = "'" + job.place + "' is complete: it can be loaded by its number";
+    return {*failed};
+  }
+  return run.Prune(storage, job.step, job.keep);
+}
+
+void AbandonStep(Storage& storage, StepJob& job) {
+  if (!job.staging) return;
+  job.staging.reset();
+  Staging::Forget(job.place, storage);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,328 @@
+#include "engine/train/training_state/training_checkpoints.h"
+
+#include <exception>
+#include <filesystem>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+
+#include "engine/core/base/check.h"
+#include "engine/io/checkpoint/model_form.h"
+#include "engine/io/checkpoint/paths.h"
+#include "engine/train/training_state/rank_talk.h"
+#include "engine/train/training_state/saved_state.h"
+#include "engine/train/training_state/step_reader.h"
+#include "engine/train/training_state/step_writer.h"
+
+namespace moonshard {
+namespace {
+
+// What `work` throws as diagnostics, so that the other ranks hear of it.
+template <class Work>
+Diagnostics Guarded(const Work& work) {
+  try {
+    return work();
+  } catch (const PlanError& error) {
+    return error.diagnostics();
+  } catch (const std::exception& error) {
+    return {MakeDiagnostic(Finding::kInternal, error.what())};
+  }
+}
+
+Diagnostics Only(const Diagnostics& found, bool errors) {
+  Diagnostics out;
+  for (const Diagnostic& d : found) {
+    if ((d.severity == Severity::kError) == errors) out.push_back(d);
+  }
+  return out;
+}
+
+bool IsUtf8(const std::string& text) {
+  const Result<JsonValue> read_back = ParseJson(JsonQuoted(text), "");
+  return read_back.ok() && read_back.value() == JsonValue(text);
+}
+
+Diagnostics CheckTexts(const std::map<std::string, std::string>& host) {
+  Diagnostics errors;
+  for (const auto& [name, text] : host) {
+    if (IsUtf8(name) && IsUtf8(text)) continue;
+    errors.push_back(MakeDiagnostic(Finding::kBadInput, "the host's text " + JsonQuoted(name) + " is not UTF-8"));
+  }
+  return errors;
+}
+
+Result<OptimizerOf> FindOptimizer(const TrainingState& state) {
+  OptimizerOf out;
+  out.adapter = state.adapter;
+  if (state.adapter || !state.optimizer) return out;
+  Result<std::unique_ptr<OptimizerAdapter>> made = AdapterOf(*state.optimizer);
+  if (!made.ok()) return made.diagnostics();
+  out.own = std::move(made).value();
+  out.adapter = out.own.get();
+  return out;
+}
+
+}  // namespace
+
+struct TrainingCheckpoints::Impl {
+  Impl(const std::string& folder, const DeviceMesh& mesh, TrainingCheckpointOptions o)
+      : options(std::move(o)), run(folder), talk(mesh, "training checkpoints", options.timeout) {
+    Check(!mesh.recording(), "a mesh without peers saves nothing");
+    if (!options.storage) own_storage = PosixStorage();
+  }
+  ~Impl() {
+    if (thread.joinable()) thread.join();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Storage& storage() { return options.storage ? *options.storage : *own_storage; }
+
+  // The collective beginning of a save: everybody agrees on what is saved, and rank 0 opens the directory.
+  std::unique_ptr<StepJob> Begin(const TrainingState& state, int64_t step, bool copy) {
+    auto job = std::make_unique<StepJob>();
+    job->step = step;
+    job->rank = talk.rank();
+    job->place = run.PathOf(step);
+    std::optional<SavedState> saved;
+    std::optional<OptimizerOf> optimizer;
+    const Diagnostics errors = Guarded([&] {
+      Diagnostics found = CheckTexts(state.host);
+      Check(state.model != nullptr, "a TrainingState without a model");
+      Check(step >= 0, "a step below 0");
+      optimizer = FindOptimizer(state).Collect(found);
+      if (optimizer) saved = SavedState::Of(*state.model, optimizer->adapter).Collect(found);
+      return found;
+    });
+    const JsonValue told = JsonValue::Object{{"step", step}, {"memory", saved ? saved->told() : JsonValue()}};
+    const JsonValue settled = talk.Agree("begin to save " + StepFolderName(step), errors, told,
+                                         [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
+    begin_errors = Guarded([&] {
+      LayOutJob(state, *saved, settled, copy, *job);
+      return Diagnostics();
+    });
+    return job;
+  }
+
+  // On rank 0.
+  JsonValue Settle(const TrainingState& state, const std::vector<JsonValue>& all, StepJob& job) {
+    std::vector<JsonValue> memories;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      memories.push_back(*all[rank].Find("memory"));
+      if (*all[rank].Find("step") == JsonValue(job.step)) continue;
+      Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks save different steps");
+      d.declared = "rank 0: " + std::to_string(job.step) + "; rank " + std::to_string(rank) + ": " +
+                   WriteJson(*all[rank].Find("step"), 0);
+      throw PlanError({d});
+    }
+    JsonValue settled = SavedState::Settle(*state.model, memories);
+    if (Failure failed = run.Take(storage())) throw PlanError(ByFirst({*failed}));
+    StagingOptions options_staging;
+    options_staging.storage = &storage();
+    options_staging.replace = true;
+    Diagnostics found;
+    job.staging = Staging::Open(job.place, options_staging).Collect(found);
+    if (job.staging) return settled;
+    Staging::Forget(job.place, storage());
+    throw PlanError(ByFirst(std::move(found)));
+  }
+
+  void LayOutJob(const TrainingState& state, const SavedState& saved, const JsonValue& settled, bool copy,
+                 StepJob& job) {
+    const c10::AutoGradMode no_grad(false);
+    const AppliedPlan& model = *state.model;
+    SavedState::Tensors tensors = saved.TensorsOf(settled);
+    job.laid_out = LayOut(tensors.placed, model.plan().mesh, Replicas::kFirst).ValueOrThrow();
+    Manifest& manifest = job.laid_out.manifest;
+    manifest.plan = model.plan().plan->name;
+    manifest.plan_hash = model.plan().Hash();
+    job.shards.resize(tensors.shards.size());
+    if (const std::optional<size_t> file = FileToWrite(manifest, job.rank)) {
+      for (size_t i = 0; i < tensors.shards.size(); ++i) {
+        const uint32_t t = job.laid_out.order[i];
+        if (!manifest.LayoutOf(manifest.tensors[t]).shards[*file]) continue;
+        at::Tensor& shard = tensors.shards[i];
+        job.shards[t] = copy ? shard.contiguous().to(shard.options().device(c10::kCPU), false, /*copy=*/true) : shard;
+      }
+    }
+    for (auto& [name, generator] : GeneratorsOf(state)) {
+      at::Generator of = generator;
+      const std::lock_guard lock(of.mutex());
+      const at::Tensor bytes = of.get_state();
+      job.generators[name] = {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
+    }
+    for (const LiveParameter& parameter : model.parameters()) {
+      job.form_tensors.push_back({parameter.path, parameter.aliases, parameter.is_buffer});
+      if (parameter.aliases.empty()) continue;
+      manifest.ties.push_back({parameter.path});
+      manifest.ties.back().insert(manifest.ties.back().end(), parameter.aliases.begin(), parameter.aliases.end());
+    }
+    job.record.step = job.step;
+    job.record.host = state.host;
+    job.record.optimizer = SavedState::RecordOf(model, settled);
+    job.form = form;
+    job.keep = options.keep;
+  }
+
+  // What rank 0 says of its own disk.
+  Diagnostics ByFirst(Diagnostics found) const {
+    for (Diagnostic& d : found) {
+      if (talk.world() > 1) d.message = "rank 0: " + d.message;
+    }
+    return found;
+  }
+
+  // The rest, on whichever thread: every rank writes, rank 0 completes. Returns warnings; throws PlanError.
+  Diagnostics Complete(StepJob& job, Diagnostics errors) {
+    if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
+    try {
+      return DiagnosticsFromJson(
+          talk.Agree("save " + StepFolderName(job.step), errors, nullptr, [&](const std::vector<JsonValue>&) {
+            const Diagnostics found = CompleteStep(storage(), run, job);
+            if (HasErrors(found)) throw PlanError(ByFirst(found));
+            return DiagnosticsToJson(found);
+          }));
+    } catch (const PlanError& error) {
+      // Where a rank is lost, another one may still be writing: the next run removes it.
+      if (error.diagnostics().front().finding != Finding::kRankLost) AbandonStep(storage(), job);
+      throw;
+    }
+  }
+
+  Diagnostics Wait() {
+    if (thread.joinable()) thread.join();
+    if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+    return std::exchange(warnings, {});
+  }
+
+  LoadedStep Load(TrainingState& state, int64_t step) {
+    Check(state.model != nullptr, "a TrainingState without a model");
+    std::optional<OptimizerOf> optimizer;
+    std::optional<StepReader> reader;
+    Diagnostics found;
+    std::shared_ptr<const ModelForm> its_form;
+    Diagnostics errors = Guarded([&] {
+      found = CheckBetweenSteps(*state.model);
+      optimizer = FindOptimizer(state).Collect(found);
+      if (!optimizer) return found;
+      reader.emplace(state, optimizer->adapter);
+      for (Diagnostic& d : reader->Open(run.PathOf(step))) found.push_back(std::move(d));
+      if (!HasErrors(found) && talk.first()) {
+        std::optional<ModelForm> read = FormOfSharded(reader->folder(), reader->manifest()).Collect(found);
+        if (read) its_form = std::make_shared<const ModelForm>(std::move(*read));
+      }
+      return found;
+    });
+    const auto name_good = [&](Diagnostics& all) { NameLastGood(step, all); };
+    const auto nothing = [](const std::vector<JsonValue>&) { return JsonValue(); };
+    talk.Agree("load " + StepFolderName(step), Only(errors, true), nullptr, nothing, name_good);
+    errors = Guarded([&] { return reader->Read(options.check_all); });
+    talk.Agree("read " + StepFolderName(step), Only(errors, true), nullptr, nothing, name_good);
+    errors = Guarded([&] { return reader->Finish(state); });
+    talk.Agree("resume " + StepFolderName(step), Only(errors, true), nullptr, nothing);
+    for (Diagnostic& d : errors) found.push_back(std::move(d));
+    if (its_form && options.model_folder.empty()) form = its_form;
+    return {step, reader->manifest().mesh, Only(found, false)};
+  }
+
+  // On rank 0: where a step is damaged, which one before it is not.
+  void NameLastGood(int64_t step, Diagnostics& errors) const {
+    for (Diagnostic& d : errors) {
+      const bool damaged = d.finding == Finding::kCorruptData || d.finding == Finding::kBadManifest ||
+                           d.finding == Finding::kFileNotFound || d.finding == Finding::kFileUnreadable ||
+                           d.finding == Finding::kBadJson;
+      if (!damaged) continue;
+      const std::optional<int64_t> good = run.LastGoodBefore(step);
+      d.help = good ? "the last good step before it is " + std::to_string(*good) + " ('" + run.PathOf(*good) +
+                          "'): load it by its number"
+                    : "there is no good step before it in '" + run.folder() + "'";
+      return;
+    }
+  }
+
+  TrainingCheckpointOptions options;
+  std::unique_ptr<Storage> own_storage;
+  RunFolder run;
+  RankTalk talk;
+  std::shared_ptr<const ModelForm> form = std::make_shared<const ModelForm>();
+  Diagnostics begin_errors;  // of this rank, between agreeing on a save and writing it
+  std::thread thread;
+  std::exception_ptr failure;  // of the background save
+  Diagnostics warnings;
+};
+
+TrainingCheckpoints::TrainingCheckpoints(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TrainingCheckpoints::TrainingCheckpoints(TrainingCheckpoints&&) noexcept = default;
+TrainingCheckpoints& TrainingCheckpoints::operator=(TrainingCheckpoints&&) noexcept = default;
+TrainingCheckpoints::~TrainingCheckpoints() = default;
+
+TrainingCheckpoints TrainingCheckpoints::Open(const std::string& folder, const DeviceMesh& mesh,
+                                              const TrainingCheckpointOptions& options) {
+  auto impl = std::make_unique<Impl>(folder, mesh, options);
+  Diagnostics found;
+  if (impl->talk.first() && !options.model_folder.empty()) {
+    // Steps within the model directory would be files of the model.
+    if (Failure nested = RefuseNested(options.model_folder, folder)) found.push_back(std::move(*nested));
+    std::optional<ModelForm> form = FormOfModel(options.model_folder).Collect(found);
+    if (form) impl->form = std::make_shared<const ModelForm>(std::move(*form));
+  }
+  impl->talk.Agree("open '" + folder + "'", Only(found, true), nullptr,
+                   [](const std::vector<JsonValue>&) { return JsonValue(); });
+  impl->warnings = Only(found, false);
+  return TrainingCheckpoints(std::move(impl));
+}
+
+Diagnostics TrainingCheckpoints::Save(const TrainingState& state, int64_t step) {
+  Diagnostics warnings = Wait();
+  const std::unique_ptr<StepJob> job = impl_->Begin(state, step, /*copy=*/false);
+  for (Diagnostic& d : impl_->Complete(*job, std::exchange(impl_->begin_errors, {}))) warnings.push_back(std::move(d));
+  return warnings;
+}
+
+void TrainingCheckpoints::SaveInBackground(const TrainingState& state, int64_t step) {
+  Diagnostics warnings = Wait();
+  std::unique_ptr<StepJob> job = impl_->Begin(state, step, /*copy=*/true);
+  Impl* const impl = impl_.get();
+  impl->warnings = std::move(warnings);
+  impl->thread = std::thread([impl, job = std::move(job), errors = std::exchange(impl->begin_errors, {})] {
+    try {
+      for (Diagnostic& d : impl->Complete(*job, errors)) impl->warnings.push_back(std::move(d));
+    } catch (...) {
+      impl->failure = std::current_exception();
+    }
+  });
+}
+
+Diagnostics TrainingCheckpoints::Wait() { return impl_->Wait(); }
+
+std::optional<int64_t> TrainingCheckpoints::Latest() {
+  Diagnostics warnings = Wait();
+  impl_->warnings = std::move(warnings);
+  const JsonValue latest =
+      impl_->talk.Ask("find the latest step", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
+        const std::optional<int64_t> step = impl_->run.Latest().ValueOrThrow();
+        return step ? JsonValue(*step) : JsonValue();
+      });
+  if (latest.is_null()) return std::nullopt;
+  return latest.AsInt();
+}
+
+LoadedStep TrainingCheckpoints::Load(TrainingState& state) {
+  const std::optional<int64_t> latest = Latest();
+  if (latest) return impl_->Load(state, *latest);
+  Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "'" + folder() + "' has no saved step");
+  d.path = folder();
+  throw PlanError({d});
+}
+
+LoadedStep TrainingCheckpoints::Load(TrainingState& state, int64_t step) {
+  Diagnostics warnings = Wait();
+  impl_->warnings = std::move(warnings);
+  return impl_->Load(state, step);
+}
+
+const std::string& TrainingCheckpoints::folder() const { return impl_->run.folder(); }
+
+}  // namespace moonshard

@@ -1,0 +1,75 @@
+// A name that was given another one works on, with a warning that says the new one: planted ones, for this version has its
+// own list.
+#include "dsl/language/bind/deprecated.h"
+
+#include <array>
+#include <catch2/catch.hpp>
+
+#include "dsl/language/bind/names.h"
+#include "tests/dsl/inputs.h"
+
+namespace moonshard {
+namespace {
+
+constexpr std::array<DeprecatedName, 3> kPlanted = {
+    {{"column_wise", "colwise", "0.2"}, {"colwise.in_layout", "input", "0.2"}, {"shard.n_heads", "heads", "0.3"}}};
+
+PlanInputs Planted() {
+  PlanInputs inputs = LlamaInputs(2);
+  inputs.deprecated = kPlanted;
+  return inputs;
+}
+
+std::string Said(const std::string& text) { return ToText(EvaluatePlan(text, "t.lua", Planted()).diagnostics()); }
+
+std::string PlanOf(const std::string& text) {
+  const Result<Plan> plan = EvaluatePlan(text, "t.lua", Planted());
+  INFO(ToText(plan.diagnostics()));
+  REQUIRE(plan.ok());
+  return plan.value().ToText();
+}
+
+TEST_CASE("a deprecated word is the new one, with a warning at its place") {
+  CHECK(PlanOf("return plan { at(\"a\", column_wise {}) }") == PlanOf("return plan { at(\"a\", colwise {}) }"));
+  CHECK(Said("return plan { at(\"a\", column_wise {}) }") ==
+        "t.lua:1: warning[MS0117]: 'column_wise' is now called 'colwise'\n"
+        "    1 | return plan { at(\"a\", column_wise {}) }\n"
+        "      |                       ^^^^^^^^^^^\n"
+        "    help: since moonshard 0.2; the old name goes away in a later version\n");
+}
+
+TEST_CASE("a deprecated key is the new one, with a warning at its place") {
+  CHECK(PlanOf("return plan { at(\"a\", colwise { in_layout = shard(1) }) }") ==
+        PlanOf("return plan { at(\"a\", colwise { input = shard(1) }) }"));
+  CHECK(PlanOf("return plan { at(\"a\", shard(0, { n_heads = 8 })) }") ==
+        PlanOf("return plan { at(\"a\", shard(0, { heads = 8 })) }"));
+  CHECK(Said("return plan { at(\"a\", colwise { in_layout = shard(1) }) }")
+            .find("warning[MS0117]: 'in_layout' of 'colwise' is now called 'input'") != std::string::npos);
+  // Where both stand there the new one counts.
+  CHECK(PlanOf("return plan { at(\"a\", colwise { in_layout = shard(1), input = shard(0) }) }") ==
+        PlanOf("return plan { at(\"a\", colwise { input = shard(0) }) }"));
+}
+
+TEST_CASE("what is deprecated nowhere is unknown, and without a plant the planted names are") {
+  CHECK(Said("return plan { at(\"a\", rowwise { in_layout = shard(1) }) }").find("MS0103") != std::string::npos);
+  CHECK(Said("return plan { at(\"a\", string.column_wise) }").find("MS0103") != std::string::npos);
+  CHECK(!EvaluatePlan("return plan { at(\"a\", column_wise {}) }", "t.lua", LlamaInputs(2)).ok());
+}
+
+TEST_CASE("every deprecated name of this version has a replacement that is there, and is there itself no more") {
+  const auto known = [](const std::string& name) {
+    for (const NameInfo& info : AllNames()) {
+      if (name == info.name) return true;
+    }
+    return false;
+  };
+  for (const DeprecatedName& name : DeprecatedNames()) {
+    const std::string old = name.name;
+    INFO(old);
+    CHECK(!known(old));
+    CHECK((old.find('.') != std::string::npos || known(name.replacement)));
+  }
+}
+
+}  // namespace
+}  // namespace moonshard

@@ -1,0 +1,130 @@
+#include "dsl/language/state/script_state.h"
+
+#include <catch2/catch.hpp>
+#include <stdexcept>
+
+#include "dsl/language/sandbox/environment.h"
+#include "dsl/language/state/chunk.h"
+#include "dsl/language/state/userdata.h"
+#include "tests/dsl/inputs.h"
+
+namespace moonshard {
+namespace {
+
+// Runs a chunk with the sandbox's environment and one more function, `probe`.
+bool RunChunk(ScriptState& state, const std::string& text, lua_CFunction probe = nullptr) {
+  return state.Run([&](lua_State* L) {
+    OpenEnvironment(L);
+    if (probe != nullptr) {
+      lua_pushcfunction(L, probe);
+      SetName(L, "probe");
+    }
+    PushEnvironment(L);
+    if (LoadChunk(L, text, "t.lua", false)) lua_call(L, 0, 0);
+  });
+}
+
+struct Counted {
+  static inline int alive = 0;
+  Counted() { ++alive; }
+  Counted(Counted&&) noexcept { ++alive; }
+  ~Counted() { --alive; }
+};
+
+int ThrowsStandard(lua_State*) { throw std::runtime_error("from C++"); }
+
+int RaisesWithAnObjectAlive(lua_State* L) {
+  Counted here;
+  return luaL_error(L, "from Lua");
+}
+
+int PushesCounted(lua_State* L) {
+  Userdata<Counted>::Register(L, "counted");
+  Userdata<Counted>::Push(L, Counted(), 1000);
+  return 1;
+}
+
+TEST_CASE("a C++ exception passes through Lua and comes out as itself") {
+  ScriptState state({});
+  CHECK_THROWS_WITH(RunChunk(state, "probe()", &Guarded<&ThrowsStandard>), "from C++");
+}
+
+TEST_CASE("destructors run when Lua raises") {
+  ScriptState state({});
+  CHECK(!RunChunk(state, "probe()", &Guarded<&RaisesWithAnObjectAlive>));
+  CHECK(Counted::alive == 0);
+  CHECK(ToText(state.TakeDiagnostics()) == "t.lua:1: error[MS0108]: from Lua\n    1 | probe()\n");
+}
+
+TEST_CASE("userdata are destroyed with the state, and their memory is counted while they live") {
+  {
+    ScriptState state({});
+    CHECK(RunChunk(state, "local kept = {} for i = 1, 100 do kept[i] = probe() end", &Guarded<&PushesCounted>));
+    CHECK(Counted::alive > 0);
+    CHECK(state.memory_peak() > 100 * 1000);
+  }
+  CHECK(Counted::alive == 0);
+}
+
+TEST_CASE("memory is counted exactly: what a script let go of is free again") {
+  ScriptState state({});
+  CHECK(RunChunk(state, "local t = {} for i = 1, 100000 do t[i] = i end"));
+  const size_t peak = state.memory_peak();
+  CHECK(peak > 100000 * 16);
+  size_t after = 0;
+  CHECK(state.Run([&](lua_State* L) {
+    lua_gc(L, LUA_GCCOLLECT);
+    after = state.memory_used();
+  }));
+  CHECK(after < 100 * 1024);
+}
+
+TEST_CASE("the limits hold to the byte and to the step") {
+  ScriptLimits limits;
+  limits.memory_bytes = size_t{1} << 20;
+  ScriptState small(limits);
+  CHECK(!RunChunk(small, "local t = {} for i = 1, 1000000 do t[i] = i end"));
+  CHECK(small.memory_peak() <= limits.memory_bytes);
+  CHECK(small.TakeDiagnostics().front().message == "the plan needs more than 1 MiB of memory");
+
+  limits = {};
+  limits.steps = 10'000;
+  ScriptState few(limits);
+  CHECK(RunChunk(few, "for i = 1, 1000 do end"));
+  ScriptState none(limits);
+  CHECK(!RunChunk(none, "for i = 1, 100000 do end"));
+  CHECK(none.TakeDiagnostics().front().message == "the plan took more than 10000 steps");
+
+  limits = {};
+  limits.steps = INT64_MAX;
+  limits.time = std::chrono::milliseconds(50);
+  ScriptState late(limits);
+  CHECK(!RunChunk(late, "while true do end"));
+  CHECK(late.TakeDiagnostics().front().message == "the plan ran for more than 50 ms");
+}
+
+TEST_CASE("running out of memory at any moment is a diagnostic") {
+  PlanInputs inputs = LlamaInputs(2);
+  const std::string full = TextOf(LoadPlanFile("llama", inputs));
+  int failed = 0;
+  bool evaluated = false;
+  for (size_t bytes = 0; bytes < 400'000 && !evaluated; bytes += 509) {
+    inputs.limits.memory_bytes = bytes;
+    std::string text;
+    try {
+      text = TextOf(LoadPlanFile("llama", inputs));
+    } catch (const PlanError& error) {
+      text = error.what();
+    }
+    evaluated = text == full;
+    if (!evaluated) {
+      ++failed;
+      REQUIRE(text.find("error[MS0109]: the plan needs more than 0 MiB of memory") != std::string::npos);
+    }
+  }
+  CHECK(evaluated);
+  CHECK(failed > 50);
+}
+
+}  // namespace
+}  // namespace moonshard

@@ -1,0 +1,113 @@
+// The texts that importing writes: Hugging Face's meaning and this language's words, as goldens; that they evaluate; and
+// that what there is to say about them is said about the file they were made from.
+#include "dsl/planning/hugging_face/lua_text.h"
+
+#include <catch2/catch.hpp>
+
+#include "dsl/language/eval/load_plan.h"
+#include "dsl/planning/hugging_face/base_path.h"
+#include "dsl/planning/hugging_face/idiomatic.h"
+#include "engine/plan/compile/compile.h"
+#include "engine/plan/match/match.h"
+#include "tests/support/golden.h"
+#include "tests/support/tree_text.h"
+
+namespace moonshard {
+namespace {
+
+const std::string kFolder = MOONSHARD_SOURCE_DIR "/tests/cases/hugging_face/";
+
+HuggingFaceFile Release() {
+  return ReadHuggingFacePlans(ReadWholeFile(kFolder + "release.json"), "release.json").ValueOrThrow();
+}
+
+PlanInputs Inputs(const ModuleTree* tree) {
+  PlanInputs inputs;
+  inputs.config =
+      ParseJson(R"({"num_attention_heads": 8, "num_key_value_heads": 2, "tie_word_embeddings": true})", "config.json")
+          .ValueOrThrow();
+  inputs.mesh = MeshShape::Parse("tp=4").ValueOrThrow();
+  inputs.model = tree;
+  return inputs;
+}
+
+std::string Compiled(const std::string& text, const ModuleTree& tree) {
+  const Result<Plan> plan = EvaluatePlan(text, "imported.lua", Inputs(&tree));
+  if (!plan.ok()) return ToText(plan.diagnostics());
+  const Result<MatchedPlan> matched =
+      MatchRules(std::make_shared<const Plan>(plan.value()), std::make_shared<const ModuleTree>(tree));
+  if (!matched.ok()) return ToText(matched.diagnostics());
+  const Result<CompiledPlan> compiled = CompilePlan(matched.value(), Inputs(&tree).mesh);
+  return (ToText(matched.diagnostics()) + ToText(compiled.diagnostics())) +
+         (compiled.ok() ? compiled.value().ToText() : "");
+}
+
+TEST_CASE("imported plans, and what they do") {
+  const std::string name = GENERATE(as<std::string>(), "qwen3", "qwen3_moe", "qwen3_moe/ep", "phi3");
+  const HuggingFaceFile file = Release();
+  const HuggingFaceChoice choice = ChooseHuggingFacePlan(file, name, {}).ValueOrThrow();
+  std::string stem = name;
+  std::ranges::replace(stem, '/', '_');
+  const ModuleTree tree = TreeFromText(ReadWholeFile(kFolder + stem.substr(0, stem.find("_ep")) + ".tree"));
+  const std::string base = FindBasePath(choice, tree).ValueOrThrow();
+  CHECK(base == "model.");
+  const std::string exact = WriteLuaPlan(choice, base, file.file).text;
+  CheckGolden(kFolder + stem + ".lua", exact);
+  CheckGolden(kFolder + stem + ".txt", Compiled(exact, tree));
+  const std::string idiomatic = WriteIdiomaticPlan(choice, base, file.file).text;
+  CheckGolden(kFolder + stem + "_idiomatic.lua", idiomatic);
+  CheckGolden(kFolder + stem + "_idiomatic.txt", Compiled(idiomatic, tree));
+}
+
+TEST_CASE("a line of an imported plan comes from a line of the file") {
+  const HuggingFaceFile file =
+      ReadHuggingFacePlans("{\n\"a.q\": \"colwise\",\n\n\"a.o\": \"rowwize\"}", "plan.json").ValueOrThrow();
+  const LuaPlanText text = WriteLuaPlan(ChooseHuggingFacePlan(file, "", {}).ValueOrThrow(), "", "plan.json");
+  CHECK(static_cast<size_t>(std::ranges::count(text.text, '\n')) == text.lines.size());
+  Diagnostics diagnostics = EvaluatePlan(text.text, "plan.json", {}).diagnostics();
+  REQUIRE(diagnostics.size() == 1);
+  PointToOrigin(text, "plan.json", diagnostics);
+  CHECK(diagnostics.front().ToText() ==
+        "plan.json:4: error[MS0103]: 'hugging_face' has no 'rowwize'\n"
+        "    4 | \"a.o\": \"rowwize\"}\n"
+        "      | ^^^^^\n"
+        "    help: did you mean 'rowwise'?");
+}
+
+TEST_CASE("keys and styles of any text are quoted") {
+  const HuggingFaceFile file = ReadHuggingFacePlans(R"({"a\"b\\c": "col-wise"})", "plan.json").ValueOrThrow();
+  const LuaPlanText text = WriteLuaPlan(ChooseHuggingFacePlan(file, "", {}).ValueOrThrow(), "", "plan.json");
+  CHECK(text.text.find(R"lua(hf.at("a\"b\\c", hf["col-wise"]),)lua") != std::string::npos);
+}
+
+TEST_CASE("control bytes of a file reach the plan escaped, and no line of it is the file's") {
+  const std::string text =
+      R"({"x\ny()/C": {"kind": "model", "_tp_plan": {"a\u0000\rb": "col\u0007", "c": "colwise"}}})";
+  const HuggingFaceFile file = ReadHuggingFacePlans(text, "plan.json").ValueOrThrow();
+  const LuaPlanText plan = WriteLuaPlan(ChooseHuggingFacePlan(file, "", {}).ValueOrThrow(), "", "p\n.json");
+  CHECK(plan.text.starts_with("-- x\\x0ay()/C, from p\\x0a.json: "));
+  CHECK(plan.text.find(R"lua(hf.at("a\x00\x0db", hf["col\x07"]),)lua") != std::string::npos);
+  const Diagnostics said = EvaluatePlan(plan.text, "plan.json", {}).diagnostics();
+  REQUIRE(said.size() == 1);
+  CHECK(said.front().message == "'hugging_face' has no 'col\a'");
+}
+
+TEST_CASE("where the base model stands") {
+  const HuggingFaceFile file = Release();
+  const HuggingFaceChoice choice = ChooseHuggingFacePlan(file, "qwen3/Qwen3Config", {}).ValueOrThrow();
+  const auto base = [&](const std::string& tree) { return FindBasePath(choice, TreeFromText(tree)); };
+  CHECK(base("layers.0.self_attn.q_proj Linear weight:float32[8, 8]").value().empty());
+  CHECK(base("model.language_model.layers.{0..1}.self_attn.q_proj Linear weight:float32[8, 8]\n"
+             "model.language_model.layers.{0..1}.mlp.up_proj Linear weight:float32[8, 8]\n"
+             "model.vision.layers.{0..1}.self_attn.q_proj Linear weight:float32[8, 8]")
+            .value() == "model.language_model.");
+  CHECK(base("h.0.c_attn Linear weight:float32[8, 8]").value().empty());
+  const Result<std::string> two = base(
+      "a.layers.0.self_attn.q_proj Linear weight:float32[8, 8]\n"
+      "b.layers.0.self_attn.q_proj Linear weight:float32[8, 8]");
+  REQUIRE_FALSE(two.ok());
+  CHECK(ToText(two.diagnostics()).find("--option base=a., or base=b.") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace moonshard

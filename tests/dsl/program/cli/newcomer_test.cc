@@ -1,0 +1,54 @@
+// The commands of README.md for a model that no plan is for, run as they stand there. APPROVE=1 writes their output anew.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/core/base/text.h"
+#include "tests/support/process.h"
+
+namespace moonshard::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kReadme = MOONSHARD_SOURCE_DIR "/README.md";
+constexpr std::string_view kPrompt = "$ ";
+
+// A directory that looks as the checkout does to who has built it.
+void MakeCheckout(const ScratchFolder& scratch) {
+  fs::create_directory(scratch / "build");
+  fs::create_symlink(MOONSHARD_PROGRAM, scratch / "build/moonshard");
+  fs::create_symlink(MOONSHARD_SOURCE_DIR "/tests", scratch / "tests");
+}
+
+TEST_CASE("the README's path of a newcomer") {
+  const std::string page = ReadWholeFile(kReadme);
+  const std::string open = "```console\n";
+  const size_t begin = page.find(open) + open.size();
+  const size_t end = page.find("```", begin);
+  REQUIRE(begin > open.size());
+  ScratchFolder scratch;
+  MakeCheckout(scratch);
+  std::string replayed;
+  int commands = 0;
+  for (const std::string& line : Split(page.substr(begin, end - begin), '\n')) {
+    if (!line.starts_with(kPrompt)) continue;
+    ++commands;
+    const std::string command = "cd '" + scratch.path() + "' && { " + line.substr(kPrompt.size()) + "; } 2>&1";
+    const Outcome done = RunProgram("/bin/sh", {"-c", command});
+    INFO(line << "\n" << done.ToText());
+    CHECK(done.code == 0);
+    replayed += line + "\n" + done.out;
+  }
+  CHECK(commands == 5);
+  const char* approve = std::getenv("APPROVE");
+  if (approve != nullptr && std::string(approve) == "1") {
+    std::ofstream(kReadme, std::ios::binary) << page.substr(0, begin) << replayed << page.substr(end);
+    return;
+  }
+  CHECK(replayed == page.substr(begin, end - begin));
+}
+
+}  // namespace
+}  // namespace moonshard::test

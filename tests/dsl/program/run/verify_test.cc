@@ -1,0 +1,124 @@
+// `verify`: right plans pass, and a planted fault is found at the module that has it, in the direction it shows in.
+#include <catch2/catch.hpp>
+
+#include "tests/support/process.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+using Words = std::vector<std::string>;
+
+const std::string kParity = MOONSHARD_SOURCE_DIR "/tests/parity/";
+const std::string kPlanted = MOONSHARD_SOURCE_DIR "/tests/dsl/run/planted/";
+
+Outcome Verify(const std::string& model, const Words& more) {
+  Words words = {"verify", kParity + model};
+  words.insert(words.end(), more.begin(), more.end());
+  return RunProgram(MOONSHARD_PROGRAM, words);
+}
+
+TEST_CASE("the shipped plans are verified") {
+  const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "tp=2", "sequence_parallel=false"},
+      {"llama_gqa", "tp=8", "sequence_parallel=true"},
+      {"llama_bias", "tp=4", "sequence_parallel=true"},
+      {"llama_tied_llama3", "tp=2", "loss_parallel=true"},
+      {"mistral_window8", "tp=4", "sequence_parallel=false"},
+  }));
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", option});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK(done.err.empty());
+  CHECK_THAT(done.out, Contains("verified"));
+}
+
+TEST_CASE("a planted fault is named") {
+  struct Row {
+    std::string plan;
+    std::string model;
+    Words options;
+    std::string says;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"dropped_all_reduce", "llama_gqa", {}, "the output of 'model.layers.1.self_attn.o_proj' differs"},
+      {"bias_counted_twice", "llama_bias", {}, "the output of 'model.layers.0.mlp.down_proj' differs"},
+      {"input_not_shared", "llama_gqa", {}, "the gradient of 'model.layers.1.post_attention_layernorm.weight' differs"},
+      {"norm_not_shared",
+       "llama_gqa",
+       {"--option", "sequence_parallel=true"},
+       "the gradient of 'model.layers.1.input_layernorm.weight' differs"},
+  }));
+  Words words = {"--mesh", "tp=2", "--plan", kPlanted + row.plan + ".lua"};
+  words.insert(words.end(), row.options.begin(), row.options.end());
+  const Outcome done = Verify(row.model, words);
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS0510]: " + row.says));
+  CHECK_THAT(done.out, !Contains("verified"));
+}
+
+TEST_CASE("--types proves a plan on one process, without a weight") {
+  const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "tp=2", "sequence_parallel=true"},
+      {"llama_gqa", "dp=2,tp=4", "sequence_parallel=false"},
+      {"qwen3_moe", "tp=2", "expert_parallel=true"},
+  }));
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", option, "--types", "--rank", "1"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.err, !Contains("error["));
+  CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+}
+
+TEST_CASE("--types names the operator, the line and the suggested fix") {
+  struct Row {
+    std::string plan;
+    std::string model;
+    Words options;
+    std::string says;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"dropped_all_reduce",
+       "llama_gqa",
+       {},
+       "error[MS0602]: output 0 of 'model.layers.1.self_attn.o_proj' is partial"},
+      {"bias_counted_twice",
+       "llama_bias",
+       {},
+       "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
+      {"input_not_shared", "llama_gqa", {}, "must be shared"},
+      {"norm_not_shared", "llama_gqa", {"--option", "sequence_parallel=true"}, "'model.layers.1.input_layernorm"},
+  }));
+  Words words = {"--mesh", "tp=2", "--types", "--plan", kPlanted + row.plan + ".lua"};
+  words.insert(words.end(), row.options.begin(), row.options.end());
+  const Outcome done = Verify(row.model, words);
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains(row.says) && Contains(row.plan + ".lua:"));
+  CHECK_THAT(done.out, !Contains(": proven"));
+}
+
+TEST_CASE("--types of a step that stops says where, and nothing of what could not be called any more") {
+  const Outcome done = Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--plan", kPlanted + "half_gathered.lua"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("in 'model.layers.1.mlp', forward: the operator itself fails: The size of tensor a") &&
+                           Contains("help: it is so since aten::") &&
+                           Contains("in 'model.layers.1.mlp.gate_proj'; let it"));
+  CHECK_THAT(done.err, !Contains("MS0504"));
+}
+
+TEST_CASE("--ops compares every operator with the unsharded run") {
+  const Outcome good = Verify("llama_gqa", {"--mesh", "tp=2", "--option", "sequence_parallel=true", "--ops"});
+  INFO(good.ToText());
+  CHECK(good.code == 0);
+  CHECK_THAT(good.out, Contains("results compared"));
+  const Outcome bad = Verify("llama_gqa", {"--mesh", "tp=2", "--ops", "--plan", kPlanted + "dropped_all_reduce.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 1);
+  CHECK_THAT(bad.err, Contains("error[MS0510]") && Contains("model.layers.1"));
+}
+
+}  // namespace
+}  // namespace moonshard::test

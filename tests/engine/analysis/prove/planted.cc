@@ -1,0 +1,126 @@
+#include "tests/engine/analysis/prove/planted.h"
+
+#include <algorithm>
+
+namespace moonshard::test {
+namespace {
+
+// The steps of one module, its own from now on.
+ModuleSteps& OwnSteps(CompiledPlan& plan, size_t module) {
+  plan.steps.push_back(plan.StepsOf(module));
+  plan.steps_of[module] = static_cast<uint32_t>(plan.steps.size() - 1);
+  return plan.steps.back();
+}
+
+Layout& Tp(Placement& placement) { return placement[MeshAxis::kTp]; }
+const Layout& Tp(const Placement& placement) { return placement[MeshAxis::kTp]; }
+
+bool OfLaterLayer(const std::string& path) {
+  const size_t at = path.find("layers.");
+  return at != std::string::npos && path.compare(at + 7, 2, "0.") != 0;
+}
+
+class Planter {
+ public:
+  explicit Planter(const CompiledPlan& plan) : plan_(plan) {}
+
+  std::vector<Planted> All() {
+    for (size_t m = 0; m < plan_.steps_of.size(); ++m) {
+      const ModuleSteps& steps = plan_.StepsOf(m);
+      if (steps.rule < 0 || OfLaterLayer(plan_.tree->modules()[m].path)) continue;
+      Outputs(m, steps);
+      Inputs(m, steps);
+      Parameters(m, steps);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void Add(const std::string& kind, size_t m, std::function<void(ModuleSteps&)> change) {
+    out_.push_back({kind, plan_.tree->modules()[m].path,
+                    [m, change = std::move(change)](CompiledPlan& plan) { change(OwnSteps(plan, m)); }});
+  }
+
+  void Outputs(size_t m, const ModuleSteps& steps) {
+    for (size_t i = 0; i < steps.outputs.size(); ++i) {
+      if (!steps.outputs[i]) continue;
+      const Layout& from = Tp(steps.outputs[i]->from);
+      const Layout& to = Tp(steps.outputs[i]->to);
+      const auto set = [i](const Layout& new_from, const Layout& new_to) {
+        return [=](ModuleSteps& own) {
+          Tp(own.outputs[i]->from) = new_from;
+          Tp(own.outputs[i]->to) = new_to;
+        };
+      };
+      if (from.kind == LayoutKind::kPartial) {
+        if (to != from) Add("forward sum dropped", m, set(from, from));
+        Add("forward sum forgotten: said to be whole", m, set(to.is_shard() ? to : Layout::Replicate(), to));
+        Add("gathered in place of summed", m, set(Layout::Shard(-1), Layout::Replicate()));
+        Add("summed to the wrong layout", m, set(from, to.is_shard() ? Layout::Replicate() : Layout::Shard(1)));
+      }
+      if (from.is_shard() && to == Layout::Replicate()) {
+        Add("gather dropped", m, set(from, from));
+        Add("summed in place of gathered", m, set(Layout::Partial(), to));
+        Add("gathered along the wrong dim", m, set(Layout::Shard(1), to));
+      }
+      if (from.is_shard() && to == from)
+        Add("shards gathered that are used as shards", m, set(from, Layout::Replicate()));
+      if (from == Layout::Replicate() && to == from) Add("summed though it is whole", m, set(Layout::Partial(), to));
+    }
+  }
+
+  void Inputs(size_t m, const ModuleSteps& steps) {
+    for (size_t i = 0; i < steps.inputs.size(); ++i) {
+      if (!steps.inputs[i]) continue;
+      const Layout& from = Tp(steps.inputs[i]->from);
+      const Layout& to = Tp(steps.inputs[i]->to);
+      const auto set = [i](const Layout& new_from, const Layout& new_to) {
+        return [=](ModuleSteps& own) {
+          Tp(own.inputs[i]->from) = new_from;
+          Tp(own.inputs[i]->to) = new_to;
+        };
+      };
+      if (from == Layout::Replicate() && to.kind == LayoutKind::kShared) {
+        Add("backward sum dropped", m, set(from, from));
+        Add("summed forward in place of backward", m, set(Layout::Partial(), Layout::Replicate()));
+        Add("summed both ways", m, set(Layout::Partial(), to));
+        Add("a shard taken in place of shared", m, set(from, Layout::Shard(-1)));
+      }
+      if (from.is_shard() && to.kind == LayoutKind::kShared) {
+        Add("gather dropped", m, set(from, from));
+        Add("gathered along the wrong dim", m, set(Layout::Shard(0), to));
+        Add("gathered without the backward's sum", m, set(from, Layout::Replicate()));
+      }
+      if (from.is_shard() && to == from) Add("gathered though shards are used", m, set(from, Layout::Shared()));
+      if (from == Layout::Replicate() && to == from) Add("summed though it is whole", m, set(Layout::Partial(), to));
+    }
+  }
+
+  void Parameters(size_t m, const ModuleSteps& steps) {
+    if (!steps.after.empty()) {
+      Add("bias counted on every rank", m, [](ModuleSteps& own) { own.after.clear(); });
+    }
+    for (size_t p = 0; p < steps.params.size(); ++p) {
+      const Layout& layout = Tp(steps.params[p]);
+      const auto set = [p](const Layout& to) { return [=](ModuleSteps& own) { Tp(own.params[p]) = to; }; };
+      if (layout.kind == LayoutKind::kShared) Add("gradient sum missing", m, set(Layout::Replicate()));
+      if (layout == Layout::Replicate()) Add("gradient summed that is whole", m, set(Layout::Shared()));
+      if (layout.is_shard() && !layout.parts.empty()) Add("fused weight cut as one", m, set(Layout::Shard(layout.dim)));
+      if (layout.is_plain_shard() &&
+          plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape.size() == 2) {
+        const auto& shape = plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape;
+        if (shape[0] == shape[1] && steps.lookup == Lookup::kPlain)
+          Add("weight cut along the other dim", m, set(Layout::Shard(1 - layout.dim)));
+      }
+    }
+  }
+
+  const CompiledPlan& plan_;
+  std::vector<Planted> out_;
+};
+
+}  // namespace
+
+std::vector<Planted> PlantedFaults(const CompiledPlan& plan) { return Planter(plan).All(); }
+
+}  // namespace moonshard::test

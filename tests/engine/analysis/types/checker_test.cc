@@ -1,0 +1,191 @@
+// The checker: what it does with writes into memory, with operators that it does not know, and in backwards.
+#include <catch2/catch.hpp>
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "tests/engine/analysis/types/typed.h"
+
+namespace moonshard::test {
+namespace {
+
+TEST_CASE("a write through a view makes what is known of the whole void") {
+  OneAxis one;
+  const OperatorScope scope(one.checker);
+  const at::Tensor x = OneAxis::Piece(0, {4});
+  const at::Tensor y = x + 1;
+  y.narrow(0, 0, 4).mul_(2);
+  CHECK(one.checker.Get(y)[0].ToString() == "unproven");
+  CHECK((y * 2).defined());
+  CHECK(one.checker.unproven().size() == 1);
+  CHECK(one.checker.faults().empty());
+}
+
+TEST_CASE("an operator without a rule is unproven by name, unless all is the same on every rank") {
+  OneAxis one;
+  {
+    const OperatorScope scope(one.checker);
+    at::fft_fft(OneAxis::Same({4}));
+    CHECK(one.checker.unproven().empty());
+    at::fft_fft(OneAxis::Piece(0, {4}));
+  }
+  REQUIRE(one.checker.unproven().size() == 1);
+  CHECK(one.checker.unproven().begin()->first.find("no rule") != std::string::npos);
+}
+
+TEST_CASE("what follows from a fault is not blamed") {
+  OneAxis one;
+  const OperatorScope scope(one.checker);
+  const at::Tensor bad = OneAxis::Terms({3}).exp();
+  (void)(bad + OneAxis::Piece(0, {3})).exp();
+  CHECK(one.checker.faults().size() == 1);
+}
+
+TEST_CASE("gradients have the types that duality says, and a whole value beside shards is found in the forward") {
+  SECTION("shared") {
+    OneAxis one;
+    const at::Tensor x = at::rand({2, 3}).requires_grad_();
+    const at::Tensor w = at::rand({4, 3}).requires_grad_();
+    one.checker.SetLeaf(x, TensorType(1, AxisType::Shared()));
+    one.checker.SetLeaf(w, TensorType(1, AxisType::Shard(0, 4)));
+    {
+      const OperatorScope scope(one.checker);
+      const at::Tensor y = at::linear(x, w);
+      torch::autograd::backward({y}, {OneAxis::Piece(1, {2, 4})});
+    }
+    CHECK(one.checker.faults().empty());
+    CHECK(one.checker.Get(x.grad())[0].ToString() == "partial");
+    CHECK(one.checker.Get(w.grad())[0].ToString() == "shard(0)");
+  }
+  SECTION("whole") {
+    OneAxis one;
+    const at::Tensor x = at::rand({2, 3}).requires_grad_();
+    const at::Tensor w = at::rand({4, 3}).requires_grad_();
+    one.checker.SetLeaf(x, TensorType(1, AxisType::Full()));
+    one.checker.SetLeaf(w, TensorType(1, AxisType::Shard(0, 4)));
+    const OperatorScope scope(one.checker);
+    (void)at::linear(x, w);
+    REQUIRE(one.checker.faults().size() == 1);
+    CHECK(one.checker.faults().front().message.find("it must be shared") != std::string::npos);
+    CHECK(one.checker.faults().front().suggested_fix == SuggestedFix::kShare);
+  }
+}
+
+TEST_CASE("a fault has the suggested fix of the rule that found it, whatever its words are") {
+  const auto suggested_fix_of = [](const std::function<void()>& body) {
+    OneAxis one;
+    const OperatorScope scope(one.checker);
+    body();
+    REQUIRE(one.checker.faults().size() == 1);
+    return one.checker.faults().front().suggested_fix;
+  };
+  CHECK(suggested_fix_of([] { Terms({3}).exp(); }) == SuggestedFix::kMakeSum);
+  CHECK(suggested_fix_of([] { at::mm(Terms({2, 3}), Terms({3, 2})); }) == SuggestedFix::kMakeSum);
+  CHECK(suggested_fix_of([] {
+          at::addmm(Same({2}), Piece(1, {2, 3}), Piece(0, {3, 2}));
+        }) == SuggestedFix::kAddBiasAfter);
+  CHECK(suggested_fix_of([] { (void)(Same({3}) + Piece(0, {3})); }) == SuggestedFix::kTakeShard);
+  CHECK(suggested_fix_of([] { Piece(0, {3}).amax(); }) == SuggestedFix::kUnknown);
+  CHECK(suggested_fix_of([] { (void)(Piece(0, {3, 3}) + Piece(1, {3, 3})); }) == SuggestedFix::kUnknown);
+}
+
+TEST_CASE("several axes are judged each by itself") {
+  OperatorChecker checker({{MeshAxis::kDpShard, 2, 0}, {MeshAxis::kTp, 2, 0}}, RuleTable::BuiltIn());
+  const at::Tensor x = at::rand({2, 3});
+  const at::Tensor w = at::rand({3, 4});
+  SetType(x, {AxisType::Shard(0, 2), AxisType::Shard(1, 3)});
+  SetType(w, {AxisType::Replicate(), AxisType::Shard(0, 3)});
+  const OperatorScope scope(checker);
+  const TensorType y = checker.Get(at::mm(x, w));
+  CHECK(y[0].ToString() == "shard(0)");
+  CHECK(y[1].ToString() == "partial");
+}
+
+TEST_CASE("a region is taken at its word") {
+  OneAxis one;
+  const OperatorScope scope(one.checker);
+  const at::Tensor x = OneAxis::Terms({3});
+  at::Tensor y;
+  {
+    Region region("my sum", "here", MeshAxis::kTp);
+    region.Takes(x, Layout::Partial());
+    y = x.exp();
+    region.Makes(y, Layout::Replicate());
+  }
+  CHECK(one.checker.faults().empty());
+  CHECK(one.checker.Get(y)[0].ToString() == "replicate");
+  {
+    Region region("my sum", "here", MeshAxis::kTp);
+    region.Takes(y, Layout::Partial());
+  }
+  REQUIRE(one.checker.faults().size() == 1);
+  CHECK(one.checker.faults().front().got == "replicate");
+}
+
+// A group of two without a peer: what goes in comes out.
+class Alone final : public c10d::Backend {
+ public:
+  Alone() : Backend(0, 2) {}
+  const std::string getBackendName() const override { return "alone"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor&, at::Tensor&, const c10d::AllgatherOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+
+ private:
+  class Done final : public c10d::Work {
+   public:
+    bool wait(std::chrono::milliseconds) override { return true; }
+    bool isCompleted() override { return true; }
+  };
+};
+
+TEST_CASE("collectives that a program calls itself") {
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<Alone>());
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  const auto sum = [&](const at::Tensor& x) {
+    std::vector<at::Tensor> tensors{x};
+    group->allreduce(tensors)->wait();
+    return x;
+  };
+  SECTION("a sum of terms") {
+    OneAxis one;
+    one.checker.SetGroup(group.get(), MeshAxis::kTp);
+    CHECK(one.Of([&] { return sum(OneAxis::Terms({2})); }) == "shared");
+  }
+  SECTION("a sum of what is whole") {
+    OneAxis one;
+    one.checker.SetGroup(group.get(), MeshAxis::kTp);
+    CHECK(one.Of([&] { return sum(OneAxis::Same({2})); }).starts_with("fault: an all-reduce of what is whole"));
+  }
+  SECTION("a gather along another dim") {
+    OneAxis one;
+    one.checker.SetGroup(group.get(), MeshAxis::kTp);
+    CHECK(one.Of([&] {
+               at::Tensor in = OneAxis::Piece(1, {2, 3});
+               at::Tensor out = at::empty({4, 3});
+               group->_allgather_base(out, in)->wait();
+               return out;
+             })
+              .starts_with("fault: an all-gather joins along dim 0"));
+  }
+  SECTION("over a group that nobody knows") {
+    OneAxis one;
+    CHECK(one.Of([&] { return sum(OneAxis::Terms({2})); }).starts_with("unproven: c10d::allreduce_"));
+  }
+}
+
+TEST_CASE("a rule of one's own wins") {
+  RuleTable rules = RuleTable::BuiltIn();
+  rules.Add("aten::fft_fft", [](Operands& o) { return AxisTypes{o.type(0)}; });
+  rules.Add("aten::_fft_r2c", [](Operands& o) { return AxisTypes{o.type(0)}; });
+  OperatorChecker checker({{MeshAxis::kTp, 2, 0}}, rules);
+  const OperatorScope scope(checker);
+  CHECK(checker.Get(at::fft_fft(OneAxis::Piece(0, {4, 2})))[0].ToString() == "shard(0)");
+}
+
+}  // namespace
+}  // namespace moonshard::test

@@ -1,0 +1,175 @@
+// The rules of operators that look across elements: sums, places, attention, norms, losses.
+#include <catch2/catch.hpp>
+
+#include <functional>
+
+#include "tests/engine/analysis/types/typed.h"
+
+namespace moonshard::test {
+namespace {
+
+TEST_CASE("many elements made one") {
+  Run({
+      {"a sum over shards", "partial",
+       [] {
+         return Piece(1, {2, 3}).sum(1);
+       }},
+      {"over another dim", "shard(0)",
+       [] {
+         return Piece(1, {2, 3}).sum(0);
+       }},
+      {"kept", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}).sum(0, true);
+       }},
+      {"of all", "partial",
+       [] {
+         return Piece(1, {2, 3}).sum();
+       }},
+      {"a mean over shards", "partial mean",
+       [] {
+         return Piece(1, {2, 3}).mean(1);
+       }},
+      {"the largest of shards", "fault: 'amax' over dim 1",
+       [] {
+         return Piece(1, {2, 3}).amax(1);
+       }},
+      {"the largest of another dim", "shard(0)",
+       [] {
+         return Piece(1, {2, 3}).amax(0);
+       }},
+      {"a norm of shards", "fault: 'linalg_vector_norm' over dim 0",
+       [] { return at::linalg_vector_norm(Piece(0, {3})); }},
+      {"a norm of terms", "fault: 'linalg_vector_norm' of terms", [] { return at::linalg_vector_norm(Terms({3})); }},
+      {"softmax along shards", "fault: '_softmax' along dim 1",
+       [] {
+         return at::softmax(Piece(1, {2, 3}), 1);
+       }},
+      {"softmax of shards", "shard(0)",
+       [] {
+         return at::softmax(Piece(0, {2, 3}), 1);
+       }},
+      {"softmax of terms", "fault: '_softmax' of terms",
+       [] {
+         return at::softmax(Terms({2, 3}), 1);
+       }},
+      {"the best of shards", "fault: 'topk' along dim 1",
+       [] {
+         return std::get<0>(at::topk(Piece(1, {2, 3}), 1));
+       }},
+  });
+}
+
+TEST_CASE("lists of tensors, one by one") {
+  Run({
+      {"pieces", "shard(0)",
+       [] {
+         return at::_foreach_add({Same({2}), Piece(0, {2})}, {Same({2}), Piece(0, {2})})[1];
+       }},
+      {"terms and whole values", "fault: terms of a sum meet a whole value",
+       [] {
+         return at::_foreach_add({Same({2}), Terms({2})}, {Same({2}), Same({2})})[1];
+       }},
+      {"terms times a number", "partial",
+       [] {
+         return at::_foreach_mul({Terms({2}), Same({2})}, 2)[0];
+       }},
+      {"a root of terms", "fault: an operator that is not linear", [] { return at::_foreach_sqrt({Terms({2})})[0]; }},
+      {"norms of terms", "fault: a norm of what this rank alone has",
+       [] { return at::_foreach_norm({Terms({2})})[0]; }},
+  });
+}
+
+TEST_CASE("places") {
+  Run({
+      {"a lookup", "shared",
+       [] {
+         return at::embedding(Same({5, 3}), Places({2}));
+       }},
+      {"in columns", "shard(2)",
+       [] {
+         return at::embedding(Piece(1, {5, 3}), Places({2, 4}));
+       }},
+      {"in rows", "fault: a lookup among this rank's rows",
+       [] {
+         return at::embedding(Piece(0, {5, 3}), Places({2}));
+       }},
+      {"rows of an index", "shared",
+       [] {
+         return Same({5, 3}).index_select(0, Places({2}));
+       }},
+      {"rows of shards", "fault: elements of dim 0 are taken",
+       [] {
+         return Piece(0, {5, 3}).index_select(0, Places({2}));
+       }},
+      {"columns of shards", "shard(1)",
+       [] {
+         return Piece(1, {5, 3}).index_select(0, Places({2}));
+       }},
+      {"gathered along shards", "fault: elements of dim 1 are taken",
+       [] {
+         return Piece(1, {5, 3}).gather(1, Places({5, 1}));
+       }},
+      {"terms added to zeros", "partial",
+       [] {
+         return at::zeros({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
+       }},
+      {"terms added to a value", "fault: terms of a sum meet a whole value",
+       [] {
+         return Same({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
+       }},
+  });
+}
+
+TEST_CASE("attention, norms and losses") {
+  const auto attend = [](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+  };
+  Run({
+      {"heads", "shard(1)",
+       [&] {
+         return attend(Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8}));
+       }},
+      {"the sequence", "fault: attention in shards along dim 2",
+       [&] {
+         return attend(Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8}));
+       }},
+      {"terms", "fault: attention among terms",
+       [&] {
+         return attend(Terms({2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8}));
+       }},
+      {"whole keys for some heads", "fault: a whole tensor meets shards",
+       [&] {
+         return attend(Piece(1, {2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8}));
+       }},
+      {"a norm of rows in shards", "shard(0)",
+       [] {
+         return at::layer_norm(Piece(0, {2, 3}), {3});
+       }},
+      {"a norm over shards", "fault: a norm over a dim",
+       [] {
+         return at::layer_norm(Piece(1, {2, 3}), {3});
+       }},
+      {"a norm of terms", "fault: a norm of terms",
+       [] {
+         return at::layer_norm(Terms({2, 3}), {3});
+       }},
+      {"a loss", "shared",
+       [] {
+         return at::cross_entropy_loss(Same({2, 3}), Places({2}));
+       }},
+      {"a loss on a shard of the classes", "fault",
+       [] {
+         return at::cross_entropy_loss(Piece(1, {2, 3}), Places({2}));
+       }},
+      {"a loss on a shard of the rows", "partial mean",
+       [] {
+         return at::cross_entropy_loss(Piece(0, {2, 3}), OneAxis::As(at::zeros({2}, at::kLong), AxisType::Shard(0, 2)));
+       }},
+      {"a number that differs between ranks", "fault: the program reads a number",
+       [] { return at::full({1}, Terms({1}).item<double>()); }},
+  });
+}
+
+}  // namespace
+}  // namespace moonshard::test

@@ -1,0 +1,276 @@
+// The rules, each by what it says of operators on shards, terms of sums and whole values.
+#include <catch2/catch.hpp>
+
+#include <functional>
+
+#include "tests/engine/analysis/types/typed.h"
+
+namespace moonshard::test {
+namespace {
+
+TEST_CASE("operators on each element") {
+  Run({
+      {"shards and shards", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}) + Piece(1, {2, 3});
+       }},
+      {"shards and a row that is whole along them", "shard(0)",
+       [] {
+         return Piece(0, {2, 3}) * Same({3});
+       }},
+      {"shards and a whole row", "fault: a whole tensor meets shards along dim 1",
+       [] {
+         return Piece(1, {2, 3}) * Same({3});
+       }},
+      {"shards along other dims", "fault: shards along different dims",
+       [] {
+         return Piece(1, {3, 3}) + Piece(0, {3, 3});
+       }},
+      {"shards and zeros", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}) + at::zeros({2, 3});
+       }},
+      {"shards and a number", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}) + 2;
+       }},
+      {"terms and terms", "partial", [] { return Terms({2}) - Terms({2}); }},
+      {"terms and a whole value", "fault: terms of a sum meet a whole value", [] { return Terms({2}) + Same({2}); }},
+      {"terms and zeros", "partial", [] { return Terms({2}) + at::zeros({2}); }},
+      {"terms and ones", "fault: terms of a sum meet a whole value", [] { return Terms({2}) + at::ones({2}); }},
+      {"terms and a number", "fault: a number is added", [] { return Terms({2}) + 2; }},
+      {"terms and shards", "fault: terms of a sum meet shards", [] { return Terms({2}) + Piece(0, {2}); }},
+      {"terms times a whole value", "partial", [] { return Terms({2}) * Same({2}); }},
+      {"terms times a number", "partial", [] { return Terms({2}) * 2; }},
+      {"terms times terms", "fault: a product of two sums", [] { return Terms({2}) * Terms({2}); }},
+      {"over terms", "fault: a division by terms", [] { return Same({2}) / Terms({2}); }},
+      {"terms over a value", "partial", [] { return Terms({2}) / Same({2}); }},
+      {"a function of terms", "fault: an operator that is not linear", [] { return Terms({2}).exp(); }},
+      {"a function of shards", "shard(0)", [] { return at::silu(Piece(0, {2})); }},
+      {"terms, masked to zero", "partial", [] { return Terms({2}).masked_fill(Same({2}).gt(0), 0); }},
+      {"terms, masked to one", "fault: terms of a sum meet a whole value",
+       [] { return Terms({2}).masked_fill(Same({2}).gt(0), 1); }},
+      {"a + b c of terms", "partial", [] { return at::addcmul(Terms({2}), Terms({2}), Same({2})); }},
+      {"a + b c of terms and terms", "fault: a product of two sums",
+       [] { return at::addcmul(Terms({2}), Terms({2}), Terms({2})); }},
+      {"written in place", "partial", [] { return Terms({2}).add_(Terms({2})); }},
+      {"copied over", "shard(0)", [] { return Same({2}).copy_(Piece(0, {2})); }},
+      {"to another dtype", "shard(1)",
+       [] {
+         return Piece(1, {2, 2}).to(at::kDouble);
+       }},
+  });
+}
+
+TEST_CASE("views") {
+  Run({
+      {"rows before the shards flattened into them", "shard(0) after 4",
+       [] {
+         return Piece(1, {4, 3, 5}).view({12, 5});
+       }},
+      {"and opened again", "shard(1)",
+       [] {
+         return Piece(1, {4, 3, 5}).view({12, 5}).view({4, 3, 5});
+       }},
+      {"heads", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 8}).view({2, 3, 4, 2});
+       }},
+      {"heads joined", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 4, 2}).view({2, 3, 8});
+       }},
+      {"one head", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 4}).view({2, 3, 1, 4});
+       }},
+      {"one row of the sequence, flattened into the batch", "shard(0) after 2",
+       [] {
+         return Piece(1, {2, 1, 5}).view({2, 5});
+       }},
+      {"and opened again", "shard(1)",
+       [] {
+         return Piece(1, {2, 1, 5}).view({2, 5}).view({2, 1, 5});
+       }},
+      {"one head joined with its dims", "shard(2)",
+       [] {
+         return Piece(2, {2, 3, 4}).view({2, 3, 1, 4}).view({2, 3, 4});
+       }},
+      {"shards cut in two", "fault: a view cuts across",
+       [] {
+         return Piece(1, {2, 6}).view({3, 4});
+       }},
+      {"transposed", "shard(2)",
+       [] {
+         return Piece(1, {2, 3, 4}).transpose(1, 2);
+       }},
+      {"permuted", "shard(0)",
+       [] {
+         return Piece(2, {2, 3, 4}).permute({2, 0, 1});
+       }},
+      {"unsqueezed before", "shard(2)",
+       [] {
+         return Piece(1, {2, 3}).unsqueeze(1);
+       }},
+      {"unsqueezed behind", "shard(1)",
+       [] {
+         return Piece(1, {2, 3}).unsqueeze(2);
+       }},
+      {"squeezed", "shard(1)",
+       [] {
+         return Piece(2, {2, 1, 3}).squeeze(1);
+       }},
+      {"expanded", "shard(1)",
+       [] {
+         return Piece(0, {3}).expand({2, 3});
+       }},
+      {"elements of another dim", "shard(1)",
+       [] {
+         return Piece(1, {4, 3}).narrow(0, 1, 2);
+       }},
+      {"elements of the shards", "fault: elements are taken from dim 1",
+       [] {
+         return Piece(1, {4, 3}).narrow(1, 0, 2);
+       }},
+      {"all of them", "shard(1)",
+       [] {
+         return Piece(1, {4, 3}).narrow(1, 0, 3);
+       }},
+      {"one of the shards", "fault: one element is taken from dim 1",
+       [] {
+         return Piece(1, {4, 3}).select(1, 0);
+       }},
+      {"one of another dim", "shard(0)",
+       [] {
+         return Piece(1, {4, 3}).select(0, 1);
+       }},
+      {"split between shards", "fault: elements are taken",
+       [] {
+         return Piece(1, {4, 4}).chunk(2, 1)[0];
+       }},
+      {"flipped", "fault: the order of dim 1",
+       [] {
+         return Piece(1, {4, 3}).flip({1});
+       }},
+  });
+}
+
+TEST_CASE("fused shards are taken apart where they were put together") {
+  AxisType fused = AxisType::Shard(1, 8);
+  fused.parts = {4, 2, 2};
+  const auto make = [&] { return OneAxis::As(at::rand({3, 8}), fused); };
+  Run({
+      {"a part", "shard(1)", [&] { return make().narrow(1, 0, 4); }},
+      {"two parts", "packed(1, [", [&] { return make().narrow(1, 4, 4); }},
+      {"across parts", "fault: elements are taken from dim 1 across the parts", [&] { return make().narrow(1, 0, 5); }},
+      {"split at the parts", "shard(1)",
+       [&] {
+         return make().split_with_sizes({4, 2, 2}, 1)[1];
+       }},
+      {"as heads", "packed(1, [",
+       [&] {
+         return make().view({3, 4, 2});
+       }},
+      {"a part of the heads", "shard(1)",
+       [&] {
+         return make().view({3, 4, 2}).narrow(1, 2, 1);
+       }},
+      {"as heads across parts", "fault: a view cuts across",
+       [&] {
+         return make().view({3, 2, 4}).narrow(1, 0, 1);
+       }},
+      {"put together", "packed(1, [",
+       [] {
+         return at::cat({Piece(1, {3, 2}), Piece(1, {3, 4})}, 1);
+       }},
+  });
+}
+
+TEST_CASE("tensors put together") {
+  Run({
+      {"shards along another dim", "shard(0)",
+       [] {
+         return at::cat({Piece(0, {2, 3}), Piece(0, {2, 3})}, 1);
+       }},
+      {"shards and a whole tensor", "fault: a whole tensor is put together",
+       [] {
+         return at::cat({Piece(0, {2, 3}), Same({2, 3})}, 1);
+       }},
+      {"terms", "partial",
+       [] {
+         return at::cat({Terms({2}), Terms({2})});
+       }},
+      {"terms and a whole tensor", "fault: terms of a sum are put together",
+       [] {
+         return at::cat({Terms({2}), Same({2})});
+       }},
+      {"stacked", "shard(1)",
+       [] {
+         return at::stack({Piece(0, {2}), Piece(0, {2})});
+       }},
+  });
+}
+
+TEST_CASE("products of matrices") {
+  Run({
+      {"columns", "shard(1)",
+       [] {
+         return at::mm(Same({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"rows", "shard(0)",
+       [] {
+         return at::mm(Piece(0, {2, 3}), Same({3, 4}));
+       }},
+      {"inner", "partial",
+       [] {
+         return at::mm(Piece(1, {2, 3}), Piece(0, {3, 4}));
+       }},
+      {"inner on one side", "fault: the dim that is summed over is in shards on the left",
+       [] {
+         return at::mm(Piece(1, {2, 3}), Same({3, 4}));
+       }},
+      {"rows and columns", "fault: rows of one and columns of the other",
+       [] {
+         return at::mm(Piece(0, {2, 3}), Piece(1, {3, 4}));
+       }},
+      {"terms", "partial",
+       [] {
+         return at::mm(Terms({2, 3}), Same({3, 4}));
+       }},
+      {"terms and shards", "fault: terms of a sum meet shards",
+       [] {
+         return at::mm(Terms({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"a batch", "shard(0)",
+       [] {
+         return at::bmm(Piece(0, {2, 3, 4}), Piece(0, {2, 4, 5}));
+       }},
+      {"a bias on terms", "fault: the bias is added to terms",
+       [] {
+         return at::addmm(Same({4}), Piece(1, {2, 3}), Piece(0, {3, 4}));
+       }},
+      {"a bias in shards", "shard(1)",
+       [] {
+         return at::addmm(Piece(0, {4}), Same({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"a whole bias on columns", "fault: a whole tensor meets shards",
+       [] {
+         return at::addmm(Same({4}), Same({2, 3}), Piece(1, {3, 4}));
+       }},
+      {"linear", "shard(2)",
+       [] {
+         return at::linear(Same({2, 3, 4}), Piece(0, {5, 4}));
+       }},
+      {"linear on the sequence's shards", "shard(1)",
+       [] {
+         return at::linear(Piece(1, {2, 3, 4}), Same({5, 4}));
+       }},
+      {"a gradient of a weight from shards of the sequence", "partial",
+       [] {
+         return at::mm(Piece(1, {2, 3, 4}).view({6, 4}).t(), Piece(1, {2, 3, 5}).view({6, 5}));
+       }},
+  });
+}
+
+}  // namespace
+}  // namespace moonshard::test

@@ -1,0 +1,197 @@
+// Bytes that changed under a sharded checkpoint: every flip, cut and missing file is found and named, and nothing is put
+// in place.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/core/base/json.h"
+#include "engine/io/checkpoint/convert.h"
+#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/sharded_checkpoint.h"
+#include "engine/io/safetensors/reader.h"
+#include "engine/io/safetensors/writer.h"
+#include "tests/engine/io/checkpoint/random_model.h"
+
+namespace moonshard::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+void WriteBytes(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+class Sharded {
+ public:
+  Sharded() {
+    Random random(4);
+    fs::create_directory(scratch_ / "model");
+    const std::string bytes = RandomBytes(4096, random);
+    // "norm" is on both ranks: a replica that is wrong is found although the other one is right.
+    REQUIRE_FALSE(WriteSafetensors(scratch_ / "model/model.safetensors",
+                                   {{{"up.weight", DType::kF32, {16, 8}}, bytes.data()},
+                                    {{"norm.weight", DType::kF32, {8}}, bytes.data()},
+                                    {{"down.weight", DType::kBF16, {8, 30}}, bytes.data()}}));
+    scratch_.Write("model/config.json", "{\"model_type\": \"llama\"}");
+    const Checkpoint source = Checkpoint::Open(scratch_ / "model").ValueOrThrow();
+    CompiledPlan plan = RandomPlan(source, MeshShape::Parse("tp=2").ValueOrThrow(), random);
+    for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
+      const std::string& path = plan.tree->modules()[m].path;
+      plan.steps[m].params = {path == "up"     ? Layout::Shard(0)
+                              : path == "down" ? Layout::Shard(1)
+                                               : Layout::Replicate()};
+    }
+    ShardModel(source, plan, folder()).ValueOrThrow();
+  }
+
+  std::string folder() const { return scratch_ / "sharded"; }
+  std::string model() const { return scratch_ / "model"; }
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& [name, content] : ContentOf(folder())) {
+      if (!name.ends_with("/")) names.push_back(name);
+    }
+    return names;
+  }
+  // What merging says of it; nothing was put in place.
+  Diagnostics Refused() const {
+    const Result<ConvertSummary> done = MergeSharded(folder(), scratch_ / "out");
+    REQUIRE_FALSE(done.ok());
+    CHECK_FALSE(fs::exists(scratch_ / "out"));
+    fs::remove_all(scratch_ / "out.partial");
+    return done.diagnostics();
+  }
+
+ private:
+  ScratchFolder scratch_;
+};
+
+// Of which tensor a byte of a rank file is; "" for the header.
+std::string TensorAt(const std::vector<StoredTensor>& tensors, uint64_t offset) {
+  for (const StoredTensor& tensor : tensors) {
+    if (offset >= tensor.begin && offset < tensor.begin + tensor.bytes) return tensor.name;
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a flipped bit anywhere is found, and named by file and tensor") {
+  const Sharded sharded;
+  for (const std::string& name : sharded.Files()) {
+    const std::string path = sharded.folder() + "/" + name;
+    const std::string good = ReadWholeFile(path);
+    const bool is_rank = name.starts_with("rank-");
+    const auto tensors = is_rank ? Checkpoint::OpenFile(path).ValueOrThrow().tensors() : std::vector<StoredTensor>();
+    for (size_t at = 0; at < good.size(); at += 1 + good.size() / 80) {
+      INFO(name << " byte " << at);
+      const std::string tensor = TensorAt(tensors, at);
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ (1 << at % 8));
+      WriteBytes(path, bad);
+      const std::string said = ToText(sharded.Refused());
+      CHECK_THAT(said, Contains(name));
+      if (!tensor.empty())
+        CHECK_THAT(said, Contains("tensor '" + tensor + "' in '" + path + "' is not what was written"));
+    }
+    WriteBytes(path, good);
+  }
+  MergeSharded(sharded.folder(), sharded.folder() + "-merged").ValueOrThrow();
+  CHECK(ContentOf(sharded.folder() + "-merged") == ContentOf(sharded.model()));
+}
+
+TEST_CASE("a file that is cut, longer or gone is named") {
+  const Sharded sharded;
+  for (const std::string& name : sharded.Files()) {
+    const std::string path = sharded.folder() + "/" + name;
+    const std::string good = ReadWholeFile(path);
+    const std::vector<std::string> cuts = {"", good.substr(0, 5), good.substr(0, good.size() - 1), good + "x"};
+    for (const std::string& cut : cuts) {
+      INFO(name << " with " << cut.size() << " of " << good.size() << " bytes");
+      // A manifest with white space behind it is the same manifest.
+      if (name == kManifestFile && cut.size() == good.size() - 1) continue;
+      WriteBytes(path, cut);
+      CHECK_THAT(ToText(sharded.Refused()), Contains(name));
+    }
+    fs::remove(path);
+    const Diagnostics gone = sharded.Refused();
+    CHECK(gone.front().finding == Finding::kFileNotFound);
+    CHECK_THAT(ToText(gone), Contains(name));
+    WriteBytes(path, good);
+  }
+}
+
+TEST_CASE("all that is wrong is said at once") {
+  const Sharded sharded;
+  for (const char* name : {"rank-00000.safetensors", "rank-00001.safetensors"}) {
+    const std::string path = sharded.folder() + "/" + name;
+    std::string bytes = ReadWholeFile(path);
+    for (const char* tensor : {"up.weight", "norm.weight"}) {
+      bytes[Checkpoint::OpenFile(path).ValueOrThrow().Find(tensor)->begin] ^= 1;
+    }
+    WriteBytes(path, bytes);
+  }
+  const Diagnostics said = sharded.Refused();
+  REQUIRE(said.size() == 4);
+  for (const Diagnostic& d : said) CHECK(d.finding == Finding::kCorruptData);
+}
+
+TEST_CASE("a shard that is read for its own mesh is held against its hash") {
+  const Sharded sharded;
+  const std::string path = sharded.folder() + "/rank-00001.safetensors";
+  std::string bytes = ReadWholeFile(path);
+  bytes[Checkpoint::OpenFile(path).ValueOrThrow().Find("up.weight")->begin] ^= 1;
+  WriteBytes(path, bytes);
+  ShardedCheckpoint opened = ShardedCheckpoint::Open(sharded.folder()).ValueOrThrow();
+  const ShardedTensor& tensor = *opened.manifest().Find("up.weight");
+  std::vector<char> shard(4096);
+  CHECK_FALSE(opened.ReadShard(tensor, {{{0, 8}}, {{0, 8}}}, shard.data()));
+  const Failure failed = opened.ReadShard(tensor, {{{8, 8}}, {{0, 8}}}, shard.data());
+  REQUIRE(failed);
+  CHECK(failed->finding == Finding::kCorruptData);
+  CHECK(failed->path == "up.weight");
+}
+
+TEST_CASE("manifests that cannot be") {
+  const Sharded sharded;
+  const std::string good = ReadWholeFile(sharded.folder() + "/moonshard.json");
+  REQUIRE(Manifest::Parse(good, "m").ok());
+  CHECK(Manifest::Parse(good, "m").value().ToText() == good);
+  // A change with the hash made right again: somebody wrote it so.
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    JsonValue json = ParseJson(Replaced(good, from, to), "m").ValueOrThrow();
+    json.AsObject().erase("manifest_hash");
+    const std::string hash = HashToText(HashOf(WriteJson(json, 0)));
+    json.AsObject().emplace("manifest_hash", hash);
+    const Result<Manifest> read = Manifest::Parse(WriteJson(json, 0), "m");
+    REQUIRE_FALSE(read.ok());
+    return ToText(read.diagnostics());
+  };
+  struct Row {
+    const char* from;
+    const char* to;
+    const char* says;
+  };
+  const Row rows[] = {
+      {"\"format_version\": \"1.0\"", "\"format_version\": \"2.0\"", "format version 2.0"},
+      {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"../x\"", "not of a file in the directory"},
+      {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"/etc/x\"", "not of a file in the directory"},
+      {"\"rank\": 1", "\"rank\": -1", "'rank' is of another kind"},
+      {"\"plan_hash\"", "\"plan_hush\"", "there is no field 'plan_hash'"},
+      {"\"tp\": 2", "\"tq\": 2", "tq"},
+      {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "there is no dtype 'F33'"},
+      {"\"layout\": 2", "\"layout\": 9", "there is no layout 9"},
+      {"[0, 15]", "[0, 14]", "leave some of their tensors to nobody"},
+      {"[0, 15]", "[0, 31]", "not within its tensor"},
+      {"[0, 15]", "[0, 15, 3, 4]", "not in order"},
+      {"[0, 15]", "[0, 9223372036854775807]", "not within its tensor"},
+  };
+  for (const Row& row : rows) {
+    INFO(row.from << " -> " << row.to);
+    CHECK_THAT(changed(row.from, row.to), Contains("MS0") && Contains(row.says));
+  }
+  const Result<Manifest> edited = Manifest::Parse(Replaced(good, "\"tp\": 2", "\"tp\": 3"), "m");
+  REQUIRE_FALSE(edited.ok());
+  CHECK_THAT(ToText(edited.diagnostics()), Contains("changed after it was written"));
+}
+
+}  // namespace moonshard::test

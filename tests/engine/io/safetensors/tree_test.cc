@@ -1,0 +1,124 @@
+// The module tree that headers give: modules in natural order, kinds, ties.
+#include "engine/io/safetensors/tree.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/engine/io/safetensors/files.h"
+
+using namespace moonshard;
+
+namespace {
+
+using Tensors = std::vector<std::pair<std::string, std::string>>;  // name, shape
+
+std::string TreeText(const Tensors& tensors, const std::string& config) {
+  TestFolder folder;
+  // Byte ranges that fit, in the order given.
+  std::string header = "{";
+  uint64_t at = 0;
+  for (const auto& [name, shape] : tensors) {
+    uint64_t bytes = 2;
+    for (size_t i = 1; i < shape.size(); ++i) {
+      if (shape[i] >= '0' && shape[i] <= '9' && (shape[i - 1] < '0' || shape[i - 1] > '9'))
+        bytes *= std::stoull(shape.substr(i));
+    }
+    header += (header.size() > 1 ? "," : "") + Entry(name, "BF16", shape, at, at + bytes);
+    at += bytes;
+  }
+  folder.Write("model.safetensors", SafetensorsBytes(header + "}"));
+  folder.Write("config.json", config);
+  const Checkpoint checkpoint = Checkpoint::Open(folder.path(), {.allow_header_only = true}).ValueOrThrow();
+  const ModuleTree tree = TreeFromCheckpoint(checkpoint, ModelConfig::Read(folder.path()).ValueOrThrow());
+  CHECK_FALSE(tree.complete());
+  return tree.ToText();
+}
+
+const Tensors kSmall = {{"model.embed_tokens.weight", "[8,4]"}, {"model.norm.weight", "[4]"}};
+
+}  // namespace
+
+TEST_CASE("modules, kinds and order") {
+  CHECK(TreeText({{"model.layers.10.mlp.up_proj.weight", "[8,4]"},
+                  {"model.layers.2.mlp.up_proj.weight", "[8,4]"},
+                  {"model.layers.2.mlp.up_proj.bias", "[8]"},
+                  {"model.layers.2.input_layernorm.weight", "[4]"},
+                  {"model.layers.2.ln.bias", "[4]"},
+                  {"model.layers.2.ln.weight", "[4]"},
+                  {"model.layers.2.self_attn.rotary_emb.inv_freq", "[2]"},
+                  {"model.layers.2.self_attn.sinks", "[4]"},
+                  {"model.layers.2.conv.weight", "[4,4,3]"},
+                  {"model.layers.02.x.weight", "[4]"},
+                  {"model.embed_tokens.weight", "[8,4]"},
+                  {"transformer.wpe.weight", "[8,4]"},
+                  {"scale", "[]"}},
+                 "{}") ==
+        "(root) ? scale:bfloat16[]\n"
+        "model.embed_tokens Embedding weight:bfloat16[8, 4]\n"
+        "model.layers.02.x Norm weight:bfloat16[4]\n"
+        "model.layers.2.conv ? weight:bfloat16[4, 4, 3]\n"
+        "model.layers.2.input_layernorm Norm weight:bfloat16[4]\n"
+        "model.layers.2.ln Norm weight:bfloat16[4] bias:bfloat16[4]\n"
+        "model.layers.2.mlp.up_proj Linear weight:bfloat16[8, 4] bias:bfloat16[8]\n"
+        "model.layers.2.self_attn ? sinks:bfloat16[4]\n"
+        "model.layers.2.self_attn.rotary_emb ? inv_freq(buffer):bfloat16[2]\n"
+        "model.layers.10.mlp.up_proj Linear weight:bfloat16[8, 4]\n"
+        "transformer.wpe Embedding weight:bfloat16[8, 4]\n");
+}
+
+TEST_CASE("ties") {
+  const std::string head = "lm_head Linear weight:bfloat16[8, 4]\n";
+  const std::string body = "model.embed_tokens Embedding weight:bfloat16[8, 4]\nmodel.norm Norm weight:bfloat16[4]\n";
+  const std::string tie = "tied: model.embed_tokens.weight lm_head.weight\n";
+  Tensors with_head = kSmall;
+  with_head.emplace_back("lm_head.weight", "[8,4]");
+  Tensors other_head = kSmall;
+  other_head.emplace_back("lm_head.weight", "[9,4]");
+
+  CHECK(TreeText(kSmall, R"({"tie_word_embeddings": true})") == head + body + tie);
+  CHECK(TreeText(kSmall, R"({"tie_word_embeddings": false})") == body);
+  CHECK(TreeText(kSmall, "{}") == body);
+  CHECK(TreeText(with_head, R"({"tie_word_embeddings": true})") == head + body + tie);
+  CHECK(TreeText(with_head, R"({"tie_word_embeddings": false})") == head + body);
+  CHECK(TreeText(with_head, "{}") == head + body);
+  CHECK(TreeText(other_head, R"({"tie_word_embeddings": true})") == "lm_head Linear weight:bfloat16[9, 4]\n" + body);
+  // A field that is missing means what the architecture's default is.
+  CHECK(TreeText(kSmall, R"({"architectures": ["GemmaForCausalLM"], "model_type": "gemma"})") == head + body + tie);
+  CHECK(TreeText(kSmall, R"({"architectures": ["GemmaModel"], "model_type": "gemma"})") == body);
+  CHECK(TreeText(kSmall, R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})") == body);
+  CHECK(TreeText(with_head, R"({"architectures": ["GemmaForCausalLM"], "model_type": "gemma"})") == head + body);
+  CHECK(TreeText(kSmall, R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3"})") ==
+        head + body + tie);
+  CHECK(TreeText(kSmall, R"({"architectures": ["NewForCausalLM"]})") == body);  // of a type that nobody knows
+  // A head within another module, where it alone is called so.
+  Tensors inner = kSmall;
+  inner.emplace_back("last.lm_head.weight", "[8,4]");
+  const std::string last = "last.lm_head Linear weight:bfloat16[8, 4]\n";
+  CHECK(TreeText(inner, R"({"tie_word_embeddings": true})") ==
+        last + body + "tied: model.embed_tokens.weight last.lm_head.weight\n");
+  CHECK(TreeText(inner, R"({"architectures": ["GemmaForCausalLM"], "model_type": "gemma"})") == last + body);
+  inner.emplace_back("other.lm_head.weight", "[8,4]");
+  CHECK_THAT(TreeText(inner, R"({"tie_word_embeddings": true})"), Catch::EndsWith(tie));
+  // A classifier has no language model's head.
+  CHECK(TreeText(kSmall, R"({"architectures": ["XForSequenceClassification"], "tie_word_embeddings": true})") == body);
+  CHECK(TreeText({{"wte.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") ==
+        "lm_head Linear weight:bfloat16[8, 4]\nwte Embedding weight:bfloat16[8, 4]\ntied: wte.weight lm_head.weight\n");
+  CHECK(TreeText({{"embed_out.weight", "[8,4]"}}, "{}") == "embed_out Linear weight:bfloat16[8, 4]\n");
+  CHECK(TreeText({{"x.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") == "x Linear weight:bfloat16[8, 4]\n");
+}
+
+TEST_CASE("a config is an object, read as it stands") {
+  TestFolder folder;
+  CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kFileNotFound);
+  folder.Write("config.json", "[1]");
+  CHECK_THAT(ToText(ModelConfig::Read(folder.path()).diagnostics()), Catch::Contains("required: an object"));
+  folder.Write("config.json",
+               R"({"model_type": "llama", "architectures": ["A", "B"], "tie_word_embeddings": null, "x": null})");
+  const ModelConfig config = ModelConfig::Read(folder.path()).ValueOrThrow();
+  CHECK(config.model_type() == "llama");
+  CHECK(config.architecture() == "A");
+  CHECK_FALSE(config.tie_word_embeddings().has_value());
+  REQUIRE(config.Get("x"));
+  CHECK(config.Get("x")->is_null());
+  CHECK_FALSE(config.Get("y"));
+  CHECK(ModelConfig().model_type().empty());
+}

@@ -1,0 +1,27 @@
+#include "engine/layout/dtype.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+using namespace moonshard;
+
+TEST_CASE("every dtype has names of its own that lead back to it") {
+  std::set<std::string> torch_names;
+  for (int i = 0; i <= static_cast<int>(DType::kU64); ++i) {
+    const DType dtype = static_cast<DType>(i);
+    CHECK(DTypeFromSafetensors(SafetensorsName(dtype)) == dtype);
+    CHECK(torch_names.insert(ToString(dtype)).second);
+    CHECK(BitsOf(dtype) > 0);
+  }
+  CHECK_FALSE(DTypeFromSafetensors("f32"));
+  CHECK_FALSE(DTypeFromSafetensors(""));
+}
+
+TEST_CASE("bytes of packed elements are rounded up") {
+  CHECK(BytesOf(DType::kF4, 0) == 0);
+  CHECK(BytesOf(DType::kF4, 3) == 2);
+  CHECK(BytesOf(DType::kF6E2M3, 4) == 3);
+  CHECK(BytesOf(DType::kBF16, 3) == 6);
+  CHECK(BytesOf(DType::kC64, 2) == 16);
+}

@@ -1,0 +1,85 @@
+// Ranks and coordinates, and what is no mesh.
+#include "engine/layout/mesh_shape.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+using namespace moonshard;
+
+namespace {
+
+std::string ErrorOf(std::string_view text) {
+  const Result<MeshShape> mesh = MeshShape::Parse(text);
+  return mesh.ok() ? "" : ToText(mesh.diagnostics());
+}
+
+}  // namespace
+
+TEST_CASE("axes stand in their fixed order, tp innermost") {
+  const MeshShape mesh = MeshShape::Parse("tp=2,pp=2,dp=3").ValueOrThrow();
+  CHECK(mesh.ToString() == "pp=2,dp_shard=3,tp=2");
+  CHECK(mesh.world_size() == 12);
+  CHECK(mesh.size(MeshAxis::kCp) == 1);
+  CHECK(mesh == MeshShape::Parse("dp_shard=3,pp=2,tp=2").ValueOrThrow());
+  // rank = (pp * 3 + dp) * 2 + tp
+  for (int64_t rank = 0; rank < 12; ++rank) {
+    CHECK(mesh.Coordinate(rank, MeshAxis::kTp) == rank % 2);
+    CHECK(mesh.Coordinate(rank, MeshAxis::kDpShard) == rank / 2 % 3);
+    CHECK(mesh.Coordinate(rank, MeshAxis::kPp) == rank / 6);
+    CHECK(mesh.Coordinate(rank, MeshAxis::kCp) == 0);
+  }
+  CHECK(mesh.GroupOf(7, MeshAxis::kTp) == std::vector<int64_t>{6, 7});
+  CHECK(mesh.GroupOf(7, MeshAxis::kDpShard) == std::vector<int64_t>{7, 9, 11});
+  CHECK(mesh.GroupOf(7, MeshAxis::kPp) == std::vector<int64_t>{1, 7});
+  CHECK(mesh.GroupOf(7, MeshAxis::kCp) == std::vector<int64_t>{7});
+  CHECK_THROWS_AS(mesh.Coordinate(12, MeshAxis::kTp), InternalError);
+}
+
+TEST_CASE("groups of an axis divide the ranks") {
+  const MeshShape mesh = MeshShape::Parse("pp=2,dp_replicate=3,dp_shard=2,cp=2,tp=4").ValueOrThrow();
+  for (MeshAxis axis : kMeshAxes) {
+    std::set<int64_t> seen;
+    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+      const std::vector<int64_t> group = mesh.GroupOf(rank, axis);
+      REQUIRE(static_cast<int64_t>(group.size()) == mesh.size(axis));
+      REQUIRE(group[static_cast<size_t>(mesh.Coordinate(rank, axis))] == rank);
+      for (int64_t other : group) REQUIRE(mesh.GroupOf(other, axis) == group);
+      if (group.front() == rank) seen.insert(group.begin(), group.end());
+    }
+    CHECK(static_cast<int64_t>(seen.size()) == mesh.world_size());
+  }
+}
+
+TEST_CASE("one rank has many names") {
+  CHECK(MeshShape::Parse("").ValueOrThrow() == MeshShape());
+  CHECK(MeshShape::Parse("tp=1,dp=1").ValueOrThrow() == MeshShape());
+  CHECK(MeshShape().ToString() == "tp=1");
+  CHECK(MeshShape().world_size() == 1);
+}
+
+TEST_CASE("what is no mesh") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"tpp=2", "there is no mesh axis 'tpp'"},
+      {"dp_shrad=2", "did you mean 'dp_shard'?"},
+      {"tp=2,tp=2", "mesh axis 'tp' is given twice"},
+      {"dp=2,dp_shard=2", "mesh axis 'dp_shard' is given twice"},
+      {"tp=0", "the least is 1"},
+      {"tp=-2", "the least is 1"},
+      {"tp", "cannot read 'tp'"},
+      {"=2", "cannot read '=2'"},
+      {"tp=", "cannot read 'tp='"},
+      {"tp=2x", "cannot read 'tp=2x'"},
+      {"tp=2.0", "cannot read"},
+      {"tp=2,", "cannot read ''"},
+      {"tp=99999999999999999999", "cannot read"},
+      {"tp=65536,dp=65536", "more than 2^31 ranks"},
+      {"tp=9223372036854775807,dp=2", "more than 2^31 ranks"},
+  };
+  for (const auto& [text, error] : cases) {
+    CAPTURE(text);
+    CHECK_THAT(ErrorOf(text), Catch::Contains(error));
+  }
+  // All of them at once.
+  CHECK(MeshShape::Parse("tpp=2,dp=0,dp=2").diagnostics().size() == 3);
+}

@@ -1,0 +1,103 @@
+// The report's data and page without a browser: equal subtrees once, every shard where it is, nothing that ends the page
+// early.
+#include "engine/plan/report/report.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "engine/plan/report/folded_tree.h"
+#include "engine/plan/report/report_data.h"
+#include "engine/plan/report/shards_json.h"
+#include "tests/support/compiled_mlp.h"
+
+namespace moonshard {
+namespace {
+
+using test::CompileMlp;
+using test::Mesh;
+
+std::string Shards(const std::vector<int64_t>& shape, const Placement& placement, const std::string& mesh) {
+  return WriteJson(ShardsJson(shape, placement, Mesh(mesh)), 0);
+}
+
+TEST_CASE("shards of a dim") {
+  CHECK(Shards({5, 4}, Layout::Shard(0), "tp=2") == R"([{"axes":["tp"],"of":2,"pieces":[[[0,3]],[[3,2]]]},null])");
+  CHECK(Shards({2, 4}, Layout::Shard(0), "tp=3") == R"([{"axes":["tp"],"of":3,"pieces":[[[0,1]],[[1,1]],[]]},null])");
+  CHECK(Shards({8}, Layout::Packed(0, {{4, 0}, {4, 0}}), "tp=2") ==
+        R"([{"axes":["tp"],"of":2,"pieces":[[[0,2],[4,2]],[[2,2],[6,2]]]}])");
+  CHECK(Shards({4, 4}, Layout::Shard(0), "tp=1") == "[null,null]");
+  Placement both = Layout::Shard(0);
+  both[MeshAxis::kDpShard] = Layout::Shard(0);
+  // tp cuts first; the places run over dp_shard and, fastest, tp.
+  CHECK(Shards({8}, both, "dp=2,tp=2") ==
+        R"([{"axes":["dp_shard","tp"],"of":4,"pieces":[[[0,2]],[[4,2]],[[2,2]],[[6,2]]]}])");
+  const std::string many = Shards({1000}, Layout::Shard(0), "tp=100");
+  CHECK(many.find("\"of\":100") != std::string::npos);
+  CHECK(static_cast<int64_t>(std::ranges::count(many, ',')) < 3 * kMostShards);
+}
+
+TEST_CASE("equal layers are one node, and what differs is not") {
+  const auto tree = [](const std::string& last) {
+    std::string text = "model Model\n";
+    for (int i = 0; i < 4; ++i) {
+      text += "model.layers." + std::to_string(i) + ".fc Linear weight:float32[8, 4]\n";
+    }
+    return std::make_shared<const ModuleTree>(TreeFromText(text + last));
+  };
+  const auto fold = [](const std::shared_ptr<const ModuleTree>& of, const char* recomputed) {
+    auto plan = std::make_shared<Plan>();
+    CompiledPlan compiled = CompilePlan(MatchRules(plan, of).ValueOrThrow(), Mesh("tp=1")).ValueOrThrow();
+    if (recomputed != nullptr) compiled.recomputed = {recomputed};
+    std::string labels;
+    for (const FoldedNode& node : FoldTree(compiled).nodes) {
+      for (const FoldedNode::Child& child : node.children) {
+        labels += child.label + "*" + std::to_string(child.copies) + " ";
+      }
+    }
+    return labels;
+  };
+  CHECK(fold(tree(""), nullptr) == "fc*1 {0..3}*4 layers*1 model*1 ");
+  CHECK(fold(tree("model.layers.4.fc Linear weight:float32[9, 4]\n"), nullptr) ==
+        "fc*1 fc*1 {0..3}*4 4*1 layers*1 model*1 ");
+  CHECK(fold(tree(""), "model.layers.2") == "fc*1 fc*1 {0,1,3}*3 2*1 layers*1 model*1 ");
+}
+
+TEST_CASE("the collectives of the data are those of the totals") {
+  const CompiledPlan plan = CompileMlp("tp=2");
+  const JsonValue data = ReportData(plan, {"mlp", 0, Tokens{2, 8}});
+  CollectiveCounts counts;
+  for (const JsonValue& call : data.Find("calls")->AsArray()) {
+    const bool forward = call.Find("direction")->AsString() == "forward";
+    REQUIRE(call.Find("kind")->AsString() == "all_reduce");
+    for (int64_t i = 0; i < call.Find("copies")->AsInt(); ++i) {
+      counts.Add(forward ? Direction::kForward : Direction::kBackward, CollectiveKind::kAllReduce,
+                 call.Find("bytes")->AsInt());
+    }
+  }
+  CHECK(counts == TotalsOf(plan, 0, Tokens{2, 8}).collectives);
+}
+
+TEST_CASE("memory by rank adds up, equal neighbours in one row") {
+  const auto memory = [](const CompiledPlan& plan) { return WriteJson(*ReportData(plan, {}).Find("memory"), 0); };
+  // Three matrices of 10 x 4 and float32, and of the uneven ones 7 x 4.
+  CHECK(memory(CompileMlp("tp=2")) == R"([{"count":2,"first":0,"ranks":"0..1","sharded":240,"whole":0}])");
+  CHECK(
+      memory(CompileMlp("tp=2", 7)) ==
+      R"([{"count":1,"first":0,"ranks":"0","sharded":192,"whole":0},{"count":1,"first":1,"ranks":"1","sharded":144,"whole":0}])");
+}
+
+TEST_CASE("no name ends the page's data early, and the page is the same in every run") {
+  const CompiledPlan plan = CompileMlp("tp=2");
+  const ReportOptions options = {"</script><b>", 0, std::nullopt};
+  const std::string page = ReportHtml(plan, options);
+  CHECK(page.find("</script><b>") == std::string::npos);
+  CHECK(page.find("\\u003c/script>\\u003cb>") != std::string::npos);
+  CHECK(page == ReportHtml(plan, options));
+  for (const char* mark : {"/*STYLE*/", "/*SCRIPT*/", "/*DATA*/", "http://", "https://"}) {
+    INFO(mark);
+    CHECK((page.find(mark) == std::string::npos || page.find("http://www.w3.org/2000/svg") == page.find(mark)));
+  }
+}
+
+}  // namespace
+}  // namespace moonshard

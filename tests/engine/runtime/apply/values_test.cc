@@ -1,0 +1,98 @@
+// A model that was made without values says so before its first forward, on thread ranks.
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "engine/runtime/apply/initialize.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/apply/unshard_scope.h"
+#include "engine/runtime/nn/defer_init.h"
+#include "tests/engine/runtime/fsdp/net.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard::test {
+namespace {
+
+at::Tensor Ids() { return torch::arange(6).view({2, 3}); }
+
+ParallelModel<Net> Deferred(DeviceMesh& mesh) {
+  std::optional<Net> net;
+  {
+    const nn::DeferInit defer;
+    net.emplace();
+  }
+  Plan plan = NetRules();
+  if (mesh.shape().size(MeshAxis::kDpShard) > 1) plan.data_parallel.emplace().wrap = {{"layer_*"}};
+  return Parallelize(*net, plan, mesh);
+}
+
+// What the first forward says; "" where it runs.
+std::string Said(ParallelModel<Net>& model) {
+  try {
+    model.forward(Ids());
+  } catch (const PlanError& error) {
+    for (const Diagnostic& d : error.diagnostics()) Expect(d.finding == Finding::kNoValues, "the finding");
+    return error.what();
+  }
+  return "";
+}
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("a forward without values names what has none") {
+  for (const char* mesh_text : {"tp=1", "tp=2", "dp=2", "dp=2,tp=2"}) {
+    DYNAMIC_SECTION(mesh_text) {
+      RunRanks(mesh_text, [](DeviceMesh& mesh) {
+        auto model = Deferred(mesh);
+        const std::string none = Said(model);
+        Expect(Has(none, "MS0512") && Has(none, "'embed.weight'") && Has(none, "LoadCheckpoint"), none);
+        Expect(Has(none, " others"), "how many more there are");
+        Expect(!Has(none, "scale"), "what was made with a value has one: " + none);
+        Initialize(model.applied(), 3, DecoderInit());
+        Expect(Said(model).empty(), "after Initialize");
+      });
+    }
+  }
+}
+
+TEST_CASE("one parameter that was left out is named alone") {
+  RunRanks("dp=2", [](DeviceMesh& mesh) {
+    auto model = Deferred(mesh);
+    const torch::NoGradGuard no_grad;
+    for (const LiveParameter& p : model.applied().parameters()) {
+      if (p.path != "layer_1.up.weight") p.tensor.detach().fill_(0.5);
+    }
+    const std::string said = Said(model);
+    Expect(Has(said, "'layer_1.up.weight'") && !Has(said, "layer_0") && !Has(said, "embed"), said);
+    Expect(!Said(model).empty(), "it stays so");
+    for (const LiveParameter& p : model.applied().parameters()) {
+      if (p.path == "layer_1.up.weight") p.tensor.detach().zero_();
+    }
+    Expect(Said(model).empty(), "until it has values");
+  });
+}
+
+TEST_CASE("values count however they were written") {
+  RunRanks("dp=2", [](DeviceMesh& mesh) {
+    const torch::NoGradGuard no_grad;
+    auto by_memory = Deferred(mesh);
+    for (const LiveParameter& p : by_memory.applied().parameters()) {
+      std::memset(p.tensor.data_ptr(), 0, p.tensor.nbytes());
+    }
+    Expect(Said(by_memory).empty(), "past the counter of writes");
+    auto in_scope = Deferred(mesh);
+    {
+      const UnshardScope full(in_scope.applied(), UnshardScope::Writes::kKept);
+      for (const at::Tensor& p : in_scope.parameters()) p.detach().fill_(std::nan(""));
+    }
+    Expect(Said(in_scope).empty(), "through whole parameters, and be they NaN");
+  });
+}
+
+}  // namespace
+}  // namespace moonshard::test

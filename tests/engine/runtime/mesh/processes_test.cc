@@ -1,0 +1,98 @@
+// Ranks as processes, launched the three ways of launch.h: the environment is read, the groups work and every process
+// ends by itself. The program starts itself again as a rank.
+#include <catch2/catch.hpp>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include <ATen/ATen.h>
+
+#include "engine/runtime/mesh/device_mesh.h"
+#include "engine/runtime/mesh/mesh_group.h"
+
+namespace moonshard {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+// A rank's whole life; what it returns is the process's exit code.
+int RunAsRank() {
+  MeshOptions options;
+  options.device = DeviceChoice::kCpu;
+  options.rendezvous_timeout = std::chrono::seconds(30);
+  DeviceMesh mesh = DeviceMesh::FromEnvironment({{"tp", 2}}, options);
+  std::vector<at::Tensor> tensors = {at::full({3}, mesh.rank() + 1.0)};
+  mesh.Group(MeshAxis::kTp)->backend->allreduce(tensors)->wait();
+  const bool right = tensors[0].eq(3).all().item<bool>();
+  mesh.Close();
+  return right ? 0 : 1;
+}
+
+// Starts this program again with MOONSHARD_TEST_RANK set, so that main's only test is RunAsRank.
+pid_t Start(const Variables& variables) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  setenv("MOONSHARD_TEST_RANK", "1", 1);
+  execl("/proc/self/exe", "rank", "a rank of another test", static_cast<char*>(nullptr));
+  _exit(127);
+}
+
+void RunTwo(const std::function<Variables(int)>& variables) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 2; ++rank) children.push_back(Start(variables(rank)));
+  for (const pid_t child : children) {
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+  }
+}
+
+TEST_CASE("a rank of another test") {
+  if (std::getenv("MOONSHARD_TEST_RANK") == nullptr) return;  // it runs only in the processes that the others start
+  REQUIRE(RunAsRank() == 0);
+}
+
+// A port that is free now.
+std::string FreePort() { return std::to_string(20000 + getpid() % 10000); }
+
+TEST_CASE("ranks launched as torchrun does") {
+  if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
+  const std::string port = FreePort();
+  RunTwo([&](int rank) {
+    return Variables{{"RANK", std::to_string(rank)},
+                     {"WORLD_SIZE", "2"},
+                     {"LOCAL_RANK", std::to_string(rank)},
+                     {"MASTER_ADDR", "127.0.0.1"},
+                     {"MASTER_PORT", port}};
+  });
+}
+
+TEST_CASE("ranks launched as srun does") {
+  if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
+  RunTwo([](int rank) {
+    return Variables{{"SLURM_PROCID", std::to_string(rank)},
+                     {"SLURM_NTASKS", "2"},
+                     {"SLURM_LOCALID", std::to_string(rank)},
+                     {"SLURM_JOB_NODELIST", "localhost"},
+                     {"SLURM_JOB_ID", std::to_string(getpid())}};
+  });
+}
+
+TEST_CASE("ranks that meet in a file") {
+  if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
+  const auto file = std::filesystem::temp_directory_path() / ("moonshard_store_" + std::to_string(getpid()));
+  RunTwo([&](int rank) {
+    return Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MOONSHARD_STORE", file.string()}};
+  });
+  std::filesystem::remove(file);
+}
+
+}  // namespace
+}  // namespace moonshard

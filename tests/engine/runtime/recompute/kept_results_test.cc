@@ -1,0 +1,173 @@
+// Selective recomputation: what is kept is not computed twice, and gradients are those without recomputation, to the bit.
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/intercept/operator_scope.h"
+#include "engine/runtime/recompute/recompute.h"
+#include "tests/engine/runtime/fsdp/net.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard::test {
+namespace {
+
+// How often a kernel ran, by operator.
+class Counter final : public OperatorHandler {
+ public:
+  void Handle(const c10::OperatorHandle& op, c10::Stack& /*stack*/, Next& next) override {
+    ++counts[op.schema().name().substr(6)];
+    next.Run();
+  }
+  std::map<std::string, int> counts;
+};
+
+using Matmuls = Recomputed::Matmuls;
+
+at::Tensor Numbers(int64_t seed, at::IntArrayRef shape) {
+  int64_t count = 1;
+  for (int64_t n : shape) count *= n;
+  return at::sin(at::arange(count, at::kDouble) * seed).view(shape).set_requires_grad(true);
+}
+
+// Three products of matrices, attention and dropout.
+std::vector<at::Tensor> Block(std::vector<at::Tensor> in) {
+  at::Tensor x = at::matmul(in[0].flatten(0, 1), in[1]).view({2, 4, 6});
+  x = at::scaled_dot_product_attention(x.unsqueeze(1), x.unsqueeze(1), x.unsqueeze(1), {}, 0, true).squeeze(1);
+  x = at::dropout(x, 0.25, true);
+  x = at::addmm(in[2], at::tanh(x).flatten(0, 1), in[1]);
+  return {at::mm(at::dropout(x, 0.25, true), in[1])};
+}
+
+struct Outcome {
+  at::Tensor output;
+  std::vector<at::Tensor> grads;
+  std::map<std::string, int> counts;
+};
+
+Outcome Run(const std::optional<std::optional<KeptResults::Policy>>& recomputed) {
+  torch::manual_seed(3);
+  const std::vector<at::Tensor> in = {Numbers(3, {2, 4, 6}), Numbers(5, {6, 6}), Numbers(7, {6})};
+  Counter counter;
+  const OperatorScope scope(counter);
+  const at::Tensor output = recomputed ? Recompute(Block, in, *recomputed)[0] : Block(in)[0];
+  torch::rand({5});  // others draw in between
+  output.square().sum().backward();
+  return {output.detach(), {in[0].grad(), in[1].grad(), in[2].grad()}, counter.counts};
+}
+
+TEST_CASE("kept operators run once, and gradients are the same to the bit") {
+  const Outcome plain = Run(std::nullopt);
+  const auto forward_products = [](const Outcome& outcome) {
+    return outcome.counts.at("mm") + outcome.counts.at("addmm");
+  };
+  const auto attention = [](const Outcome& outcome) {
+    int n = 0;
+    for (const auto& [op, count] : outcome.counts) {
+      if (op.starts_with("_scaled_dot_product_flash_attention") && !op.ends_with("backward")) n += count;
+    }
+    return n;
+  };
+  REQUIRE(attention(plain) == 1);
+  struct Case {
+    std::string name;
+    std::optional<KeptResults::Policy> policy;
+    int products;   // run again
+    int attention;  // run again
+  };
+  const Case cases[] = {
+      {"nothing", std::nullopt, 3, 1},
+      {"attention", KeptResults::Policy{true, Matmuls::kNone}, 3, 0},
+      {"every second product", KeptResults::Policy{false, Matmuls::kEverySecond}, 1, 1},
+      {"every product", KeptResults::Policy{false, Matmuls::kAll}, 0, 1},
+      {"attention and every second product", KeptResults::Policy{true, Matmuls::kEverySecond}, 1, 0},
+  };
+  for (const Case& c : cases) {
+    INFO(c.name);
+    const Outcome outcome = Run(c.policy);
+    CHECK(at::equal(outcome.output, plain.output));
+    for (size_t i = 0; i < plain.grads.size(); ++i) CHECK(at::equal(outcome.grads[i], plain.grads[i]));
+    CHECK(forward_products(outcome) == forward_products(plain) + c.products);
+    CHECK(attention(outcome) == attention(plain) + c.attention);
+  }
+}
+
+TEST_CASE("a retained graph can be gone through again") {
+  const std::vector<at::Tensor> in = {Numbers(3, {2, 4, 6}), Numbers(5, {6, 6}), Numbers(7, {6})};
+  torch::manual_seed(3);
+  const at::Tensor output = Recompute(Block, in, KeptResults::Policy{true, Matmuls::kAll})[0];
+  output.sum().backward({}, /*retain_graph=*/true);
+  const at::Tensor once = in[1].grad().clone();
+  output.sum().backward();
+  CHECK(at::equal(in[1].grad(), once * 2));
+}
+
+TEST_CASE("what kept results cannot do is an error") {
+  const at::Tensor x = Numbers(3, {4, 4});
+  using Catch::Contains;
+  SECTION("a result that is changed in place") {
+    const auto inside = [](std::vector<at::Tensor> in) {
+      return std::vector<at::Tensor>{at::mm(in[0], in[0]).add_(1).square()};
+    };
+    const at::Tensor y = Recompute(inside, {x}, KeptResults::Policy{false, Matmuls::kAll})[0];
+    CHECK_THROWS_WITH(y.sum().backward(), Contains("MS0506") && Contains("aten::mm was changed in place"));
+  }
+  SECTION("another way in the second run") {
+    int run = 0;
+    const auto inside = [&run](std::vector<at::Tensor> in) {
+      const at::Tensor y = ++run == 1 ? at::tanh(in[0]) : at::mm(in[0], in[0]);
+      return std::vector<at::Tensor>{y};
+    };
+    const at::Tensor y = Recompute(inside, {x}, KeptResults::Policy{false, Matmuls::kAll})[0];
+    CHECK_THROWS_WITH(y.sum().backward(), Contains("aten::mm where the first run had nothing more"));
+  }
+}
+
+TEST_CASE("under a plan, chosen modules are not computed again") {
+  const auto ids = [] { return torch::arange(10).view({2, 5}); };
+  for (const char* mesh_text : {"tp=1", "tp=2", "dp=2"}) {
+    DYNAMIC_SECTION(mesh_text) {
+      RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+        const auto run = [&](bool recomputes, const std::vector<ModulePattern>& keep) {
+          Plan plan = NetRules();
+          plan.data_parallel.emplace().wrap = {{"layer_*"}};
+          if (recomputes) plan.recompute.push_back({.modules = {{"layer_*"}}, .keep_modules = keep});
+          auto model = Parallelize(MakeNet({}), plan, mesh);
+          Counter counter;
+          const OperatorScope scope(counter);
+          const at::Tensor logits = model.forward(ids());
+          logits.square().sum().backward();
+          std::map<std::string, at::Tensor> grads;
+          for (const LiveParameter& p : model.applied().parameters()) grads[p.path] = p.tensor.grad();
+          return std::pair(grads, counter.counts);
+        };
+        const auto [plain, plain_counts] = run(false, {});
+        const auto [all, all_counts] = run(true, {});
+        const auto [some, some_counts] = run(true, {{"layer_*.{up,norm}"}});
+        for (const auto& [path, grad] : plain) {
+          ExpectEqual(all.at(path), grad, path + " recomputed");
+          ExpectEqual(some.at(path), grad, path + " recomputed in part");
+        }
+        const auto products = [](const std::map<std::string, int>& counts) {
+          int n = 0;
+          for (const char* op : {"mm", "addmm"}) {
+            if (const auto found = counts.find(op); found != counts.end()) n += found->second;
+          }
+          return n;
+        };
+        Expect(products(all_counts) == products(plain_counts) + 6, "two products in each of three layers run again");
+        Expect(products(some_counts) == products(plain_counts) + 3, "one in each, where the other is kept");
+        Expect(some_counts.at("tanh") == all_counts.at("tanh"), "what is not kept runs again");
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test

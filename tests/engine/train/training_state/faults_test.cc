@@ -1,0 +1,397 @@
+// Disks that are full, ranks that do not come, bytes that change: every rank hears of it, the run goes on, and what was
+// saved before is as it was.
+#include <sys/mount.h>
+
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "engine/io/checkpoint/run_folder.h"
+#include "engine/io/checkpoint/sharded_checkpoint.h"
+#include "tests/engine/io/checkpoint/faulty_storage.h"
+#include "tests/engine/io/checkpoint/random_model.h"
+#include "tests/engine/train/training_state/run.h"
+
+namespace moonshard::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A disk with room for so many more bytes, and as slow as the test wants.
+class SmallDisk : public Storage {
+ public:
+  explicit SmallDisk(int64_t room) : room_(room) {}
+  void SetRoom(int64_t room) { room_ = room; }
+  void SetPause(std::chrono::milliseconds pause) { pause_ = pause; }
+
+  Result<std::unique_ptr<WritableFile>> OpenForWriting(const std::string& path) override {
+    Result<std::unique_ptr<WritableFile>> file = real_->OpenForWriting(path);
+    if (!file.ok()) return file;
+    return Result<std::unique_ptr<WritableFile>>(std::make_unique<OnIt>(*this, std::move(file).value(), path));
+  }
+  Failure MakeFolder(const std::string& path) override { return real_->MakeFolder(path); }
+  Failure Rename(const std::string& from, const std::string& to) override { return real_->Rename(from, to); }
+  Failure Exchange(const std::string& a, const std::string& b) override { return real_->Exchange(a, b); }
+  Failure RemoveAll(const std::string& path) override { return real_->RemoveAll(path); }
+  Failure SyncFolder(const std::string& path) override { return real_->SyncFolder(path); }
+
+ private:
+  class OnIt : public WritableFile {
+   public:
+    OnIt(SmallDisk& disk, std::unique_ptr<WritableFile> real, std::string path)
+        : disk_(disk), real_(std::move(real)), path_(std::move(path)) {}
+    Failure Write(uint64_t offset, const void* data, uint64_t bytes) override {
+      std::this_thread::sleep_for(disk_.pause_.load());
+      if ((disk_.room_ -= static_cast<int64_t>(bytes)) < 0) {
+        return MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path_ + "': No space left on device");
+      }
+      return real_->Write(offset, data, bytes);
+    }
+    Failure Truncate(uint64_t bytes) override { return real_->Truncate(bytes); }
+    Failure Sync() override { return real_->Sync(); }
+
+   private:
+    SmallDisk& disk_;
+    std::unique_ptr<WritableFile> real_;
+    std::string path_;
+  };
+  std::unique_ptr<Storage> real_ = PosixStorage();
+  std::atomic<int64_t> room_;
+  std::atomic<std::chrono::milliseconds> pause_ = std::chrono::milliseconds(0);
+};
+
+constexpr int64_t kEnough = int64_t{1} << 40;
+
+std::string ErrorOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const PlanError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a full disk of one rank is every rank's error, and the run goes on") {
+  for (int64_t bad : {0, 1}) {
+    for (bool background : {false, true}) {
+      DYNAMIC_SECTION("rank " << bad << (background ? ", in the background" : "")) {
+        const ScratchFolder scratch;
+        RunRanks("dp=2", [&](DeviceMesh& mesh) {
+          SmallDisk disk(kEnough);
+          Trainer trainer({"dp=2"}, mesh);
+          TrainingCheckpointOptions options;
+          options.storage = &disk;
+          TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+          trainer.Steps(1);
+          checkpoints.Save(trainer.state, 1);
+          for (int64_t room : {0, 100, 3000, 9000}) {
+            if (mesh.rank() == bad) disk.SetRoom(room);
+            trainer.Step();
+            const std::string error = ErrorOf([&] {
+              if (!background) {
+                checkpoints.Save(trainer.state, trainer.step);
+                return;
+              }
+              checkpoints.SaveInBackground(trainer.state, trainer.step);
+              trainer.Step();
+              checkpoints.Wait();
+            });
+            Expect(error.find("No space left on device") != std::string::npos, "an error: " + error);
+            Expect(error.find("rank " + std::to_string(bad) + ": ") != std::string::npos, "the rank: " + error);
+            Expect(checkpoints.Latest() == 1, "the step before");
+          }
+          disk.SetRoom(kEnough);
+          checkpoints.Save(trainer.state, 20);
+          Expect(checkpoints.Latest() == 20, "a step after the disk has room again");
+        });
+        CHECK(CheckSharded(scratch / "run/step_00000001").empty());
+        CHECK(CheckSharded(scratch / "run/step_00000020").empty());
+        // Nothing of what failed is left.
+        CHECK(std::distance(fs::directory_iterator(scratch / "run"), fs::directory_iterator()) == 3);
+      }
+    }
+  }
+}
+
+TEST_CASE("a file system that is really full loses no step") {
+  const ScratchFolder scratch;
+  const std::string disk = scratch / "disk";
+  fs::create_directories(disk);
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=256k") != 0) {
+    WARN("nothing can be mounted here: not tested");
+    return;
+  }
+  int64_t saved = 0;
+  CHECK_NOTHROW(RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    TrainingCheckpointOptions options;
+    options.keep = 0;
+    {
+      Trainer trainer({"dp=2"}, mesh);
+      TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(disk + "/run", mesh, options);
+      std::string error;
+      while (error.empty() && trainer.step < 100) {
+        trainer.Step();
+        error = ErrorOf([&] { checkpoints.Save(trainer.state, trainer.step); });
+      }
+      Expect(error.find("No space left on device") != std::string::npos, error);
+      if (mesh.rank() == 0) saved = trainer.step - 1;
+      Expect(checkpoints.Latest() == trainer.step - 1, "the last one that had room");
+      if (mesh.rank() == 0) fs::remove_all(disk + "/run/" + StepFolderName(1));
+      checkpoints.Save(trainer.state, trainer.step);
+    }
+    Trainer resumed({"dp=2"}, mesh);
+    Expect(TrainingCheckpoints::Open(disk + "/run", mesh).Load(resumed.state).step > 1, "a step");
+  }));
+  CHECK(saved > 1);
+  for (int64_t step : RunFolder(disk + "/run").Steps()) {
+    CHECK(CheckSharded(disk + "/run/" + StepFolderName(step)).empty());
+  }
+  CHECK(umount(disk.c_str()) == 0);
+}
+
+TEST_CASE("whatever call of a save fails, on whichever rank, a complete step is there") {
+  for (int64_t bad : {0, 1}) {
+    const ScratchFolder scratch;
+    std::atomic<int64_t> made = 0;  // calls of the save before
+    std::atomic<int64_t> tried = 0;
+    RunRanks("dp=2", [&](DeviceMesh& mesh) {
+      for (int64_t at = 0; at == 0 || made >= at; ++at) {
+        const std::string run = scratch / ("run" + std::to_string(at));
+        const auto open = [&](Storage* storage) {
+          TrainingCheckpointOptions options;
+          options.storage = storage;
+          return TrainingCheckpoints::Open(run, mesh, options);
+        };
+        Trainer trainer({"dp=2"}, mesh);
+        trainer.Steps(1);
+        open(nullptr).Save(trainer.state, 1);
+        const std::map<std::string, at::Tensor> first = trainer.Everything();
+        trainer.Steps(2);
+        const std::map<std::string, at::Tensor> second = trainer.Everything();
+        FaultyStorage faulty(mesh.rank() == bad ? FaultyStorage::Fault::kError : FaultyStorage::Fault::kNone, at);
+        {
+          TrainingCheckpoints checkpoints = open(&faulty);
+          const std::string error = ErrorOf([&] { checkpoints.Save(trainer.state, 2); });
+          if (mesh.rank() == bad) made = faulty.calls();
+          const std::optional<int64_t> latest = checkpoints.Latest();
+          Expect(latest == 1 || latest == 2, "a step that is there");
+          Expect(!error.empty() || latest == 2, "an error, or the step");
+        }
+        TrainingCheckpoints checkpoints = open(nullptr);
+        const int64_t step = checkpoints.Load(trainer.state).step;
+        ExpectSame(trainer.Everything(), step == 1 ? first : second);
+        trainer.step = step;
+        trainer.Steps(2);
+        checkpoints.Save(trainer.state, 2);  // also where it is there already, but nothing names it
+        checkpoints.Load(trainer.state, 2);
+        ExpectSame(trainer.Everything(), second);
+        if (mesh.rank() == 0) tried = at;
+      }
+    });
+    CHECK(tried > (bad == 0 ? 30 : 5));
+  }
+}
+
+TEST_CASE("one flipped bit is found and named, and the good step before it too") {
+  const ScratchFolder scratch;
+  Random model_random(3);
+  WriteRandomModel(scratch / "model", model_random);
+  RunRanks("dp=2,tp=2", [&](DeviceMesh& mesh) {
+    Trainer trainer({"dp=2,tp=2"}, mesh);
+    TrainingCheckpointOptions options;
+    options.model_folder = scratch / "model";
+    TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+    for (int64_t step : {1, 2}) {
+      trainer.Steps(step);
+      checkpoints.Save(trainer.state, step);
+    }
+  });
+  const std::string folder = scratch / "run/step_00000002";
+  Random random(5);
+  for (const auto& [name, content] : ContentOf(folder)) {
+    if (name.ends_with('/') || content.empty()) continue;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const auto offset = static_cast<size_t>(Between(random, 0, static_cast<int64_t>(content.size()) - 1));
+      const std::string flipped_path = folder + "/" + name;
+      std::string flipped = content;
+      flipped[offset] = static_cast<char>(flipped[offset] ^ (1 << Between(random, 0, 7)));
+      std::ofstream(flipped_path, std::ios::binary) << flipped;
+      for (const RunSetup& setup : {RunSetup{"dp=2,tp=2"}, RunSetup{"tp=1"}, RunSetup{"dp=3"}}) {
+        if (repeat > 0 && setup.mesh == "dp=3") continue;
+        INFO(name << " at " << offset << " on " << setup.mesh);
+        const std::vector<RankFailure> failures = RunRanksFailing(setup.mesh, [&](DeviceMesh& mesh) {
+          Trainer trainer(setup, mesh);
+          TrainingCheckpoints::Open(scratch / "run", mesh).Load(trainer.state);
+        });
+        REQUIRE(static_cast<int64_t>(failures.size()) == MeshShape::Parse(setup.mesh).ValueOrThrow().world_size());
+        for (const RankFailure& failure : failures) {
+          CHECK_THAT(failure.text, Catch::Contains("MS0411") || Catch::Contains("MS0410") || Catch::Contains("MS0405"));
+          CHECK_THAT(failure.text, Catch::Contains(name));
+          CHECK_THAT(failure.text, Catch::Contains("the last good step before it is 1"));
+        }
+      }
+      std::ofstream(flipped_path, std::ios::binary) << content;
+    }
+  }
+  CHECK(CheckSharded(folder).empty());
+}
+
+TEST_CASE("a flipped bit of a tensor is named with the tensor") {
+  const ScratchFolder scratch;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    Trainer trainer({"dp=2"}, mesh);
+    trainer.Steps(1);
+    TrainingCheckpoints::Open(scratch / "run", mesh).Save(trainer.state, 1);
+  });
+  const std::string path = scratch / "run/step_00000001/rank-00001.safetensors";
+  std::string content = ContentOf(scratch / "run/step_00000001").at("rank-00001.safetensors");
+  content.back() = static_cast<char>(content.back() ^ 1);
+  std::ofstream(path, std::ios::binary) << content;
+  for (const RankFailure& failure : RunRanksFailing("dp=2", [&](DeviceMesh& mesh) {
+         Trainer trainer({"dp=2"}, mesh);
+         TrainingCheckpoints::Open(scratch / "run", mesh).Load(trainer.state);
+       })) {
+    CHECK_THAT(failure.text, Catch::Contains("rank 1: tensor 'optimizer.") && Catch::Contains(path) &&
+                                 Catch::Contains("there is no good step before it"));
+  }
+}
+
+TEST_CASE("'latest' that is damaged is said, with a step that is there") {
+  const ScratchFolder scratch;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    Trainer trainer({"dp=2"}, mesh);
+    TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh);
+    for (int64_t step : {2, 3}) checkpoints.Save(trainer.state, step);
+  });
+  const std::string latest = ContentOf(scratch / "run").at("latest");
+  for (const std::string& damaged : {std::string("step_00000002") + latest.substr(13), std::string("step_00000009\n"),
+                                     std::string("\0\0\0", 3), std::string()}) {
+    std::ofstream(scratch / "run/latest", std::ios::binary) << damaged;
+    const std::vector<RankFailure> failures =
+        RunRanksFailing("dp=2", [&](DeviceMesh& mesh) { TrainingCheckpoints::Open(scratch / "run", mesh).Latest(); });
+    REQUIRE(failures.size() == 2);
+    CHECK_THAT(failures[0].text, Catch::Contains("MS0410") && Catch::Contains("step_00000003"));
+  }
+  std::ofstream(scratch / "run/latest", std::ios::binary) << "step_00000002\n";  // by hand
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    Expect(TrainingCheckpoints::Open(scratch / "run", mesh).Latest() == 2, "the step that was named");
+  });
+}
+
+TEST_CASE("a background save writes what a save would, whatever training does meanwhile") {
+  const ScratchFolder scratch;
+  RunRanks("dp=2,tp=2", [&](DeviceMesh& mesh) {
+    Trainer trainer({"dp=2,tp=2"}, mesh);
+    trainer.Steps(3);
+    trainer.state.host["note"] = "here";
+    TrainingCheckpoints(TrainingCheckpoints::Open(scratch / "foreground", mesh)).Save(trainer.state, 3);
+    SmallDisk slow(kEnough);
+    slow.SetPause(std::chrono::milliseconds(2));
+    TrainingCheckpointOptions options;
+    options.storage = &slow;
+    TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "background", mesh, options);
+    checkpoints.SaveInBackground(trainer.state, 3);
+    trainer.state.host["note"] = "elsewhere";
+    trainer.Steps(6);
+    // The second waits for the first.
+    checkpoints.SaveInBackground(trainer.state, 6);
+    trainer.Steps(8);
+    checkpoints.Save(trainer.state, 8);
+    Expect(checkpoints.Latest() == 8, "the last of three");
+  });
+  CHECK(ContentOf(scratch / "foreground/step_00000003") == ContentOf(scratch / "background/step_00000003"));
+  CHECK(CheckSharded(scratch / "background/step_00000006").empty());
+}
+
+TEST_CASE("an error of a background save surfaces at the next call, and the one after it saves") {
+  const ScratchFolder scratch;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    SmallDisk disk(mesh.rank() == 1 ? 0 : kEnough);
+    TrainingCheckpointOptions options;
+    options.storage = &disk;
+    Trainer trainer({"dp=2"}, mesh);
+    TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+    checkpoints.SaveInBackground(trainer.state, 1);
+    trainer.Steps(2);
+    const std::string error = ErrorOf([&] { checkpoints.SaveInBackground(trainer.state, 2); });
+    Expect(error.find("No space") != std::string::npos, "the error of the first: " + error);
+    disk.SetRoom(kEnough);
+    checkpoints.SaveInBackground(trainer.state, 2);
+    checkpoints.Wait();
+    Expect(checkpoints.Latest() == 2, "the second");
+  });
+}
+
+TEST_CASE("one run saves to a directory at a time") {
+  const ScratchFolder scratch;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    Trainer trainer({"dp=2"}, mesh);
+    {
+      TrainingCheckpoints first = TrainingCheckpoints::Open(scratch / "run", mesh);
+      TrainingCheckpoints second = TrainingCheckpoints::Open(scratch / "run", mesh);
+      first.Save(trainer.state, 1);
+      const std::string error = ErrorOf([&] { second.Save(trainer.state, 2); });
+      Expect(error.find("another process saves to it") != std::string::npos, "refused: " + error);
+      Expect(second.Load(trainer.state).step == 1, "reading is free");
+      first.Save(trainer.state, 3);
+    }
+    TrainingCheckpoints::Open(scratch / "run", mesh).Save(trainer.state, 4);
+  });
+}
+
+TEST_CASE("the last steps are kept, and those of a run that was gone back from left alone") {
+  const ScratchFolder scratch;
+  const auto expect_steps = [&](const std::vector<int64_t>& want) {
+    CHECK(RunFolder(scratch / "run").Steps() == want);
+  };
+  const auto save = [&](int64_t step, int64_t keep) {
+    RunRanks("dp=2", [&](DeviceMesh& mesh) {
+      Trainer trainer({"dp=2"}, mesh);
+      TrainingCheckpointOptions options;
+      options.keep = keep;
+      TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+      checkpoints.Save(trainer.state, step);
+      Expect(checkpoints.Latest() == step, "the latest is what was saved last");
+    });
+  };
+  for (int64_t step : {10, 20, 30, 40}) save(step, 2);
+  expect_steps({30, 40});
+  save(35, 1);  // somebody went back to 30
+  expect_steps({35, 40});
+  save(40, 1);
+  expect_steps({40});
+  for (int64_t step : {50, 60, 70}) save(step, 0);
+  expect_steps({40, 50, 60, 70});
+}
+
+TEST_CASE("a rank that does not come is named by the others") {
+  const ScratchFolder scratch;
+  const std::vector<RankFailure> failures = RunRanksFailing("dp=3", [&](DeviceMesh& mesh) {
+    Trainer trainer({"dp=3"}, mesh);
+    TrainingCheckpointOptions options;
+    options.timeout = std::chrono::milliseconds(700);
+    TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+    checkpoints.Save(trainer.state, 1);
+    if (mesh.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      return;
+    }
+    const std::string error = ErrorOf([&] { checkpoints.Save(trainer.state, 2); });
+    Expect(error.find("MS0503") != std::string::npos && error.find("rank 1 did not come") != std::string::npos, error);
+    const std::string again = ErrorOf([&] { checkpoints.Save(trainer.state, 3); });
+    Expect(again.find("rank 1 did not come") != std::string::npos, "it stays lost: " + again);
+  });
+  for (const RankFailure& failure : failures) FAIL_CHECK(failure.text);
+  CHECK(CheckSharded(scratch / "run/step_00000001").empty());
+}
+
+}  // namespace
+}  // namespace moonshard::test
