@@ -26,8 +26,8 @@
 namespace moonshard::test {
 namespace {
 
-constexpr int64_t kRows = 8;  // of a step, over all ranks and micro-batches
-constexpr int64_t kTokens = 9;
+constexpr int64_t kCurveRows = 8;  // of a step, over all ranks and micro-batches
+constexpr int64_t kCurveTokens = 9;
 double Tolerance(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-9 : 1e-5; }
 
 struct Setup {
@@ -44,12 +44,12 @@ struct Variant {
 };
 
 at::Tensor Batch(int step, int64_t vocabulary) {
-  const at::Tensor numbers = at::arange(kRows * (kTokens + 1)) * (step % 7 + 3) + 5 * step;
-  return numbers.remainder(vocabulary).view({kRows, kTokens + 1});
+  const at::Tensor numbers = at::arange(kCurveRows * (kCurveTokens + 1)) * (step % 7 + 3) + 5 * step;
+  return numbers.remainder(vocabulary).view({kCurveRows, kCurveTokens + 1});
 }
 
 at::Tensor LossOf(const at::Tensor& logits, const at::Tensor& rows) {
-  return at::cross_entropy_loss(logits.flatten(0, 1), rows.narrow(1, 1, kTokens).flatten());
+  return at::cross_entropy_loss(logits.flatten(0, 1), rows.narrow(1, 1, kCurveTokens).flatten());
 }
 
 // The losses of all steps, the mean over the ranks; the same on every rank.
@@ -84,7 +84,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const Setup& setu
   const int64_t shard = mesh.shape().size(MeshAxis::kDpShard);
   const int64_t ranks = shard * mesh.shape().size(MeshAxis::kDpReplicate);
   const int64_t rank = mesh.coordinate(MeshAxis::kDpReplicate) * shard + mesh.coordinate(MeshAxis::kDpShard);
-  const int64_t rows = kRows / (ranks * variant.micros);
+  const int64_t rows = kCurveRows / (ranks * variant.micros);
   const int64_t vocabulary = config.Find("vocab_size")->AsInt();
   std::vector<double> losses;
   for (int step = 0; step < variant.steps; ++step) {
@@ -94,7 +94,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const Setup& setu
     for (int64_t micro = 0; micro < variant.micros; ++micro) {
       const at::Tensor own = batch.narrow(0, (rank * variant.micros + micro) * rows, rows);
       applied->SetGradientSync(micro + 1 == variant.micros);
-      const at::Tensor logits = model.forward(own.narrow(1, 0, kTokens), std::nullopt, std::nullopt);
+      const at::Tensor logits = model.forward(own.narrow(1, 0, kCurveTokens), std::nullopt, std::nullopt);
       const at::Tensor loss = LossOf(logits, own) / static_cast<double>(variant.micros);
       loss.backward();
       mine += loss.item<double>();

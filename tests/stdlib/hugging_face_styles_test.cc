@@ -107,9 +107,9 @@ OneModule MakeNorm() {
                            [](nn::RMSNorm& m, const Tensors& x) { return Tensors{m(x[0])}; });
 }
 
-Tensors Ids() { return {(torch::arange(10) * 4).remainder(11).reshape({2, 5})}; }
+Tensors HuggingFaceIds() { return {(torch::arange(10) * 4).remainder(11).reshape({2, 5})}; }
 Tensors TwoKinds() { return {Integers({2, 5, 24}, 5)}; }
-Tensors Heads() { return {Integers({2, 5, 12, 6}, 5)}; }
+Tensors HeadsOf() { return {Integers({2, 5, 12, 6}, 5)}; }
 Tensors Tokens() { return {Integers({7, kHidden}, 5)}; }
 Tensors Chosen() {
   return {Integers({7, kHidden}, 5), (torch::arange(14) * 3).remainder(kExperts + 1).reshape({7, 2}),
@@ -119,7 +119,7 @@ Tensors Chosen() {
 std::string Hf(const std::string& style) { return "require('hugging_face')." + style; }
 std::string At(const std::string& path, const std::string& style) { return "at('" + path + "', " + Hf(style) + "), "; }
 
-std::vector<OneModuleCase> Cases() {
+std::vector<OneModuleCase> HuggingFaceCases() {
   const Layout full = Layout::Replicate();
   const Layout features = Layout::Shard(-1);
   const Layout halves = Layout::PackedEqually(-1, 2);
@@ -130,18 +130,18 @@ std::vector<OneModuleCase> Cases() {
       {"colwise", Hf("colwise"), OneLinear(6, 10), Hidden, {full}, {features}},
       {"colwise_gather_output", Hf("colwise_gather_output"), OneLinear(6, 10), Hidden, {full}, {full}},
       {"colwise_rep", Hf("colwise_rep"), OneLinear(6, 10), Hidden, {full}, {full}},
-      {"colwise embedding", Hf("colwise_rep"), OneEmbedding(1), Ids, {full}, {full}},
+      {"colwise embedding", Hf("colwise_rep"), OneEmbedding(1), HuggingFaceIds, {full}, {full}},
       {"rowwise", Hf("rowwise"), OneLinear(6, 10), Hidden, {features}, {full}},
       {"rowwise_split_input", Hf("rowwise_split_input"), OneLinear(6, 10), Hidden, {full}, {full}},
       {"rowwise_rep", Hf("rowwise_rep"), OneLinear(6, 10), Hidden, {full}, {full}},
-      {"embedding_rowwise", Hf("embedding_rowwise"), OneEmbedding(1), Ids, {full}, {full}},
+      {"embedding_rowwise", Hf("embedding_rowwise"), OneEmbedding(1), HuggingFaceIds, {full}, {full}},
       {"packed_colwise", Hf("packed_colwise"), OneLinear(6, 20), Hidden, {full}, {halves}},
       {"packed_rowwise", At("m.weight", "packed_rowwise"), OfOne<Joined>, TwoKinds, {halves}, {Layout::Partial()}},
       {"sequence_parallel", Hf("sequence_parallel"), MakeNorm, Hidden, {sequence}, {sequence}, kTolerance},
       {"replicated_with_grad_allreduce",
        Hf("replicated_with_grad_allreduce"),
        OfOne<HeadScale>,
-       Heads,
+       HeadsOf,
        {Layout::Shard(2)},
        {Layout::Shard(2)}},
       {"all_reduce", Hf("all_reduce"), OfOne<Term>, TwoKinds, {features}, {full}},
@@ -185,7 +185,7 @@ std::vector<OneModuleCase> Cases() {
 }
 
 TEST_CASE("a module under a style of Hugging Face is the module") {
-  for (const OneModuleCase& test_case : Cases()) {
+  for (const OneModuleCase& test_case : HuggingFaceCases()) {
     for (const char* mesh : {"tp=1", "tp=2", "tp=3", "tp=4"}) {
       DYNAMIC_SECTION(test_case.what << " at " << mesh) { CheckOneModule(test_case, mesh); }
     }

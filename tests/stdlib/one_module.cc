@@ -19,7 +19,7 @@ struct Run {
 };
 
 // Two backwards through the sum of outputs times weights; `weight` gives those of output i as this rank counts them.
-Run RunTwice(const OneModule& model, Tensors inputs, const std::function<at::Tensor(size_t)>& weight) {
+Run RunModuleTwice(const OneModule& model, Tensors inputs, const std::function<at::Tensor(size_t)>& weight) {
   Run run;
   for (at::Tensor& input : inputs) {
     if (input.is_floating_point()) input = input.clone().requires_grad_();
@@ -100,7 +100,7 @@ void CheckOneModule(const OneModuleCase& test_case, const std::string& mesh_text
   const OneModule full_model = test_case.make();
   const Tensors inputs = test_case.inputs();
   Tensors weights;
-  const Run expected = RunTwice(full_model, inputs, [&](size_t i) {
+  const Run expected = RunModuleTwice(full_model, inputs, [&](size_t i) {
     if (weights.size() <= i)
       weights.push_back(Integers(full_model.forward(inputs)[i].sizes(), 11 + static_cast<int64_t>(i)));
     return weights[i];
@@ -114,7 +114,7 @@ void CheckOneModule(const OneModuleCase& test_case, const std::string& mesh_text
     const auto applied = ParallelizeModule(*model.root, plan, mesh);
     Tensors own;
     for (size_t i = 0; i < inputs.size(); ++i) own.push_back(ShardOf(inputs[i], test_case.arrive[i], mesh));
-    const Run run = RunTwice(model, own, [&](size_t i) { return GradientOf(weights[i], test_case.leave[i], mesh); });
+    const Run run = RunModuleTwice(model, own, [&](size_t i) { return GradientOf(weights[i], test_case.leave[i], mesh); });
     const double tolerance = test_case.tolerance;
     for (size_t i = 0; i < run.outputs.size(); ++i) {
       at::Tensor got = run.outputs[i].detach();

@@ -83,7 +83,7 @@ Layer NemotronH(Part mixer) {
 
 using Terms = std::vector<at::Tensor>*;
 
-std::vector<Case> Cases() {
+std::vector<Case> PlanCases() {
   const auto usual = [](const ModelNames& names, const AttentionNames& attention, std::function<Part()> mlp) {
     return [=] {
       return MakeModel(names, [&](Terms) {
@@ -228,7 +228,7 @@ void Check(const Case& test_case, int64_t tp, bool sequence_parallel, bool stabl
 }
 
 TEST_CASE("plans of families on small models") {
-  for (const Case& test_case : Cases()) {
+  for (const Case& test_case : PlanCases()) {
     for (const int64_t tp : {2, 4}) {
       if (tp > test_case.most_ranks) continue;
       for (const bool sequence_parallel : {false, true}) {

@@ -24,7 +24,7 @@ constexpr int kTimeoutMs = 60000;
 constexpr int kCommands = 3;  // where Chromium reads and writes its messages
 constexpr int kReplies = 4;
 
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double BrowserNow() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int KeyCode(const std::string& key) {
   static const std::map<std::string, int> codes = {
@@ -201,10 +201,10 @@ void Browser::Open(const std::string& file, const View& view) {
   requests_.clear();
   errors_.clear();
   loaded_ = false;
-  const double begin = Now();
+  const double begin = BrowserNow();
   Call("Page.navigate", {{"url", "file://" + std::filesystem::absolute(file).string()}});
   while (!loaded_) Note(Next());
-  seconds_to_load_ = Now() - begin;
+  seconds_to_load_ = BrowserNow() - begin;
 }
 
 JsonValue Browser::Evaluate(const std::string& expression) {

@@ -15,7 +15,7 @@
 namespace moonshard::test {
 namespace {
 
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double PtyNow() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -65,7 +65,7 @@ bool Pty::ReadSome(double seconds) {
 }
 
 bool Pty::WaitFor(const std::string& text, double seconds) {
-  for (const double end = Now() + seconds; Now() < end;) {
+  for (const double end = PtyNow() + seconds; PtyNow() < end;) {
     const std::string shown = Shown();
     if (const size_t at = shown.find(text, seen_); at != std::string::npos) {
       seen_ = at + text.size();
@@ -96,7 +96,7 @@ std::string Pty::Shown() const {
 }
 
 int Pty::Wait(double seconds) {
-  for (const double end = Now() + seconds; Now() < end;) {
+  for (const double end = PtyNow() + seconds; PtyNow() < end;) {
     int status = 0;
     if (waitpid(pid_, &status, WNOHANG) == pid_) {
       waited_ = true;

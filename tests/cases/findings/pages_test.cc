@@ -118,7 +118,7 @@ TEST_CASE("the example of every page says what the page says") {
   for (const FindingPage& page : AllPages()) {
     INFO(page.id << " " << page.name);
     // From the file, so that a page that is approved need not be built in first.
-    const std::string path = kRoot + "/engine/findings/pages/" + page.id + ".md";
+    const std::string path = kRoot + "/engine/core/findings/pages/" + page.id + ".md";
     const std::vector<PageBlock> blocks = ReadPage(test::ReadWholeFile(path)).Blocks();
     const PageBlock* wrong = BlockOf(blocks, "wrong");
     if (wrong == nullptr) {

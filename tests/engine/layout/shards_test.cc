@@ -60,7 +60,7 @@ void CheckParts(const DimShards& shards) {
   REQUIRE(spoken == std::vector<int64_t>(static_cast<size_t>(shards.size()), 1));
 }
 
-std::string ErrorOf(const Layout& layout, int64_t size, int64_t ranks) {
+std::string ShardErrorOf(const Layout& layout, int64_t size, int64_t ranks) {
   const Result<DimShards> result = DimShards::Make(layout, size, ranks);
   return result.ok() ? "" : ToText(result.diagnostics());
 }
@@ -163,17 +163,17 @@ TEST_CASE("a fused dim is cut part by part") {
 }
 
 TEST_CASE("what does not fit is refused with what would") {
-  CHECK_THAT(ErrorOf(Layout::Shard(0, 6), 48, 4), Catch::Contains("MS0304") &&
+  CHECK_THAT(ShardErrorOf(Layout::Shard(0, 6), 48, 4), Catch::Contains("MS0304") &&
                                                       Catch::Contains("6 heads do not fit on 4 ranks") &&
                                                       Catch::Contains("legal sizes: 1, 2, 3, 6, 12"));
-  CHECK_THAT(ErrorOf(Layout::Shard(0, 5), 48, 5), Catch::Contains("a dim of 48 elements is not made of 5 heads"));
-  CHECK_THAT(ErrorOf(Layout::Shard(0, -4), 48, 4), Catch::Contains("is not made of -4 heads"));
-  CHECK_THAT(ErrorOf(Layout::Packed(0, {{32}, {8}}), 48, 2),
+  CHECK_THAT(ShardErrorOf(Layout::Shard(0, 5), 48, 5), Catch::Contains("a dim of 48 elements is not made of 5 heads"));
+  CHECK_THAT(ShardErrorOf(Layout::Shard(0, -4), 48, 4), Catch::Contains("is not made of -4 heads"));
+  CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{32}, {8}}), 48, 2),
              Catch::Contains("MS0305") && Catch::Contains("the packed sizes add up to 40, the dim has 48") &&
                  Catch::Contains("packed(0,[32,8])"));
-  CHECK_THAT(ErrorOf(Layout::Packed(0, {{-8}, {56}}), 48, 2), Catch::Contains("cannot have -8 elements"));
-  CHECK_THAT(ErrorOf(Layout::Packed(0, {{INT64_MAX}, {INT64_MAX}, {50}}), 48, 2), Catch::Contains("MS0305"));
-  CHECK_THAT(ErrorOf(Layout::Packed(0, {{32, 8}, {16, 3}}), 48, 2),
+  CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{-8}, {56}}), 48, 2), Catch::Contains("cannot have -8 elements"));
+  CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{INT64_MAX}, {INT64_MAX}, {50}}), 48, 2), Catch::Contains("MS0305"));
+  CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{32, 8}, {16, 3}}), 48, 2),
              Catch::Contains("16 elements is not made of 3 heads"));
   CHECK_THROWS_AS((void)DimShards::Make(Layout::Replicate(), 48, 2), InternalError);
   CHECK(LegalAxisSizes(4, 16) == std::vector<int64_t>{1, 2, 4, 8, 12, 16});

@@ -6,14 +6,13 @@
 #include <functional>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kParity = MOONSHARD_SOURCE_DIR "/tests/parity/";
 
 struct Row {
   std::string name;

@@ -3,14 +3,13 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kParity = MOONSHARD_SOURCE_DIR "/tests/parity/";
 constexpr double kSeconds = 20;  // far more than any needs, far less than forever
 
 // Which limit a plan meets first, of steps or of time, depends on the machine: the text up to there.

@@ -11,17 +11,14 @@
 
 #include "engine/core/base/json.h"
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kParity = MOONSHARD_SOURCE_DIR "/tests/parity/";
-
-Outcome Run(const Words& words) { return RunProgram(MOONSHARD_PROGRAM, words); }
 
 bool Same(const std::string& a, const std::string& b) { return RunProgram("/usr/bin/diff", {"-r", a, b}).code == 0; }
 

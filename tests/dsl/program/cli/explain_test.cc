@@ -3,13 +3,11 @@
 
 #include "engine/core/base/json.h"
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
-
-Outcome Run(const std::vector<std::string>& words) { return RunProgram(MOONSHARD_PROGRAM, words); }
 
 std::vector<std::string> KeysOf(const JsonValue& object) {
   std::vector<std::string> keys;

@@ -6,16 +6,13 @@
 #include "engine/core/base/finding.h"
 #include "engine/core/base/json.h"
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
-
-Outcome Run(const Words& words, const Words& variables = {}) { return RunProgram(MOONSHARD_PROGRAM, words, variables); }
 
 Words Check(const std::string& plan, const Words& more) {
   Words words = {"check", kModel, "--mesh", "tp=2", "--plan", plan};

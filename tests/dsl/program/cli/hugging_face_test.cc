@@ -2,16 +2,14 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
 const std::string kRelease = MOONSHARD_SOURCE_DIR "/tests/cases/hugging_face/release.json";
-
-Outcome Run(const std::vector<std::string>& words) { return RunProgram(MOONSHARD_PROGRAM, words); }
 
 TEST_CASE("an imported plan is a plan file") {
   const ScratchFolder scratch;

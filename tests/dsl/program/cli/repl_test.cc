@@ -2,14 +2,14 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
 using Catch::Contains;
 
-Outcome Run(std::vector<std::string> words) {
+Outcome RunRepl(std::vector<std::string> words) {
   words.insert(words.begin(), "repl");
   return RunProgram(MOONSHARD_PROGRAM, words);
 }
@@ -21,7 +21,7 @@ Outcome Piped(const std::string& text, const std::string& words) {
 }
 
 TEST_CASE("repl: lines on the command line") {
-  const Outcome done = Run({kModel, "--mesh", "tp=2", "-c", "mesh.tp", "-c", "x = 2\nx * 2"});
+  const Outcome done = RunRepl({kModel, "--mesh", "tp=2", "-c", "mesh.tp", "-c", "x = 2\nx * 2"});
   INFO(done.ToText());
   CHECK(done.code == 0);
   CHECK(done.out == "2\n4\n");
@@ -29,12 +29,12 @@ TEST_CASE("repl: lines on the command line") {
 }
 
 TEST_CASE("repl: data on stdout, diagnostics on stderr, exit code 1 for a line that failed") {
-  const Outcome done = Run({kModel, "-c", "1 + 1\nnosuch\n2 + 2"});
+  const Outcome done = RunRepl({kModel, "-c", "1 + 1\nnosuch\n2 + 2"});
   INFO(done.ToText());
   CHECK(done.code == 1);
   CHECK(done.out == "2\n4\n");
   CHECK_THAT(done.err, Contains("-c:2: error[MS0102]: unknown name 'nosuch'"));
-  const Outcome bailed = Run({kModel, "--bail", "-c", "1 + 1\nnosuch\n2 + 2"});
+  const Outcome bailed = RunRepl({kModel, "--bail", "-c", "1 + 1\nnosuch\n2 + 2"});
   CHECK(bailed.code == 1);
   CHECK(bailed.out == "2\n");
 }
@@ -46,7 +46,7 @@ TEST_CASE("repl: a script from a file and from stdin") {
   const std::string expected =
       "2\n{\"match\":{\"RE2\":\"lm_head\",\"modules\":1,\"pattern\":\"lm_head\"},\"matches\":[{\"claimed "
       "by\":\"plans/llama.lua:14\",\"count\":1,\"path\":\"lm_head\"}]}\n";
-  const Outcome file = Run({kModel, "--mesh", "tp=2", "-f", script});
+  const Outcome file = RunRepl({kModel, "--mesh", "tp=2", "-f", script});
   INFO(file.ToText());
   CHECK(file.code == 0);
   CHECK(file.out == expected);
@@ -63,28 +63,28 @@ TEST_CASE("repl: a script from a file and from stdin") {
 
 TEST_CASE("repl: findings as everywhere: a form for programs, colours where they are wanted") {
   const std::string escape = "\033[";
-  const Outcome plain = Run({kModel, "-c", "nosuch"});
+  const Outcome plain = RunRepl({kModel, "-c", "nosuch"});
   CHECK_THAT(plain.err, Contains("-c:1: error[MS0102]") && !Contains(escape));
-  CHECK_THAT(Run({kModel, "--color", "always", "-c", "nosuch"}).err, Contains(escape));
-  const Outcome github = Run({kModel, "--format", "github", "-c", "nosuch", "-c", ":reload"});
+  CHECK_THAT(RunRepl({kModel, "--color", "always", "-c", "nosuch"}).err, Contains(escape));
+  const Outcome github = RunRepl({kModel, "--format", "github", "-c", "nosuch", "-c", ":reload"});
   INFO(github.ToText());
   CHECK(github.code == 1);
   CHECK_THAT(github.err, Catch::StartsWith("::error file=-c,line=1,") && !Contains("nothing changed"));
-  const Outcome sarif = Run({kModel, "--format", "sarif", "-c", "nosuch"});
+  const Outcome sarif = RunRepl({kModel, "--format", "sarif", "-c", "nosuch"});
   CHECK_THAT(sarif.err, Contains("\"ruleId\": \"MS0102\""));
-  CHECK_THAT(Run({kModel, "--format", "json", "-f", "/nosuch/script"}).err, Contains("\"id\": \"MS0401\""));
-  CHECK(Run({kModel, "--format", "xml", "-c", "1"}).code == 2);
+  CHECK_THAT(RunRepl({kModel, "--format", "json", "-f", "/nosuch/script"}).err, Contains("\"id\": \"MS0401\""));
+  CHECK(RunRepl({kModel, "--format", "xml", "-c", "1"}).code == 2);
 }
 
 TEST_CASE("repl: exit code 2 for what was asked for and is not there") {
-  CHECK(Run({MOONSHARD_SOURCE_DIR "/tests/cases", "-c", "1"}).code == 2);
-  CHECK(Run({kModel, "--mesh", "tp=x", "-c", "1"}).code == 2);
-  CHECK(Run({kModel, "--mode", "xml", "-c", "1"}).code == 2);
-  CHECK(Run({kModel, "--nosuch"}).code == 2);
-  CHECK(Run({kModel, "-f", "/nosuch/script"}).code == 2);
+  CHECK(RunRepl({MOONSHARD_SOURCE_DIR "/tests/cases", "-c", "1"}).code == 2);
+  CHECK(RunRepl({kModel, "--mesh", "tp=x", "-c", "1"}).code == 2);
+  CHECK(RunRepl({kModel, "--mode", "xml", "-c", "1"}).code == 2);
+  CHECK(RunRepl({kModel, "--nosuch"}).code == 2);
+  CHECK(RunRepl({kModel, "-f", "/nosuch/script"}).code == 2);
   const ScratchFolder scratch;
   const std::string plan = scratch.Write("bad.lua", "return plan { at('lm_hed', colwise {}) }\n");
-  const Outcome bad = Run({kModel, "--mesh", "tp=2", "--plan", plan, "-c", ":why lm_head"});
+  const Outcome bad = RunRepl({kModel, "--mesh", "tp=2", "--plan", plan, "-c", ":why lm_head"});
   INFO(bad.ToText());
   CHECK(bad.code == 2);
   CHECK_THAT(bad.err, Contains("bad.lua:1: error[MS0202]"));
@@ -92,10 +92,10 @@ TEST_CASE("repl: exit code 2 for what was asked for and is not there") {
 }
 
 TEST_CASE("repl: verify runs the program beside it, and its exit code is the line's") {
-  const Outcome done = Run({kModel, "--mesh", "tp=3", "-c", ":verify"});
+  const Outcome done = RunRepl({kModel, "--mesh", "tp=3", "-c", ":verify"});
   CHECK(done.code == 2);  // the plan does not fit three ranks
   CHECK_THAT(done.err, Contains("MS0113"));
-  const Outcome usage = Run({kModel, "--mesh", "tp=2", "-c", ":verify --nosuch"});
+  const Outcome usage = RunRepl({kModel, "--mesh", "tp=2", "-c", ":verify --nosuch"});
   INFO(usage.ToText());
   CHECK(usage.code == 1);
   CHECK_THAT(usage.err, Contains("there is no option '--nosuch'") && Contains("exit code 2"));

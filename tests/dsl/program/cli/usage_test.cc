@@ -2,15 +2,13 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
-
-Outcome Run(const std::vector<std::string>& words) { return RunProgram(MOONSHARD_PROGRAM, words); }
 
 TEST_CASE("help and version are data") {
   const Outcome version = Run({"--version"});

@@ -22,8 +22,8 @@ double CpuSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-template <class Run>
-double Milliseconds(const Run& run) {
+template <class RunLarge>
+double Milliseconds(const RunLarge& run) {
   const double begin = CpuSeconds();
   run();
   return (CpuSeconds() - begin) * 1000;

@@ -5,14 +5,13 @@
 
 #include "engine/core/base/json.h"
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
 
 // eval of inputs_1 with gradients, on two ranks, into `out`.
 Outcome Eval(const std::string& out, const Words& more, const std::string& input = kModel + "/inputs_1.safetensors") {

@@ -2,16 +2,15 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
 
-Outcome Run(const std::string& verb, const std::string& plan, Words more) {
+Outcome RunIsolated(const std::string& verb, const std::string& plan, Words more) {
   Words words = {verb, kModel, "--mesh", "tp=2", "--isolate", "--plan", plan};
   words.insert(words.end(), more.begin(), more.end());
   return RunProgram(MOONSHARD_PROGRAM, words, {}, 120);
@@ -21,14 +20,14 @@ TEST_CASE("an isolated plan computes what the plan does") {
   const ScratchFolder scratch;
   const std::string input = kModel + "/inputs_1.safetensors";
   Words words = {"--input", input, "--output", scratch / "isolated"};
-  const Outcome isolated = Run("eval", "llama", words);
+  const Outcome isolated = RunIsolated("eval", "llama", words);
   INFO(isolated.ToText());
   REQUIRE(isolated.code == 0);
   const Outcome plain = RunProgram(
       MOONSHARD_PROGRAM, {"eval", kModel, "--mesh", "tp=2", "--input", input, "--output", scratch / "plain"}, {}, 120);
   REQUIRE(plain.code == 0);
   CHECK(ReadWholeFile(scratch / "isolated") == ReadWholeFile(scratch / "plain"));
-  const Outcome verified = Run("verify", "llama", {});
+  const Outcome verified = RunIsolated("verify", "llama", {});
   INFO(verified.ToText());
   CHECK(verified.code == 0);
   CHECK_THAT(verified.out, Contains("verified"));
@@ -39,8 +38,8 @@ TEST_CASE("an isolated plan that passes a limit is an error before any rank work
   const std::string plan = scratch.Write("endless.lua", "while true do end\n");
   for (const std::string verb : {"eval", "verify"}) {
     const Outcome done =
-        verb == "eval" ? Run(verb, plan, {"--input", kModel + "/inputs_1.safetensors", "--output", scratch / "out"})
-                       : Run(verb, plan, {});
+        verb == "eval" ? RunIsolated(verb, plan, {"--input", kModel + "/inputs_1.safetensors", "--output", scratch / "out"})
+                       : RunIsolated(verb, plan, {});
     INFO(done.ToText());
     CHECK(done.code == 2);
     CHECK_THAT(done.err, Contains("endless.lua:1: error[MS0109]"));

@@ -3,14 +3,13 @@
 
 #include "engine/core/base/json.h"
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
 
 Outcome Explain(const std::string& model, const Words& more) {
   Words words = {"explain", model, "--memory"};

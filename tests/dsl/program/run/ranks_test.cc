@@ -11,14 +11,13 @@
 #include <memory>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
 const std::string kRecorded = kModel + "/inputs_1.safetensors";
 constexpr double kSeconds = 30;  // for ends that take one or two on an idle machine
 

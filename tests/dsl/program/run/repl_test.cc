@@ -2,14 +2,13 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
-const std::string kPlanted = MOONSHARD_SOURCE_DIR "/tests/dsl/run/planted/";
 
 TEST_CASE(":verify starts as many ranks as the mesh has, with the session's plan, mesh and options") {
   // On another mesh than the one the session began with.

@@ -2,15 +2,13 @@
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
-using Words = std::vector<std::string>;
 
-const std::string kParity = MOONSHARD_SOURCE_DIR "/tests/parity/";
-const std::string kPlanted = MOONSHARD_SOURCE_DIR "/tests/dsl/run/planted/";
 
 Outcome Verify(const std::string& model, const Words& more) {
   Words words = {"verify", kParity + model};

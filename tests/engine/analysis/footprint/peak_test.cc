@@ -123,7 +123,7 @@ int64_t Measured(const Setup& setup) {
   return grown;
 }
 
-Footprint Predicted(const Setup& setup) {
+Footprint PredictedPeak(const Setup& setup) {
   const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(ReadConfig(setup.folder)))});
   const auto recorder = std::make_shared<StepRecorder>();
   const StepRecorder::Scope scope(recorder);
@@ -162,7 +162,7 @@ TEST_CASE("the predicted peak of a step is what an allocator counts, within 1 %"
   double worst = 0;
   for (const Setup& setup : Setups()) {
     const int64_t measured = Measured(setup);
-    const Footprint predicted = Predicted(setup);
+    const Footprint predicted = PredictedPeak(setup);
     const double error = std::abs(static_cast<double>(predicted.step_peak - measured)) / static_cast<double>(measured);
     worst = std::max(worst, error);
     INFO(setup.Name() << ": predicted " << predicted.step_peak << ", counted " << measured << ", at "

@@ -20,7 +20,7 @@
 namespace moonshard::test {
 namespace {
 
-ParallelModel<WideNet> Make(const UnitSetup& setup, c10::Device device, ApplyOptions options) {
+ParallelModel<WideNet> MakeUnitsModel(const UnitSetup& setup, c10::Device device, ApplyOptions options) {
   if (setup.casts) options.deferred_type = at::kDouble;
   const nn::DeferInit defer;
   const WideNet net;
@@ -39,7 +39,7 @@ TEST_CASE("units take what the step on the meta device does") {
       int64_t counted = 0;
       int64_t told = 0;
       {
-        auto model = Make(setup, at::kCPU, {});
+        auto model = MakeUnitsModel(setup, at::kCPU, {});
         Initialize(model.applied(), 1);
         Step(model, at::kCPU);
         const int64_t before = allocator.live();
@@ -51,7 +51,7 @@ TEST_CASE("units take what the step on the meta device does") {
       const MetaScope meta;
       const auto recorder = std::make_shared<StepRecorder>();
       const StepRecorder::Scope scope(recorder);
-      auto model = Make(setup, at::kMeta, {.around = recorder->around()});
+      auto model = MakeUnitsModel(setup, at::kMeta, {.around = recorder->around()});
       Step(model, at::kMeta);
       recorder->Begin(model.applied());
       Step(model, at::kMeta);

@@ -32,11 +32,11 @@ Placement On(MeshAxis axis, const Layout& layout) {
   return placement;
 }
 
-const std::vector<PlacedTensor> kTensors = {{"cut", DType::kU8, {5, 2}, On(MeshAxis::kTp, Layout::Shard(0))},
+const std::vector<PlacedTensor> kFolderTensors = {{"cut", DType::kU8, {5, 2}, On(MeshAxis::kTp, Layout::Shard(0))},
                                             {"sharded", DType::kU8, {3}, On(MeshAxis::kDpShard, Layout::Shard(0))},
                                             {"whole", DType::kU8, {4}, {}}};
 
-std::string Bytes(const std::string& tensor) {
+std::string FolderBytes(const std::string& tensor) {
   std::string bytes;
   for (int i = 0; i < 10; ++i) bytes += static_cast<char>(tensor[0] + i);
   return bytes;
@@ -45,7 +45,7 @@ std::string Bytes(const std::string& tensor) {
 // A step as its ranks would write it; every byte is its element's index in the whole.
 void WriteStep(const std::string& place, int64_t step, Storage& storage) {
   const MeshShape mesh = MeshShape::Parse("dp_replicate=2,dp_shard=2,tp=2").ValueOrThrow();
-  LaidOut laid_out = LayOut(kTensors, mesh, Replicas::kFirst).ValueOrThrow();
+  LaidOut laid_out = LayOut(kFolderTensors, mesh, Replicas::kFirst).ValueOrThrow();
   Manifest& manifest = laid_out.manifest;
   StagingOptions options;
   options.storage = &storage;
@@ -58,7 +58,7 @@ void WriteStep(const std::string& place, int64_t step, Storage& storage) {
     for (size_t t = 0; t < manifest.tensors.size(); ++t) {
       const std::optional<ShardDims>& shard = manifest.LayoutOf(manifest.tensors[t]).shards[file];
       if (!shard) continue;
-      const std::string all = Bytes(manifest.tensors[t].name);
+      const std::string all = FolderBytes(manifest.tensors[t].name);
       const uint64_t row = manifest.LayoutOf(manifest.tensors[t]).shape.size() == 2 ? 2 : 1;
       std::string bytes;
       for (const Interval& rows : shard->front()) {
@@ -112,7 +112,7 @@ TEST_CASE("replicas are written once, and every mesh finds every shard") {
   CHECK(bytes == 10 + 3 + 4);
   for (const char* text : {"tp=1", "tp=3", "dp=2", "dp=5,tp=2"}) {
     const MeshShape mesh = MeshShape::Parse(text).ValueOrThrow();
-    for (const PlacedTensor& tensor : kTensors) {
+    for (const PlacedTensor& tensor : kFolderTensors) {
       for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
         Placement placement = On(MeshAxis::kTp, Layout::Shard(0));
         placement[MeshAxis::kDpShard] = Layout::Shard(0);
@@ -122,7 +122,7 @@ TEST_CASE("replicas are written once, and every mesh finds every shard") {
         std::string shard(count, '\0');
         REQUIRE_FALSE(opened.ReadShard(*opened.manifest().Find(tensor.name), wanted, shard.data()));
         const size_t row = count / static_cast<size_t>(LocalShapeOf(wanted).front());
-        CHECK(shard == Bytes(tensor.name).substr(static_cast<size_t>(wanted.front().front().begin) * row, count));
+        CHECK(shard == FolderBytes(tensor.name).substr(static_cast<size_t>(wanted.front().front().begin) * row, count));
       }
     }
   }

@@ -36,7 +36,7 @@ std::vector<int64_t> ElementsOf(const ShardDims& shard, const std::vector<int64_
   return out;
 }
 
-std::vector<int64_t> RandomShape(Random& random) {
+std::vector<int64_t> RandomShardShape(Random& random) {
   std::vector<int64_t> shape(static_cast<size_t>(Between(random, 1, 3)));
   for (int64_t& size : shape) size = Between(random, 1, 9);
   return shape;
@@ -48,7 +48,7 @@ TEST_CASE("chunks follow on each other, and so do a shard's shares of them") {
   for (unsigned seed = 0; seed < 400; ++seed) {
     INFO("seed " << seed);
     Random random(seed);
-    const std::vector<int64_t> shape = RandomShape(random);
+    const std::vector<int64_t> shape = RandomShardShape(random);
     const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
     std::string full(static_cast<size_t>(elements) * 2, '\0');
     for (size_t i = 0; i < full.size(); ++i) full[i] = static_cast<char>(random());
@@ -108,7 +108,7 @@ TEST_CASE("a wanted shard is covered once, from wherever it lies") {
   for (unsigned seed = 0; seed < 600; ++seed) {
     INFO("seed " << seed);
     Random random(seed);
-    const std::vector<int64_t> shape = RandomShape(random);
+    const std::vector<int64_t> shape = RandomShardShape(random);
     const auto make = [&] {
       ShardDims shard;
       for (int64_t size : shape) shard.push_back(RandomIntervals(size, random));

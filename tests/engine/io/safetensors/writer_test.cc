@@ -18,7 +18,7 @@ size_t FilesIn(const TestFolder& folder) {
   return static_cast<size_t>(std::distance(std::filesystem::begin(entries), std::filesystem::end(entries)));
 }
 
-std::string ErrorOf(const std::string& path, std::vector<TensorSpec> specs) {
+std::string WriterErrorOf(const std::string& path, std::vector<TensorSpec> specs) {
   const Result<SafetensorsWriter> writer = SafetensorsWriter::Create(path, std::move(specs));
   return writer.ok() ? "" : ToText(writer.diagnostics());
 }
@@ -118,12 +118,12 @@ TEST_CASE("a file that was there is replaced only by a whole one") {
 TEST_CASE("what cannot be written is refused by name") {
   TestFolder folder;
   const std::string path = folder / "a";
-  CHECK_THAT(ErrorOf(path, {{"t", DType::kU8, {1}}, {"t", DType::kF32, {1}}}),
+  CHECK_THAT(WriterErrorOf(path, {{"t", DType::kU8, {1}}, {"t", DType::kF32, {1}}}),
              Catch::Contains("'t' is declared twice"));
-  CHECK_THAT(ErrorOf(path, {{"__metadata__", DType::kU8, {1}}}), Catch::Contains("'__metadata__'"));
-  CHECK_THAT(ErrorOf(path, {{"t", DType::kU8, {-1}}}), Catch::Contains("[-1]"));
-  CHECK_THAT(ErrorOf(path, {{"t", DType::kF4, {3}}}), Catch::Contains("[3]"));
-  CHECK_THAT(ErrorOf(path, {{"t\xff", DType::kU8, {1}}}), Catch::Contains("not UTF-8"));
-  CHECK_THAT(ErrorOf(folder / "none/a", {{"t", DType::kU8, {1}}}), Catch::Contains("No such file"));
+  CHECK_THAT(WriterErrorOf(path, {{"__metadata__", DType::kU8, {1}}}), Catch::Contains("'__metadata__'"));
+  CHECK_THAT(WriterErrorOf(path, {{"t", DType::kU8, {-1}}}), Catch::Contains("[-1]"));
+  CHECK_THAT(WriterErrorOf(path, {{"t", DType::kF4, {3}}}), Catch::Contains("[3]"));
+  CHECK_THAT(WriterErrorOf(path, {{"t\xff", DType::kU8, {1}}}), Catch::Contains("not UTF-8"));
+  CHECK_THAT(WriterErrorOf(folder / "none/a", {{"t", DType::kU8, {1}}}), Catch::Contains("No such file"));
   CHECK(FilesIn(folder) == 0);
 }

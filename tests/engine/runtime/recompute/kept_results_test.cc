@@ -23,7 +23,7 @@ class Counter final : public OperatorHandler {
  public:
   void Handle(const c10::OperatorHandle& op, c10::Stack& /*stack*/, Next& next) override {
     ++counts[op.schema().name().substr(6)];
-    next.Run();
+    next.RunKept();
   }
   std::map<std::string, int> counts;
 };
@@ -45,13 +45,13 @@ std::vector<at::Tensor> Block(std::vector<at::Tensor> in) {
   return {at::mm(at::dropout(x, 0.25, true), in[1])};
 }
 
-struct Outcome {
+struct KeptOutcome {
   at::Tensor output;
   std::vector<at::Tensor> grads;
   std::map<std::string, int> counts;
 };
 
-Outcome Run(const std::optional<std::optional<KeptResults::Policy>>& recomputed) {
+KeptOutcome RunKept(const std::optional<std::optional<KeptResults::Policy>>& recomputed) {
   torch::manual_seed(3);
   const std::vector<at::Tensor> in = {Numbers(3, {2, 4, 6}), Numbers(5, {6, 6}), Numbers(7, {6})};
   Counter counter;
@@ -63,11 +63,11 @@ Outcome Run(const std::optional<std::optional<KeptResults::Policy>>& recomputed)
 }
 
 TEST_CASE("kept operators run once, and gradients are the same to the bit") {
-  const Outcome plain = Run(std::nullopt);
-  const auto forward_products = [](const Outcome& outcome) {
+  const KeptOutcome plain = RunKept(std::nullopt);
+  const auto forward_products = [](const KeptOutcome& outcome) {
     return outcome.counts.at("mm") + outcome.counts.at("addmm");
   };
-  const auto attention = [](const Outcome& outcome) {
+  const auto attention = [](const KeptOutcome& outcome) {
     int n = 0;
     for (const auto& [op, count] : outcome.counts) {
       if (op.starts_with("_scaled_dot_product_flash_attention") && !op.ends_with("backward")) n += count;
@@ -90,7 +90,7 @@ TEST_CASE("kept operators run once, and gradients are the same to the bit") {
   };
   for (const Case& c : cases) {
     INFO(c.name);
-    const Outcome outcome = Run(c.policy);
+    const KeptOutcome outcome = RunKept(c.policy);
     CHECK(at::equal(outcome.output, plain.output));
     for (size_t i = 0; i < plain.grads.size(); ++i) CHECK(at::equal(outcome.grads[i], plain.grads[i]));
     CHECK(forward_products(outcome) == forward_products(plain) + c.products);

@@ -12,19 +12,18 @@
 namespace moonshard {
 namespace {
 
+using test::Backward;
 using test::Expect;
 using test::ExpectEqual;
+using test::Leaf;
 using test::Nested;
+using test::Number;
 using test::RunRanks;
 using test::Throws;
 
-at::Tensor Leaf(double value = 1) { return at::full({3}, value, at::kDouble).set_requires_grad(true); }
-at::Tensor Number(double value) { return at::full({3}, value, at::kDouble); }
-void Backward(const at::Tensor& loss) { torch::autograd::backward({loss}); }
-
 // Parameters 0, 1, 2, each a bucket, which a backward reaches in this order.
-struct Rig {
-  explicit Rig(DeviceMesh& mesh) : group(AxisGroup::Make(mesh, MeshAxis::kTp)), weight(double(group->rank()) + 1) {
+struct BucketRig {
+  explicit BucketRig(DeviceMesh& mesh) : group(AxisGroup::Make(mesh, MeshAxis::kTp)), weight(double(group->rank()) + 1) {
     std::vector<GradientSum::Bucket> buckets;
     for (int i = 0; i < 3; ++i) {
       parameters.push_back(Leaf());
@@ -54,7 +53,7 @@ struct Rig {
 
 TEST_CASE("buckets begin while the backward runs") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
-    Rig rig(mesh);
+    BucketRig rig(mesh);
     for (int step = 1; step <= 2; ++step) {
       int64_t seen = -1;
       Backward(rig.Chain([&] { seen = rig.sums() - 3 * (step - 1); }));
@@ -67,7 +66,7 @@ TEST_CASE("buckets begin while the backward runs") {
 
 TEST_CASE("gradients that wait are brought by the next backward") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
-    Rig rig(mesh);
+    BucketRig rig(mesh);
     rig.sum.SetSums(false);
     Backward(rig.Chain());
     Backward(rig.Chain());
@@ -81,7 +80,7 @@ TEST_CASE("gradients that wait are brought by the next backward") {
 
 TEST_CASE("ranks that use other parameters, in another order") {
   RunRanks("tp=3", [](DeviceMesh& mesh) {
-    Rig rig(mesh);
+    BucketRig rig(mesh);
     const std::vector<at::Tensor>& p = rig.parameters;
     const at::Tensor other = Leaf();
     // Rank 0 is done with them in the opposite order, rank 1 has none of the middle, rank 2 has none at all.
@@ -98,7 +97,7 @@ TEST_CASE("ranks that use other parameters, in another order") {
 
 TEST_CASE("a parameter that no rank uses, and one that is frozen") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
-    Rig rig(mesh);
+    BucketRig rig(mesh);
     rig.parameters[1].set_requires_grad(false);
     Backward((rig.parameters[2] * rig.weight).sum());
     ExpectEqual(rig.parameters[2].grad(), Number(1.5), "used");
@@ -113,7 +112,7 @@ TEST_CASE("a parameter that no rank uses, and one that is frozen") {
 
 TEST_CASE("a gradient that comes again after its bucket has begun is summed too") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
-    Rig rig(mesh);
+    BucketRig rig(mesh);
     const std::vector<at::Tensor>& p = rig.parameters;
     const auto step = [&] {
       // On rank 0 alone parameter 0 is used twice, each time in a backward of its own.
@@ -135,7 +134,7 @@ TEST_CASE("a gradient that comes again after its bucket has begun is summed too"
 
 TEST_CASE("a backward that throws after a bucket has begun leaves nothing behind") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
-    Rig rig(mesh);
+    BucketRig rig(mesh);
     bool threw = false;
     try {
       const at::Tensor x = Throws::apply(Number(1).set_requires_grad(true));

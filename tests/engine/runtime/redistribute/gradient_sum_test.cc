@@ -12,17 +12,14 @@
 namespace moonshard {
 namespace {
 
+using test::Backward;
 using test::Expect;
 using test::ExpectEqual;
+using test::Leaf;
 using test::Nested;
+using test::Number;
 using test::RunRanks;
 using test::Throws;
-
-at::Tensor Leaf(double value = 1, int64_t size = 3) {
-  return at::full({size}, value, at::kDouble).set_requires_grad(true);
-}
-at::Tensor Number(double value, int64_t size = 3) { return at::full({size}, value, at::kDouble); }
-void Backward(const at::Tensor& loss, bool retain = false) { torch::autograd::backward({loss}, {}, retain); }
 
 struct Rig {
   explicit Rig(DeviceMesh& mesh) : group(AxisGroup::Make(mesh, MeshAxis::kTp)), weight(double(group->rank()) + 1) {}

@@ -1,4 +1,5 @@
-// Parts of a graph whose backward does what models' do: fails, or runs a backward of its own.
+// Small graphs for tests of gradient sums: leaves and constants of one value, and parts whose backward fails or runs a
+// backward of its own.
 #pragma once
 
 #include <stdexcept>
@@ -8,6 +9,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace moonshard::test {
+
+inline at::Tensor Number(double value, int64_t size = 3) { return at::full({size}, value, at::kDouble); }
+inline at::Tensor Leaf(double value = 1, int64_t size = 3) { return Number(value, size).set_requires_grad(true); }
+inline void Backward(const at::Tensor& loss, bool retain = false) { torch::autograd::backward({loss}, {}, retain); }
 
 struct Throws : torch::autograd::Function<Throws> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }

@@ -21,7 +21,7 @@ RedistributionOptions Labelled(std::string label) {
   return options;
 }
 
-at::Tensor Leaf(const at::Tensor& value) { return value.clone().set_requires_grad(true); }
+at::Tensor LeafWith(const at::Tensor& value) { return value.clone().set_requires_grad(true); }
 
 Finding FindingOf(const std::function<void()>& run) {
   try {
@@ -61,7 +61,7 @@ TEST_CASE("heads and parts that do not fit are errors when the move is made") {
 }
 
 TEST_CASE("equal layouts and an axis of one rank return the tensor itself") {
-  const at::Tensor x = Leaf(at::ones({2}));
+  const at::Tensor x = LeafWith(at::ones({2}));
   const DeviceMesh two = DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow());
   const DeviceMesh one = DeviceMesh::Recording(MeshShape{});
   const auto same = TensorRedistribution::Make(Layout::Shard(0), Layout::Shard(0), AxisGroup::Make(two, MeshAxis::kTp))
@@ -105,7 +105,7 @@ TEST_CASE("in-place operators on a moved identity raise") {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
     const auto move =
         TensorRedistribution::Make(Layout::Replicate(), Layout::Shared(), group, Labelled("m")).ValueOrThrow();
-    const at::Tensor leaf = Leaf(at::ones({3}, at::kDouble));
+    const at::Tensor leaf = LeafWith(at::ones({3}, at::kDouble));
     const at::Tensor x = leaf * 1;
     at::Tensor y = move(x);
     bool raised = false;
@@ -123,7 +123,7 @@ TEST_CASE("a move cannot be differentiated twice") {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
     const auto move =
         TensorRedistribution::Make(Layout::Replicate(), Layout::Shared(), group, Labelled("m")).ValueOrThrow();
-    const at::Tensor x = Leaf(at::ones({3}, at::kDouble));
+    const at::Tensor x = LeafWith(at::ones({3}, at::kDouble));
     const at::Tensor y = move(x);
     const Finding finding =
         FindingOf([&] { torch::autograd::grad({(y * y * y).sum()}, {x}, {}, true, /*create_graph=*/true); });
@@ -149,7 +149,7 @@ TEST_CASE("memory is reused only where nobody else sees it") {
     Expect(out.data_ptr() == memory, "the memory of a tensor that was given away");
 
     // exp saves its output for backward: the sole tensor, but not the sole owner of its memory.
-    const at::Tensor q = Leaf(at::zeros({3}, at::kDouble));
+    const at::Tensor q = LeafWith(at::zeros({3}, at::kDouble));
     const at::Tensor y = reduce(q.exp());
     ExpectEqual(y, at::full({3}, 2, at::kDouble), "a sum of saved outputs");
     torch::autograd::backward({y.sum()}, {});
@@ -163,8 +163,8 @@ TEST_CASE("memory is reused only where nobody else sees it") {
     // A gradient that two inputs get.
     const auto share =
         TensorRedistribution::Make(Layout::Replicate(), Layout::Shared(), group, Labelled("i")).ValueOrThrow();
-    const at::Tensor a = Leaf(at::ones({3}, at::kDouble));
-    const at::Tensor b = Leaf(at::ones({3}, at::kDouble));
+    const at::Tensor a = LeafWith(at::ones({3}, at::kDouble));
+    const at::Tensor b = LeafWith(at::ones({3}, at::kDouble));
     torch::autograd::backward({share(a) + b}, {at::full({3}, rank + 1, at::kDouble)});
     ExpectEqual(a.grad(), at::full({3}, 3, at::kDouble), "summed over the ranks");
     ExpectEqual(b.grad(), at::full({3}, rank + 1, at::kDouble), "a sibling's gradient");

@@ -95,9 +95,9 @@ at::Tensor SumOfShards(const std::vector<at::Tensor>& by_rank, const Layout& lay
   return full;
 }
 
-at::Tensor Leaf(const at::Tensor& value) { return value.clone().set_requires_grad(true); }
+at::Tensor LeafOf(const at::Tensor& value) { return value.clone().set_requires_grad(true); }
 
-void Backward(const at::Tensor& loss) { torch::autograd::backward({loss}, {}); }
+void RunBackward(const at::Tensor& loss) { torch::autograd::backward({loss}, {}); }
 
 void ExpectCounts(const AxisGroup& group, Direction direction, CollectiveKind kind, int64_t count, int64_t bytes,
                   const std::string& what) {
@@ -107,8 +107,8 @@ void ExpectCounts(const AxisGroup& group, Direction direction, CollectiveKind ki
                                                        std::to_string(got.bytes) + " bytes");
 }
 
-struct Rig {
-  Rig(std::shared_ptr<AxisGroup> group_of_ranks, const Form& form_of_shard)
+struct RowRig {
+  RowRig(std::shared_ptr<AxisGroup> group_of_ranks, const Form& form_of_shard)
       : group(std::move(group_of_ranks)),
         form(form_of_shard),
         n(group->size()),
@@ -132,52 +132,52 @@ struct Rig {
   }
 };
 
-void ShardToShared(const Rig& rig) {
-  at::Tensor x = Leaf(ShardOf(rig.full, rig.form.layout, rig.n, rig.rank));
+void ShardToShared(const RowRig& rig) {
+  at::Tensor x = LeafOf(ShardOf(rig.full, rig.form.layout, rig.n, rig.rank));
   const at::Tensor y = rig.Make(rig.form.layout, Layout::Shared())(x);
   ExpectEqual(y, rig.full, rig.Name("shard to shared"));
-  Backward((y * Weight(rig.form.size, rig.rank)).sum());
+  RunBackward((y * Weight(rig.form.size, rig.rank)).sum());
   const at::Tensor want = SumOver(rig.n, [&](int64_t r) { return Weight(rig.form.size, r); });
   ExpectEqual(x.grad(), GradientShardOf(want, rig.form.layout, rig.n, rig.rank),
               rig.Name("gradient of shard to shared"));
 }
 
-void ShardToReplicate(const Rig& rig) {
-  at::Tensor x = Leaf(ShardOf(rig.full, rig.form.layout, rig.n, rig.rank));
+void ShardToReplicate(const RowRig& rig) {
+  at::Tensor x = LeafOf(ShardOf(rig.full, rig.form.layout, rig.n, rig.rank));
   const at::Tensor y = rig.Make(rig.form.layout, Layout::Replicate())(x);
   ExpectEqual(y, rig.full, rig.Name("shard to replicate"));
   const at::Tensor weight = Weight(rig.form.size, 0);
-  Backward((y * weight).sum());
+  RunBackward((y * weight).sum());
   ExpectEqual(x.grad(), GradientShardOf(weight, rig.form.layout, rig.n, rig.rank),
               rig.Name("gradient of shard to replicate"));
 }
 
-void PartialToShard(const Rig& rig) {
-  at::Tensor x = Leaf(rig.full + rig.rank);
+void PartialToShard(const RowRig& rig) {
+  at::Tensor x = LeafOf(rig.full + rig.rank);
   const at::Tensor y = rig.Make(Layout::Partial(), rig.form.layout)(x);
   const at::Tensor sum = SumOver(rig.n, [&](int64_t r) { return rig.full + r; });
   ExpectEqual(y, ShardOf(sum, rig.form.layout, rig.n, rig.rank), rig.Name("partial to shard"));
   // Every rank, replicas too, weighs its shard by something of its own.
   const auto weight = [&](int64_t r) { return ShardOf(Weight(rig.form.size, r), rig.form.layout, rig.n, r); };
-  Backward((y * weight(rig.rank)).sum());
+  RunBackward((y * weight(rig.rank)).sum());
   std::vector<at::Tensor> all;
   for (int64_t r = 0; r < rig.n; ++r) all.push_back(weight(r));
   ExpectEqual(x.grad(), SumOfShards(all, rig.form.layout, rig.form.size), rig.Name("gradient of partial to shard"));
 }
 
-void ReplicateToShard(const Rig& rig) {
-  at::Tensor x = Leaf(rig.full);
+void ReplicateToShard(const RowRig& rig) {
+  at::Tensor x = LeafOf(rig.full);
   const at::Tensor y = rig.Make(Layout::Replicate(), rig.form.layout)(x);
   ExpectEqual(y, ShardOf(rig.full, rig.form.layout, rig.n, rig.rank), rig.Name("replicate to shard"));
   const auto weight = [&](int64_t r) { return ShardOf(Weight(rig.form.size, r), rig.form.layout, rig.n, r); };
-  Backward((y * weight(rig.rank)).sum());
+  RunBackward((y * weight(rig.rank)).sum());
   std::vector<at::Tensor> all;
   for (int64_t r = 0; r < rig.n; ++r) all.push_back(weight(r));
   ExpectEqual(x.grad(), SumOfShards(all, rig.form.layout, rig.form.size), rig.Name("gradient of replicate to shard"));
 }
 
 // Both ways between the form on dim 1 and a plain shard of dim 2.
-void ShardToShard(const Rig& rig) {
+void ShardToShard(const RowRig& rig) {
   const Layout other = Layout::Shard(2);
   const auto shard_of_2 = [&](const at::Tensor& t, int64_t r) {
     return ShardOf(t.transpose(1, 2), Layout::Shard(1), rig.n, r).transpose(1, 2);
@@ -187,11 +187,11 @@ void ShardToShard(const Rig& rig) {
   if (rig.form.known) options.from_size = rig.form.size;
   const TensorRedistribution there =
       TensorRedistribution::Make(rig.form.layout, other, rig.group, options).ValueOrThrow();
-  at::Tensor x = Leaf(ShardOf(rig.full, rig.form.layout, rig.n, rig.rank));
+  at::Tensor x = LeafOf(ShardOf(rig.full, rig.form.layout, rig.n, rig.rank));
   const at::Tensor y = there(x);
   ExpectEqual(y, shard_of_2(rig.full, rig.rank), rig.Name("shard to shard"));
   const at::Tensor weight = Weight(rig.form.size, 0);
-  Backward((y * shard_of_2(weight, rig.rank)).sum());
+  RunBackward((y * shard_of_2(weight, rig.rank)).sum());
   ExpectEqual(x.grad(), GradientShardOf(weight, rig.form.layout, rig.n, rig.rank),
               rig.Name("gradient of shard to shard"));
 
@@ -200,10 +200,10 @@ void ShardToShard(const Rig& rig) {
   back_options.from_size = kFeatures;
   const TensorRedistribution back =
       TensorRedistribution::Make(other, rig.form.layout, rig.group, back_options).ValueOrThrow();
-  at::Tensor z = Leaf(shard_of_2(rig.full, rig.rank));
+  at::Tensor z = LeafOf(shard_of_2(rig.full, rig.rank));
   const at::Tensor w = back(z);
   ExpectEqual(w, ShardOf(rig.full, rig.form.layout, rig.n, rig.rank), rig.Name("shard back to shard"));
-  Backward((w * ShardOf(Weight(rig.form.size, rig.rank), rig.form.layout, rig.n, rig.rank)).sum());
+  RunBackward((w * ShardOf(Weight(rig.form.size, rig.rank), rig.form.layout, rig.n, rig.rank)).sum());
   std::vector<at::Tensor> all;
   for (int64_t r = 0; r < rig.n; ++r) all.push_back(ShardOf(Weight(rig.form.size, r), rig.form.layout, rig.n, r));
   ExpectEqual(z.grad(), shard_of_2(SumOfShards(all, rig.form.layout, rig.form.size), rig.rank),
@@ -215,7 +215,7 @@ TEST_CASE("moves from and to shards of every form") {
     RunRanks(mesh, [](DeviceMesh& device_mesh) {
       const auto group = AxisGroup::Make(device_mesh, MeshAxis::kTp, {CheckOptions::Mode::kAlways});
       for (const Form& form : FormsOn(group->size())) {
-        const Rig rig(group, form);
+        const RowRig rig(group, form);
         const CallFrame frame;
         ShardToShared(rig);
         ShardToReplicate(rig);
@@ -236,32 +236,32 @@ TEST_CASE("moves between whole tensors") {
       const int64_t size = 5;
       const int64_t bytes = kBatch * size * kFeatures * 8;
       const Form form{Layout::Replicate(), size, true};
-      const Rig rig(group, form);
+      const RowRig rig(group, form);
       const at::Tensor terms = SumOver(n, [&](int64_t r) { return rig.full + r; });
       const at::Tensor weights = SumOver(n, [&](int64_t r) { return Weight(size, r); });
 
-      at::Tensor x = Leaf(rig.full);
+      at::Tensor x = LeafOf(rig.full);
       at::Tensor y = rig.Make(Layout::Replicate(), Layout::Shared())(x);
       ExpectEqual(y, rig.full, "replicate to shared");
-      Backward((y * Weight(size, rank)).sum());
+      RunBackward((y * Weight(size, rank)).sum());
       ExpectEqual(x.grad(), weights, "gradient of replicate to shared");
       ExpectCounts(*group, Direction::kForward, CollectiveKind::kAllReduce, 0, 0, "replicate to shared");
       ExpectCounts(*group, Direction::kBackward, CollectiveKind::kAllReduce, 1, bytes, "replicate to shared");
 
       group->ClearCounts();
-      x = Leaf(rig.full + rank);
+      x = LeafOf(rig.full + rank);
       y = rig.Make(Layout::Partial(), Layout::Replicate())(x);
       ExpectEqual(y, terms, "partial to replicate");
-      Backward((y * Weight(size, 0)).sum());
+      RunBackward((y * Weight(size, 0)).sum());
       ExpectEqual(x.grad(), Weight(size, 0), "gradient of partial to replicate");
       ExpectCounts(*group, Direction::kForward, CollectiveKind::kAllReduce, 1, bytes, "partial to replicate");
       ExpectCounts(*group, Direction::kBackward, CollectiveKind::kAllReduce, 0, 0, "partial to replicate");
 
       group->ClearCounts();
-      x = Leaf(rig.full + rank);
+      x = LeafOf(rig.full + rank);
       y = rig.Make(Layout::Partial(), Layout::Shared())(x);
       ExpectEqual(y, terms, "partial to shared");
-      Backward((y * Weight(size, rank)).sum());
+      RunBackward((y * Weight(size, rank)).sum());
       ExpectEqual(x.grad(), weights, "gradient of partial to shared");
       ExpectCounts(*group, Direction::kForward, CollectiveKind::kAllReduce, 1, bytes, "partial to shared");
       ExpectCounts(*group, Direction::kBackward, CollectiveKind::kAllReduce, 1, bytes, "partial to shared");
@@ -272,10 +272,10 @@ TEST_CASE("moves between whole tensors") {
                        -1);
       };
       group->ClearCounts();
-      x = Leaf(rig.full);
+      x = LeafOf(rig.full);
       y = rig.Make(Layout::Replicate(), Layout::SharedLast(2))(x);
       ExpectEqual(y, rig.full, "replicate to shared_last");
-      Backward((y * in_part(rank)).sum());
+      RunBackward((y * in_part(rank)).sum());
       at::Tensor want = in_part(0);
       want.narrow(-1, kFeatures - 2, 2).copy_(weights.narrow(-1, kFeatures - 2, 2));
       ExpectEqual(x.grad(), want, "gradient of replicate to shared_last");
@@ -283,10 +283,10 @@ TEST_CASE("moves between whole tensors") {
       ExpectCounts(*group, Direction::kBackward, CollectiveKind::kAllReduce, 1, bytes / 3, "replicate to shared_last");
 
       group->ClearCounts();
-      x = Leaf(rig.full);
+      x = LeafOf(rig.full);
       y = rig.Make(Layout::Shared(), Layout::Partial())(x);
       ExpectEqual(y, rig.full / n, "shared to partial");
-      Backward((y * Weight(size, 0)).sum());
+      RunBackward((y * Weight(size, 0)).sum());
       ExpectEqual(x.grad(), Weight(size, 0) / n, "gradient of shared to partial");
       Expect(group->counts() == CollectiveCounts{}, "shared to partial needs no collective");
     });
@@ -298,7 +298,7 @@ TEST_CASE("a gather and a reduce-scatter are counted by the whole tensor") {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
     const int64_t bytes = kBatch * 5 * kFeatures * 8;
     const Form form{Layout::Shard(1), 5, true};
-    const Rig rig(group, form);
+    const RowRig rig(group, form);
     ShardToShared(rig);
     ExpectCounts(*group, Direction::kForward, CollectiveKind::kAllGather, 1, bytes, "shard to shared");
     ExpectCounts(*group, Direction::kBackward, CollectiveKind::kReduceScatter, 1, bytes, "shard to shared");

@@ -16,9 +16,9 @@ using test::Expect;
 using test::ExpectEqual;
 using test::RunRanks;
 
-at::Tensor Leaf(const at::Tensor& value) { return value.clone().set_requires_grad(true); }
-void Backward(const at::Tensor& loss) { torch::autograd::backward({loss}, {}); }
-at::Tensor Number(double value) { return at::full({4}, value, at::kDouble); }
+at::Tensor SharedLeaf(const at::Tensor& value) { return value.clone().set_requires_grad(true); }
+void BackwardOf(const at::Tensor& loss) { torch::autograd::backward({loss}, {}); }
+at::Tensor Numbers(double value) { return at::full({4}, value, at::kDouble); }
 
 TensorRedistribution Make(const std::shared_ptr<AxisGroup>& group, const Layout& from, const Layout& to, int uses = 0,
                           const std::string& label = "move") {
@@ -37,7 +37,7 @@ TEST_CASE("siblings share a move and one collective brings their gradients back"
     RunRanks("tp=2", [uses](DeviceMesh& mesh) {
       const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
       const double rank = static_cast<double>(group->rank());
-      at::Tensor x = Leaf(Number(rank));
+      at::Tensor x = SharedLeaf(Numbers(rank));
       at::Tensor loss = at::zeros({}, at::kDouble);
       size_t kept = 0;
       {
@@ -46,15 +46,15 @@ TEST_CASE("siblings share a move and one collective brings their gradients back"
         for (int i = 1; i <= 3; ++i) {
           const auto move = Make(group, Layout::Shard(0), Layout::Shared(), uses, "sibling");
           const at::Tensor y = RunShared(move, x);
-          ExpectEqual(y, at::cat({Number(0), Number(1)}), "gathered");
+          ExpectEqual(y, at::cat({Numbers(0), Numbers(1)}), "gathered");
           loss = loss + (y * i).sum() * (rank + 1);
         }
         kept = frame.redistributions().kept();
       }
       Expect(kept == (uses == 0 ? 1 : 0), "kept until the last use, or the end of the frame");
       Expect(Count(*group, Direction::kForward, CollectiveKind::kAllGather) == 1, "one all-gather");
-      Backward(loss);
-      ExpectEqual(x.grad(), Number(6 * (1 + 2)), "the siblings' gradients add up");
+      BackwardOf(loss);
+      ExpectEqual(x.grad(), Numbers(6 * (1 + 2)), "the siblings' gradients add up");
       Expect(Count(*group, Direction::kBackward, CollectiveKind::kReduceScatter) == 1, "one reduce-scatter");
       Expect(CallFrame::Current() == nullptr, "no frame is left");
     });
@@ -68,7 +68,7 @@ TEST_CASE("what must not be shared is not") {
     const auto gathers = [&] { return Count(*group, Direction::kForward, CollectiveKind::kAllGather); };
     const double rank = static_cast<double>(group->rank());
 
-    at::Tensor x = Leaf(Number(rank));
+    at::Tensor x = SharedLeaf(Numbers(rank));
     {
       CallFrame outer;
       const at::Tensor first = RunShared(move, x);
@@ -89,13 +89,13 @@ TEST_CASE("what must not be shared is not") {
         x.add_(1);
       }
       const at::Tensor changed = RunShared(move, x);
-      ExpectEqual(changed, at::cat({Number(1), Number(2)}), "an input changed in place");
+      ExpectEqual(changed, at::cat({Numbers(1), Numbers(2)}), "an input changed in place");
       Expect(gathers() == 5, "an input changed in place");
       {
         const at::NoGradGuard no_grad;
         changed.mul_(0);
       }
-      ExpectEqual(RunShared(move, x), at::cat({Number(1), Number(2)}), "a result changed in place");
+      ExpectEqual(RunShared(move, x), at::cat({Numbers(1), Numbers(2)}), "a result changed in place");
     }
     const int64_t before = gathers();
     RunShared(move, x);
@@ -110,8 +110,8 @@ TEST_CASE("an address that is used again is another tensor") {
     const auto move = Make(group, Layout::Shard(0), Layout::Shared());
     CallFrame frame;
     for (int i = 0; i < 100; ++i) {
-      at::Tensor x = Number(i + static_cast<double>(group->rank()));
-      ExpectEqual(RunShared(move, x), at::cat({Number(i), Number(i + 1)}), "step " + std::to_string(i));
+      at::Tensor x = Numbers(i + static_cast<double>(group->rank()));
+      ExpectEqual(RunShared(move, x), at::cat({Numbers(i), Numbers(i + 1)}), "step " + std::to_string(i));
     }
     Expect(frame.redistributions().kept() <= 1, "results of dead tensors are dropped");
   });
@@ -121,7 +121,7 @@ TEST_CASE("a frame ends by an exception") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
     const auto move = Make(group, Layout::Replicate(), Layout::Shared());
-    at::Tensor x = Leaf(Number(1));
+    at::Tensor x = SharedLeaf(Numbers(1));
     try {
       CallFrame frame;
       RunShared(move, x);
@@ -130,8 +130,8 @@ TEST_CASE("a frame ends by an exception") {
     }
     Expect(CallFrame::Current() == nullptr, "no frame is left");
     CallFrame frame;
-    Backward((RunShared(move, x) + RunShared(move, x)).sum());
-    ExpectEqual(x.grad(), Number(4), "the next call is right");
+    BackwardOf((RunShared(move, x) + RunShared(move, x)).sum());
+    ExpectEqual(x.grad(), Numbers(4), "the next call is right");
     Expect(Count(*group, Direction::kBackward, CollectiveKind::kAllReduce) == 1, "one all-reduce");
   });
 }
@@ -141,13 +141,13 @@ TEST_CASE("moves work in inference mode and share there") {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
     const c10::InferenceMode inference;
     CallFrame frame;
-    const at::Tensor x = Number(static_cast<double>(group->rank()));
+    const at::Tensor x = Numbers(static_cast<double>(group->rank()));
     const auto gather = Make(group, Layout::Shard(0), Layout::Replicate());
-    ExpectEqual(RunShared(gather, x), at::cat({Number(0), Number(1)}), "gathered");
-    ExpectEqual(RunShared(gather, x), at::cat({Number(0), Number(1)}), "shared");
+    ExpectEqual(RunShared(gather, x), at::cat({Numbers(0), Numbers(1)}), "gathered");
+    ExpectEqual(RunShared(gather, x), at::cat({Numbers(0), Numbers(1)}), "shared");
     Expect(Count(*group, Direction::kForward, CollectiveKind::kAllGather) == 1, "one all-gather");
     const auto reduce = Make(group, Layout::Partial(), Layout::Replicate());
-    ExpectEqual(reduce(Number(2)), Number(4), "reduced");
+    ExpectEqual(reduce(Numbers(2)), Numbers(4), "reduced");
     Expect(RunShared(Make(group, Layout::Replicate(), Layout::Shared()), x).is_same(x),
            "an identity row is the tensor");
   });

@@ -12,13 +12,13 @@
 namespace moonshard::test {
 namespace {
 
-constexpr int64_t kHidden = 6;
+constexpr int64_t kPlannedHidden = 6;
 
 // x [B, T, 6] -> [B, T, vocabulary].
 struct LanguageModelImpl : torch::nn::Module {
   explicit LanguageModelImpl(int64_t vocabulary) {
-    body = register_module("body", nn::Linear(torch::nn::LinearOptions(kHidden, kHidden)));
-    head = register_module("head", nn::Linear(torch::nn::LinearOptions(kHidden, vocabulary).bias(false)));
+    body = register_module("body", nn::Linear(torch::nn::LinearOptions(kPlannedHidden, kPlannedHidden)));
+    head = register_module("head", nn::Linear(torch::nn::LinearOptions(kPlannedHidden, vocabulary).bias(false)));
   }
   at::Tensor forward(const at::Tensor& x) { return head(Hidden(x)); }
   at::Tensor Hidden(const at::Tensor& x) { return at::tanh(body(x)); }
@@ -55,7 +55,7 @@ TEST_CASE("a planned head with a loss trains as the whole model does") {
     for (const bool chunked : {false, true}) {
       RunRanks(mesh_text, [chunked](DeviceMesh& mesh) {
         for (const int64_t size : kVocabularies) {
-          const at::Tensor x = Numbers({2, 5, kHidden}, 1, 9);
+          const at::Tensor x = Numbers({2, 5, kPlannedHidden}, 1, 9);
           const at::Tensor targets = SomeTargets({2, 5}, size);
           LanguageModel full = MakeModel(size);
           const at::Tensor want = at::cross_entropy_loss(full(x).view({-1, size}), targets.view({-1}));
