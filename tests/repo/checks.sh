@@ -3,19 +3,8 @@
 # checks.sh list: the names.
 set -euo pipefail
 
-names=(lines mirror torch_free lua_free light_headers no_swallowed_lua_errors headers_say_what built readme_map)
-torch_free=(engine/core/base engine/core/findings engine/plan/plan engine/layout engine/plan/match engine/plan/compile engine/plan/lint engine/plan/explain
-  engine/plan/report engine/io/safetensors engine/io/checkpoint dsl/language/state dsl/language/sandbox dsl/language/bind dsl/language/reference dsl/language/eval
-  dsl/planning/hugging_face dsl/planning/choose dsl/planning/resolve_model dsl/planning/suggest dsl/program/repl dsl/program/cli)
-
-# Every file is short enough to be read at once.
-lines() {
-  Files '\.(h|cc|lua|cmake|sh|py)$|CMakeLists\.txt$|^dev$' | while read -r file; do
-    local count
-    count=$(wc -l <"$file")
-    if ((count > 400)); then echo "$file: $count lines, more than 400"; fi
-  done
-}
+names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors headers_say_what built readme_map)
+torch_free=(engine/core engine/layout engine/plan engine/io dsl/language dsl/planning dsl/program/cli dsl/program/repl)
 
 # tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
 mirror() {
@@ -66,28 +55,36 @@ headers_say_what() {
   done
 }
 
-# A source that no CMakeLists.txt names is never built, and its tests never run.
+# A source that no CMakeLists.txt names, by itself or with its directory, is never built, and its tests never run.
 built() {
   local lists
-  lists=$(Files '^tests/.*CMakeLists\.txt$' | xargs -r cat)
-  Files '^(engine|dsl|tests)/.*\.cc$' | while read -r file; do
+  # shellcheck disable=SC2016  # CMake's variable
+  lists=$(Files '^(engine|dsl|tests)/.*CMakeLists\.txt$' | xargs -r cat | sed 's#${runtime}#engine/runtime#g')
+  Files '^(engine|dsl)/.*\.cc$' | xargs -rn1 dirname | sort -u | while read -r folder; do
+    local name=${folder##*/} parent=${folder%/*}
+    grep -qE "moonshard_library\($name\>" "$parent/CMakeLists.txt" "$folder/CMakeLists.txt" 2>/dev/null ||
+      grep -qF "$name/*.cc" <<<"$lists" || grep -qE "add_library\(" "$folder/CMakeLists.txt" 2>/dev/null ||
+      echo "$folder: no CMakeLists.txt makes a library of it"
+  done
+  Files '^tests/.*\.cc$' | while read -r file; do
     local folder=${file%/*}
-    grep -qE "(^|[^A-Za-z0-9_])${file##*/}" "$folder/CMakeLists.txt" 2>/dev/null ||
-      grep -qF "${folder##*/}/*.cc" "${folder%/*}/CMakeLists.txt" 2>/dev/null ||
-      grep -qF "${folder##*/}/${file##*/}" <<<"$lists" || echo "$file: its CMakeLists.txt does not name it"
+    folder=${folder#tests/}
+    grep -qE "[ (]$folder\>" <<<"$lists" ||
+      grep -qE "(^|[^A-Za-z0-9_])${file##*/}" <<<"$lists" || echo "$file: no CMakeLists.txt names it or its directory"
   done
 }
 
-# The folders that README.md shows exist, and those that exist are shown.
+# The directories that README.md shows exist, and rooms and libraries that exist are shown.
 readme_map() {
   local shown folder
   shown=$(awk '/^```text$/ { on = 1; next } /^```$/ { on = 0 } on' README.md)
   grep -oE '(^|[ ])[a-z_]+/' <<<"$shown" | tr -d ' ' | sort -u | while read -r folder; do
-    [[ -d $folder || -d engine/$folder || -d dsl/$folder || -d tests/$folder ]] || echo "README.md: no folder $folder"
+    [[ -d $folder ]] || compgen -G "*/$folder" >/dev/null || compgen -G "*/*/$folder" >/dev/null ||
+      echo "README.md: no directory $folder"
   done
-  Files '^(engine|dsl)/[a-z_]+/|^[a-z]+/' | awk -F/ '{ print $1 } /^(engine|dsl)\// && NF > 2 { print $2 }' | sort -u |
-    while read -r folder; do
-      grep -qE "(^|[ ])$folder/" <<<"$shown" || echo "README.md: does not show $folder/"
+  Files '^(engine|dsl)/[a-z_]+/|^[a-z]+/' | awk -F/ '{ print $1 } /^(engine|dsl)\// && NF > 2 { print $2 } /^(engine|dsl)\// && NF > 3 && $2 != "models" && $3 != "pages" { print $3 }' |
+    sort -u | while read -r folder; do
+      grep -qE "(^|[ /])$folder(/|\>)" <<<"$shown" || echo "README.md: does not show $folder/"
     done
 }
 

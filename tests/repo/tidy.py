@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Runs clang-tidy's checks (.clang-tidy) and clang's warnings over the project's C++ files; any finding is an error.
 
-  tidy.py CLANGD FOLDER [FILE...]     FOLDER holds a compile_commands.json made without g++'s precompiled headers
+  tidy.py CLANGD DIRECTORY [FILE...]     DIRECTORY holds a compile_commands.json made without g++'s precompiled headers
 
 The checks run inside clangd, which looks only at the file itself: clang-tidy walks through every declaration of the
-headers too, which costs 40 s a file that includes LibTorch against 9 s here. Headers are therefore files of their own
-in this list. Not covered: clang's static analyzer, which clangd does not run.
+headers too, which costs 40 s a file that includes LibTorch. What remains is reading those headers, and that is shared:
+the files of one directory that are compiled alike, headers included, are merged into one (a bundle: the includes of all
+at its top, each once, then the files without theirs), and findings are mapped back to file and line. A bundle that does
+not compile as one (two files with helpers of one name) is checked file by file. Not covered: clang's static analyzer,
+which clangd does not run.
 
-What was found clean is remembered in FOLDER/clean by the hash of the file, of the project's headers that it includes,
-of its compile command and of the configuration, so that a second run looks only at what changed.
+A bundle that was found clean is remembered in DIRECTORY/clean by the hash of its text, of the project's headers that it
+includes, of its compile command and of the configuration, so that a second run looks only at what changed.
 """
+import collections
 import concurrent.futures
 import hashlib
 import json
@@ -21,8 +25,10 @@ import sys
 
 GCC_ONLY = {"-Wno-restrict", "-Wno-maybe-uninitialized", "-Winvalid-pch"}
 # nn::Hooked's forward overrides that of a class whose own is virtual, and cannot say so for all the others.
-EXTRA = ["-Wno-unknown-warning-option", "-Wno-pragma-once-outside-header", "-Wno-inconsistent-missing-override"]
-INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+EXTRA = ["-Wno-unknown-warning-option", "-Wno-pragma-once-outside-header", "-Wno-inconsistent-missing-override",
+         "-Wno-unused-const-variable"]
+INCLUDE = re.compile(r'^#include ["<]([^">]+)[">]')
+MOST_FILES = 14  # of a bundle: what one process checks while the other cores have work
 
 
 def read(path):
@@ -36,56 +42,139 @@ def project_files():
     return sorted(path for path in listed if os.path.exists(path) and not path.startswith("tests/consumer/"))
 
 
-def commands(folder):
-    """The compile command of each source, as clang takes it."""
+def commands(directory):
+    """The compile command of each source, as clang takes it, without the source's own name."""
     root = os.getcwd()
     found = {}
-    for entry in json.loads(read(os.path.join(folder, "compile_commands.json"))):
+    for entry in json.loads(read(os.path.join(directory, "compile_commands.json"))):
         words = shlex.split(entry["command"])
         compiler = next(i for i, word in enumerate(words) if re.search(r"(^|/)(c\+\+|g\+\+)[^/]*$", word))
-        words = ["clang++"] + [word for word in words[compiler + 1:] if word not in GCC_ONLY] + EXTRA
+        kept, skip = [], False
+        for word in words[compiler + 1:]:
+            if skip or word in GCC_ONLY or word == "-c" or word.endswith(os.path.basename(entry["file"])):
+                skip = False
+                continue
+            skip = word == "-o"
+            if not skip:
+                kept.append(word)
         path = os.path.relpath(os.path.join(entry["directory"], entry["file"]), root)
-        found.setdefault(path, (entry["directory"], words))
+        found.setdefault(path, (entry["directory"], ["clang++"] + kept + EXTRA))
     return found
 
 
-def with_headers(files, found):
-    """Headers are compiled as the source of the same name is, or as one that includes them (of the same folder, if there
-    is one), or as any of the same folder."""
-    result = dict(found)
-    for header in (path for path in files if path.endswith(".h")):
-        folder = os.path.dirname(header)
-        includers = [path for path in files if path in found and f'#include "{header}"' in read(path)]
-        candidates = [header[:-2] + ".cc"] + sorted(includers, key=lambda path: os.path.dirname(path) != folder)
-        candidates += [path for path in sorted(found) if os.path.dirname(path) == folder]
-        for candidate in candidates:
-            if candidate in found:
-                directory, words = found[candidate]
-                result[header] = (directory, [header if os.path.basename(w) == os.path.basename(candidate) else w
-                                              for w in words[:-1]] + EXTRA[-1:])
-                break
-    return result
+def included(path):
+    return [match[1] for match in map(INCLUDE.match, read(path).splitlines()) if match and os.path.exists(match[1])]
 
 
-def project_includes(path, seen):
-    if path in seen or not os.path.exists(path):
-        return seen
-    seen.add(path)
-    for included in INCLUDE.findall(read(path)):
-        project_includes(included, seen)
+def reachable(path, seen):
+    if path not in seen:
+        seen.add(path)
+        for header in included(path):
+            reachable(header, seen)
     return seen
 
 
-def key_of(path, words, configuration):
-    digest = hashlib.sha256(configuration.encode())
-    digest.update("\0".join([path] + words).encode())
-    for part in sorted(project_includes(path, set())):
-        digest.update(read(part).encode())
-    return digest.hexdigest()
+class Bundle:
+    """Files that are checked as one: their text, and where each of its lines comes from."""
+
+    def __init__(self, files, command):
+        self.files, self.command = files, command
+        own, hoisted, body = set(files), [], []
+        for path in self.in_order():
+            depth, once = 0, set()
+            for number, line in enumerate(read(path).splitlines(), 1):
+                match = INCLUDE.match(line)
+                depth += line.startswith("#if") - line.startswith("#endif")
+                if match and match[0] in once:
+                    body.append((f"#error duplicate include {match[1]}", path, number))
+                if match:
+                    once.add(match[0])
+                if line == "#pragma once" or (match and match[1] in own):
+                    body.append(("", path, number))
+                elif match and depth == 0:
+                    hoisted.append((line, path, number))
+                    body.append(("", path, number))
+                else:
+                    body.append((line, path, number))
+        first = list({line: (line, path, number) for line, path, number in reversed(hoisted)}.values())
+        # Ours first: LibTorch's and Catch's headers define macros.
+        first.sort(key=lambda row: (not row[0].startswith('#include "'), row[0]))
+        self.lines = first + body
+        self.text = "\n".join(line for line, _, _ in self.lines) + "\n"
+
+    def in_order(self):
+        """Headers before what includes them."""
+        done = []
+
+        def add(path):
+            if path in done:
+                return
+            for header in included(path):
+                if header in self.files and header != path:
+                    add(header)
+            if path not in done:
+                done.append(path)
+
+        for path in sorted(self.files, key=lambda path: (path.endswith(".cc"), path)):
+            add(path)
+        return done
+
+    def where(self, line):
+        _, path, number = self.lines[min(line, len(self.lines)) - 1]
+        return f"{path}:{number}"
+
+    def key(self, configuration):
+        digest = hashlib.sha256(configuration.encode())
+        digest.update("\0".join(self.command[1] + [self.text]).encode())
+        for header in sorted(set().union(*(reachable(path, set()) for path in self.files))):
+            digest.update(read(header).encode())
+        return digest.hexdigest()
 
 
-def check(clangd, database, path):
-    run = subprocess.run([clangd, f"--check={os.path.abspath(path)}", "--check-locations=0", "--log=error",
+def bundles(files, found):
+    """One for each directory and compile command; a header goes with the sources of its directory, else with those of a
+    file that includes it, and alone where what the bundle includes from elsewhere includes it too."""
+    groups, headers = collections.defaultdict(list), []
+    for path in files:
+        if path in found:
+            directory, words = found[path]
+            groups[(os.path.dirname(path), directory, tuple(words))].append(path)
+        elif path.endswith(".h"):
+            headers.append(path)
+    by_directory = {}
+    for key in groups:
+        by_directory.setdefault(key[0], key)
+    parts = []
+    users = collections.defaultdict(list)
+    for path in files:
+        for header in included(path):
+            users[header].append(path)
+    for header in headers:
+        key = by_directory.get(os.path.dirname(header))
+        if key is None:
+            user = next((path for path in users[header] if path in found), None)
+            if user is None:
+                print(f"{header}: in no target, not checked")
+                continue
+            key = (os.path.dirname(header),) + (found[user][0], tuple(found[user][1]))
+        groups[key].append(header)
+    for (_, directory, words), members in sorted(groups.items()):
+        members.sort()
+        for begin in range(0, len(members), MOST_FILES):
+            part = members[begin:begin + MOST_FILES]
+            outside = set().union(*(reachable(h, set()) for path in part for h in included(path) if h not in part), set())
+            alone = [path for path in part if path in outside]
+            parts += [Bundle([path], (directory, list(words))) for path in alone]
+            rest = [path for path in part if path not in alone]
+            if rest:
+                parts.append(Bundle(rest, (directory, list(words))))
+    return parts
+
+
+def run_clangd(clangd, database, bundle):
+    """Findings, and whether one is an error of the compiler."""
+    path = os.path.join(os.path.abspath(database), bundle.name)
+    run = subprocess.run([clangd, f"--check={path}", "--check-locations=0", "--log=error",
                           f"--compile-commands-dir={database}"], capture_output=True, text=True)
     if run.returncode == 0:
         return []
@@ -93,43 +182,72 @@ def check(clangd, database, path):
     for line in run.stderr.splitlines():
         match = re.match(r"E\[[^]]*\] \[([^]]*)\] Line (\d+): (.*)", line)
         if match:
-            findings.append(f"{path}:{match[2]}: {match[3]} [{match[1]}]")
-    return findings or [f"{path}: clangd ended with {run.returncode}: {run.stderr.strip()[-400:]}"]
+            findings.append((match[1], f"{bundle.where(int(match[2]))}: {match[3]} [{match[1]}]"))
+    return findings or [("clangd", f"{bundle.files}: clangd ended with {run.returncode}: {run.stderr.strip()[-400:]}")]
+
+
+def is_tidy(code):
+    return "-" in code and code != "clangd"
+
+
+def check(clangd, database, bundle):
+    findings = run_clangd(clangd, database, bundle)
+    if len(bundle.files) > 1 and any(not is_tidy(code) for code, _ in findings):
+        findings = [finding for single in bundle.singles for finding in run_clangd(clangd, database, single)]
+    return sorted({text for _, text in findings})
+
+
+def write_database(database, parts):
+    entries = []
+    for number, bundle in enumerate(parts):
+        bundle.singles = [Bundle([path], bundle.command) for path in bundle.files] if len(bundle.files) > 1 else []
+        for index, one in enumerate([bundle] + bundle.singles):
+            one.name = f"{number:03d}_{index:02d}_{os.path.basename(one.files[-1]).split('.')[0]}.cc"
+            with open(os.path.join(database, one.name), "w", encoding="utf-8") as out:
+                out.write(one.text)
+            directory, words = one.command
+            path = os.path.join(os.path.abspath(database), one.name)
+            entries.append({"directory": directory, "file": path, "arguments": words + ["-c", path]})
+    with open(os.path.join(database, "compile_commands.json"), "w", encoding="utf-8") as out:
+        json.dump(entries, out)
 
 
 def main():
-    clangd, folder, only = sys.argv[1], sys.argv[2], sys.argv[3:]
+    clangd, directory, only = sys.argv[1], sys.argv[2], sys.argv[3:]
     files = project_files()
-    table = with_headers(files, commands(folder))
-    database, clean = os.path.join(folder, "clang"), os.path.join(folder, "clean")
-    os.makedirs(database, exist_ok=True)
-    os.makedirs(clean, exist_ok=True)
-    with open(os.path.join(database, "compile_commands.json"), "w", encoding="utf-8") as out:
-        json.dump([{"directory": directory, "file": os.path.abspath(path), "arguments": words}
-                   for path, (directory, words) in table.items()], out)
+    # Beside .clang-tidy's root, so that clangd finds the configuration.
+    database, clean = os.path.join(directory, "bundles"), os.path.join(directory, "clean")
+    for made in (database, clean):
+        os.makedirs(made, exist_ok=True)
+    parts = bundles(files, commands(directory))
+    checked = {path for bundle in parts for path in bundle.files}
+    for path in sorted(set(only or files) - checked):
+        print(f"{path}: in no target, not checked")
+    if only:
+        parts = [bundle for bundle in parts if set(bundle.files) & set(only)]
+    write_database(database, parts)
     version = subprocess.run([clangd, "--version"], check=True, capture_output=True, text=True).stdout
     configuration = version + read(".clang-tidy") + read(__file__)
-    keys = {path: key_of(path, table[path][1], configuration) for path in only or files if path in table}
+    keys = {bundle.name: bundle.key(configuration) for bundle in parts}
     known = set(os.listdir(clean))
     # The expensive ones first, so that the cores end together.
-    todo = sorted((path for path in keys if keys[path] not in known),
-                  key=lambda path: ("torch" not in " ".join(table[path][1]), path.endswith(".h"), path))
-    for path in sorted(set(only or files) - set(keys)):
-        print(f"{path}: in no target, not checked")
+    todo = sorted((bundle for bundle in parts if keys[bundle.name] not in known),
+                  key=lambda bundle: ("torch" not in " ".join(bundle.command[1]), -len(bundle.text)))
     all_findings = []
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("MOONSHARD_JOBS", os.cpu_count()))) as pool:
-        futures = {pool.submit(check, clangd, database, path): path for path in todo}
+        futures = {pool.submit(check, clangd, database, bundle): bundle for bundle in todo}
         for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            path, findings = futures[future], future.result()
+            bundle, findings = futures[future], future.result()
             all_findings += findings
-            print("\n".join([f"[{done}/{len(todo)}] {path}"] + findings), flush=True)
+            print("\n".join([f"[{done}/{len(todo)}] {os.path.dirname(bundle.files[0])}, {len(bundle.files)} files"] + findings),
+                  flush=True)
             if not findings:
-                open(os.path.join(clean, keys[path]), "w", encoding="utf-8").close()
+                open(os.path.join(clean, keys[bundle.name]), "w", encoding="utf-8").close()
     if not only:
         for stale in known - set(keys.values()):
             os.remove(os.path.join(clean, stale))
     print("\n".join(sorted(all_findings)))
-    print(f"{len(keys)} files, {len(todo)} looked at, {len(all_findings)} findings")
+    print(f"{len(checked)} files in {len(parts)} bundles, {len(todo)} looked at, {len(all_findings)} findings")
     return 1 if all_findings else 0
 
 
