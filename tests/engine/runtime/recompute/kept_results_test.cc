@@ -23,7 +23,7 @@ class Counter final : public OperatorHandler {
  public:
   void Handle(const c10::OperatorHandle& op, c10::Stack& /*stack*/, Next& next) override {
     ++counts[op.schema().name().substr(6)];
-    next.RunKept();
+    next.Run();
   }
   std::map<std::string, int> counts;
 };
