@@ -11,6 +11,12 @@
 namespace moonshard {
 namespace {
 
+// Switching swaps the engine of the CPU generator (a Mersenne twister of 2.5 KB) instead of calling get_state and
+// set_state, which serialise it into a new tensor: a model switches several times a layer. A CUDA generator's state is a
+// seed and an offset, for which get_state is cheap.
+//
+// The normal samples that a generator keeps for its next call (Box-Muller makes two at a time) belong to its stream and
+// are swapped with the engine; otherwise one stream would return a number of the other.
 at::CPUGeneratorImpl& OfCpu() {
   return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
 }
@@ -69,6 +75,8 @@ void RandomStreams::Use(RandomStream stream) {
   state_.now = stream;
 }
 
+// The own stream is seeded by a number of the common one, so it differs from call to call and follows the host's seed. The
+// draw happens on every rank of tp at the same place, which keeps the common streams aligned.
 void RandomStreams::MakeOwn() {
   uint64_t drawn = 0;
   {
@@ -78,6 +86,7 @@ void RandomStreams::MakeOwn() {
   }
   state_.idle = Take();
   state_.made = true;
+  // A hash and not a sum: seeds of neighbouring coordinates and calls must not coincide.
   const uint64_t seed = StableHash(std::to_string(drawn) + " " + std::to_string(coordinate_));
   Put({at::mt19937(seed), std::nullopt, std::nullopt, state_.idle.of_device});
   if (!device_.is_cpu()) {
