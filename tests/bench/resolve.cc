@@ -12,7 +12,6 @@
 #include "engine/plan/compile/compile.h"
 #include "engine/plan/match/match.h"
 #include "engine/plan/match/pattern.h"
-#include "engine/plan/match/pattern_set.h"
 #include "tests/bench/large_tree.h"
 
 namespace moonshard {

@@ -30,10 +30,12 @@ std::string detail::KindFromClassName(const std::string& name) {
   constexpr std::string_view kHook = "moonshard::nn::Hooked<";
   constexpr std::string_view kSuffix = "Impl";
   std::string_view kind = name;
+  // Hooked<Impl, Types<Arguments...>>: its first argument.
   if (kind.starts_with(kHook)) {
     kind.remove_prefix(kHook.size());
     kind = kind.substr(0, EndOfArgument(kind));
   }
+  // Namespaces are cut from the head alone: a class template keeps its own arguments, "Stack<float>".
   size_t arguments = kind.find('<');
   std::string_view head = kind.substr(0, arguments);
   std::string_view tail = arguments == std::string_view::npos ? std::string_view() : kind.substr(arguments);

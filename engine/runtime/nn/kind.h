@@ -1,6 +1,6 @@
-// KindOf: what a live module is called in a ModuleTree, a plan's `kinds` and messages: the name of its class without
-// namespaces, without "Impl" and without the hook around it: moonshard::nn::Hooked<LinearImpl> is "Linear", and so is
-// torch::nn::LinearImpl.
+// KindOf: the kind of a live module, as a ModuleTree, a plan's `kinds` and messages name it: its class without namespaces,
+// without "Impl" and without the hook around it. moonshard::nn::Hooked<LinearImpl> and torch::nn::LinearImpl are "Linear".
+// Apart from hook.h, whose templates every model compiles.
 #pragma once
 
 #include <string>

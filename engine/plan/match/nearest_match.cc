@@ -1,4 +1,4 @@
-#include "engine/plan/match/meant.h"
+#include "engine/plan/match/coverage.h"
 
 #include <re2/re2.h>
 
@@ -9,12 +9,20 @@
 #include <vector>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/match/numbered.h"
 #include "engine/plan/match/pattern.h"
 
 namespace moonshard {
 namespace {
 
+// The order of guesses: known mistakes first, then typos
+//
+// A pattern that matches nothing is either written in another notation, or misspelled. Notation is tried first, by
+// rewriting the pattern as each mistake would have meant it, and accepting the first rewriting that matches something: that
+// is certain, while edit distance always finds some path. A typo is then searched among paths of the same number of
+// components, component by component, so that "*" costs nothing and one wrong word is close. If even the nearest differs
+// in half of its letters, examples of real paths help more than a guess.
+//
+// Searches use one path of each class: 60 layers are one path, and the result does not depend on how many there are.
 constexpr size_t kMostExamples = 6;
 constexpr size_t kMostChildren = 12;
 
@@ -22,7 +30,7 @@ bool IsNumberText(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// What a rule's pattern can land on: paths of modules, or of parameters.
+// What a rule's pattern can match: paths of modules, or of parameters.
 std::vector<std::string> PathsFor(const ModuleTree& tree, bool parameters, const std::vector<uint32_t>& modules) {
   std::vector<std::string> out;
   for (uint32_t m : modules) {
@@ -46,7 +54,7 @@ std::vector<std::string> Matching(const std::vector<std::string>& paths, const s
   return out;
 }
 
-// How far one component of a pattern is from a real one; 0 where it matches.
+// The edit distance of one component of a pattern from a real one; 0 if it matches, at least 1 if it does not.
 size_t ComponentDistance(const std::string& component, const std::string& real) {
   const Result<Pattern> pattern = TranslatePattern(component, PatternSyntax::kGlob);
   if (!pattern.ok()) return EditDistance(component, real);
@@ -59,7 +67,7 @@ struct Nearest {
   std::string pattern;  // the pattern with the wrong components replaced
 };
 
-// The real path nearest to a glob of the same number of components, if any is near enough to be what was meant.
+// The real path nearest to a glob of the same number of components, if any is near enough to be a typo of it.
 std::optional<Nearest> NearestPath(const std::vector<std::string>& paths, const std::string& pattern) {
   const std::vector<std::string> wanted = Split(pattern, '.');
   std::optional<Nearest> best;
@@ -67,17 +75,17 @@ std::optional<Nearest> NearestPath(const std::vector<std::string>& paths, const 
   for (const std::string& path : paths) {
     const std::vector<std::string> real = Split(path, '.');
     if (real.size() != wanted.size()) continue;
-    std::vector<std::string> mended = wanted;
+    std::vector<std::string> corrected = wanted;
     size_t distance = 0;
     for (size_t i = 0; i < real.size(); ++i) {
       const size_t d = ComponentDistance(wanted[i], real[i]);
       if (d == 0) continue;
       distance += d;
-      mended[i] = real[i];
+      corrected[i] = real[i];
     }
     if (distance >= best_distance) continue;
     best_distance = distance;
-    best = Nearest{path, Join(mended, ".")};
+    best = Nearest{path, Join(corrected, ".")};
   }
   // Half of the letters wrong is another path, not a typo.
   if (best && best_distance * 2 > pattern.size()) return std::nullopt;
@@ -128,7 +136,7 @@ std::string WithLongStars(const std::string& pattern) {
   return Join(components, ".");
 }
 
-// The pattern behind the components that a path has in front of what it matches.
+// The pattern with the components that real paths have before it: "layers.*" -> "model.layers.*".
 std::string WithPrefix(const std::vector<std::string>& paths, const std::string& pattern) {
   const std::vector<std::string> found = Matching(paths, "**." + pattern);
   const size_t components = Split(pattern, '.').size();
@@ -140,9 +148,9 @@ std::string WithPrefix(const std::vector<std::string>& paths, const std::string&
   return Join(prefix, ".") + "." + pattern;
 }
 
-// The modules in what a pattern without its beginning lands on: "model.layers.*.**" for "layers.*", where layers own no
-// parameters, so that headers do not show them. The pattern itself where there are none.
-std::string InWhatStandsAt(const std::vector<std::string>& paths, const std::string& pattern) {
+// The modules inside what a pattern without its prefix names: "model.layers.*.**" for "layers.*", where layers own no
+// parameters, so that headers do not list them. The pattern itself if there are none.
+std::string ModulesBelow(const std::vector<std::string>& paths, const std::string& pattern) {
   if (pattern.find("**") != std::string::npos) return pattern;
   const std::vector<std::string> found = Matching(paths, "**." + pattern + ".**");
   if (found.empty()) return pattern;
@@ -154,15 +162,15 @@ std::string InWhatStandsAt(const std::vector<std::string>& paths, const std::str
   return pattern;
 }
 
-// "layers.*" for "layers.7": of the paths of a class one is known.
+// "layers.*" for "layers.7", to compare with one path of each class.
 std::string WithStarsForNumbers(const std::string& pattern) {
   std::vector<std::string> components = Split(pattern, '.');
   for (std::string& component : components) component = IsNumberText(component) ? "*" : component;
   return Join(components, ".");
 }
 
-// For a pattern on what owns no parameters itself: the modules in it, which do. "" where it stands on nothing. All of
-// them at once ("**") would mostly be too many: of an MLP some are cut one way and some the other.
+// For a pattern of a module that owns no parameters itself: the modules in it that do; "" if there are none. No single
+// pattern for all of them ("**") is suggested: in an MLP some are colwise and some rowwise.
 std::string ChildrenOf(const std::vector<std::string>& known, const std::vector<std::string>& all,
                        const std::string& pattern) {
   const std::string as_class = WithStarsForNumbers(pattern);
@@ -182,7 +190,7 @@ std::string ChildrenOf(const std::vector<std::string>& known, const std::vector<
     some.resize(kMostChildren);
     some.back() += " and " + std::to_string(more) + " more";
   }
-  return "what stands there owns no parameters itself; in it are " + Join(some, ", ") + ", as in \"" + example + "\"";
+  return "the module there owns no parameters itself; it contains " + Join(some, ", ") + ", as in \"" + example + "\"";
 }
 
 struct Try {
@@ -190,30 +198,30 @@ struct Try {
   const char* why;
 };
 
-constexpr const char* kWholePath = "an expression must match the whole path, from the first letter to the last";
+constexpr const char* kWholePath = "a regular expression must match the whole path, from the first letter to the last";
 
-// The first guess at a glob that lands on a path. `known`: one path of each class; `all`: every path, called `noun`.
+// The first guess at a glob that matches. `known`: one path of each class; `all`: every path, called `noun`.
 std::optional<std::string> Guess(const std::string& pattern, const std::vector<std::string>& known,
                                  const std::vector<std::string>& all, const std::string& noun) {
-  // In an ordinary pattern a backslash stands for itself, and no path has one.
+  // In a glob a backslash is literal, and no path has one.
   if (pattern.find('\\') != std::string::npos) {
-    return "a backslash is a letter like any other here; an expression is re[[" + pattern + "]]";
+    return "a backslash is literal in a pattern; a regular expression is re[[" + pattern + "]]";
   }
-  const auto did_you_mean = [&](const std::string& mended) {
-    const size_t count = Matching(all, mended).size();
-    return "did you mean \"" + mended + "\"? It matches " + std::to_string(count) + " " + noun +
+  const auto did_you_mean = [&](const std::string& corrected) {
+    const size_t count = Matching(all, corrected).size();
+    return "did you mean \"" + corrected + "\"? It matches " + std::to_string(count) + " " + noun +
            (count == 1 ? "" : "s");
   };
   const Try tries[] = {
       {Replaced(pattern, "/", "."), "components are separated by dots: "},
       {WithBraces(pattern), "brackets are one character, braces are alternatives: "},
       {Replaced(Replaced(pattern, "[0-9]+", "*"), "[0-9]*", "*"),
-       "a pattern is no regular expression, which would be re[[...]]; * is one component: "},
-      {WithBracesForGroups(pattern), "alternatives stand in braces: "},
-      {WithStarsForLua(pattern), "this is no pattern of Lua; * is one component: "},
+       "a pattern is not a regular expression (that is re[[...]]); * is one component: "},
+      {WithBracesForGroups(pattern), "alternatives are written in braces: "},
+      {WithStarsForLua(pattern), "this is not a Lua pattern; * is one component: "},
       {WithLongStars(pattern), "* is one component, and ** any number: "},
       {WithPrefix(known, pattern), "a path begins at the model's root: "},
-      {InWhatStandsAt(known, pattern), "a path begins at the model's root, and what stands there owns no parameters: "},
+      {ModulesBelow(known, pattern), "a path begins at the model's root, and the module there owns no parameters: "},
   };
   const std::string within = ChildrenOf(known, all, pattern);
   if (!within.empty()) return within;
@@ -228,7 +236,7 @@ std::optional<std::string> Guess(const std::string& pattern, const std::vector<s
 
 }  // namespace
 
-std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
+std::string NearestMatchText(const ModuleTree& tree, const Rule& rule) {
   if (rule.syntax == PatternSyntax::kNumbered) {
     std::string why = WhyNeverFound(rule.pattern);
     if (!why.empty()) return why;
@@ -261,7 +269,7 @@ std::string WhatWasMeant(const ModuleTree& tree, const Rule& rule) {
   return "the model has, for example: " + Join(tops, ", ");
 }
 
-std::string WhatWasMeant(const std::vector<std::string_view>& paths, const ModulePattern& pattern) {
+std::string NearestMatchText(const std::vector<std::string_view>& paths, const ModulePattern& pattern) {
   if (pattern.syntax == PatternSyntax::kRegex) return kWholePath;
   std::vector<std::string> known;
   std::vector<std::string> containers;  // of numbered modules, which are what sections mostly name
