@@ -58,7 +58,7 @@ Resolution MatchAndCompile(std::shared_ptr<const Plan> plan, std::shared_ptr<con
   if (!out.compiled) return out;
   if (std::optional<Diagnostic> full = FindMostlyReplicated(*out.compiled)) out.diagnostics.push_back(std::move(*full));
   out.compiled->findings = out.diagnostics;
-  const Diagnostics suspicions = FindSuspicious(*out.compiled);
+  const Diagnostics suspicions = LintPlan(*out.compiled);
   out.diagnostics.insert(out.diagnostics.end(), suspicions.begin(), suspicions.end());
   if (HasErrors(suspicions)) {
     out.compiled.reset();

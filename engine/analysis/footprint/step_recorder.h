@@ -10,8 +10,8 @@
 //   loss.backward();
 //   const Footprint footprint = recorder->End(*applied);
 //
-// Work is counted for products of matrices and for attention: 2 operations for each multiplication and addition, all of
-// a causal attention's scores, and again what a recomputation makes again.
+// Work is counted for matrix products and attention: 2 operations for a multiplication with its addition, all scores of a
+// causal attention, and the operations of a recomputation again.
 // Stage before: meta, apply. Stage after: footprint.h.
 #pragma once
 
@@ -45,12 +45,12 @@ class StepRecorder final : public MemoryLedger,
 
   StepRecorder() : paths_(std::make_shared<ModulePaths>()) {}
 
-  // For ApplyOptions::around: calls tell the recorder where the program is.
+  // For ApplyOptions::around: records in which module's call the program is.
   AroundCalls around();
-  // The program is in `name` while this lives.
+  // While the returned object lives, the program counts as being in `name`.
   ModulePaths::Inside Inside(const std::string& name);
 
-  // The step begins: parameters are those of `model`, what is there stays.
+  // The step begins. Parameters are those of `model`; everything else that is live counts as input.
   void Begin(const AppliedPlan& model);
   // The step's backward is over.
   Footprint End(const AppliedPlan& model);
@@ -73,7 +73,7 @@ class StepRecorder final : public MemoryLedger,
   std::unordered_map<const void*, int32_t> op_of_schema_;  // by address; only looked up
   int32_t op_ = -1;
   bool in_step_ = false;
-  int64_t base_ = 0;                // bytes when the step began
+  int64_t base_ = 0;                // live bytes when the step began
   std::vector<bool> of_parameter_;  // by block
   std::vector<int64_t> backwards_;  // the first event of each backward
   StepPlace::Phase last_phase_ = StepPlace::Phase::kForward;
