@@ -30,7 +30,7 @@
 #include "engine/runtime/apply/load.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/apply/state.h"
-#include "engine/runtime/collective/agree.h"
+#include "engine/runtime/collective/store_group.h"
 #include "engine/runtime/collective/world.h"
 #include "engine/runtime/intercept/region.h"
 #include "engine/runtime/mesh/device_mesh.h"

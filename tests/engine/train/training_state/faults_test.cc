@@ -385,9 +385,9 @@ TEST_CASE("a rank that does not come is named by the others") {
       return;
     }
     const std::string error = ErrorOf([&] { checkpoints.Save(trainer.state, 2); });
-    Expect(error.find("MS0503") != std::string::npos && error.find("rank 1 did not come") != std::string::npos, error);
+    Expect(error.find("MS0503") != std::string::npos && error.find("rank 1 did not join") != std::string::npos, error);
     const std::string again = ErrorOf([&] { checkpoints.Save(trainer.state, 3); });
-    Expect(again.find("rank 1 did not come") != std::string::npos, "it stays lost: " + again);
+    Expect(again.find("rank 1 did not join") != std::string::npos, "it stays lost: " + again);
   });
   for (const RankFailure& failure : failures) FAIL_CHECK(failure.text);
   CHECK(CheckSharded(scratch / "run/step_00000001").empty());
