@@ -21,7 +21,7 @@
 #include "engine/core/findings/forms.h"
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
-#include "engine/io/safetensors/file.h"
+#include "engine/io/storage/file.h"
 #include "engine/models/causal_lm.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/runtime/apply/call_as_model.h"

@@ -16,8 +16,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
-#include "engine/runtime/collective/label.h"
 
 namespace moonshard {
 namespace {
@@ -265,7 +265,7 @@ JsonValue StoreGroup::GatherOrFail(const std::string& what, const Diagnostics& e
 void StoreGroup::Agree(const std::string& subject, const std::string& text) {
   if (world_size_ == 1) return;
   const std::string what = "compare " + subject;
-  const std::string hash = std::to_string(StableHash(text)) + " " + std::to_string(text.size());
+  const std::string hash = std::to_string(HashOf(text)) + " " + std::to_string(text.size());
   // A compiled plan has megabytes: its text travels only from rank 0 and the first rank unlike it.
   const JsonValue unlike = GatherAndBroadcast(what, hash, [](const std::vector<JsonValue>& hashes) -> JsonValue {
     const auto found = std::ranges::find_if(hashes, [&](const JsonValue& other) { return other != hashes.front(); });

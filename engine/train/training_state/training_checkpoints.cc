@@ -10,7 +10,7 @@
 
 #include "engine/core/base/check.h"
 #include "engine/io/checkpoint/model_form.h"
-#include "engine/io/checkpoint/paths.h"
+#include "engine/io/storage/storage.h"
 #include "engine/runtime/collective/store_group.h"
 #include "engine/train/training_state/saved_state.h"
 #include "engine/train/training_state/step_reader.h"
@@ -98,7 +98,7 @@ struct TrainingCheckpoints::Impl {
     });
     const JsonValue told = JsonValue::Object{{"step", step}, {"memory", saved ? saved->told() : JsonValue()}};
     const JsonValue settled =
-        ranks.GatherOrFail("begin to save " + StepFolderName(step), errors, told,
+        ranks.GatherOrFail("begin to save " + StepDirectoryName(step), errors, told,
                            [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
     begin_errors = Guarded([&] {
       LayOutJob(state, *saved, settled, copy, *job);
@@ -124,9 +124,9 @@ struct TrainingCheckpoints::Impl {
     options_staging.storage = &storage();
     options_staging.replace = true;
     Diagnostics found;
-    job.staging = Staging::Open(job.place, options_staging).Collect(found);
+    job.staging = StagingDirectory::Open(job.place, options_staging).Collect(found);
     if (job.staging) return settled;
-    Staging::Forget(job.place, storage());
+    StagingDirectory::RemovePartial(job.place, storage());
     throw PlanError(ByFirst(std::move(found)));
   }
 
@@ -179,12 +179,12 @@ struct TrainingCheckpoints::Impl {
   Diagnostics Complete(StepJob& job, Diagnostics errors) {
     if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
     try {
-      return DiagnosticsFromJson(
-          ranks.GatherOrFail("save " + StepFolderName(job.step), errors, nullptr, [&](const std::vector<JsonValue>&) {
-            const Diagnostics found = CompleteStep(storage(), run, job);
-            if (HasErrors(found)) throw PlanError(ByFirst(found));
-            return DiagnosticsToJson(found);
-          }));
+      return DiagnosticsFromJson(ranks.GatherOrFail("save " + StepDirectoryName(job.step), errors, nullptr,
+                                                    [&](const std::vector<JsonValue>&) {
+                                                      const Diagnostics found = CompleteStep(storage(), run, job);
+                                                      if (HasErrors(found)) throw PlanError(ByFirst(found));
+                                                      return DiagnosticsToJson(found);
+                                                    }));
     } catch (const PlanError& error) {
       // Where a rank is lost, another one may still be writing: the next run removes it.
       if (error.diagnostics().front().finding != Finding::kRankLost) AbandonStep(storage(), job);
@@ -218,11 +218,11 @@ struct TrainingCheckpoints::Impl {
     });
     const auto name_good = [&](Diagnostics& all) { NameLastGood(step, all); };
     const auto nothing = [](const std::vector<JsonValue>&) { return JsonValue(); };
-    ranks.GatherOrFail("load " + StepFolderName(step), Only(errors, true), nullptr, nothing, name_good);
+    ranks.GatherOrFail("load " + StepDirectoryName(step), Only(errors, true), nullptr, nothing, name_good);
     errors = Guarded([&] { return reader->Read(options.check_all); });
-    ranks.GatherOrFail("read " + StepFolderName(step), Only(errors, true), nullptr, nothing, name_good);
+    ranks.GatherOrFail("read " + StepDirectoryName(step), Only(errors, true), nullptr, nothing, name_good);
     errors = Guarded([&] { return reader->Finish(state); });
-    ranks.GatherOrFail("resume " + StepFolderName(step), Only(errors, true), nullptr, nothing);
+    ranks.GatherOrFail("resume " + StepDirectoryName(step), Only(errors, true), nullptr, nothing);
     for (Diagnostic& d : errors) found.push_back(std::move(d));
     if (its_form && options.model_folder.empty()) form = its_form;
     return {step, reader->manifest().mesh, Only(found, false)};
@@ -245,7 +245,7 @@ struct TrainingCheckpoints::Impl {
 
   TrainingCheckpointOptions options;
   std::unique_ptr<Storage> own_storage;
-  RunFolder run;
+  RunDirectory run;
   StoreGroup ranks;
   std::shared_ptr<const ModelForm> form = std::make_shared<const ModelForm>();
   Diagnostics begin_errors;  // of this rank, between agreeing on a save and writing it

@@ -7,6 +7,7 @@
 namespace moonshard {
 namespace {
 
+using test::Expect;
 using test::RunRanks;
 using test::RunRanksFailing;
 
