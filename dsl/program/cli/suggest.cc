@@ -10,8 +10,8 @@
 #include "dsl/program/cli/say.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
-#include "engine/core/base/write_text.h"
 #include "engine/io/safetensors/tree.h"
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 namespace {

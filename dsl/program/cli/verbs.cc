@@ -7,8 +7,8 @@
 #include "dsl/planning/hugging_face/export.h"
 #include "dsl/planning/resolve_model/resolve.h"
 #include "dsl/program/cli/hugging_face.h"
-#include "engine/core/base/write_text.h"
 #include "engine/io/safetensors/tree.h"
+#include "engine/io/storage/staging.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/report/report.h"
 

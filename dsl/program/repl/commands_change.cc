@@ -7,7 +7,7 @@
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/quoted.h"
 #include "engine/core/base/text.h"
-#include "engine/core/base/write_text.h"
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 namespace {

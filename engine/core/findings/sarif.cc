@@ -1,11 +1,8 @@
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/findings/fix.h"
 #include "engine/core/findings/forms.h"
 #include "engine/core/findings/page.h"
@@ -82,10 +79,7 @@ std::string FingerprintOf(const Diagnostic& d) {
     if (!text.ends_with(".lua:")) continue;
     while (i + 1 < d.message.size() && d.message[i + 1] >= '0' && d.message[i + 1] <= '9') ++i;
   }
-  std::array<char, 17> digits = {};
-  std::snprintf(digits.data(), digits.size(), "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
-  return digits.data();
+  return HashToText(HashOf(text));
 }
 
 JsonValue FixJson(const Fix& fix) {

@@ -1,13 +1,9 @@
 #include "engine/plan/compile/compiled_plan.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <numeric>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 
 namespace moonshard {
@@ -90,14 +86,7 @@ std::string CompiledPlan::CanonicalText() const {
   return out;
 }
 
-std::string CompiledPlan::Hash() const {
-  const std::string text = CanonicalText();
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-  std::array<char, 33> digits = {};
-  std::snprintf(digits.data(), digits.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return digits.data();
-}
+std::string CompiledPlan::Hash() const { return LongHashOf(CanonicalText()); }
 
 std::string CompiledPlan::ToText() const {
   std::string out;

@@ -19,7 +19,7 @@
 #include "engine/runtime/apply/random_numbers.h"
 #include "engine/runtime/apply/uncalled.h"
 #include "engine/runtime/apply/units.h"
-#include "engine/runtime/collective/agree.h"
+#include "engine/runtime/collective/store_group.h"
 #include "engine/runtime/fsdp/unit_boundary.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/recompute/recompute.h"

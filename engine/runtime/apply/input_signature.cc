@@ -7,6 +7,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 
 namespace moonshard {
@@ -55,7 +56,7 @@ std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arg
     if (slot.position < arriving_shards_.size() && arriving_shards_[slot.position]) continue;
     const at::Tensor full = tensor.contiguous();
     const std::string_view bytes(static_cast<const char*>(full.const_data_ptr()), full.nbytes());
-    hash = hash.value_or(0) * 31 + StableHash(bytes);
+    hash = hash.value_or(0) * 31 + HashOf(bytes);
   }
   return hash;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/base/hash.h"
 #include "engine/runtime/collective/label.h"
 
 namespace moonshard {
@@ -27,8 +28,8 @@ uint64_t ProcessHash() {
   static const char here = 0;  // its address differs where process numbers do not, in containers
   std::array<char, 256> host = {};
   gethostname(host.data(), host.size() - 1);
-  return StableHash(std::string(host.data()) + " " + std::to_string(getpid()) + " " +
-                    std::to_string(reinterpret_cast<uintptr_t>(&here)));
+  return HashOf(std::string(host.data()) + " " + std::to_string(getpid()) + " " +
+                std::to_string(reinterpret_cast<uintptr_t>(&here)));
 }
 
 }  // namespace

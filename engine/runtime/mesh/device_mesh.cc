@@ -49,7 +49,7 @@ auto Rendezvous(const std::string& what, F&& run) {
   try {
     return run();
   } catch (const std::exception& error) {
-    Fail(Finding::kRankLost, "not all ranks came to make " + what, TextOf(error),
+    Fail(Finding::kRankLost, "not all ranks joined to make " + what, TextOf(error),
          "every rank of the mesh, at the same time",
          "look at the output of the other ranks: the first failure is theirs");
   }

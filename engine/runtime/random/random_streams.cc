@@ -6,7 +6,7 @@
 
 #include <ATen/Context.h>
 
-#include "engine/runtime/collective/label.h"
+#include "engine/core/base/hash.h"
 
 namespace moonshard {
 namespace {
@@ -87,7 +87,7 @@ void RandomStreams::MakeOwn() {
   state_.idle = Take();
   state_.made = true;
   // A hash and not a sum: seeds of neighbouring coordinates and calls must not coincide.
-  const uint64_t seed = StableHash(std::to_string(drawn) + " " + std::to_string(coordinate_));
+  const uint64_t seed = HashOf(std::to_string(drawn) + " " + std::to_string(coordinate_));
   Put({at::mt19937(seed), std::nullopt, std::nullopt, state_.idle.of_device});
   if (!device_.is_cpu()) {
     at::Generator generator = OfDevice(device_);

@@ -20,21 +20,21 @@
 namespace moonshard {
 
 // "step_00000100"; and back: nothing for any other name.
-std::string StepFolderName(int64_t step);
-std::optional<int64_t> StepOfFolderName(const std::string& name);
+std::string StepDirectoryName(int64_t step);
+std::optional<int64_t> StepOfDirectoryName(const std::string& name);
 
-class RunFolder {
+class RunDirectory {
  public:
-  explicit RunFolder(std::string folder) : folder_(std::move(folder)) {}
-  RunFolder(RunFolder&& other) noexcept;
-  RunFolder& operator=(RunFolder&& other) noexcept;
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
+  explicit RunDirectory(std::string folder) : folder_(std::move(folder)) {}
+  RunDirectory(RunDirectory&& other) noexcept;
+  RunDirectory& operator=(RunDirectory&& other) noexcept;
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
   // Gives up the lock.
-  ~RunFolder();
+  ~RunDirectory();
 
   const std::string& folder() const { return folder_; }
-  std::string PathOf(int64_t step) const { return folder_ + "/" + StepFolderName(step); }
+  std::string PathOf(int64_t step) const { return folder_ + "/" + StepDirectoryName(step); }
 
   // Steps that are there, complete, smallest first.
   std::vector<int64_t> Steps() const;

@@ -1,4 +1,4 @@
-#include "engine/io/safetensors/file.h"
+#include "engine/io/storage/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,11 +9,10 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/io/storage/storage.h"
+
 namespace moonshard {
 namespace {
-
-// Linux reads at most this much in one call.
-constexpr uint64_t kMostPerCall = 0x7ffff000;
 
 Diagnostic Unreadable(const std::string& path, Finding finding, const std::string& why) {
   Diagnostic d = MakeDiagnostic(finding, "cannot read '" + path + "': " + why);
@@ -57,7 +56,7 @@ File::~File() {
 std::optional<Diagnostic> File::Read(uint64_t offset, void* to, uint64_t bytes) const {
   char* next = static_cast<char*>(to);
   while (bytes > 0) {
-    const ssize_t count = ::pread(descriptor_, next, std::min(bytes, kMostPerCall), static_cast<off_t>(offset));
+    const ssize_t count = ::pread(descriptor_, next, std::min(bytes, kMostPerSystemCall), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return Unreadable(path_, Finding::kFileUnreadable, std::strerror(errno));
     if (count == 0) {

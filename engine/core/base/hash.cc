@@ -1,4 +1,4 @@
-#include "engine/io/checkpoint/hash.h"
+#include "engine/core/base/hash.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -23,6 +23,11 @@ void Hasher::Add(const void* data, uint64_t bytes) { XXH3_64bits_update(&state_-
 uint64_t Hasher::Value() const { return XXH3_64bits_digest(&state_->xxh); }
 
 uint64_t HashOf(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+std::string LongHashOf(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return HashToText(hash.high64) + HashToText(hash.low64);
+}
 
 std::string HashToText(uint64_t hash) {
   std::array<char, 17> digits = {};

@@ -1,6 +1,6 @@
 // The directory of a training run without the run: steps, `latest`, what is kept, and checkpoints in which replicas are
 // written once.
-#include "engine/io/checkpoint/run_folder.h"
+#include "engine/io/checkpoint/run_directory.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/base/hash.h"
 #include "engine/io/checkpoint/convert.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/lay_out.h"
 #include "engine/io/checkpoint/rank_file.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
-#include "engine/io/checkpoint/staging.h"
 #include "engine/io/checkpoint/training_record.h"
 #include "engine/io/safetensors/reader.h"
+#include "engine/io/storage/staging.h"
 #include "engine/plan/compile/local_shape.h"
 #include "tests/engine/io/checkpoint/faulty_storage.h"
 #include "tests/engine/io/checkpoint/random_model.h"
@@ -50,11 +50,11 @@ void WriteStep(const std::string& place, int64_t step, Storage& storage) {
   StagingOptions options;
   options.storage = &storage;
   options.replace = true;
-  Staging staging = Staging::Open(place, options).ValueOrThrow();
+  StagingDirectory staging = StagingDirectory::Open(place, options).ValueOrThrow();
   std::vector<std::string> files = {kManifestFile, kRandomFile};
   for (size_t file = 0; file < manifest.rank_files.size(); ++file) {
     files.push_back(manifest.rank_files[file].name);
-    RankFileWriter writer = RankFileWriter::Create(storage, staging.folder(), laid_out, file).ValueOrThrow();
+    RankFileWriter writer = RankFileWriter::Create(storage, staging.directory(), laid_out, file).ValueOrThrow();
     for (size_t t = 0; t < manifest.tensors.size(); ++t) {
       const std::optional<ShardDims>& shard = manifest.LayoutOf(manifest.tensors[t]).shards[file];
       if (!shard) continue;
@@ -69,7 +69,7 @@ void WriteStep(const std::string& place, int64_t step, Storage& storage) {
     const std::vector<uint64_t> hashes = writer.Finish().ValueOrThrow();
     for (size_t t = 0; t < hashes.size(); ++t) manifest.tensors[t].shard_hash[file] = hashes[t];
   }
-  REQUIRE_FALSE(MakeFoldersFor(storage, staging.folder(), kRandomFile));
+  REQUIRE_FALSE(MakeDirectoriesFor(storage, staging.directory(), kRandomFile));
   REQUIRE_FALSE(ReplaceFile(storage, staging.PathOf(kRandomFile), "dice"));
   TrainingRecord record;
   record.step = step;
@@ -86,14 +86,14 @@ void WriteStep(const std::string& place, int64_t step, Storage& storage) {
 }  // namespace
 
 TEST_CASE("names of steps") {
-  CHECK(StepFolderName(100) == "step_00000100");
-  CHECK(StepFolderName(1234567890) == "step_1234567890");
+  CHECK(StepDirectoryName(100) == "step_00000100");
+  CHECK(StepDirectoryName(1234567890) == "step_1234567890");
   for (int64_t step : {int64_t{0}, int64_t{7}, int64_t{1234567890}}) {
-    CHECK(StepOfFolderName(StepFolderName(step)) == step);
+    CHECK(StepOfDirectoryName(StepDirectoryName(step)) == step);
   }
   for (const char* name :
        {"", "step_", "step_7", "step_-0000007", "step_000000x7", "step_00000007.partial", "latest"}) {
-    CHECK_FALSE(StepOfFolderName(name));
+    CHECK_FALSE(StepOfDirectoryName(name));
   }
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("a training record comes back as it was written") {
 TEST_CASE("latest, pruning and what is left by others") {
   const ScratchFolder scratch;
   const std::unique_ptr<Storage> storage = PosixStorage();
-  RunFolder run(scratch / "a/run");
+  RunDirectory run(scratch / "a/run");
   CHECK(run.Steps().empty());
   CHECK_FALSE(run.Latest().ValueOrThrow());
   REQUIRE_FALSE(run.Take(*storage));
@@ -174,13 +174,13 @@ TEST_CASE("latest, pruning and what is left by others") {
   CHECK(run.Steps() == std::vector<int64_t>{3, 4});
 
   // Another process is kept out, and finds a clean directory when it may.
-  RunFolder other(scratch / "a/run");
+  RunDirectory other(scratch / "a/run");
   const Failure kept_out = other.Take(*storage);
   REQUIRE(kept_out);
   CHECK(kept_out->finding == Finding::kWriteFailed);
   fs::create_directories(scratch / "a/run/step_00000009.partial/new");
   fs::create_directories(scratch / "a/run/mine.partial");
-  run = RunFolder(scratch / "elsewhere");
+  run = RunDirectory(scratch / "elsewhere");
   REQUIRE_FALSE(other.Take(*storage));
   CHECK_FALSE(fs::exists(scratch / "a/run/step_00000009.partial"));
   CHECK(fs::exists(scratch / "a/run/mine.partial"));
@@ -192,7 +192,7 @@ TEST_CASE("latest, pruning and what is left by others") {
 TEST_CASE("pruning that is stopped at any call leaves whole steps and nothing that looks like one") {
   for (int64_t at = 0;; ++at) {
     const ScratchFolder scratch;
-    RunFolder run(scratch / "run");
+    RunDirectory run(scratch / "run");
     const std::unique_ptr<Storage> storage = PosixStorage();
     REQUIRE_FALSE(run.Take(*storage));
     for (int64_t step : {1, 2, 3}) WriteStep(run.PathOf(step), step, *storage);

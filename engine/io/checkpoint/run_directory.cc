@@ -1,4 +1,4 @@
-#include "engine/io/checkpoint/run_folder.h"
+#include "engine/io/checkpoint/run_directory.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -14,10 +14,10 @@
 #include <ranges>
 #include <utility>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/manifest.h"
-#include "engine/io/checkpoint/staging.h"
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 namespace {
@@ -34,54 +34,54 @@ Diagnostic Refused(const std::string& path, const std::string& why) {
 }
 
 // What `latest` says of a step: its directory, and the hash of that, for one flipped bit can make one step of another.
-std::string Named(int64_t step) { return StepFolderName(step) + " " + HashToText(HashOf(StepFolderName(step))); }
+std::string Named(int64_t step) { return StepDirectoryName(step) + " " + HashToText(HashOf(StepDirectoryName(step))); }
 
 // The directory and all above it.
-Failure MakeFolders(Storage& storage, const std::string& path) {
+Failure MakeDirectories(Storage& storage, const std::string& path) {
   std::error_code ignored;
   if (path.empty() || fs::is_directory(path, ignored)) return std::nullopt;
-  const std::string above = FolderOf(path);
+  const std::string above = DirectoryOf(path);
   if (above != path) {
-    if (Failure failed = MakeFolders(storage, above)) return failed;
+    if (Failure failed = MakeDirectories(storage, above)) return failed;
   }
-  return storage.MakeFolder(path);
+  return storage.MakeDirectory(path);
 }
 
 }  // namespace
 
-std::string StepFolderName(int64_t step) {
+std::string StepDirectoryName(int64_t step) {
   std::array<char, 40> name = {};
   std::snprintf(name.data(), name.size(), "step_%08lld", static_cast<long long>(step));
   return name.data();
 }
 
-std::optional<int64_t> StepOfFolderName(const std::string& name) {
+std::optional<int64_t> StepOfDirectoryName(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   int64_t step = -1;
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  if (error != std::errc() || stop != end || step < 0 || StepFolderName(step) != name) return std::nullopt;
+  if (error != std::errc() || stop != end || step < 0 || StepDirectoryName(step) != name) return std::nullopt;
   return step;
 }
 
-RunFolder::RunFolder(RunFolder&& other) noexcept
+RunDirectory::RunDirectory(RunDirectory&& other) noexcept
     : folder_(std::move(other.folder_)), lock_(std::exchange(other.lock_, -1)) {}
 
-RunFolder& RunFolder::operator=(RunFolder&& other) noexcept {
+RunDirectory& RunDirectory::operator=(RunDirectory&& other) noexcept {
   std::swap(folder_, other.folder_);
   std::swap(lock_, other.lock_);
   return *this;
 }
 
-RunFolder::~RunFolder() {
+RunDirectory::~RunDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-std::vector<int64_t> RunFolder::Steps() const {
+std::vector<int64_t> RunDirectory::Steps() const {
   std::vector<int64_t> steps;
   std::error_code error;
   for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
-    const std::optional<int64_t> step = StepOfFolderName(at->path().filename().string());
+    const std::optional<int64_t> step = StepOfDirectoryName(at->path().filename().string());
     std::error_code ignored;
     if (step && fs::exists(at->path() / kManifestFile, ignored)) steps.push_back(*step);
   }
@@ -89,7 +89,7 @@ std::vector<int64_t> RunFolder::Steps() const {
   return steps;
 }
 
-Result<std::optional<int64_t>> RunFolder::Latest() const {
+Result<std::optional<int64_t>> RunDirectory::Latest() const {
   const std::string path = folder_ + "/" + kLatest;
   const Result<File> file = File::Open(path);
   if (!file.ok()) {
@@ -100,7 +100,7 @@ Result<std::optional<int64_t>> RunFolder::Latest() const {
   if (Failure failed = file.value().Read(0, name.data(), name.size())) return *failed;
   while (name.ends_with('\n')) name.pop_back();
   const size_t space = name.find(' ');
-  const std::optional<int64_t> step = StepOfFolderName(name.substr(0, space));
+  const std::optional<int64_t> step = StepOfDirectoryName(name.substr(0, space));
   const bool as_written = space == std::string::npos || name == Named(step.value_or(-1));
   std::error_code ignored;
   if (step && as_written && fs::exists(PathOf(*step) + "/" + kManifestFile, ignored)) return step;
@@ -109,11 +109,11 @@ Result<std::optional<int64_t>> RunFolder::Latest() const {
   d.declared = JsonQuoted(name);
   d.required = "a directory beside it, as step_00000100";
   const std::vector<int64_t> steps = Steps();
-  if (!steps.empty()) d.help = "there is '" + StepFolderName(steps.back()) + "': load it by its number";
+  if (!steps.empty()) d.help = "there is '" + StepDirectoryName(steps.back()) + "': load it by its number";
   return d;
 }
 
-std::optional<int64_t> RunFolder::LastGoodBefore(int64_t step) const {
+std::optional<int64_t> RunDirectory::LastGoodBefore(int64_t step) const {
   const std::vector<int64_t> steps = Steps();
   for (int64_t before : steps | std::views::reverse) {
     if (before < step && !HasErrors(CheckSharded(PathOf(before)))) return before;
@@ -121,9 +121,9 @@ std::optional<int64_t> RunFolder::LastGoodBefore(int64_t step) const {
   return std::nullopt;
 }
 
-Failure RunFolder::Take(Storage& storage) {
+Failure RunDirectory::Take(Storage& storage) {
   if (lock_ >= 0) return std::nullopt;
-  if (Failure failed = MakeFolders(storage, folder_)) return failed;
+  if (Failure failed = MakeDirectories(storage, folder_)) return failed;
   lock_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ < 0) return Refused(folder_, std::strerror(errno));
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
@@ -131,23 +131,28 @@ Failure RunFolder::Take(Storage& storage) {
     ::close(std::exchange(lock_, -1));
     return Refused(folder_, error == EWOULDBLOCK ? "another process saves to it" : std::strerror(error));
   }
+  // What processes that were killed left: steps under construction and unfinished replacements of `latest`.
   std::error_code error;
   std::vector<std::string> left;
+  std::vector<std::string> temporary;
   for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
     const fs::path name = at->path().filename();
-    if (name.extension() == ".partial" && StepOfFolderName(name.stem().string())) {
+    if (name.extension() == ".partial" && StepOfDirectoryName(name.stem().string())) {
       left.push_back((at->path().parent_path() / name.stem()).string());
+    } else if (name.string().starts_with(std::string(kLatest) + ".tmp-")) {
+      temporary.push_back(at->path().string());
     }
   }
-  for (const std::string& place : left) Staging::Forget(place, storage);
+  for (const std::string& place : left) StagingDirectory::RemovePartial(place, storage);
+  for (const std::string& path : temporary) (void)storage.RemoveAll(path);
   return std::nullopt;
 }
 
-Failure RunFolder::PointTo(Storage& storage, int64_t step) const {
+Failure RunDirectory::PointTo(Storage& storage, int64_t step) const {
   return ReplaceFile(storage, folder_ + "/" + kLatest, Named(step) + "\n");
 }
 
-Diagnostics RunFolder::Prune(Storage& storage, int64_t step, int64_t keep) const {
+Diagnostics RunDirectory::Prune(Storage& storage, int64_t step, int64_t keep) const {
   Diagnostics warnings;
   std::vector<int64_t> before = Steps();
   std::erase_if(before, [&](int64_t other) { return other >= step; });

@@ -1,4 +1,4 @@
-#include "engine/io/checkpoint/open_files.h"
+#include "engine/io/checkpoint/convert_files.h"
 
 #include <fcntl.h>
 
@@ -7,7 +7,7 @@
 namespace moonshard {
 namespace {
 
-// Far below what a process may have open (1024, unless somebody says otherwise).
+// Far below what a process may have open (1024 by default).
 constexpr size_t kMostOpen = 256;
 
 // How far ahead of the reading a slow file is fetched.
@@ -62,13 +62,37 @@ Failure InputFiles::Read(size_t file, uint64_t offset, void* to, uint64_t bytes)
   if (Failure failed = opened.value()->Read(offset, to, bytes)) return failed;
   pace_.Add(bytes, begin);
   if (pace_.slow()) {
-    // It was not cached, or would have come faster: nothing of anybody's is thrown away. Advice only.
+    // So slow, it was not in the page cache: no page that another process put there is given up. Advice only.
     const int descriptor = opened.value()->descriptor();
     const auto end = static_cast<off_t>(offset + bytes);
     (void)::posix_fadvise(descriptor, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
     (void)::posix_fadvise(descriptor, end, static_cast<off_t>(kAheadBytes), POSIX_FADV_WILLNEED);
   }
   return std::nullopt;
+}
+
+Result<ConvertSummary> WriteThroughStaging(const std::string& out, const StagingOptions& options,
+                                           const StagingWork& work, ConvertSummary& summary, Diagnostics& found) {
+  Result<StagingDirectory> opened = StagingDirectory::Open(out, options);
+  if (!opened.ok() && work.is_there()) {
+    StagingDirectory::RemovePartial(out, *options.storage);
+    summary.was_there = true;
+    return {summary, std::move(found)};
+  }
+  if (!opened.ok()) {
+    found.push_back(opened.diagnostics().front());
+    return found;
+  }
+  if (opened.value().published()) {
+    summary.was_there = true;
+    return {summary, std::move(found)};
+  }
+  if (Failure failed = work.write(opened.value())) {
+    failed->help = "what is done is kept beside it: the same command resumes there";
+    found.push_back(std::move(*failed));
+  }
+  if (HasErrors(found)) return found;
+  return {summary, std::move(found)};
 }
 
 }  // namespace moonshard

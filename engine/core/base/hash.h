@@ -1,4 +1,5 @@
-// Hash: XXH3, 64 bits, of bytes that come in parts. Finds flips and cuts; no defence against somebody who means harm.
+// Hash: XXH3 of bytes, the same on every machine and in every run. Finds changes that happen by accident; it is no defence
+// against changes made on purpose.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 namespace moonshard {
 
+// 64 bits, of bytes that arrive in parts.
 class Hasher {
  public:
   Hasher();
@@ -17,7 +19,7 @@ class Hasher {
   ~Hasher();
 
   void Add(const void* data, uint64_t bytes);
-  // Of all that was added so far.
+  // Of all bytes added so far.
   uint64_t Value() const;
 
  private:
@@ -25,7 +27,10 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
+// 64 bits.
 uint64_t HashOf(std::string_view bytes);
+// 128 bits as 32 hex digits: for texts that are only compared by hash, and never again in full.
+std::string LongHashOf(std::string_view bytes);
 
 // 16 hex digits, and back; nothing for any other text.
 std::string HashToText(uint64_t hash);
