@@ -66,7 +66,8 @@ JsonValue ToJson(const FindingPage& page) {
                            {"meaning", page.Section("")},
                            {"why", page.Section("Why")},
                            {"example", page.Section("Example")},
-                           {"cure", page.Section("Cure")}};
+                           {"suggested_fix", page.Section("Suggested fix")},
+                           {"cure", page.Section("Suggested fix")}};  // the name before 0.1, for programs that read it
 }
 
 std::string AllPagesMarkdown(const std::vector<FindingPage>& pages) {
