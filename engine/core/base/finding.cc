@@ -53,7 +53,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kShardsNotTaken, "MS0313", kWarning, "a sharded output that no module takes as shards"},
     FindingInfo{F::kShardsNotMade, "MS0314", kWarning, "a sharded input that no module leaves as shards"},
     FindingInfo{F::kUnreducedPartial, "MS0315", kError, "terms of a sum that are not reduced"},
-    FindingInfo{F::kNormNotTold, "MS0316", kWarning,
+    FindingInfo{F::kNormLayoutDiffers, "MS0316", kWarning,
                 "a norm that does not declare the layout of its neighbours' tokens"},
     FindingInfo{F::kCostsMoreThanItSaves, "MS0317", kWarning, "sharding that costs more than it saves"},
     FindingInfo{F::kFileNotFound, "MS0401", kError, "a file that does not exist"},

@@ -11,7 +11,7 @@
 //                          other features than the projection that ends the block takes
 //   kBadDim                an activation of a projection, an embedding or a norm that is cut along a fourth dim
 //   kUnreducedPartial      a sum's terms leave a module, and neither a module around it nor another one takes terms
-//   kNormNotTold           a norm on the whole stream between neighbours that take it in shards of the sequence, or the
+//   kNormLayoutDiffers           a norm on the whole stream between neighbours that take it in shards of the sequence, or the
 //                          other way round, by its rule, by the default, or because nobody claims it
 //   kLargeWhole            a parameter of 64 MiB or more that is whole by default, or because nobody claims it
 //   kCostsMoreThanItSaves  a cut that sends an element for less than 6 multiplications; features that are gathered and

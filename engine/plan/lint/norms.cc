@@ -64,7 +64,7 @@ std::string DeclaredByNorm(const Station& norm, bool forgotten) {
 Diagnostic AboutOdd(const Flow& flow, const OddNorms& odd) {
   const Station& first = *odd.norms.front();
   const bool one = odd.norms.size() == 1;
-  Diagnostic d = flow.About(Finding::kNormNotTold, first,
+  Diagnostic d = flow.About(Finding::kNormLayoutDiffers, first,
                             odd.forgotten ? "the sequence lies in shards beside " + flow.Names(odd.norms) +
                                                 (one ? ", which is not told so" : ", which are not told so")
                                           : flow.Names(odd.norms) +
