@@ -11,7 +11,7 @@
 //                          another number of features than the projection that ends the block takes
 //   kBadDim                an activation of a projection, an embedding or a norm that is sharded along a fourth dim
 //   kUnreducedPartial      a partial sum leaves a module, and neither a module around it nor any other takes a partial one
-//   kNormNotTold           a norm on the full residual stream between neighbours that take shards of the sequence, or the
+//   kNormLayoutDiffers     a norm on the full residual stream between neighbours that take shards of the sequence, or the
 //                          other way round: by its rule, by the default, or because no rule claims it
 //   kLargeReplicated       a parameter of 64 MiB or more that is replicated by default, or because no rule claims it
 //   kCostsMoreThanItSaves  a sharded matrix for which an element is sent for less than 6 multiplications; features that

@@ -71,7 +71,7 @@ Diagnostic AboutNorms(const Flow& flow, const NormMismatch& mismatch) {
   const ModuleGroup& first = *mismatch.norms.front();
   const bool one = mismatch.norms.size() == 1;
   Diagnostic d = flow.About(
-      Finding::kNormNotTold, first,
+      Finding::kNormLayoutDiffers, first,
       mismatch.undeclared
           ? "the neighbours of " + flow.Names(mismatch.norms) +
                 " have shards of the sequence, which is not declared for " + (one ? "it" : "them")

@@ -107,7 +107,7 @@ void AddMetamethods(lua_State* L, InputT value, const std::vector<NamedFunction>
 
 }  // namespace
 
-void AddInputWords(lua_State* L) {
+void AddInputBuiltins(lua_State* L) {
   AddMetamethods<ConfigValue>(L, {&Evaluation::From(L).inputs().config, ""},
                               {{"__index", &Guarded<&ConfigIndex>},
                                {"__newindex", &Guarded<&RefuseWrite>},

@@ -15,11 +15,11 @@ namespace moonshard {
 namespace {
 
 // The tree, after reporting that a plan asks for one where there is none, or asks without the colon.
-const ModuleTree* TreeOf(lua_State* L, const char* word) {
+const ModuleTree* TreeOf(lua_State* L, const char* builtin) {
   if (Userdata<ModelValue>::To(L, 1) == nullptr) {
     const std::optional<std::string> text = StringAt(L, 1);
-    BadArgument(L, word, std::string("it is called with a colon, model:") + word + "(...)", 1, {},
-                "write model:" + std::string(word) + "(" + (text ? "\"" + *text + "\"" : "...") + ")");
+    BadArgument(L, builtin, std::string("it is called with a colon, model:") + builtin + "(...)", 1, {},
+                "write model:" + std::string(builtin) + "(" + (text ? "\"" + *text + "\"" : "...") + ")");
     lua_pop(L, 1);
     return nullptr;
   }
@@ -32,11 +32,11 @@ const ModuleTree* TreeOf(lua_State* L, const char* word) {
 }
 
 // The expression for the pattern in argument 2; null, reported, where it is none.
-std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* word) {
+std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* builtin) {
   const PatternValue* regex = Userdata<PatternValue>::To(L, 2);
   const std::optional<std::string> text = regex != nullptr ? regex->text : StringAt(L, 2);
   if (!text) {
-    BadArgument(L, word, "the pattern must be a text or re\"...\"", 2);
+    BadArgument(L, builtin, "the pattern must be a text or re\"...\"", 2);
     return nullptr;
   }
   ScriptState& state = ScriptState::From(L);
@@ -53,10 +53,10 @@ std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* word) {
 }
 
 // Paths of the modules that the pattern in argument 2 matches, sorted; nothing, reported, where it is no pattern.
-std::optional<std::vector<std::string>> Matching(lua_State* L, const char* word) {
-  const ModuleTree* tree = TreeOf(L, word);
+std::optional<std::vector<std::string>> Matching(lua_State* L, const char* builtin) {
+  const ModuleTree* tree = TreeOf(L, builtin);
   if (tree == nullptr) return std::nullopt;
-  const std::unique_ptr<re2::RE2> expression = PatternAt(L, word);
+  const std::unique_ptr<re2::RE2> expression = PatternAt(L, builtin);
   if (expression == nullptr) return std::nullopt;
   ScriptState::From(L).Charge(tree->modules().size() * 20);
   std::vector<std::string> paths;
@@ -140,7 +140,7 @@ int Shape(lua_State* L) {
 
 }  // namespace
 
-void AddModelWords(lua_State* L) {
+void AddModelBuiltins(lua_State* L) {
   Userdata<ModelValue>::Push(L, {});
   lua_getmetatable(L, -1);
   lua_newtable(L);  // [model, meta, methods]

@@ -19,9 +19,7 @@ class StyleReader {
   explicit StyleReader(lua_State* L) : lua_(L) {}
 
   bool Read() {
-    const std::string keys[] = {"after",   "bare", "heads",   "inputs", "kinds", "lookup",
-                                "missing", "name", "outputs", "params", "route", "vectors"};
-    good_ = CheckKeys(lua_, 1, "style", keys, false);
+    good_ = CheckKeys(lua_, 1, "style");
     style_.name = "custom";
     if (Field("name")) ReadName();
     if (Field("heads")) ReadHeads();
@@ -51,6 +49,12 @@ class StyleReader {
     if (IsPoison(lua_, index)) good_ = false;
     return lua_toboolean(lua_, index) != 0 && !IsPoison(lua_, index);
   }
+  // Whether the record of the key allows the value on top of the stack; reports one that it does not.
+  bool Allowed(const char* key) {
+    if (IsAllowed(lua_, -1, KeyOf("style", key))) return true;
+    Bad(MustBe("style", key));
+    return false;
+  }
   void Bad(const std::string& what, int index = -1) {
     BadArgument(lua_, "style", what, index);
     lua_pop(lua_, 1);
@@ -58,15 +62,11 @@ class StyleReader {
   }
 
   void ReadName() {
-    const std::optional<std::string> name = StringAt(lua_, -1);
-    if (!name || name->empty()) return Bad("'name' must be a text");
-    style_.name = *name;
+    if (Allowed("name")) style_.name = *StringAt(lua_, -1);
   }
 
   void ReadHeads() {
-    const std::optional<int64_t> heads = IntegerAt(lua_, -1);
-    if (!heads || *heads < 1) return Bad("'heads' must be a positive integer");
-    style_.heads = *heads;
+    if (Allowed("heads")) style_.heads = *IntegerAt(lua_, -1);
   }
 
   void ReadParams(int index, const std::string& key, std::map<std::string, Placement>& params) {
@@ -105,7 +105,7 @@ class StyleReader {
   void ReadRedistributions(const std::string& key, std::vector<std::optional<Redistribution>>& redistributions) {
     const int index = lua_absindex(lua_, -1);
     if (!IsTable(lua_, index)) return Bad("'" + key + "' must be a list of { from, to }");
-    if (!CheckKeys(lua_, index, key, {}, true)) good_ = false;
+    if (!CheckList(lua_, index, key)) good_ = false;
     for (const lua_Integer i : PositionsOf(lua_, index)) {
       if (i > kMostPositions) return Bad("'" + key + "' has more than 64 positions", index);
       lua_rawgeti(lua_, index, i);
@@ -148,31 +148,22 @@ class StyleReader {
   }
 
   void ReadBare() {
-    if (!lua_isboolean(lua_, -1)) return Bad("'bare' must be true or false");
-    style_.bare = true;
+    if (Allowed("bare")) style_.bare = true;
   }
 
   void ReadMissing() {
-    const std::optional<std::string> missing = StringAt(lua_, -1);
-    if (!missing) return Bad("'missing' must be a text");
-    style_.missing = *missing;
+    if (Allowed("missing")) style_.missing = *StringAt(lua_, -1);
   }
 
   void ReadLookup() {
-    const std::optional<std::string> lookup = StringAt(lua_, -1);
-    if (lookup == "masked") {
-      style_.lookup = Lookup::kMasked;
-    } else if (lookup != "plain") {
-      Bad("'lookup' must be \"masked\" or \"plain\"");
-    }
+    if (Allowed("lookup") && StringAt(lua_, -1) == "masked") style_.lookup = Lookup::kMasked;
   }
 
   void ReadRoute() {
     const int index = lua_absindex(lua_, -1);
-    const char* const form = "'route' must be { of = \"inputs\" or \"outputs\", ids = position, weights = position }";
+    const std::string form = MustBe("style", "route");
     if (!IsTable(lua_, index)) return Bad(form);
-    const std::string keys[] = {"ids", "of", "weights"};
-    if (!CheckKeys(lua_, index, "route", keys, false) || HoldsPoison(lua_, index)) {
+    if (!CheckKeys(lua_, index, "route") || HoldsPoison(lua_, index)) {
       good_ = false;
       return;
     }
@@ -182,8 +173,8 @@ class StyleReader {
     const std::optional<std::string> of = StringAt(lua_, -3);
     const std::optional<int64_t> ids = IntegerAt(lua_, -2);
     const std::optional<int64_t> weights = IntegerAt(lua_, -1);
-    const auto position = [](const std::optional<int64_t>& i) { return i && *i >= 1 && *i <= kMostPositions; };
-    if ((of != "inputs" && of != "outputs") || !position(ids) || !position(weights) || ids == weights) {
+    if (!IsAllowed(lua_, -3, KeyOf("route", "of")) || !IsAllowed(lua_, -2, KeyOf("route", "ids")) ||
+        !IsAllowed(lua_, -1, KeyOf("route", "weights")) || ids == weights) {
       return Bad(form, index);
     }
     style_.route = Route{of == "inputs", static_cast<int>(*ids) - 1, static_cast<int>(*weights) - 1};
@@ -239,42 +230,79 @@ bool CheckTypes(lua_State* L, int index, const std::vector<std::string>& keys) {
   return good;
 }
 
-// takes(word, given, { key = type }): the table `given`, checked. See names.cc.
+// What the types of takes, or without them the records of the builtin `name`, declare of one key.
+struct DeclaredKey {
+  std::string key;
+  std::string type;               // of takes
+  const KeyInfo* info = nullptr;  // of a builtin
+  bool required = false;
+};
+
+// The keys that the table at `index` declares, sorted; false, reported, where one of them is not a name with a type.
+bool ReadDeclaredKeys(lua_State* L, int index, std::vector<DeclaredKey>& keys) {
+  PushSortedKeys(L, index);
+  const int sorted = lua_gettop(L);
+  std::vector<std::string> names;
+  for (lua_Integer i = 1; lua_rawgeti(L, sorted, i) != LUA_TNIL; ++i, lua_pop(L, 1)) {
+    const std::optional<std::string> key = StringAt(L, -1);
+    if (!key) {
+      BadArgument(L, "takes", "the keys must be names", -1);
+      return false;
+    }
+    names.push_back(*key);
+  }
+  lua_settop(L, sorted - 1);
+  if (!CheckTypes(L, index, names)) return false;
+  for (const std::string& name : names) {
+    lua_getfield(L, index, name.c_str());
+    DeclaredKey key{name, *StringAt(L, -1)};
+    key.required = key.type.starts_with(kNeeded);
+    if (key.required) key.type.erase(0, kNeeded.size());
+    keys.push_back(std::move(key));
+    lua_pop(L, 1);
+  }
+  return true;
+}
+
+// takes(name, given [, { key = type }]): the table `given`, checked. The keys of a style function of the language are in
+// the table of builtins; another function declares its own.
 int Takes(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
-  const std::optional<std::string> word = StringAt(L, 1);
-  if (!word || !IsTable(L, 3)) return BadArgument(L, "takes", "it takes a name, a table and the keys with types", 1);
+  const std::optional<std::string> name = StringAt(L, 1);
+  const bool records = name && lua_isnoneornil(L, 3) && !KeysOf(*name).empty();
+  if (!name || !(records || IsTable(L, 3))) {
+    return BadArgument(L, "takes", "it takes a name, a table and the keys with their types", 1);
+  }
   lua_settop(L, 3);
   if (lua_isnil(L, 2)) {
     lua_newtable(L);
     lua_replace(L, 2);
   }
-  PushSortedKeys(L, 3);  // [word, given, spec, keys]
-  std::vector<std::string> keys;
-  for (lua_Integer i = 1; lua_rawgeti(L, 4, i) != LUA_TNIL; ++i, lua_pop(L, 1)) {
-    const std::optional<std::string> key = StringAt(L, -1);
-    if (!key) return BadArgument(L, "takes", "the keys must be names", -1);
-    keys.push_back(*key);
-  }
+  std::vector<DeclaredKey> keys;
+  for (const KeyInfo& info : records ? KeysOf(*name) : std::span<const KeyInfo>())
+    keys.push_back({info.key, "", &info});
+  const bool typed = records || ReadDeclaredKeys(L, 3, keys);
   lua_settop(L, 3);
   if (!IsTable(L, 2)) {
     const ScriptState::BlameCaller blame(ScriptState::From(L));
-    const std::string example = keys.empty() ? "" : " " + keys.front() + " = ... ";
-    return BadArgument(L, *word, "it takes a table, " + *word + " {" + example + "}", 2);
+    const std::string example = keys.empty() ? "" : " " + keys.front().key + " = ... ";
+    return BadArgument(L, *name, "it takes a table, " + *name + " {" + example + "}", 2);
   }
-  if (!CheckTypes(L, 3, keys)) return PushPoison(L);
+  if (!typed) return PushPoison(L);
   const ScriptState::BlameCaller blame(ScriptState::From(L));
-  bool good = CheckKeys(L, 2, *word, keys, false) && !HoldsPoison(L, 2);
-  for (const std::string& key : keys) {
-    lua_getfield(L, 2, key.c_str());
-    lua_getfield(L, 3, key.c_str());
-    std::string type = lua_tostring(L, -1);
-    const bool needed = type.starts_with(kNeeded);
-    if (needed) type.erase(0, kNeeded.size());
-    const bool given = lua_toboolean(L, -2) != 0 && !IsPoison(L, -2);
-    if ((given && !FitsStyle(L, -2, type)) || (needed && lua_isnil(L, -2))) {
-      const bool vowel = type.find_first_of("aeiou") == 0;
-      BadArgument(L, *word, "'" + key + "' must be " + (vowel ? "an " : "a ") + type, -2);
+  std::vector<std::string> names;
+  for (const DeclaredKey& key : keys) names.push_back(key.key);
+  bool good = CheckKeys(L, 2, *name, names, false) && !HoldsPoison(L, 2);
+  for (const DeclaredKey& key : keys) {
+    lua_getfield(L, 2, key.key.c_str());
+    const bool given = lua_toboolean(L, -1) != 0 && !IsPoison(L, -1);
+    const bool fits = key.info != nullptr ? IsAllowed(L, -1, *key.info) : FitsStyle(L, -1, key.type);
+    if ((given && !fits) || (key.required && lua_isnil(L, -1))) {
+      const bool vowel = key.type.find_first_of("aeiou") == 0;
+      BadArgument(L, *name,
+                  key.info != nullptr ? MustBe(*name, key.key)
+                                      : "'" + key.key + "' must be " + (vowel ? "an " : "a ") + key.type,
+                  -1);
       good = false;
     }
     lua_settop(L, 3);
@@ -286,7 +314,7 @@ int Takes(lua_State* L) {
 
 }  // namespace
 
-void AddStyleWords(lua_State* L) {
+void AddStyleBuiltins(lua_State* L) {
   lua_pushcfunction(L, &Guarded<&MakeStyle>);
   SetName(L, "style");
   lua_pushcfunction(L, &Guarded<&Takes>);

@@ -125,7 +125,7 @@ int Options(lua_State* L) {
 
 }  // namespace
 
-void AddOptionWords(lua_State* L) {
+void AddOptionBuiltins(lua_State* L) {
   lua_pushcfunction(L, &Guarded<&Options>);
   SetName(L, "options");
 }

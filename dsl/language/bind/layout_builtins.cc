@@ -23,19 +23,15 @@ int Shard(lua_State* L) {
   if (!dim) return BadArgument(L, "shard", "the tensor dim must be a small integer", 1);
   if (lua_isnoneornil(L, 2)) return PushLayout(L, Layout::Shard(*dim));
   if (!IsTable(L, 2)) return BadArgument(L, "shard", "the second argument must be { heads = n } or { owner = r }", 2);
-  const std::string keys[] = {"heads", "owner"};
-  if (!CheckKeys(L, 2, "shard", keys, false) || HoldsPoison(L, 2)) return PushPoison(L);
-  lua_getfield(L, 2, "owner");
-  lua_getfield(L, 2, "heads");
-  if (!lua_isnil(L, -2)) {
-    const std::optional<int64_t> owner = IntegerAt(L, -2);
-    if (!owner || *owner < 0) return BadArgument(L, "shard", "'owner' must be a rank of the axis, from 0", -2);
-    if (!lua_isnil(L, -1)) return BadArgument(L, "shard", "'heads' and 'owner' exclude each other", -1);
-    return PushLayout(L, Layout::Owned(*dim, *owner));
-  }
-  const std::optional<int64_t> heads = IntegerAt(L, -1);
-  if (!heads || *heads < 1) return BadArgument(L, "shard", "'heads' must be a positive integer", -1);
-  return PushLayout(L, Layout::Shard(*dim, *heads));
+  KeyReader keys(L, 2, "shard");
+  const std::optional<int64_t> owner = keys.Integer("owner");
+  const std::optional<int64_t> heads = keys.Integer("heads");
+  if (!keys.good()) return PushPoison(L);
+  if (!owner && !heads) return BadArgument(L, "shard", MustBe("shard", "heads"), 3);  // an empty table
+  if (!owner) return PushLayout(L, Layout::Shard(*dim, *heads));
+  if (!heads) return PushLayout(L, Layout::Owned(*dim, *owner));
+  keys.Push("heads");
+  return BadArgument(L, "shard", "'heads' and 'owner' exclude each other", -1);
 }
 
 int SharedLast(lua_State* L) {
@@ -81,8 +77,7 @@ int Packed(lua_State* L) {
   for (const int64_t size : *sizes) parts.push_back({size, 0});
   if (!lua_isnoneornil(L, 3)) {
     if (!IsTable(L, 3)) return BadArgument(L, "packed", "the third argument must be { heads = { ... } }", 3);
-    const std::string keys[] = {"heads"};
-    if (!CheckKeys(L, 3, "packed", keys, false) || HoldsPoison(L, 3)) return PushPoison(L);
+    if (!CheckKeys(L, 3, "packed") || HoldsPoison(L, 3)) return PushPoison(L);
     lua_getfield(L, 3, "heads");
     if (IsTable(L, -1) && HoldsPoison(L, -1)) return PushPoison(L);
     const std::optional<std::vector<int64_t>> heads = PartSizesAt(L, -1, "'heads'");
@@ -135,7 +130,7 @@ int On(lua_State* L) {
 
 }  // namespace
 
-void AddLayoutWords(lua_State* L) {
+void AddLayoutBuiltins(lua_State* L) {
   PushLayout(L, Layout::Replicate());
   SetName(L, "replicate");
   PushLayout(L, Layout::Shared());

@@ -12,7 +12,7 @@ namespace moonshard {
 void OpenLanguage(lua_State* L);
 
 // Adds require, extends and the words of stdlib/styles.lua to the environment.
-void AddFileWords(lua_State* L);
+void AddFileBuiltins(lua_State* L);
 
 // The next require of a module reads it again: for a session whose files were edited.
 void ForgetModules(lua_State* L);

@@ -92,15 +92,18 @@ bool ReadPattern(lua_State* L, int index, Rule& rule) {
 }
 
 // For a function in place of a style or a layout: how it is called.
-std::string CalledAs(const NameInfo* word) {
-  if (word == nullptr) return "call it, as in colwise {}";
-  const std::string name = word->name;
-  const std::string signature = word->signature;
+std::string CalledAs(const BuiltinInfo* builtin) {
+  if (builtin == nullptr) return "call it, as in colwise {}";
+  const std::string name = builtin->name;
+  const std::string result = ResultOf(*builtin);
   if (name == "norm_on" || name == "rotary_on") return "call it, as in " + name + "(replicate)";
-  if (signature.ends_with("-> style")) return "call it, as in " + name + " {}";
+  if (result == "style") return "call it, as in " + name + " {}";
   if (name == "shard") return "call it with the tensor dim, as in shard(0)";
-  if (signature.ends_with("-> layout")) return "call it: " + signature.substr(0, signature.find(" -> "));
-  return "'" + name + "' makes no style";
+  if (result == "layout") {
+    const std::string signature = SignatureOf(*builtin);
+    return "call it: " + signature.substr(0, signature.find(" -> "));
+  }
+  return "'" + name + "' does not return a style";
 }
 
 int At(lua_State* L) {
@@ -113,10 +116,10 @@ int At(lua_State* L) {
   } else if (const Placement* layout = LayoutAt(L, 2)) {
     rule.parameter = *layout;
   } else if (lua_type(L, 2) == LUA_TFUNCTION) {
-    const NameInfo* word = WordOf(L, 2);
-    const bool layout = word != nullptr && std::string_view(word->signature).ends_with("-> layout");
+    const BuiltinInfo* builtin = BuiltinOf(L, 2);
+    const bool layout = builtin != nullptr && ResultOf(*builtin) == "layout";
     return BadArgument(L, "at", "'" + rule.pattern + "' needs a " + (layout ? "layout" : "style"), 2,
-                       ScriptState::From(L).UserSpan(word != nullptr ? word->name : "at"), CalledAs(word));
+                       ScriptState::From(L).UserSpan(builtin != nullptr ? builtin->name : "at"), CalledAs(builtin));
   } else {
     const std::optional<std::string> text = StringAt(L, 2);
     return BadArgument(L, "at", "'" + rule.pattern + "' needs a style or a layout", 2,
@@ -124,20 +127,18 @@ int At(lua_State* L) {
   }
   if (!lua_isnoneornil(L, 3)) {
     if (!IsTable(L, 3)) return BadArgument(L, "at", "the third argument must be { optional = true }", 3);
-    const std::string keys[] = {"optional"};
-    if (!CheckKeys(L, 3, "at", keys, false) || HoldsPoison(L, 3)) return PushPoison(L);
-    lua_getfield(L, 3, "optional");
-    if (!lua_isboolean(L, -1) && !lua_isnil(L, -1)) return BadArgument(L, "at", "'optional' must be true or false", -1);
-    rule.optional = lua_toboolean(L, -1) != 0;
+    KeyReader keys(L, 3, "at");
+    keys.Boolean("optional", rule.optional);
+    if (!keys.good()) return PushPoison(L);
   }
   Evaluation::From(L).made_rules().Add(L, rule);
   return PushRule(L, std::move(rule));
 }
 
-int PushPattern(lua_State* L, const std::string& word, PatternSyntax syntax) {
+int PushPattern(lua_State* L, const std::string& builtin, PatternSyntax syntax) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<std::string> text = StringAt(L, 1);
-  if (!text || text->empty()) return BadArgument(L, word, "it takes a text, " + word + "\"...\"", 1);
+  if (!text || text->empty()) return BadArgument(L, builtin, "it takes a text, " + builtin + "\"...\"", 1);
   Userdata<PatternValue>::Push(L, {*text, syntax}, text->size());
   return 1;
 }
@@ -195,29 +196,29 @@ struct Sizes {
 };
 
 // The arguments of divides and fits; nothing, reported, where one of them is another thing.
-std::optional<Sizes> SizesAt(lua_State* L, const char* word) {
+std::optional<Sizes> SizesAt(lua_State* L, const char* builtin) {
   const std::optional<int64_t> size = IntegerAt(L, 1);
   const std::optional<int64_t> number = IntegerAt(L, 2);
   const std::optional<std::string> what = lua_isnoneornil(L, 3) ? "" : StringAt(L, 3);
   if (!size || *size < 1)
-    BadArgument(L, word, "the size must be a positive integer", 1);
+    BadArgument(L, builtin, "the size must be a positive integer", 1);
   else if (!number || *number < 1)
-    BadArgument(L, word, "the number must be a positive integer", 2);
+    BadArgument(L, builtin, "the number must be a positive integer", 2);
   else if (!what)
-    BadArgument(L, word, "what the number counts must be a text", 3);
+    BadArgument(L, builtin, "what the number counts must be a text", 3);
   else
     return Sizes{*size, *number, *what};
   return std::nullopt;
 }
 
-int Assertion(lua_State* L, const char* word, const Sizes& given, bool good, const std::string& fault,
+int Assertion(lua_State* L, const char* builtin, const Sizes& given, bool good, const std::string& fault,
               const std::string& required) {
   const std::string call =
-      std::string(word) + "(" + std::to_string(given.size) + ", " + std::to_string(given.number) + ")";
+      std::string(builtin) + "(" + std::to_string(given.size) + ", " + std::to_string(given.number) + ")";
   if (!good) {
     ScriptState& state = ScriptState::From(L);
     const std::string what = given.what.empty() ? "" : given.what + ": ";
-    Diagnostic d = MakeDiagnostic(Finding::kDoesNotDivide, what + fault, state.UserSpan(word));
+    Diagnostic d = MakeDiagnostic(Finding::kDoesNotDivide, what + fault, state.UserSpan(builtin));
     d.declared = call;
     d.required = "one of " + required;
     state.Report(std::move(d));
@@ -251,17 +252,17 @@ int Fits(lua_State* L) {
 
 }  // namespace
 
-void AddRuleWords(lua_State* L) {
-  const std::vector<NamedFunction> words = {{"at", &Guarded<&At>},
-                                            {"re", &Guarded<&Re>},
-                                            {"numbered", &Guarded<&Numbered>},
-                                            {"optional", &Guarded<&Optional>},
-                                            {"default", &Guarded<&Default>},
-                                            {"divides", &Guarded<&Divides>},
-                                            {"fits", &Guarded<&Fits>}};
-  for (const NamedFunction& word : words) {
-    lua_pushcfunction(L, word.function);
-    SetName(L, word.name);
+void AddRuleBuiltins(lua_State* L) {
+  const std::vector<NamedFunction> builtins = {{"at", &Guarded<&At>},
+                                               {"re", &Guarded<&Re>},
+                                               {"numbered", &Guarded<&Numbered>},
+                                               {"optional", &Guarded<&Optional>},
+                                               {"default", &Guarded<&Default>},
+                                               {"divides", &Guarded<&Divides>},
+                                               {"fits", &Guarded<&Fits>}};
+  for (const NamedFunction& builtin : builtins) {
+    lua_pushcfunction(L, builtin.function);
+    SetName(L, builtin.name);
   }
 }
 

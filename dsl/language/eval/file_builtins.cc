@@ -1,10 +1,10 @@
-#include "dsl/language/eval/file_words.h"
+#include "dsl/language/eval/file_builtins.h"
 
 #include <algorithm>
 #include <cctype>
 
 #include "dsl/language/bind/arguments.h"
-#include "dsl/language/bind/names.h"
+#include "dsl/language/bind/builtins.h"
 #include "dsl/language/bind/values.h"
 #include "dsl/language/sandbox/environment.h"
 #include "dsl/language/state/chunk.h"
@@ -70,10 +70,9 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
   Diagnostic d =
       MakeDiagnostic(Finding::kModuleNotFound, "no module '" + name + "'", evaluation.state().UserSpanOfText(name));
   const std::vector<std::string> modules = StdlibNames();
-  const auto known = AllNames();
   const std::string nearest = NearestName(name, modules);
-  if (std::ranges::any_of(known, [&](const NameInfo& info) { return info.name == name; })) {
-    d.help = "'" + name + "' is a word of the language, and needs no require";
+  if (FindBuiltin(name) != nullptr) {
+    d.help = "'" + name + "' is a builtin, which needs no require";
   } else if (!nearest.empty()) {
     d.help = "did you mean '" + nearest + "'?";
   } else {
@@ -202,8 +201,8 @@ Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, c
 
 void OpenLanguage(lua_State* L) {
   OpenEnvironment(L);
-  AddWords(L);
-  AddFileWords(L);
+  AddBuiltins(L);
+  AddFileBuiltins(L);
   for (const DeprecatedName& name : Evaluation::From(L).inputs().deprecated) {
     SetDeprecated(L, name.name, name.replacement, DeprecatedHelp(name).c_str());
   }
@@ -214,7 +213,7 @@ void ForgetModules(lua_State* L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &kModulesKey);
 }
 
-void AddFileWords(lua_State* L) {
+void AddFileBuiltins(lua_State* L) {
   ForgetModules(L);
   lua_pushcfunction(L, &Guarded<&Require>);
   SetName(L, "require");

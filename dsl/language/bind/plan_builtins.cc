@@ -27,8 +27,7 @@ class PlanReader {
   Plan Read() {
     const std::string& chunk = Evaluation::From(lua_).running().back().chunk;
     plan_.name = std::filesystem::path(chunk).stem().string();
-    const std::string keys[] = {"api", "lenient", "name"};
-    CheckKeys(lua_, 1, "plan", keys, true);
+    CheckKeys(lua_, 1, "plan");
     ReadSettings();
     ReadList(1, 0);
     for (Rule& rule : plan_.rules) rule.lenient = plan_.lenient;
@@ -65,21 +64,18 @@ class PlanReader {
       }
     }
     lua_getfield(lua_, 1, "name");
-    if (!lua_isnil(lua_, -1) && !IsPoison(lua_, -1)) {
-      const std::optional<std::string> name = StringAt(lua_, -1);
-      if (name && !name->empty()) {
-        plan_.name = *name;
-      } else {
-        BadArgument(lua_, "plan", "'name' must be a text", -1);
-      }
-    }
+    if (Allowed("name")) plan_.name = *StringAt(lua_, -1);
     lua_getfield(lua_, 1, "lenient");
-    if (lua_isboolean(lua_, -1)) {
-      plan_.lenient = lua_toboolean(lua_, -1) != 0;
-    } else if (!lua_isnil(lua_, -1) && !IsPoison(lua_, -1)) {
-      BadArgument(lua_, "plan", "'lenient' must be true or false", -1);
-    }
+    if (Allowed("lenient")) plan_.lenient = lua_toboolean(lua_, -1) != 0;
     lua_settop(lua_, 1);
+  }
+
+  // Whether the value on top of the stack is one for the key; reports one that is not, unless it is poison.
+  bool Allowed(const char* key) {
+    if (lua_isnil(lua_, -1) || IsPoison(lua_, -1)) return false;
+    if (IsAllowed(lua_, -1, KeyOf("plan", key))) return true;
+    BadArgument(lua_, "plan", MustBe("plan", key), -1);
+    return false;
   }
 
   SourceSpan PlaceOfKey(const char* key) const {
@@ -105,7 +101,7 @@ class PlanReader {
   void ReadList(int index, int depth) {
     if (depth > kDeepestNesting) luaL_error(lua_, "plan: lists nested more than %d deep", kDeepestNesting);
     luaL_checkstack(lua_, 8, "plan: lists nested too deeply");
-    if (depth > 0) CheckKeys(lua_, index, "a list of rules", {}, true);
+    if (depth > 0) CheckList(lua_, index, "a list of rules");
     SourceSpan before;     // of the last rule in front
     lua_Integer text = 0;  // the position of a text, said with what stands behind it
     for (const lua_Integer i : PositionsOf(lua_, index)) {
@@ -179,7 +175,7 @@ class PlanReader {
       ReadList(index, depth + 1);
     } else {
       std::string help;
-      if (const NameInfo* word = WordOf(lua_, index)) help = "call it: " + std::string(word->signature);
+      if (const BuiltinInfo* builtin = BuiltinOf(lua_, index)) help = "call it: " + SignatureOf(*builtin);
       BadArgument(lua_, "plan",
                   NamedEntry(i, before) + " must be a rule, a list of rules, a section, extends, default or divides",
                   index, {}, help);
@@ -265,7 +261,7 @@ int MakePlan(lua_State* L) {
 
 }  // namespace
 
-void AddPlanWords(lua_State* L) {
+void AddPlanBuiltins(lua_State* L) {
   lua_pushcfunction(L, &Guarded<&MakePlan>);
   SetName(L, "plan");
 }
