@@ -142,12 +142,18 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::Option* html =
       explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
   explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives and of a step");
+  CLI::Option* passes = explain_app->add_flag(
+      "--passes", explain.passes,
+      "in place of the explanation, each pass from the plan to the compiled plan: its time, what it made and how many "
+      "findings it has; with --json beside it");
+  passes->excludes(html);
   explain_app
       ->add_flag(
           "--memory", explain.memory,
           "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048), by module, with "
           "its work; for a reference architecture")
-      ->excludes(html);
+      ->excludes(html)
+      ->excludes(passes);
   AddDType(*explain_app, explain.dtype);
 
   CheckVerb check;

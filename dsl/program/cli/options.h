@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/say.h"
 #include "engine/core/base/result.h"
 #include "engine/layout/mesh_shape.h"
@@ -22,6 +22,7 @@ struct ExplainVerb {
   bool json = false;
   std::string html;     // a file for the report, or "-" for stdout; "": none
   std::string tokens;   // "B,S"; "": see ExplainOptions
+  bool passes = false;  // what each pass of resolving took, made and found
   bool memory = false;  // what a training step takes, which needs LibTorch
   std::string dtype =
       "auto";  // of the parameters, for `memory`: auto (as the config or else the file says) or a torch name

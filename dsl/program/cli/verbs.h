@@ -1,8 +1,6 @@
 // The verbs that need no tensor. Each writes data to stdout, diagnostics to stderr, and returns the exit code.
 #pragma once
 
-#include <optional>
-
 #include "dsl/program/cli/options.h"
 
 namespace moonshard {
@@ -18,8 +16,9 @@ inline constexpr int kExitDefect = 3;
 int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
-// The plan that the verb is about; findings are said, also that there is no such rank. None where there are errors.
-std::optional<CompiledPlan> ResolveToExplain(const ExplainVerb& verb);
+// Resolves the plan that the verb is about and reports all findings, also about --rank and --tokens. `good`: whether there
+// are no errors among them.
+Resolution ResolveToExplain(const ExplainVerb& verb, bool& good);
 int RunCheck(const CheckVerb& verb);
 int RunExplainFinding(const ExplainFindingVerb& verb);
 int RunImport(const ImportVerb& verb);

@@ -1,5 +1,5 @@
 // Flow: what each module declares that it takes and leaves on tp, folded to one entry for modules whose paths differ only
-// in numbers; and the blocks that they stand in. What all suspicions are made of (suspect.h).
+// in numbers; and the blocks that they stand in. What the lint passes read (lint.h).
 #pragma once
 
 #include <functional>
@@ -76,14 +76,5 @@ bool InList(std::string_view path);
 // The layout on tp of the first input as it arrives, or of the first output as it leaves; nullptr where nothing is said.
 const Layout* ArrivesAs(const ModuleSteps& steps);
 const Layout* LeavesAs(const ModuleSteps& steps);
-
-// The suspicions, each in a file of its own.
-void LintShards(const Flow& flow, Diagnostics& diagnostics);
-void LintHeads(const Flow& flow, Diagnostics& diagnostics);
-void LintStream(const Flow& flow, Diagnostics& diagnostics);
-void LintTerms(const Flow& flow, Diagnostics& diagnostics);
-void LintNorms(const Flow& flow, Diagnostics& diagnostics);
-void LintThrift(const Flow& flow, Diagnostics& diagnostics);
-void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics);
 
 }  // namespace moonshard

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "tests/dsl/inputs.h"
 #include "tests/support/golden.h"
 
