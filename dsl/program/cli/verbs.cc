@@ -15,18 +15,18 @@ namespace moonshard {
 
 namespace {
 
-// Which plan it is, and why, where it was not named.
+// Reports which plan was chosen, and why, where none was named.
 void SayChoice(const Plan& plan, const SayOptions& say) {
   if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
 }
 
-// What a report calls the model: the name of its directory.
+// The title of a report: the name of the model's directory.
 std::string NameOf(const ModelOptions& model) {
   const std::filesystem::path folder = std::filesystem::absolute(model.model).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
-// Writes a report where it was asked for; says so, or why not. `what`: "a report".
+// Writes `page` to --html and reports it on stderr; false, with a finding, where it cannot be written. `what`: "a report".
 bool WriteReport(const std::string& page, const ExplainVerb& verb, const std::string& what) {
   if (verb.html == "-") {
     std::cout << page;

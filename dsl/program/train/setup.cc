@@ -38,8 +38,8 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
   for (const MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard}) {
     if (mesh.shape().size(axis) == 1 || plan.plan->data_parallel) continue;
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the ranks of '" + std::string(ToString(axis)) +
-                                                              "' would train models of their own: nothing brings "
-                                                              "their gradients together");
+                                                              "' would train separate models: the plan does not "
+                                                              "reduce their gradients");
     d.declared = "plan " + plan.plan->name + " without a section for data parallelism";
     d.required = "fsdp { wrap = ... } or ddp {} in the plan";
     throw PlanError({d});
