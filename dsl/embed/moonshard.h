@@ -15,6 +15,7 @@
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/choose/choose_plan.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/analysis/prove/type_scope.h"
 #include "engine/core/base/diagnostic.h"
 #include "engine/core/base/json.h"

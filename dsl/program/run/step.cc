@@ -197,7 +197,8 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   ApplyOptions apply;
   apply.deferred_type = type;
   apply.around = std::move(around);
-  out.applied = AppliedPlan::Apply(live, ResolvePlan(options, folder, live.tree).ValueOrThrow(), mesh, apply);
+  out.applied = AppliedPlan::Apply(
+      live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);
   out.vocabulary = folder.config.Get("vocab_size")->AsInt();
   return out;
 }

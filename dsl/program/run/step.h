@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/options.h"
 #include "engine/models/causal_lm.h"
 #include "engine/runtime/apply/applied_plan.h"

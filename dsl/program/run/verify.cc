@@ -156,6 +156,7 @@ int RunVerify(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  if (mesh.rank() == 0) Say(sharded.applied->plan().findings, verb.say);
 
   at::Tensor loss;
   at::Tensor expected_loss;

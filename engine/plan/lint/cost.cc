@@ -8,6 +8,7 @@
 #include "engine/layout/redistributions.h"
 #include "engine/plan/compile/cost.h"
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {

@@ -77,13 +77,4 @@ bool InList(std::string_view path);
 const Layout* ArrivesAs(const ModuleSteps& steps);
 const Layout* LeavesAs(const ModuleSteps& steps);
 
-// The lints, each in its own file.
-void LintShards(const Flow& flow, Diagnostics& diagnostics);
-void LintHeads(const Flow& flow, Diagnostics& diagnostics);
-void LintStream(const Flow& flow, Diagnostics& diagnostics);
-void LintPartialSums(const Flow& flow, Diagnostics& diagnostics);
-void LintNorms(const Flow& flow, Diagnostics& diagnostics);
-void LintCost(const Flow& flow, Diagnostics& diagnostics);
-void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics);
-
 }  // namespace moonshard

@@ -10,6 +10,7 @@
 
 #include "engine/layout/shards.h"
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {

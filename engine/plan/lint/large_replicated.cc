@@ -3,6 +3,7 @@
 
 #include "engine/plan/compile/sharded.h"
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {

@@ -20,16 +20,23 @@
 // A block is the smallest part of the tree around a module in which another module owns a matrix. Modules whose paths
 // differ only in numbers count as one, so what only layer 7 lacks is not found. All are warnings, but for
 // kUnreducedPartial on a live tree: a forward may do what no declaration shows.
-// Stage before: compile.
+// Run as passes of engine/plan/resolve. Stage before: compile.
 #pragma once
 
 #include "engine/core/base/diagnostic.h"
-#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 
-// With one rank on tp only kLargeReplicated, which concerns any axis. Reads the plan's `findings`: a rule that matched
-// nothing because headers do not list its module may declare what the others lack.
-Diagnostics LintPlan(const CompiledPlan& plan);
+class Flow;
+
+// The passes, each in a file of its own. Each adds its findings to `diagnostics`. All but LintLargeReplicated are about tp,
+// and are run where it has more than one rank.
+void LintShards(const Flow& flow, Diagnostics& diagnostics);           // features: kShardsNotTaken, kShardsNotMade
+void LintHeads(const Flow& flow, Diagnostics& diagnostics);            // kHeadsDoNotFit
+void LintStream(const Flow& flow, Diagnostics& diagnostics);           // the stream: the same two, kBadDim
+void LintPartialSums(const Flow& flow, Diagnostics& diagnostics);      // kUnreducedPartial
+void LintNorms(const Flow& flow, Diagnostics& diagnostics);            // kNormLayoutDiffers
+void LintCost(const Flow& flow, Diagnostics& diagnostics);             // kCostsMoreThanItSaves
+void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics);  // kLargeReplicated, on any axis
 
 }  // namespace moonshard

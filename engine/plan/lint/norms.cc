@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {

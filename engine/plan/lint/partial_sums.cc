@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {

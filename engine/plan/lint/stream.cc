@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {

@@ -340,6 +340,7 @@ std::shared_ptr<AppliedPlan> AppliedPlan::Apply(const LiveTree& live, CompiledPl
   Diagnostics wrong = CheckApplicable(live, plan);
   if (HasErrors(wrong)) throw PlanError(std::move(wrong));
   Agree(mesh, "the compiled plan", plan.CanonicalText());
+  if (options.on_findings && !plan.findings.empty()) options.on_findings(plan.findings);
   auto state = std::make_unique<State>(std::move(plan), mesh);
   state->live = live;
   for (torch::nn::Module* module : live.modules) {

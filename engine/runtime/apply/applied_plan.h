@@ -38,6 +38,9 @@ struct ApplyOptions {
   std::optional<c10::ScalarType> deferred_type =
       {};                   // of floating-point parameters made under DeferInit; none: as made
   AroundCalls around = {};  // empty: the plan alone
+  // Receives the warnings and notes of the plan (CompiledPlan::findings) where it has any: on every rank, after the ranks
+  // have agreed on the plan and before the model changes. Empty: they stay in plan().findings.
+  std::function<void(const Diagnostics& findings)> on_findings = {};
 };
 
 // One parameter or buffer of the model, tied ones once.

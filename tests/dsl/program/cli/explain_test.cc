@@ -8,7 +8,6 @@
 namespace moonshard::test {
 namespace {
 
-
 std::vector<std::string> KeysOf(const JsonValue& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.AsObject()) keys.push_back(key);
@@ -29,6 +28,36 @@ TEST_CASE("explain: the text") {
   CHECK_THAT(done.out, Contains("[64, 64] -> [32, 64]"));
   CHECK_THAT(done.out, Contains("forward: 1 all_gather (256 B), 5 all_reduce (1.25 KiB)"));
   CHECK_THAT(done.out, Contains("backward: 5 all_reduce (1.25 KiB)"));
+}
+
+TEST_CASE("explain --passes: every pass with its time and what it made, also of a plan that fails") {
+  const Outcome done = Run({"explain", kModel, "--mesh", "tp=2", "--passes"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK(done.err == kChoice);
+  CHECK_THAT(done.out, Catch::Matches("read +[0-9]+\\.[0-9]{3} ms  21 tensors in 6 files\n"
+                                      "evaluate +[0-9]+\\.[0-9]{3} ms  9 rules of plan llama\n"
+                                      "match +[0-9]+\\.[0-9]{3} ms  21 of 21 modules by 9 rules\n"
+                                      "compile [^\n]*\n(lint|flow)[^]*\ntotal +[0-9]+\\.[0-9]{3} ms\n"));
+  // The passes come beside the explanation, which they leave as it is.
+  const JsonValue with =
+      ParseJson(Run({"explain", kModel, "--mesh", "tp=2", "--json", "--passes"}).out, "out").ValueOrThrow();
+  JsonValue::Object rest = with.AsObject();
+  const JsonValue passes = rest.at("passes");
+  rest.erase("passes");
+  CHECK(JsonValue(rest) == ParseJson(Run({"explain", kModel, "--mesh", "tp=2", "--json"}).out, "out").ValueOrThrow());
+  for (const JsonValue& pass : passes.AsArray()) {
+    CHECK(KeysOf(pass) == Keys{"errors", "made", "name", "notes", "seconds", "warnings"});
+  }
+  CHECK(passes.AsArray().size() == 13);
+  // A plan that does not fit: the last pass is the one that found it.
+  const ScratchFolder scratch;
+  const std::string bad = scratch.Write("bad.lua", "return plan { at('modle.norm', replicated()) }\n");
+  const Outcome failed = Run({"explain", kModel, "--plan", bad, "--passes"});
+  INFO(failed.ToText());
+  CHECK(failed.code == 2);
+  CHECK_THAT(failed.out, Contains("nothing, 1 error\ntotal "));
+  CHECK_THAT(failed.err, Contains("error[MS0202]"));
 }
 
 TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same in every run") {

@@ -137,7 +137,7 @@ TEST_CASE("definitions come in four forms") {
   CHECK(RunProgram(MOONSHARD_PROGRAM, {"completion"}).code == 2);
 }
 
-TEST_CASE("a plan of strangers is evaluated in a child process") {
+TEST_CASE("an untrusted plan is evaluated in a child process") {
   const ScratchFolder scratch;
   const std::string model = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
   const std::string plain = RunProgram(MOONSHARD_PROGRAM, {"explain", model, "--mesh", "tp=2"}).out;

@@ -1,4 +1,4 @@
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 
 #include <catch2/catch.hpp>
 
@@ -38,11 +38,11 @@ TEST_CASE("stage by stage: what came before the stage that failed is there") {
   const std::string cases = MOONSHARD_SOURCE_DIR "/tests/cases/repl/plans/";
   EvaluationRecord record;
   inputs.record = &record;
-  const Resolution broken = ResolveStages(cases + "broken.lua", inputs, good.tree);
+  const Resolution broken = ResolveModel(cases + "broken.lua", inputs, good.tree);
   CHECK(broken.plan == nullptr);
   CHECK(HasErrors(broken.diagnostics));
   CHECK(record.files == std::vector<std::string>{cases + "broken.lua"});  // also of a plan that failed
-  const Resolution conflict = ResolveStages(cases + "conflict.lua", inputs, good.tree);
+  const Resolution conflict = ResolveModel(cases + "conflict.lua", inputs, good.tree);
   REQUIRE(conflict.plan != nullptr);
   CHECK(conflict.plan->rules.size() == 7);
   CHECK(!conflict.matched);
@@ -50,7 +50,7 @@ TEST_CASE("stage by stage: what came before the stage that failed is there") {
   CHECK(conflict.diagnostics.size() == 2);
   auto plan = std::make_shared<Plan>(*good.plan);
   plan->rules.front().style.params["weight"] = Placement(Layout::Shard(5));
-  const Resolution bad_dim = MatchAndCompile(plan, good.tree, good.mesh);
+  const Resolution bad_dim = RunPasses(plan, good.tree, good.mesh);
   CHECK(bad_dim.matched);
   CHECK(!bad_dim.compiled);
   REQUIRE(HasErrors(bad_dim.diagnostics));
@@ -65,7 +65,7 @@ TEST_CASE("the record of an evaluation has the options, with their defaults") {
   inputs.options = {{"sequence_parallel", "true"}};
   EvaluationRecord record;
   inputs.record = &record;
-  CHECK(ResolveStages("", inputs, good.tree).compiled);
+  CHECK(ResolveModel("", inputs, good.tree).compiled);
   REQUIRE(record.options.contains("sequence_parallel"));
   CHECK(record.options.at("sequence_parallel").value == JsonValue(true));
   CHECK(record.options.at("sequence_parallel").fallback == JsonValue(false));
