@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 
+#include "engine/core/base/version.h"
 #include "engine/core/findings/fix.h"
 #include "engine/core/findings/forms.h"
 #include "engine/core/findings/page.h"
