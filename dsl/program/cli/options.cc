@@ -7,6 +7,7 @@
 #include "dsl/program/cli/program_texts.h"
 #include "dsl/program/cli/train_options.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/version.h"
 
 namespace moonshard {
 namespace {

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/core/base/hash.h"
+#include "engine/core/base/version.h"
 #include "engine/core/findings/fix.h"
 #include "engine/core/findings/forms.h"
 #include "engine/core/findings/page.h"

@@ -22,6 +22,21 @@ size_t EndOfArgument(std::string_view name) {
 
 }  // namespace
 
+ModuleOrigin OriginOf(const torch::nn::Module& module, const torch::nn::Module* parent) {
+  return detail::OriginFromClassNames(c10::demangle(typeid(module).name()),
+                                      parent == nullptr ? "" : c10::demangle(typeid(*parent).name()));
+}
+
+ModuleOrigin detail::OriginFromClassNames(const std::string& name, const std::string& parent) {
+  constexpr std::string_view kTorch = "torch::nn::";
+  const bool in_container =
+      parent.starts_with("torch::nn::SequentialImpl") || parent.starts_with("torch::nn::Module");  // -List, -Dict
+  if (parent.starts_with(kTorch) && !in_container) return ModuleOrigin::kWithinTorch;
+  if (name.starts_with(kTorch)) return ModuleOrigin::kTorch;
+  return name.starts_with("moonshard::nn::") && !name.starts_with("moonshard::nn::Hooked<") ? ModuleOrigin::kMoonshard
+                                                                                            : ModuleOrigin::kHost;
+}
+
 std::string KindOf(const torch::nn::Module& module) {
   return detail::KindFromClassName(c10::demangle(typeid(module).name()));
 }

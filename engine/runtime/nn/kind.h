@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "engine/layout/module_tree.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -13,9 +15,14 @@ namespace moonshard::nn {
 
 std::string KindOf(const torch::nn::Module& module);
 
+// Where its class comes from. `parent` is what holds the module, nullptr for the root: what a torch::nn class other than a
+// container holds is kWithinTorch.
+ModuleOrigin OriginOf(const torch::nn::Module& module, const torch::nn::Module* parent);
+
 namespace detail {
 // The same from a demangled class name.
 std::string KindFromClassName(const std::string& name);
+ModuleOrigin OriginFromClassNames(const std::string& name, const std::string& parent);
 }  // namespace detail
 
 }  // namespace moonshard::nn
