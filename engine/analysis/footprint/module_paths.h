@@ -1,5 +1,5 @@
-// ModulePaths: which module's call a program is in; in the backward, in whose call the running node was made. Calls tell by a
-// boundary around them. On one thread.
+// ModulePaths: which module's call a program is in; in the backward, in whose call the running node was made. Calls tell as
+// an observer of them sees them. On one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,10 @@
 
 #include "engine/analysis/footprint/ledger.h"
 #include "engine/runtime/intercept/node_marks.h"
-#include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {
 
-class ModulePaths : public std::enable_shared_from_this<ModulePaths> {
+class ModulePaths {
  public:
   // The index of a path, new or known; "" is the root, what is outside of all calls.
   int32_t IndexOf(const std::string& path);
@@ -26,8 +25,9 @@ class ModulePaths : public std::enable_shared_from_this<ModulePaths> {
   // Whose gradient is accumulated where a parameter's turn comes.
   void AddParameter(const at::Tensor& parameter, const std::string& module);
 
-  // A boundary that tells of the calls of `path`, around `planned`, which may be null.
-  std::shared_ptr<Boundary> Around(const std::string& path, std::shared_ptr<Boundary> planned);
+  // The program is in a call of this path from now on, and not any more.
+  void Enter(int32_t module);
+  void Exit();
 
   // Module and phase; not the operator.
   StepPlace Where();

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/not_hookable.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/plan/compile/sharded.h"

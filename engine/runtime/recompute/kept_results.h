@@ -4,7 +4,7 @@
 //
 //   attention     fused attention, and products of batches of matrices
 //   matrices      products of matrices: all, or every second one in the order of the run
-//   all           everything within a call of a chosen module (KeptBoundary)
+//   all           everything within a call of a chosen module (KeepResultsStep)
 //
 // Source of the technique: PyTorch's selective checkpoint; of "every second", the reference's policy.
 // Stage before: plan (Recomputed). Stage after: recompute.h.
@@ -95,17 +95,10 @@ class KeptResults::Replayer final : public KeptResults::Run {
   size_t next_ = 0;
 };
 
-// Around a module whose results are kept.
-class KeptBoundary final : public Boundary {
+// Within a call of a module whose results are kept.
+class KeepResultsStep final : public BoundaryStep {
  public:
-  // `inner` may be null.
-  explicit KeptBoundary(std::shared_ptr<Boundary> inner) : inner_(std::move(inner)) {}
-  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
-  void Leave(Call& call, std::span<const TensorSlot> results) override;
-  CallRunner* runner() override { return inner_ ? inner_->runner() : nullptr; }
-
- private:
-  std::shared_ptr<Boundary> inner_;
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override;
 };
 
 }  // namespace moonshard
