@@ -17,6 +17,14 @@ uint8_t ModeOf(const at::Tensor& tensor) {
 
 }  // namespace
 
+// A result may be given again only where running the redistribution again would give the same. The tensor's identity is the
+// TensorImpl and its version counter: an address alone may be that of a new tensor in freed memory, hence the weak
+// pointer, and an in-place write between two siblings changes the version. Autograd is the reason for the mode: a result
+// made without gradients has no history, and a sibling that runs with gradients would train nothing through it. The result
+// has a version of its own, since the first sibling may have written into what it was given.
+//
+// Entries are counted down rather than kept until the frame ends: after the last sibling has its handle, the gathered
+// tensor is freed as soon as the siblings let it go, which under sequence parallelism is the largest activation there is.
 at::Tensor SharedRedistributions::Run(const TensorRedistribution& move, const at::Tensor& tensor) {
   std::erase_if(entries_, [](const Entry& entry) { return entry.tensor.expired(); });
   const int64_t version = VersionOf(tensor);
