@@ -5,7 +5,7 @@
 
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/explain/words.h"
 #include "engine/plan/match/candidates.h"

@@ -1,5 +1,5 @@
-// ModulePaths: which module's call the program is in; in the backward, in which call the running node was made. Calls are
-// observed by a boundary around them. Lives on one thread.
+// ModulePaths: which module's call a program is in; in the backward, in which call the running node was made. An observer of
+// the calls calls Enter and Exit. Lives on one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,10 @@
 
 #include "engine/analysis/footprint/ledger.h"
 #include "engine/runtime/intercept/node_marks.h"
-#include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {
 
-class ModulePaths : public std::enable_shared_from_this<ModulePaths> {
+class ModulePaths {
  public:
   // The index of a path, which is added if it is new; "" is the root, and what is outside of all calls.
   int32_t IndexOf(const std::string& path);
@@ -26,8 +25,9 @@ class ModulePaths : public std::enable_shared_from_this<ModulePaths> {
   // Attributes the accumulation of the parameter's gradient to `module`.
   void AddParameter(const at::Tensor& parameter, const std::string& module);
 
-  // A boundary that records the calls of `path`, around `planned`, which may be null.
-  std::shared_ptr<Boundary> Around(const std::string& path, std::shared_ptr<Boundary> planned);
+  // The program enters a call of the path with this index, and leaves it.
+  void Enter(int32_t module);
+  void Exit();
 
   // Module and phase; not the operator.
   StepPlace Where();

@@ -60,12 +60,6 @@ const char* ToString(StepPlace::Phase phase) {
 
 }  // namespace
 
-AroundCalls StepRecorder::around() {
-  return [paths = paths_](const std::string& path, std::shared_ptr<Boundary> planned) {
-    return paths->Around(path, std::move(planned));
-  };
-}
-
 ModulePaths::Inside StepRecorder::Inside(const std::string& name) { return {paths_, paths_->IndexOf(name)}; }
 
 int32_t StepRecorder::IndexOf(const c10::OperatorHandle& op) {
@@ -111,7 +105,10 @@ StepPlace StepRecorder::Where() {
   return place;
 }
 
-void StepRecorder::Begin(const AppliedPlan& model) {
+void StepRecorder::Begin(AppliedPlan& model) {
+  path_of_module_.clear();
+  for (const Module& module : model.plan().tree->modules()) path_of_module_.push_back(paths_->IndexOf(module.path));
+  model.Watch(*this, /*all=*/true);
   of_parameter_.assign(blocks().size(), false);
   for (const LiveParameter& parameter : model.parameters()) {
     const int64_t block = BlockOf(parameter.tensor);
@@ -137,7 +134,8 @@ FootprintKind StepRecorder::KindOf(size_t block, const std::vector<bool>& of_gra
   return survives ? FootprintKind::kActivation : FootprintKind::kTemporary;
 }
 
-Footprint StepRecorder::End(const AppliedPlan& model) {
+Footprint StepRecorder::End(AppliedPlan& model) {
+  model.Unwatch(*this);
   in_step_ = false;
   const std::vector<MemoryBlock>& all = blocks();
   const std::vector<Module>& modules = model.plan().tree->modules();

@@ -3,8 +3,7 @@
 //   MetaScope meta;
 //   const auto recorder = std::make_shared<StepRecorder>();
 //   const StepRecorder::Scope scope(recorder);
-//   apply_options.around = recorder->around();            // the model is made inside the scope, on a meta mesh
-//   ... AppliedPlan::Apply ...
+//   ... AppliedPlan::Apply ...                            // the model is made inside the scope, on a meta mesh
 //   recorder->Begin(*applied);
 //   { const auto loss_place = recorder->Inside("loss"); loss = ...; }
 //   loss.backward();
@@ -31,6 +30,7 @@ namespace moonshard {
 
 class StepRecorder final : public MemoryLedger,
                            public OperatorHandler,
+                           public CallObserver,
                            public std::enable_shared_from_this<StepRecorder> {
  public:
   // On this thread, inside a MetaScope.
@@ -45,15 +45,17 @@ class StepRecorder final : public MemoryLedger,
 
   StepRecorder() : paths_(std::make_shared<ModulePaths>()) {}
 
-  // For ApplyOptions::around: records in which module's call the program is.
-  AroundCalls around();
   // While the returned object lives, the program counts as being in `name`.
   ModulePaths::Inside Inside(const std::string& name);
 
-  // The step begins. Parameters are those of `model`; everything else that is live counts as input.
-  void Begin(const AppliedPlan& model);
+  // The step begins. Parameters are those of `model`, whose calls are observed until End; everything else that is live
+  // counts as input.
+  void Begin(AppliedPlan& model);
   // The step's backward is over.
-  Footprint End(const AppliedPlan& model);
+  Footprint End(AppliedPlan& model);
+
+  void Began(size_t module) override { paths_->Enter(path_of_module_[module]); }
+  void Ended(size_t /*module*/) override { paths_->Exit(); }
 
   void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
 
@@ -69,6 +71,7 @@ class StepRecorder final : public MemoryLedger,
   FootprintKind KindOf(size_t block, const std::vector<bool>& of_gradient) const;
 
   std::shared_ptr<ModulePaths> paths_;
+  std::vector<int32_t> path_of_module_;  // of the plan's tree
   std::vector<Op> ops_;
   std::unordered_map<const void*, int32_t> op_of_schema_;  // by address; only looked up
   int32_t op_ = -1;

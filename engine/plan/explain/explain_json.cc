@@ -127,6 +127,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
       {"rank", options.rank},
       {"rules", std::move(rules)},
       {"modules", std::move(modules)},
+      {"program", ProgramJson(plan)},
       {"totals", JsonValue::Object{{"params", totals.params},
                                    {"sharded_params", totals.sharded_params},
                                    {"replicated_params", totals.replicated_params},

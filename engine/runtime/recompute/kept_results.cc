@@ -137,10 +137,8 @@ void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& st
 
 namespace {
 
-class KeptCall final : public Boundary::Call {
- public:
-  KeepAllScope scope;
-  std::unique_ptr<Boundary::Call> inner;
+class KeptCall final : public BoundaryStep::State {
+  KeepAllScope scope_;
 };
 
 }  // namespace
@@ -159,15 +157,8 @@ KeepAllScope::~KeepAllScope() {
   if (depth_ != nullptr) --*depth_;
 }
 
-std::unique_ptr<Boundary::Call> KeptBoundary::Enter(std::span<const TensorSlot> arguments) {
-  auto call = std::make_unique<KeptCall>();
-  if (inner_) call->inner = inner_->Enter(arguments);
-  return call;
-}
-
-void KeptBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
-  auto& own = static_cast<KeptCall&>(call);
-  if (inner_) inner_->Leave(*own.inner, results);
+std::unique_ptr<BoundaryStep::State> KeepResultsStep::Enter(std::span<const TensorSlot> /*arguments*/) {
+  return std::make_unique<KeptCall>();
 }
 
 }  // namespace moonshard

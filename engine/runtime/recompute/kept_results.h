@@ -4,7 +4,7 @@
 //
 //   attention     fused attention, and batched matrix products
 //   matmuls       matrix products: all, or every second one in the order of the run
-//   modules       everything within a call of a chosen module (KeptBoundary)
+//   modules       everything within a call of a chosen module (KeepResultsStep)
 //
 // Source of the technique: PyTorch's selective activation checkpoint (create_selective_checkpoint_contexts); of every
 // second matmul, torchtitan's policy.
@@ -97,16 +97,9 @@ class KeptResults::Replayer final : public KeptResults::Run {
 };
 
 // Opens a KeepAllScope for the calls of a module.
-class KeptBoundary final : public Boundary {
+class KeepResultsStep final : public BoundaryStep {
  public:
-  // `inner` may be null.
-  explicit KeptBoundary(std::shared_ptr<Boundary> inner) : inner_(std::move(inner)) {}
-  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
-  void Leave(Call& call, std::span<const TensorSlot> results) override;
-  CallRunner* runner() override { return inner_ ? inner_->runner() : nullptr; }
-
- private:
-  std::shared_ptr<Boundary> inner_;
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override;
 };
 
 }  // namespace moonshard

@@ -113,8 +113,6 @@ class RecomputeNode final : public autograd::Node {
   std::vector<bool> needs_gradient_;
 };
 
-class EmptyCall final : public Boundary::Call {};
-
 }  // namespace
 
 std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs,
@@ -152,11 +150,5 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
   }
   return outputs;
 }
-
-std::unique_ptr<Boundary::Call> RecomputeBoundary::Enter(std::span<const TensorSlot> /*arguments*/) {
-  return std::make_unique<EmptyCall>();
-}
-
-void RecomputeBoundary::Leave(Call& /*call*/, std::span<const TensorSlot> /*results*/) {}
 
 }  // namespace moonshard

@@ -34,26 +34,18 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
                                   const std::optional<KeptResults::Policy>& kept = std::nullopt,
                                   std::shared_ptr<RandomStreams> streams = nullptr);
 
-// Recomputes the calls of a module together with their redistributions. It is inside the unit's boundary, so parameters
-// are full in both runs.
-class RecomputeBoundary final : public Boundary, public CallRunner {
+// Runs the inside of a module's calls through Recompute. Units are gathered and arguments cast outside of it
+// (nn/boundary.h): parameters are full in both runs.
+class RecomputeRunner final : public CallRunner {
  public:
-  // `inner`: the redistributions, which take place in both runs; may be null.
-  explicit RecomputeBoundary(std::shared_ptr<Boundary> inner, std::optional<KeptResults::Policy> kept = std::nullopt,
-                             std::shared_ptr<RandomStreams> streams = nullptr)
-      : inner_(std::move(inner)), kept_(kept), streams_(std::move(streams)) {}
-
-  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
-  void Leave(Call& call, std::span<const TensorSlot> results) override;
-  CallRunner* runner() override { return this; }
-
+  explicit RecomputeRunner(std::optional<KeptResults::Policy> kept = std::nullopt,
+                           std::shared_ptr<RandomStreams> streams = nullptr)
+      : kept_(kept), streams_(std::move(streams)) {}
   std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) override {
     return Recompute(inside, std::move(inputs), kept_, streams_);
   }
-  Boundary* inner() override { return inner_.get(); }
 
  private:
-  std::shared_ptr<Boundary> inner_;
   std::optional<KeptResults::Policy> kept_;
   std::shared_ptr<RandomStreams> streams_;
 };

@@ -29,6 +29,11 @@ uint8_t ModeOf(const at::Tensor& tensor) {
 
 }  // namespace
 
+// The tensor's identity is the TensorImpl behind a weak pointer: an address alone may be that of a new tensor in freed
+// memory. The result has a version of its own, since the first sibling may have written into what it was given.
+//
+// Entries are counted down rather than kept until the frame ends: after the last sibling has its handle, the gathered
+// tensor is freed as soon as the siblings let it go, which under sequence parallelism is the largest activation there is.
 at::Tensor SharedRedistributions::Run(const TensorRedistribution& redistribution, const at::Tensor& tensor) {
   std::erase_if(entries_, [](const Entry& entry) { return entry.tensor.expired(); });
   const int64_t version = VersionOf(tensor);
