@@ -28,8 +28,7 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
-  app.add_flag("--isolate", model.isolate,
-               "evaluate the plan in a child process under limits: for an untrusted plan");
+  app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");
 }
 
 // --format and --color as given; ReadSay interprets them.
@@ -209,8 +208,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddConvert(*shard_app, shard.out, shard.replace, shard.json);
 
   MergeVerb merge;
-  CLI::App* merge_app =
-      app.add_subcommand("merge", "the inverse of shard: the model directory again, byte for byte");
+  CLI::App* merge_app = app.add_subcommand("merge", "the inverse of shard: the model directory again, byte for byte");
   merge_app
       ->add_option("SHARDED", merge.sharded, "directory that shard wrote, or a step of a training run (its weights)")
       ->required();

@@ -20,12 +20,11 @@ struct ExplainVerb {
   SayOptions say;
   int64_t rank = 0;
   bool json = false;
-  std::string html;     // file of the report; "-": stdout; "": none
-  std::string tokens;   // "B,S"; "": see ExplainOptions
-  bool passes = false;  // the record of each pass instead (engine/plan/resolve)
-  bool memory = false;  // the memory of a training step, which needs LibTorch
-  std::string dtype =
-      "auto";  // of the parameters, for `memory`: auto (the config's, else the file's) or a torch name
+  std::string html;            // file of the report; "-": stdout; "": none
+  std::string tokens;          // "B,S"; "": see ExplainOptions
+  bool passes = false;         // the record of each pass instead (engine/plan/resolve)
+  bool memory = false;         // the memory of a training step, which needs LibTorch
+  std::string dtype = "auto";  // of the parameters, for `memory`: auto (the config's, else the file's) or a torch name
 };
 
 struct CheckVerb {

@@ -27,7 +27,8 @@ CompletionNames NamesToComplete() {
 }  // namespace
 
 ProgramTexts::ProgramTexts(CLI::App& app) : app_(app) {
-  CLI::App* definitions = app.add_subcommand("definitions", "the names and keys of the plan language, for editors and checkers");
+  CLI::App* definitions =
+      app.add_subcommand("definitions", "the names and keys of the plan language, for editors and checkers");
   definitions
       ->add_option(
           "--form", form_,

@@ -13,7 +13,6 @@ namespace {
 
 using Catch::Contains;
 
-
 struct Row {
   std::string name;
   std::string model;

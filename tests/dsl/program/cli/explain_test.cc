@@ -68,9 +68,8 @@ TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same 
   CHECK(done.err == kChoice);
   CHECK(Run(words).out == done.out);
   const JsonValue json = ParseJson(done.out, "stdout").ValueOrThrow();
-  CHECK(KeysOf(json) ==
-        Keys{"findings", "format_version", "mesh", "modules", "plan", "plan_hash", "program", "rank", "rules",
-             "totals"});
+  CHECK(KeysOf(json) == Keys{"findings", "format_version", "mesh", "modules", "plan", "plan_hash", "program", "rank",
+                             "rules", "totals"});
   CHECK(json.Find("format_version")->AsString() == "1.0");
   CHECK(json.Find("plan")->AsString() == "llama");
   CHECK(json.Find("rank")->AsInt() == 0);

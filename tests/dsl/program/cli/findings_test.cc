@@ -13,7 +13,6 @@ namespace {
 
 using Catch::Contains;
 
-
 Words Check(const std::string& plan, const Words& more) {
   Words words = {"check", kModel, "--mesh", "tp=2", "--plan", plan};
   words.insert(words.end(), more.begin(), more.end());

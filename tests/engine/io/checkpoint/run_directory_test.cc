@@ -32,9 +32,10 @@ Placement On(MeshAxis axis, const Layout& layout) {
   return placement;
 }
 
-const std::vector<PlacedTensor> kFolderTensors = {{"cut", DType::kU8, {5, 2}, On(MeshAxis::kTp, Layout::Shard(0))},
-                                            {"sharded", DType::kU8, {3}, On(MeshAxis::kDpShard, Layout::Shard(0))},
-                                            {"whole", DType::kU8, {4}, {}}};
+const std::vector<PlacedTensor> kFolderTensors = {
+    {"cut", DType::kU8, {5, 2}, On(MeshAxis::kTp, Layout::Shard(0))},
+    {"sharded", DType::kU8, {3}, On(MeshAxis::kDpShard, Layout::Shard(0))},
+    {"whole", DType::kU8, {4}, {}}};
 
 std::string FolderBytes(const std::string& tensor) {
   std::string bytes;

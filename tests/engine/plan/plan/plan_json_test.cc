@@ -131,8 +131,7 @@ TEST_CASE("what is no plan is refused with the member's name") {
   CHECK(said("\"owner\":3", "\"owner\":-3").find("a number of the layout is out of range") != std::string::npos);
   CHECK(said("\"size\":64", "\"size\":0").find("only some parts have a size") != std::string::npos);
   CHECK(said("\"ids\":2", "\"ids\":1").find("a position of the route is out of range") != std::string::npos);
-  CHECK(said("\"name\":\"full\"", "\"name\":\"\xe2\x82\xac\"") ==
-        "not a plan: name: a text holds more than bytes");
+  CHECK(said("\"name\":\"full\"", "\"name\":\"\xe2\x82\xac\"") == "not a plan: name: a text holds more than bytes");
   CHECK(Read("null").diagnostics().front().message == "not a plan: it is of kind null, not an object");
   CHECK(Read("{}").diagnostics().front().message == "not a plan: 'name' is missing");
 }
