@@ -192,11 +192,6 @@ class AddParametersStep final : public BoundaryStep {
   std::vector<at::Tensor> late_;
 };
 
-std::optional<c10::ScalarType> TypeNamed(const std::string& name) {
-  const std::optional<DType> dtype = DTypeNamed(name);
-  return dtype ? ScalarTypeOf(*dtype) : std::nullopt;
-}
-
 // Walks a program and makes what it lists. Two steps of a program that belong together (gather and reshard, draw inside and
 // after) are one object, which the second one leaves.
 class BoundaryMaker {
@@ -263,7 +258,7 @@ class BoundaryMaker {
       case StepKind::kCastResults:
         // Back to what came: by the innermost cast, which noted it.
         if (step.dtype.empty()) return LeaveWhatEntered(StepKind::kCastArguments, true);
-        out_.leave.push_back({std::make_shared<CastStep>(std::nullopt, TypeNamed(step.dtype)), -1, true});
+        out_.leave.push_back({std::make_shared<CastStep>(std::nullopt, ScalarTypeNamed(step.dtype)), -1, true});
         return;
       default: out_.leave.push_back({Made(step)});
     }
@@ -286,7 +281,7 @@ class BoundaryMaker {
     const bool back = std::ranges::any_of(program_.leave, [](const ProgramStep& leaving) {
       return leaving.kind == StepKind::kCastResults && leaving.dtype.empty();
     });
-    return std::make_shared<CastStep>(TypeNamed(step.dtype), std::nullopt, back);
+    return std::make_shared<CastStep>(ScalarTypeNamed(step.dtype), std::nullopt, back);
   }
 
   std::shared_ptr<BoundaryStep> MakeOutermost() const {

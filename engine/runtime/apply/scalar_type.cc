@@ -44,4 +44,9 @@ std::optional<c10::ScalarType> ScalarTypeOf(DType dtype) {
   return row == kPairs.end() ? std::nullopt : std::optional(row->second);
 }
 
+std::optional<c10::ScalarType> ScalarTypeNamed(std::string_view name) {
+  const std::optional<DType> dtype = DTypeNamed(name);
+  return dtype ? ScalarTypeOf(*dtype) : std::nullopt;
+}
+
 }  // namespace moonshard

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include <c10/core/ScalarType.h>
 
@@ -13,5 +14,7 @@ namespace moonshard {
 std::optional<DType> DTypeOf(c10::ScalarType type);
 // Nothing for a type that no tensor can hold (6-bit floats).
 std::optional<c10::ScalarType> ScalarTypeOf(DType dtype);
+// By torch's name ("bfloat16"); nothing for "" and for a name that is none.
+std::optional<c10::ScalarType> ScalarTypeNamed(std::string_view name);
 
 }  // namespace moonshard

@@ -13,16 +13,11 @@ namespace moonshard {
 
 namespace {
 
-std::optional<c10::ScalarType> TypeNamed(std::string_view name) {
-  const std::optional<DType> dtype = DTypeNamed(name);
-  return dtype ? ScalarTypeOf(*dtype) : std::nullopt;
-}
-
 // What the parameter's dtype becomes while it is whole. The live one may be another than the tree's (DeferInit).
 c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
   const c10::ScalarType stored = live.tensor.scalar_type();
   if (!live.tensor.is_floating_point()) return stored;
-  return TypeNamed(plan.ProgramOf(live.ref.module).dtype).value_or(stored);
+  return ScalarTypeNamed(plan.ProgramOf(live.ref.module).dtype).value_or(stored);
 }
 
 }  // namespace
@@ -88,7 +83,7 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
       out.params.insert(ref);
       of_unit.push_back({live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used});
       const bool reduces = plan.plan->precision && live.tensor.is_floating_point();
-      options.reduced.push_back(reduces ? TypeNamed(plan.plan->precision->reduce).value_or(used) : used);
+      options.reduced.push_back(reduces ? ScalarTypeNamed(plan.plan->precision->reduce).value_or(used) : used);
       sum->TakeByHand(live.tensor);
     }
     const auto some = planned.reshard_ranks > 0 ? groups.at({MeshAxis::kDpShard, planned.reshard_ranks}) : nullptr;
