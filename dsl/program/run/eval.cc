@@ -48,7 +48,7 @@ void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepRes
   }
   SafetensorsWriter::SortForWriting(specs);
   std::optional<SafetensorsWriter> writer;
-  if (applied.mesh().rank() == 0) writer = SafetensorsWriter::Create(verb.output, specs).ValueOrThrow();
+  if (applied.mesh().rank() == 0) writer.emplace(SafetensorsWriter::Create(verb.output, specs).ValueOrThrow());
   for (const TensorSpec& spec : specs) {
     if (spec.name == "logits") {
       AppendOrThrow(writer, result.logits);

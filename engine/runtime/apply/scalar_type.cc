@@ -1,5 +1,7 @@
 #include "engine/runtime/apply/scalar_type.h"
 
+#include "engine/plan/compile/precision.h"
+
 #include <algorithm>
 #include <array>
 #include <utility>
