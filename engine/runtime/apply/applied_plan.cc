@@ -46,7 +46,8 @@ struct AppliedPlan::State {
   std::shared_ptr<GradientSum> gradient_sum;
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<DeferredValues> values;    // null where none was deferred
-  std::shared_ptr<RandomStreams> streams;    // null where values are whole, and where ranks share a generator
+  std::shared_ptr<ShardGuard> guard = std::make_shared<ShardGuard>();
+  std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
   std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
   std::shared_ptr<CallWatcher*> watcher = std::make_shared<CallWatcher*>(nullptr);
 };
@@ -174,11 +175,14 @@ class Applier {
       if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
         boundary.group = s_.groups.at(MeshAxis::kTp);
         std::vector<std::optional<int>> arriving_shards;
+        std::vector<bool> replicated;
         for (const std::optional<Redistribution>& move : steps.inputs) {
+          replicated.push_back(move && move->from[MeshAxis::kTp] == Layout::Replicate());
           const bool shards = move && move->from[MeshAxis::kTp].is_shard();
           arriving_shards.push_back(shards ? std::optional(move->from[MeshAxis::kTp].dim) : std::nullopt);
         }
-        boundary.signature = InputSignature(cut_dims, std::move(arriving_shards));
+        boundary.signature =
+            InputSignature(cut_dims, std::move(arriving_shards), std::move(replicated), options_.check_inputs);
       }
       // Line numbers, but no directory: the file may lie elsewhere on another rank.
       const std::string line = " (line " + std::to_string(SourceOf(s_.plan, steps).line) + ")";
@@ -191,6 +195,7 @@ class Applier {
                                                       boundary.path + " output " + std::to_string(i) + line));
       }
       boundary.values = s_.values;
+      boundary.guard = s_.guard;
       boundary.streams = s_.streams;
       boundary.inside = StreamInside(s_.plan, m);
       boundary.behind = StreamBehind(steps);
@@ -308,6 +313,7 @@ class Applier {
 
   void SumGradients() {
     for (const LiveParameter& parameter : s_.parameters) {
+      if (!in_units_.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);
       if (parameter.is_buffer) continue;
       const bool of_unit = in_units_.contains(parameter.ref);
       for (const GradientTerm& term : TermsOf(parameter.shape, parameter.placement)) {

@@ -38,6 +38,10 @@ struct ApplyOptions {
   std::optional<c10::ScalarType> deferred_type =
       {};                   // of floating-point parameters made under DeferInit; none: as made
   AroundCalls around = {};  // empty: the plan alone
+  // Every how many outermost calls the ranks of tp compare the values of all inputs that the plan takes as replicated
+  // (input_signature.h says which); 0: only those of integers on the CPU, which every call compares. The same on every rank.
+  // Ranks that differ throw kCollectiveMismatch.
+  int64_t check_inputs = 0;
 };
 
 // One parameter or buffer of the model, tied ones once.

@@ -41,6 +41,7 @@ std::unique_ptr<Boundary::Call> PlannedBoundary::Enter(std::span<const TensorSlo
   // A call that is recomputed within a backward was compared when it was made first.
   call->outermost = enclosing == nullptr && torch::autograd::get_current_graph_task_id() == -1;
   if (call->outermost && steps_.values) steps_.values->Check();
+  if (call->outermost && steps_.guard) steps_.guard->Check();
   if (call->outermost && steps_.group) {
     steps_.group->StartCheckInputs(steps_.signature.Of(arguments), label_);
   }

@@ -14,6 +14,7 @@
 #include "engine/plan/plan/plan.h"
 #include "engine/runtime/apply/deferred_values.h"
 #include "engine/runtime/apply/input_signature.h"
+#include "engine/runtime/apply/shard_guard.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/nn/boundary.h"
 #include "engine/runtime/random/random_streams.h"
@@ -50,7 +51,8 @@ struct BoundarySteps {
   // summed (none where none can be).
   std::shared_ptr<AxisGroup> group;
   std::shared_ptr<GradientSum> gradient_sum;
-  std::shared_ptr<DeferredValues> values;  // looked at in outermost calls; may be null
+  std::shared_ptr<DeferredValues> values;   // looked at in outermost calls; may be null
+  std::shared_ptr<const ShardGuard> guard;  // likewise
   // Which random numbers are drawn within the call, and after it until the next one; none: as before. No streams where
   // all values are whole.
   std::shared_ptr<RandomStreams> streams;

@@ -25,6 +25,7 @@ struct UnitParameter {
   at::Tensor tensor;                              // the registered one, a leaf that holds this rank's rows
   std::vector<int64_t> shape;                     // of what is gathered
   c10::ScalarType used = c10::ScalarType::Float;  // dtype of what is gathered
+  std::string path = {};                          // for errors
 };
 
 // Parameters of one stored and one used dtype: one buffer a collective.

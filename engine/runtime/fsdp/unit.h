@@ -11,6 +11,12 @@
 //   ~ the gradient of the inputs is there, or the backward ends: back to shards, a reduce-scatter begins; when the next
 //     unit's begins, or the backward ends, .grad has it
 //
+// torch::autograd::grad cannot have the gradient of a sharded parameter: the shard's comes from a reduce-scatter at the end
+// of the backward, when grad has returned, and what it would find is an undefined tensor. So the node has an edge to each
+// shard's accumulator, along which nothing flows: autograd then runs the node for such a request, and it throws
+// kUnshardedFunction. A parameter with a hook of the host's (register_hook on the leaf) gets no such
+// edge, for the hook would be called with an undefined gradient.
+//
 // A module may be called several times before a backward, in the middle of another's backward (recomputation), under
 // no_grad, and end with an exception. Whole parameters may have another dtype than the shards (precision). Gradients are those of the mean (or sum) over the axis, accumulated in .grad as
 // autograd does; a parameter that no rank used gets none. Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020),
@@ -25,6 +31,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/fsdp/full_parameters.h"
@@ -97,6 +104,9 @@ class Unit : public std::enable_shared_from_this<Unit> {
   friend class UnitInputNode;
 
   void MakeFull(Direction direction);
+  void ArmShard(size_t i);
+  // Throws kUnshardedFunction where a parameter holds another tensor than this rank's rows (torch::load, set_data).
+  void CheckShards() const;
   enum class After : uint8_t { kFree, kKeepSome, kKeep };
   void Release(After after);
   void Attach(const std::shared_ptr<Use>& use);
@@ -106,6 +116,10 @@ class Unit : public std::enable_shared_from_this<Unit> {
 
   std::vector<UnitParameter> parameters_;
   std::vector<at::Tensor> shards_;  // handles of the rows, while the parameters are whole
+  std::vector<std::vector<int64_t>> shard_shapes_;
+  // By parameter, ShardNodes of the leaves that hold the shards; null where it needs no gradient. Held, because autograd keeps it
+  // weakly and a gather in another dtype makes it forget it.
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   UnitOptions options_;
   UnitGroups groups_;
   FullParameters gathered_;

@@ -1,5 +1,6 @@
 // The two nodes that a unit's call puts into autograd's graph. UnitNode stands for the gather: its outputs are the whole
-// parameters, and it has no inputs, because the unit brings the gradients to the shards itself. UnitInputNode stands
+// parameters. Its edges to the shards' accumulators carry nothing, because the unit brings the gradients to the shards
+// itself: they are there for autograd::grad to find (unit.h). UnitInputNode stands
 // before the call's inputs: when their gradients are there, everything of the call's backward has run, since autograd
 // runs what is ready in the reverse order of its making, and UnitInputNode was made before all else in the call.
 #pragma once
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "engine/runtime/fsdp/unit.h"
 
@@ -31,8 +33,28 @@ class UnitNode final : public torch::autograd::Node {
   std::string name() const override { return "UnitNode"; }
 
  private:
+  // Throws kUnshardedFunction where the current backward is an autograd::grad for one of the shards.
+  void RefuseToCapture() const;
   std::weak_ptr<Unit> unit_;
   std::shared_ptr<Unit::Use> use_;
+};
+
+// The accumulator of a leaf that holds a shard, in the place of autograd's own, which refuses to run while the parameter is
+// gathered and so no leaf, even without a gradient. With one it does what autograd's does.
+class ShardNode final : public torch::autograd::Node {
+ public:
+  explicit ShardNode(const at::Tensor& shard);
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  std::string name() const override { return "ShardNode"; }
+  std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& tensor_pre_hooks() noexcept override {
+    return accumulate_->tensor_pre_hooks();
+  }
+  std::unique_ptr<torch::autograd::PostAccumulateGradHook>& tensor_post_acc_grad_hooks() const noexcept override {
+    return accumulate_->tensor_post_acc_grad_hooks();
+  }
+
+ private:
+  std::shared_ptr<torch::autograd::AccumulateGrad> accumulate_;
 };
 
 class UnitInputNode final : public torch::autograd::Node {

@@ -4,9 +4,14 @@
 //
 // Operators draw from the default generator of the process. So that is switched: common numbers are those of the generator
 // as the host seeded it (alike on the ranks of tp); a rank's own come from a second state, which takes the generator's
-// place while the model works on shards. It is made anew in each outermost call that needs it, from one number that is
-// drawn from the common ones, and this rank's coordinate. Between calls the generator is the common one alone, so a saved
-// run needs nothing else, and may go on on another mesh. Source of the idea: Megatron-LM's tracker of two states
+// place while the model works on shards. It is made anew in each outermost call that needs it, from the number that the
+// common generator would draw next, which stays undrawn, and this rank's coordinate. Between calls the generator is the
+// common one alone, so a saved run needs nothing else, and a run may be resumed on another mesh.
+//
+// Where nothing is drawn on shards, the common generator is after the call as it is on one rank: what a program draws
+// between steps is what it draws there. Where something is, as by dropout on a rank's own heads, the common generator has
+// advanced by one number more at the end of the call, so that the next call's own numbers are others; one rank would have
+// advanced by as many as it draws for the full tensor, which no rank of tp knows. Source of the idea: Megatron-LM's tracker of two states
 // (Narayanan et al. 2021); PyTorch's OffsetBasedRNGTracker does it by offsets for DTensor operators.
 //
 // Stage before: none. Stage after: apply, which knows from the plan what a module's values are; recompute, which runs
@@ -49,6 +54,7 @@ class RandomStreams {
   struct State {
     bool open = false;  // in a call
     bool made = false;  // the own stream, in this call
+    bool drew = false;  // from the own stream, in this call
     RandomStream now = RandomStream::kCommon;
     Idle idle;  // of the stream that is not `now`, where it was made
   };
@@ -60,6 +66,8 @@ class RandomStreams {
   Idle Take() const;
   void Put(const Idle& idle) const;
   void MakeOwn();
+  // Whether the generators, which hold the own stream, are not as MakeOwn left them.
+  bool HasDrawn() const;
 
   int64_t coordinate_;
   c10::Device device_;
