@@ -1,4 +1,4 @@
--- For luacheck: the names of the plan language (dsl/bind/names.cc makes this file).
+-- For luacheck: the names of the plan language; `moonshard definitions --form luacheck` prints this file.
 std = "none"
 max_line_length = 160
 read_globals = {

@@ -17,7 +17,7 @@ local styles = {}
 ---@param o? linear_options  input: replicate; output: shard(-1)
 ---@return style
 function styles.colwise(o)
-  o = takes("colwise", o, { input = "layout", output = "layout", heads = "integer" })
+  o = takes("colwise", o)
   return style {
     name = "colwise",
     heads = o.heads,
@@ -32,7 +32,7 @@ end
 ---@param o? linear_options  input: shard(-1); output: replicate
 ---@return style
 function styles.rowwise(o)
-  o = takes("rowwise", o, { input = "layout", output = "layout", heads = "integer" })
+  o = takes("rowwise", o)
   return style {
     name = "rowwise",
     heads = o.heads,
@@ -47,7 +47,7 @@ end
 ---@param o? { output?: layout }  output: replicate
 ---@return style
 function styles.vocab_rowwise(o)
-  o = takes("vocab_rowwise", o, { output = "layout" })
+  o = takes("vocab_rowwise", o)
   return style {
     name = "vocab_rowwise",
     params = { weight = shard(0) },
@@ -63,7 +63,7 @@ end
 --- replicate or shared gathers what leaves
 ---@return style
 function styles.sequence_parallel(o)
-  o = takes("sequence_parallel", o, { dim = "integer", output = "layout" })
+  o = takes("sequence_parallel", o)
   local pieces <const> = shard(o.dim or 1)
   return style {
     name = "sequence_parallel",
@@ -90,7 +90,7 @@ end
 ---@param o? { input?: layout, output?: layout }  without them, the inputs and outputs are left alone
 ---@return style
 function styles.replicated(o)
-  o = takes("replicated", o, { input = "layout", output = "layout" })
+  o = takes("replicated", o)
   return style {
     name = "replicated",
     inputs = o.input and { { o.input, replicate } },

@@ -91,6 +91,7 @@ function(moonshard_library name)
   endif()
   target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
     $<INSTALL_INTERFACE:include>)
+  target_compile_features(${target} ${scope} cxx_std_20)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${target} ${scope} moonshard_${dependency})
   endforeach()

@@ -50,7 +50,7 @@ std::string PathClassOf(std::string_view path) {
   return out;
 }
 
-void ModuleTree::Add(std::string path, std::string kind, Signature parameters, bool hookable) {
+void ModuleTree::Add(std::string path, std::string kind, Signature parameters, bool hookable, ModuleOrigin origin) {
   const auto index = static_cast<uint32_t>(modules_.size());
   Check(by_path_.emplace(path, index).second, "module path '" + path + "' added twice");
   const auto [signature, new_signature] =
@@ -59,7 +59,7 @@ void ModuleTree::Add(std::string path, std::string kind, Signature parameters, b
   const auto [path_class, new_class] =
       by_class_.emplace(PathClassOf(path), static_cast<uint32_t>(class_representatives_.size()));
   if (new_class) class_representatives_.push_back(index);
-  modules_.push_back({std::move(path), std::move(kind), signature->second, path_class->second, hookable});
+  modules_.push_back({std::move(path), std::move(kind), signature->second, path_class->second, hookable, origin});
 }
 
 void ModuleTree::AddTie(std::vector<ParamRef> same) {

@@ -26,12 +26,23 @@ struct Parameter {
   int64_t elements() const;
 };
 
+// Where the class of a module comes from, as far as a live model shows it: what must change where its calls cannot be
+// intercepted.
+enum class ModuleOrigin : uint8_t {
+  kUnknown,      // read from headers
+  kHost,         // a class of the host
+  kMoonshard,    // moonshard::nn
+  kTorch,        // torch::nn
+  kWithinTorch,  // a child of a torch::nn class whose own forward uses it (out_proj of MultiheadAttention)
+};
+
 struct Module {
   std::string path;         // "model.layers.0.mlp"; the root is ""
   std::string kind;         // class without namespace and "Impl": "Linear"; "" where unknown
   uint32_t signature = 0;   // index into ModuleTree::signatures()
   uint32_t path_class = 0;  // index into ModuleTree::class_representatives()
   bool hookable = true;     // whether its calls can be intercepted; always true where there are only headers
+  ModuleOrigin origin = ModuleOrigin::kUnknown;
 };
 
 // One parameter of one module.
@@ -46,7 +57,8 @@ class ModuleTree {
   using Signature = std::vector<Parameter>;
 
   // Adds a module; paths are unique. Order of adding is the order of modules().
-  void Add(std::string path, std::string kind, Signature parameters, bool hookable = true);
+  void Add(std::string path, std::string kind, Signature parameters, bool hookable = true,
+           ModuleOrigin origin = ModuleOrigin::kUnknown);
   // Says that two or more parameters are one tensor. The first is the one that is stored.
   void AddTie(std::vector<ParamRef> same);
 

@@ -1,5 +1,5 @@
-// Architecture: one reference architecture, as architectures/NAME.cc defines it. That file is all it takes to add one:
-// CMake finds it, and writes the table that AllArchitectures returns.
+// Architecture: one reference architecture, defined by architectures/NAME.cc. To add one, add its file: CMake finds it and
+// writes the table that AllArchitectures returns.
 //
 //   namespace moonshard::architectures {
 //   Architecture Qwen3Moe() {  // of qwen3_moe.cc: the name of the file in capitals
@@ -18,8 +18,8 @@ namespace moonshard {
 
 struct Architecture {
   std::vector<std::string> names;  // classes of Hugging Face, "architectures" in config.json
-  std::string model_type;          // what a config that names no class calls the first of them
-  // What the config says, every field that changes the computation read or refused. Builds nothing; errors go to the
+  std::string model_type;          // selects the first of them for a config that names no class
+  // Reads the config; every field that changes the computation is read or is an error. Builds nothing; errors go to the
   // reader's diagnostics, and then the spec is not used. `name` is one of `names`.
   DecoderSpec (*read)(ConfigReader& fields, const std::string& name);
 };

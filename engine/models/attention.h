@@ -1,7 +1,7 @@
-// Attention: self-attention of the reference decoders, on however many heads this rank's projections hold. Head counts
-// and the sequence length come from what the projections return, never from the config or the input: under a plan those
-// hold this rank's heads, and the input may be a shard of the sequence. The functions are what an architecture with
-// projections of its own composes.
+// Attention: self-attention of the reference decoders, on as many heads as this rank's projections have. Head counts and
+// the sequence length come from the projections' results, never from the config or the input: under a plan a rank has
+// some of the heads, and the input may be a shard of the sequence. An architecture with other projections composes the
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +19,28 @@
 
 namespace moonshard {
 
-// What the layers of one kind share in one forward, made once for the whole sequence: the same on every rank.
+// What the layers of one kind share in one forward, made once for the full sequence: the same on every rank.
 struct LayerContext {
   RotaryTables rotary;
-  std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: may see; absent: a query sees itself and all before
+  std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: attends; absent: plain causal attention
   at::Tensor positions;            // int64 [B or 1, T]
 };
 
-// A module of a layer that looks along the sequence, or a whole layer: hidden [B, T, H] -> [B, T, H]. forward is virtual so
+// A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual so
 // that a decoder can hold layers of any class; a call runs the plan's hooks as any call does.
 class SequenceBlock : public torch::nn::Module {
  public:
   virtual at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) = 0;
 };
 
-// Which keys a query may see. attention_mask: [B, T], nonzero where there is a token; absent: everywhere. `window`: how
-// many positions a token sees, itself included. Nothing is materialised where plain causality says it all.
+// The mask of LayerContext. attention_mask: [B, T], nonzero at tokens; absent: everywhere. `window`: number of positions a
+// token attends to, itself included. Nothing if plain causal attention is enough: no mask is materialised then.
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device);
 
 nn::Linear MakeLinear(int64_t in, int64_t out, bool bias);
 
-// [B, T, n * head_dim] -> [B, n, T, head_dim]: n is what this rank holds.
+// [B, T, n * head_dim] -> [B, n, T, head_dim]: n is this rank's number of heads.
 at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim);
 
 // softmax(q k^T * scale) v, keys and values repeated to as many heads as q has. q [B, n, T, D], k and v [B, m, T, D] with m
@@ -53,7 +53,7 @@ struct AttentionOptions {
   bool output_bias = false;
   std::optional<nn::RMSNormOptions> head_norm;  // q_norm and k_norm, over the dims of each head
   std::optional<double> scale;                  // of the scores; 1 / sqrt(head_dim) otherwise
-  // What queries that grow with their position are multiplied by: [B or 1, 1, T, 1].
+  // A factor of the queries that depends on their position: [B or 1, 1, T, 1].
   std::function<at::Tensor(const LayerContext&)> query_scale;
 };
 
@@ -78,8 +78,8 @@ class AttentionImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(Attention);
 
-// One projection `fused_name` for queries, keys and values, its rows in that order, each head whole: [q | k | v]. A plan
-// cuts each of the three by itself (packed). o_proj as above; no biases.
+// One projection `fused_name` for queries, keys and values, its rows in that order: [q | k | v]. A plan shards each of the
+// three by itself (packed). o_proj as above; no biases.
 class FusedAttentionImpl : public SequenceBlock {
  public:
   FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name);

@@ -1,5 +1,5 @@
-// CausalLm: a reference model as the program uses it, made from a config.json. Before: the file, read by ParseJson. After:
-// apply/ and loading. Inside nn::DeferInit its parameters have no storage.
+// CausalLm: a reference model as the programs use it, made from a config.json. Inside nn::DeferInit its parameters have no
+// storage. Stage after: apply, which shards and loads it.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace moonshard {
 
-// Any architecture, one way to call it.
+// One interface for all architectures.
 struct CausalLm {
   std::string architecture;
   std::shared_ptr<torch::nn::Module> module;
@@ -26,23 +26,23 @@ struct CausalLm {
       forward;
   // The same up to the head: input_ids -> the last hidden states [B, T, H].
   std::function<at::Tensor(const at::Tensor&)> hidden;
-  // What makes logits of them; nullptr where that is more than a Linear. The module's own.
+  // The layer that computes logits from them, owned by `module`; nullptr if that is more than a Linear.
   const nn::LinearImpl* head = nullptr;
 };
 
 // The classes of Hugging Face that have a reference model, sorted.
 std::vector<std::string> ReferenceArchitectures();
 
-// What a config.json says, read by its architecture: the first of "architectures", else what model_type stands for.
-// `file_name` is what errors call the config. Errors: kUnsupportedModel, one for each field that is missing, of the wrong
-// kind, out of range or not computed here.
+// Reads a config.json by its architecture: the first of "architectures", else the one of its model_type. `file_name` names
+// the config in errors. Errors: kUnsupportedModel, one for each field that is missing, of the wrong kind, out of range or
+// not supported.
 Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& file_name = "config.json");
 
 // The reference model for a config.json. Errors as ReadDecoderSpec.
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
 
 // Mean cross entropy of predicting token t+1 from t, float32 scalar. logits [B, T, V], labels int64 [B, T]; labels of
-// -100 count nothing. NaN where no label counts. As transformers' ForCausalLMLoss.
+// -100 are ignored. NaN if all are. As transformers' ForCausalLMLoss.
 at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace moonshard

@@ -1,6 +1,5 @@
-// ConfigReader: typed fields of one JSON object, gathering a diagnostic for each that is wrong, and for those that nobody
-// asked for: a config is read by asking for what the model computes with, so what is left over is what it does not
-// know. Used by the readers of model configs.
+// ConfigReader: typed fields of one JSON object, with a diagnostic for each that is wrong and for each that was never read:
+// a model reads all fields that it computes with, so the rest are fields that it does not support.
 #pragma once
 
 #include <cstdint>
@@ -18,43 +17,43 @@ namespace moonshard {
 
 class ConfigReader {
  public:
-  // `prefix` stands before a field's name in messages ("rope_scaling."). `object` and `diagnostics` outlive the reader.
+  // `prefix` precedes field names in messages ("rope_scaling."). `object` and `diagnostics` must outlive the reader.
   ConfigReader(const JsonValue& object, std::string file, std::string prefix, Diagnostics& diagnostics)
       : object_(object), file_(std::move(file)), prefix_(std::move(prefix)), diagnostics_(diagnostics) {}
 
-  // A field that is absent or null gives nothing; one of another kind or below `least` an error and nothing.
+  // Nothing for a field that is absent or null; an error and nothing for one of another kind or below `least`.
   std::optional<int64_t> Int(std::string_view name, int64_t least);
   std::optional<double> Number(std::string_view name, double least);
   std::optional<bool> Bool(std::string_view name);
   std::optional<std::string> String(std::string_view name);
-  // A list of texts or of integers; an error and nothing where an element is of another kind.
+  // A list; an error and nothing if an element is of another kind.
   std::optional<std::vector<std::string>> Strings(std::string_view name);
   std::optional<std::vector<int64_t>> Ints(std::string_view name);
   std::optional<std::vector<double>> Numbers(std::string_view name);
-  // The field as an object of its own, whose fields are named after this one. An empty object where it is absent, null,
-  // empty, or (with an error) of another kind. Lives no longer than this reader.
+  // The field as a nested object; its fields are named with this one's name as prefix. An empty object if it is absent,
+  // null, empty, or (with an error) of another kind. Must not outlive this reader.
   ConfigReader Object(std::string_view name);
-  // An error where the field is absent.
+  // An error if the field is absent.
   int64_t RequiredInt(std::string_view name, int64_t least);
   double RequiredNumber(std::string_view name, double least);
 
-  // The field, or nullptr where it is absent or null. From now on the field counts as used.
+  // The field, or nullptr if it is absent or null. Marks the field as read.
   const JsonValue* Find(std::string_view name) const;
-  // Whether the field is there, if only as null.
+  // Whether the field is present, even as null.
   bool Has(std::string_view name) const { return object_.Find(name) != nullptr; }
   bool empty() const { return object_.Keys().empty(); }
   const JsonValue& json() const { return object_; }
   const std::string& file() const { return file_; }
   Diagnostics& diagnostics() { return diagnostics_; }
 
-  // Adds an error about a field: what it says, what would be right, what to do.
+  // Adds an error about a field: its message, the required value, help.
   void Refuse(std::string_view name, std::string message, std::string required = {}, std::string help = {});
-  // An error where the field says something else than `only`, the one value that is computed here.
+  // An error if the field is not `only`, the one supported value.
   void RequireBool(std::string_view name, bool only, std::string message);
-  // A warning where the field is there and not null or false: `user` (an architecture, a rope type) does not use it.
+  // A warning if the field is present and not null or false: `user` (an architecture, a rope type) does not use it.
   void WarnUnused(std::string_view name, std::string_view user);
-  // WarnUnused for each field that was neither asked for nor is among `neutral` (sorted). One that is no slip of a name
-  // that was asked for, and not among `meaningful` (sorted), gives a note only.
+  // WarnUnused for each field that was not read and is not among `neutral` (sorted). Only a note for a field that is neither
+  // a misspelling of one that was read nor among `meaningful` (sorted).
   void NameUnread(std::string_view user, const std::vector<std::string>& neutral,
                   const std::vector<std::string>& meaningful);
 

@@ -9,7 +9,7 @@
 namespace moonshard {
 namespace {
 
-// c tanh(x / c): x where it is small, never beyond c.
+// c tanh(x / c): about x where x is small, and never beyond c.
 at::Tensor Softcap(const at::Tensor& x, double cap) { return at::tanh(x / cap) * cap; }
 
 }  // namespace
@@ -62,6 +62,7 @@ at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional
   const int64_t length = input_ids.size(1);
   at::Tensor hidden = embed_tokens(input_ids);
   if (embedding_scale_) {
+    // Rounded to the dtype of the hidden states first, as transformers does.
     const at::Tensor scale = at::scalar_tensor(*embedding_scale_, at::kFloat).to(hidden.scalar_type());
     hidden = hidden * scale.item<double>();
   }

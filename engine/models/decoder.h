@@ -1,11 +1,11 @@
-// The frame of a reference decoder with Hugging Face names, so that checkpoints load by name and plans written for those
-// names hold. An architecture says what its layers, norm and head are (DecoderSpec); all else is here.
+// Decoder: the frame of a reference decoder with Hugging Face names, so that checkpoints load by name and plans for those
+// names apply. An architecture defines its layers, norm and head (DecoderSpec); everything else is here.
 //
 //   model.embed_tokens   model.layers.N.(the architecture's own)   model.norm   lm_head
 //
-// lm_head's weight is embed_tokens' own where the config ties them. B is the batch, T the sequence length, H the hidden
-// size, V the vocabulary. Whatever a plan shards, T and positions come from input_ids. Build inside nn::DeferInit for a
-// model that is larger than one rank. Before: architecture.h; after: apply/ and loading.
+// lm_head's weight is that of embed_tokens if the config ties them. B is the batch, T the sequence length, H the hidden
+// size, V the vocabulary. T and positions come from input_ids, which no plan shards. Build inside nn::DeferInit for a model
+// larger than one rank. Stage before: architecture.h. Stage after: apply.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@
 
 namespace moonshard {
 
-// A module of any class that makes a tensor from a tensor, with the way to call it. Made of a holder: `nn::Linear(4, 8)`.
+// A module of any class whose forward takes a tensor and returns one. Made from a holder: `nn::Linear(4, 8)`.
 class UnaryModule {
  public:
   UnaryModule() = default;
@@ -45,7 +45,7 @@ class UnaryModule {
   std::function<at::Tensor(const at::Tensor&)> forward_;
 };
 
-// The parts of a layer that norms its inputs. A part that is missing is left out, with its norm.
+// The parts of a pre-norm layer. A missing part is left out, with its norm.
 struct PreNormParts {
   std::shared_ptr<SequenceBlock> self_attn;
   UnaryModule mlp;
@@ -54,12 +54,12 @@ struct PreNormParts {
   std::string mlp_name = "mlp";
 };
 
-// h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a shard of the sequence: the
-// residual stream is never looked into.
+// h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a shard of the sequence: the layer
+// only adds to the residual stream.
 class PreNormLayerImpl : public SequenceBlock {
  public:
   explicit PreNormLayerImpl(PreNormParts parts);
-  // RMS norms as `config` says.
+  // With RMS norms of the config's epsilon.
   PreNormLayerImpl(const DecoderConfig& config, std::shared_ptr<SequenceBlock> self_attn, UnaryModule mlp,
                    const std::string& mlp_name = "mlp");
   at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override;
@@ -69,20 +69,20 @@ class PreNormLayerImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(PreNormLayer);
 
-// What an architecture makes of its config: the numbers, and how to make its modules. Nothing is built before all of the
-// config is found right.
+// What an architecture reads from its config: numbers, and functions that make its modules. Nothing is built until the
+// whole config is found correct.
 struct DecoderSpec {
   DecoderConfig config;
   std::function<std::shared_ptr<SequenceBlock>(int64_t index)> layer;
-  std::function<UnaryModule()> norm;  // RMSNorm over the hidden size where not said
+  std::function<UnaryModule()> norm;  // default: RMSNorm over the hidden size
   std::string norm_name = "norm";
-  std::function<UnaryModule()> head;      // a Linear without bias where not said
+  std::function<UnaryModule()> head;      // default: a Linear without bias
   std::optional<double> embedding_scale;  // multiplies what embed_tokens returns, rounded to its dtype
   std::optional<double> logit_softcap;    // c tanh(logits / c)
 };
 
 nn::RMSNorm MakeRmsNorm(const DecoderConfig& config);
-// The sizes of an MLP as wide as `config` says.
+// The sizes of the MLP that `config` defines.
 MlpSizes MlpSizesOf(const DecoderConfig& config, bool bias = false);
 
 class DecoderImpl : public torch::nn::Module {
@@ -112,15 +112,15 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
  public:
   explicit DecoderForCausalLmImpl(const DecoderSpec& spec);
 
-  // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B, T]: nonzero where there is a
-  // token, default everywhere. position_ids int64 [B or 1, T]: default 0 .. T-1.
+  // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B, T]: nonzero at tokens, default
+  // everywhere. position_ids int64 [B or 1, T]: default 0 .. T-1.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt);
 
-  // The next calls end before the head, and give the last hidden states [B, T, H]: for a loss that applies the head
+  // true: following calls return the last hidden states [B, T, H], before the head: for a loss that applies the head
   // itself, a chunk of tokens at a time (loss/sharded_logits.h).
   void LeaveOutHead(bool leave_out) { without_head_ = leave_out; }
-  // nullptr where the logits are not a Linear of the hidden states alone (a soft cap).
+  // nullptr if the logits are not a Linear of the hidden states alone (a soft cap).
   const nn::LinearImpl* head() const;
 
  private:

@@ -1,10 +1,9 @@
-// DecoderConfig: what the decoders of config.json have in common, as plain data. Before: the file, read by ParseJson.
-// After: an architecture's own reading (architecture.h), then decoder.h builds the model. Reads what transformers 4 and 5
-// write.
+// DecoderConfig: what the decoders' configs have in common, as plain data, read from config.json as transformers 4 and 5
+// write it. Each architecture (architecture.h) reads the rest; decoder.h builds the model.
 //
-// Nothing is ignored in silence: a field that changes the computation is read, or must have the one value that is
-// computed here; anything else is an error that names the field. Fields of generation and of training (token ids, cache,
-// initializer_range, ...) change nothing here.
+// Nothing is ignored silently: a field that changes the computation is read, or must have the one value that is supported;
+// anything else is an error that names the field. Fields of generation and training (token ids, cache, initializer_range,
+// ...) have no effect.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +17,10 @@
 
 namespace moonshard {
 
-// How some layers of a decoder attend: what positions they turn by, and how far they see.
+// How some layers of a decoder attend: their rotary embedding, and their window.
 struct AttentionKind {
   RopeConfig rope;
-  std::optional<int64_t> window;  // how many positions a token sees, itself included
+  std::optional<int64_t> window;  // number of positions a token attends to, itself included; none: all before it
 };
 
 struct DecoderConfig {
@@ -38,15 +37,15 @@ struct DecoderConfig {
   Activation activation = Activation::kSilu;
   bool tie_word_embeddings = false;
   double attention_dropout = 0.0;
-  std::optional<int64_t> pad_token_id;  // the embedding row that takes no gradient
-  std::string dtype;                    // of the stored weights, "bfloat16"; empty where the config does not say
+  std::optional<int64_t> pad_token_id;  // the embedding row that receives no gradient
+  std::string dtype;                    // of the stored weights, "bfloat16"; empty if the config has none
 
-  // The kinds of attention, and which of them each layer has; most decoders have one for all.
+  // The kinds of attention, and the kind of each layer; most decoders have one kind.
   std::vector<AttentionKind> kinds = {{}};
   std::vector<size_t> kind_of_layer;
 };
 
-// What transformers takes where a config of this architecture says nothing, and how it calls things.
+// The defaults of transformers for a config of this architecture, and the names of its fields.
 struct DecoderDefaults {
   std::optional<int64_t> head_dim;             // hidden_size / num_attention_heads otherwise
   std::optional<int64_t> num_key_value_heads;  // where the field is absent; null means num_attention_heads
@@ -65,23 +64,23 @@ struct DecoderDefaults {
 // All of DecoderConfig but the windows, with one kind of attention for all layers.
 DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults = {});
 
-// An error where layer_types names another kind of attention for a layer than the one of all layers.
+// An error if layer_types gives a layer another kind of attention than that of all layers.
 void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config);
 
-// Splits the kinds in two where layer_types, or without it `is_sliding(layer)`, says that some layers see a window only:
-// kind 0 sees everything, kind 1 the last `window` positions. An error where a layer slides and there is no window.
+// Makes two kinds of attention if some layers have a window, by layer_types or without it by `is_sliding(layer)`: kind 0
+// attends to everything, kind 1 to the last `window` positions. An error if a layer has a window of no size.
 void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
                        bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config);
 
-// The same as Qwen's configs say it: use_sliding_window, sliding_window, and max_window_layers, how many of the first
-// layers see everything.
+// The same from the fields of Qwen's configs: use_sliding_window, sliding_window, and max_window_layers, the number of first
+// layers without a window.
 void ReadWindowOfLastLayers(ConfigReader& fields, DecoderConfig& config);
 
-// Dropout outside attention is not computed, as if the model were in eval(): a warning for each field that is not zero.
+// Dropout outside of attention is not supported; the model runs as if in eval(): a warning for each field that is not 0.
 void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& names);
 
-// Fields that mean nothing for logits, loss and gradients of given token ids, and fields that mean something to some
-// architecture, each sorted: see ConfigReader::NameUnread.
+// Fields without effect on logits, loss and gradients of given token ids, and fields that have one in some architecture,
+// each sorted: see ConfigReader::NameUnread.
 const std::vector<std::string>& NeutralFields();
 const std::vector<std::string>& MeaningfulFields();
 

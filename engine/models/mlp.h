@@ -1,4 +1,4 @@
-// The feed-forward blocks that decoders share, on whatever shards of their weights this rank holds.
+// Mlp: the feed-forward blocks of the decoders, on the shards of their weights that this rank has.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct MlpSizes {
   int64_t intermediate = 0;
   Activation activation = Activation::kSilu;
   bool bias = false;
-  // What a gated MLP's projections are called.
+  // Names of a gated MLP's projections.
   std::string gate = "gate_proj";
   std::string up = "up_proj";
   std::string down = "down_proj";
@@ -36,7 +36,7 @@ class GatedMlpImpl : public torch::nn::Module {
 };
 MOONSHARD_MODULE(GatedMlp);
 
-// The same with one projection gate_up_proj, its rows [gate | up], which a plan cuts each by itself (packed).
+// The same with one projection gate_up_proj, its rows [gate | up], each of which a plan shards by itself (packed).
 class FusedGatedMlpImpl : public torch::nn::Module {
  public:
   explicit FusedGatedMlpImpl(const MlpSizes& sizes);

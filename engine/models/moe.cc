@@ -35,16 +35,17 @@ SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
 
 at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
   const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
+  // The softmax is in float32, as in transformers. Each expert then runs on its own tokens: gather, MLP, weighted scatter.
   const at::Tensor probabilities = at::softmax(gate_(tokens), -1, at::kFloat);
   auto [weights, chosen] = at::topk(probabilities, experts_per_token_);
   if (normalize_) weights = weights / weights.sum(-1, /*keepdim=*/true);
   at::Tensor sum = at::zeros_like(tokens);
   for (size_t i = 0; i < experts_.size(); ++i) {
-    const at::Tensor places = chosen.eq(static_cast<int64_t>(i)).nonzero();  // [n, 2]: token, which of its experts
+    const at::Tensor places = chosen.eq(static_cast<int64_t>(i)).nonzero();  // [n, 2]: token, rank of the expert for it
     const at::Tensor token = places.select(1, 0);
     const at::Tensor weight = weights.index({token, places.select(1, 1)}).unsqueeze(-1);
-    const at::Tensor made = experts_[i](tokens.index_select(0, token)) * weight;
-    sum = sum.index_add(0, token, made.to(sum.scalar_type()));
+    const at::Tensor result = experts_[i](tokens.index_select(0, token)) * weight;
+    sum = sum.index_add(0, token, result.to(sum.scalar_type()));
   }
   return sum.view(hidden.sizes());
 }

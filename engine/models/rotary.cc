@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
-// Llama 3.1: long waves are stretched by `factor`, short ones stay, between the two a blend.
+// Llama 3.1: frequencies of long wavelengths are divided by `factor`, those of short ones stay, with a blend between.
 at::Tensor StretchLlama3(const RopeConfig& rope, const at::Tensor& frequencies) {
   const double old_length = static_cast<double>(rope.original_max_position_embeddings);
   const double longest_kept = old_length / rope.high_freq_factor;
@@ -29,13 +29,13 @@ at::Tensor StretchLlama3(const RopeConfig& rope, const at::Tensor& frequencies) 
   return at::where(between, blended, stretched);
 }
 
-// The dim (of those turned) that turns `rotations` times over the original length.
+// The dim (of those rotated) that rotates `rotations` times over the original length.
 double DimOfRotations(const RopeConfig& rope, double rotations) {
   const double length = static_cast<double>(rope.original_max_position_embeddings);
   return static_cast<double>(rope.dims) * std::log(length / (rotations * kTwoPi)) / (2 * std::log(rope.theta));
 }
 
-// YaRN (Peng et al. 2023, arXiv:2309.00071): fast dims stay, slow ones are interpolated, a ramp between.
+// YaRN (Peng et al. 2023, arXiv:2309.00071): fast dims stay, slow ones are interpolated, with a ramp between.
 at::Tensor StretchYarn(const RopeConfig& rope, const at::Tensor& periods) {
   double low = DimOfRotations(rope, rope.beta_fast);
   double high = DimOfRotations(rope, rope.beta_slow);
@@ -51,7 +51,7 @@ at::Tensor StretchYarn(const RopeConfig& rope, const at::Tensor& periods) {
   return 1.0 / (rope.factor * periods) * (1 - kept) + 1.0 / periods * kept;
 }
 
-// LongRoPE (Ding et al. 2024, arXiv:2402.13753): a stretch of its own for each pair of dims.
+// LongRoPE (Ding et al. 2024, arXiv:2402.13753): a factor for each pair of dims.
 at::Tensor StretchLongrope(const std::vector<double>& stretches, const at::Tensor& periods) {
   return 1.0 / (at::tensor(stretches, at::kFloat) * periods);
 }
@@ -65,6 +65,8 @@ at::Tensor RotateHalf(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t length) {
+  // The order and types of these operations are those of transformers: otherwise the last bit of a frequency differs, which
+  // large positions multiply.
   const at::Tensor exponents = at::arange(0, rope.dims, 2, at::kLong).to(at::kFloat) / rope.dims;
   const at::Tensor periods = at::pow(rope.theta, exponents);
   at::Tensor frequencies = 1.0 / periods;

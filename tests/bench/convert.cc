@@ -14,8 +14,7 @@
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/tree.h"
 #include "engine/io/storage/storage.h"
-#include "engine/plan/compile/compile.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "tests/bench/timing.h"
 
 namespace moonshard::bench {
@@ -31,7 +30,7 @@ CompiledPlan Compile(const std::string& folder, const Checkpoint& checkpoint) {
   inputs.mesh = MeshShape::Parse("tp=2").ValueOrThrow();
   inputs.model = tree.get();
   const auto plan = std::make_shared<const Plan>(ChoosePlan("", inputs).ValueOrThrow());
-  return CompilePlan(MatchRules(plan, tree).ValueOrThrow(), inputs.mesh).ValueOrThrow();
+  return ResolvePlan(plan, tree, inputs.mesh).ValueOrThrow();
 }
 
 // Without syncing, what the copy left to be written would be counted to whoever comes after it.

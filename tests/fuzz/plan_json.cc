@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/plan/explain/explain.h"
 #include "tests/dsl/inputs.h"
 #include "tests/fuzz/target.h"
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const JsonValue written = PlanJson(plan.value());
   fuzz::Require(written == json.value(), "the plan is another one when it is written again");
   const Resolution resolved =
-      MatchAndCompile(std::make_shared<const Plan>(plan.value()), tree, MeshShape::Parse("tp=2").ValueOrThrow());
+      RunPasses(std::make_shared<const Plan>(plan.value()), tree, MeshShape::Parse("tp=2").ValueOrThrow());
   if (resolved.compiled) ExplainText(*resolved.compiled, {});
   return 0;
 }

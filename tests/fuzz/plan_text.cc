@@ -1,7 +1,7 @@
 // Plan text, the whole way: evaluated, matched, compiled, explained. The plan is the same after JSON.
 #include <memory>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/plan/plan_json.h"
 #include "tests/dsl/inputs.h"
@@ -40,10 +40,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Plan read = ReadPlanJson(ParseJson(json, "json").ValueOrThrow(), "json").ValueOrThrow();
   fuzz::Require(WriteJson(PlanJson(read), 0) == json, "the plan is another one after JSON");
   if (plan.value().rules.size() > kMostRules) return 0;
-  const Resolution resolved = MatchAndCompile(std::make_shared<const Plan>(plan.value()), tree, inputs.mesh);
+  const Resolution resolved = RunPasses(std::make_shared<const Plan>(plan.value()), tree, inputs.mesh);
   if (!resolved.compiled) return 0;
   fuzz::Require(!ExplainText(*resolved.compiled, {}).empty(), "nothing is explained");
-  const Resolution again = MatchAndCompile(std::make_shared<const Plan>(read), tree, inputs.mesh);
+  const Resolution again = RunPasses(std::make_shared<const Plan>(read), tree, inputs.mesh);
   fuzz::Require(again.compiled && again.compiled->Hash() == resolved.compiled->Hash(), "another hash after JSON");
   return 0;
 }

@@ -119,7 +119,7 @@ std::vector<double> Curve(const std::filesystem::path& folder, const Setup& setu
   return sum;
 }
 
-std::filesystem::path FolderOf(const std::string& name) {
+std::filesystem::path DirectoryOf(const std::string& name) {
   for (const std::filesystem::path& found : ParityFolders()) {
     if (found.filename() == name) return found;
   }
@@ -134,7 +134,7 @@ double LargestDifference(const std::vector<double>& a, const std::vector<double>
 }
 
 TEST_CASE("a tied embedding and head are one parameter of the root's unit") {
-  const std::filesystem::path folder = FolderOf("llama_tied_llama3");
+  const std::filesystem::path folder = DirectoryOf("llama_tied_llama3");
   const std::vector<double> one = Curve(folder, {"tp=1", ""}, {false, 1, 8});
   for (const char* mesh : {"dp=2", "dp=2,tp=2"}) {
     CHECK(LargestDifference(Curve(folder, {mesh, ""}, {true, 2, 8}), one) < Tolerance(at::kDouble));
@@ -142,7 +142,7 @@ TEST_CASE("a tied embedding and head are one parameter of the root's unit") {
 }
 
 TEST_CASE("the loss curve is the same however the ranks share the work") {
-  const std::filesystem::path folder = FolderOf("llama_gqa");
+  const std::filesystem::path folder = DirectoryOf("llama_gqa");
   const Setup setups[] = {
       {"tp=1", ""},
       {"dp=2", "ddp {}"},

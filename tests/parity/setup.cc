@@ -6,8 +6,7 @@
 #include "dsl/planning/choose/choose_plan.h"
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
-#include "engine/plan/compile/compile.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
 #include "engine/runtime/apply/load.h"
 #include "engine/runtime/nn/defer_init.h"
@@ -43,8 +42,7 @@ ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::functio
     plan.data_parallel->shards = false;
   }
   CompiledPlan compiled =
-      CompilePlan(MatchRules(std::make_shared<const Plan>(std::move(plan)), live.tree).ValueOrThrow(), mesh.shape())
-          .ValueOrThrow();
+      ResolvePlan(std::make_shared<const Plan>(std::move(plan)), live.tree, mesh.shape()).ValueOrThrow();
   if (change) change(compiled);
   out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh);
   const Checkpoint checkpoint = Checkpoint::Open(setup.folder.string()).ValueOrThrow();

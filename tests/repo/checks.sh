@@ -3,7 +3,7 @@
 # checks.sh list: the names.
 set -euo pipefail
 
-names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors headers_say_what built readme_map)
+names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map)
 torch_free=(engine/core engine/layout engine/plan engine/io dsl/language dsl/planning dsl/program/cli dsl/program/repl)
 
 # tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
@@ -45,6 +45,12 @@ no_swallowed_lua_errors() {
       opened && FNR > opened + 6 { print file ":" opened ": catch (...) without throw;"; opened = 0 }
       END { if (opened) print file ":" opened ": catch (...) without throw;" }' "$file"
   done
+}
+
+# From a plan to a compiled plan there is one way, ResolvePlan: else programs disagree about the findings of a plan.
+one_driver() {
+  Grep '\<(MatchRules|CompilePlan)\(' '^(engine|dsl|tests)/' |
+    { grep -vE '^(tests/)?engine/plan/(match|compile|resolve)/' || true; }
 }
 
 # A header begins with what it is for.

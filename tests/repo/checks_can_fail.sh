@@ -10,6 +10,7 @@ touch engine/plan/plan/lonely.cc
 touch tests/engine/lost/lost_test.cc
 printf '#include <torch/torch.h>\n#include <lua.hpp>\n' >engine/plan/plan/heavy.h
 printf 'void F() {\n  try {\n  } catch (...) {\n  }\n}\n' >dsl/language/eval/swallow.cc
+printf 'auto m = MatchRules(plan, tree);\n' >dsl/language/eval/shortcut.cc
 printf '%s\n' '```text' 'engine/ nothing/' '```' >README.md
 
 Expect() {
@@ -26,6 +27,7 @@ Expect torch_free 'engine/plan/plan/heavy.h:1:#include <torch/torch.h>'
 Expect lua_free 'engine/plan/plan/heavy.h:2:#include <lua.hpp>'
 Expect light_headers 'engine/plan/plan/heavy.h:1'
 Expect no_swallowed_lua_errors 'dsl/language/eval/swallow.cc:3: catch (...) without throw;'
+Expect one_driver 'dsl/language/eval/shortcut.cc:1:auto m = MatchRules(plan, tree);'
 Expect headers_say_what 'engine/plan/plan/heavy.h: does not begin with a comment'
 Expect headers_say_what 'engine/plan/plan/heavy.h: #pragma once is missing'
 Expect built 'tests/engine/lost/lost_test.cc: no CMakeLists.txt names it or its directory'

@@ -114,7 +114,8 @@ void CheckOneModule(const OneModuleCase& test_case, const std::string& mesh_text
     const auto applied = ParallelizeModule(*model.root, plan, mesh);
     Tensors own;
     for (size_t i = 0; i < inputs.size(); ++i) own.push_back(ShardOf(inputs[i], test_case.arrive[i], mesh));
-    const Run run = RunModuleTwice(model, own, [&](size_t i) { return GradientOf(weights[i], test_case.leave[i], mesh); });
+    const Run run =
+        RunModuleTwice(model, own, [&](size_t i) { return GradientOf(weights[i], test_case.leave[i], mesh); });
     const double tolerance = test_case.tolerance;
     for (size_t i = 0; i < run.outputs.size(); ++i) {
       at::Tensor got = run.outputs[i].detach();

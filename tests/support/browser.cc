@@ -24,7 +24,9 @@ constexpr int kTimeoutMs = 60000;
 constexpr int kCommands = 3;  // where Chromium reads and writes its messages
 constexpr int kReplies = 4;
 
-double BrowserNow() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double BrowserNow() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 int KeyCode(const std::string& key) {
   static const std::map<std::string, int> codes = {

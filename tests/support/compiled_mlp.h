@@ -4,8 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/plan/compile/compile.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard::test {
@@ -37,7 +36,7 @@ inline CompiledPlan CompileMlp(const std::string& mesh, int64_t features = 10) {
                                  {last, last}, 1));
   plan->rules.push_back(
       MakeRule("mlp.down", "rowwise", Layout::Shard(1), {last, last}, {Placement(Layout::Partial()), replicate}, 2));
-  return CompilePlan(MatchRules(plan, tree).ValueOrThrow(), Mesh(mesh)).ValueOrThrow();
+  return ResolvePlan(plan, tree, Mesh(mesh)).ValueOrThrow();
 }
 
 }  // namespace moonshard::test

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "dsl/language/eval/load_plan.h"
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard {
@@ -43,7 +43,7 @@ Diagnostics DiagnosticsOf(const PlanCase& plan_case) {
   Diagnostics out;
   std::optional<Plan> plan = EvaluatePlan(plan_case.plan, plan_case.file, inputs).Collect(out);
   if (!plan) return out;
-  const Resolution done = MatchAndCompile(std::make_shared<const Plan>(std::move(*plan)), tree, inputs.mesh);
+  const Resolution done = RunPasses(std::make_shared<const Plan>(std::move(*plan)), tree, inputs.mesh);
   out.insert(out.end(), done.diagnostics.begin(), done.diagnostics.end());
   return out;
 }

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "dsl/language/bind/deprecated.h"
 #include "dsl/language/bind/evaluation.h"
-#include "dsl/language/bind/names.h"
 #include "dsl/language/bind/values.h"
 #include "dsl/language/sandbox/environment.h"
 #include "engine/core/base/text.h"
@@ -39,15 +37,13 @@ std::string Describe(lua_State* L, int index) {
 
 namespace {
 
-bool IsWord(std::string_view name, std::string_view result) {
-  return std::ranges::any_of(AllNames(), [&](const NameInfo& info) {
-    const std::string_view signature = info.signature;
-    return info.name == name && (signature.ends_with(std::string("-> ") + std::string(result)) || signature == result);
-  });
+bool IsBuiltin(std::string_view name, std::string_view result) {
+  const BuiltinInfo* builtin = FindBuiltin(name);
+  return builtin != nullptr && ResultOf(*builtin) == result;
 }
 
 // What people write in place of what the word takes; "" where it is none of it.
-std::string HelpFor(lua_State* L, const std::string& word, const std::string& what, int index) {
+std::string HelpFor(lua_State* L, const std::string& builtin, const std::string& what, int index) {
   const auto takes = [&](const char* part) { return what.find(part) != std::string::npos; };
   const std::optional<std::string> text = StringAt(L, index);
   if (text && takes("integer")) {
@@ -55,14 +51,14 @@ std::string HelpFor(lua_State* L, const std::string& word, const std::string& wh
     if (number) return "write " + *text + ", without quotes";
     if (MeshAxisFromName(*text)) return "mesh." + *text + " is the size of an axis";
   }
-  if (text && takes("layout") && IsWord(*text, "layout")) return "write " + *text + ", without quotes";
+  if (text && takes("layout") && IsBuiltin(*text, "layout")) return "write " + *text + ", without quotes";
   if (text && takes("style")) {
-    if (IsWord(*text, "style")) return "write " + *text + " {}, without quotes";
+    if (IsBuiltin(*text, "style")) return "write " + *text + " {}, without quotes";
     return "styles are words, as in colwise {}; those of Hugging Face are fields of require \"hugging_face\"";
   }
   if (lua_isfunction(L, index) && takes("must be a layout")) {
-    const NameInfo* word_there = WordOf(L, index);
-    if (word_there != nullptr && std::string_view(word_there->name) == "shard") {
+    const BuiltinInfo* function = BuiltinOf(L, index);
+    if (function != nullptr && std::string_view(function->name) == "shard") {
       return "call it with its dim: shard(-1) is the last one";
     }
     return "a layout is a word of its own (replicate, shared, partial), or is called with its dim, as shard(-1) is";
@@ -77,20 +73,21 @@ std::string HelpFor(lua_State* L, const std::string& word, const std::string& wh
     }
     if (what.find("\"" + name + "\"") != std::string::npos) return "did you mean \"" + name + "\"?";
   }
-  if (lua_isnoneornil(L, index) && (word == "norm_on" || word == "rotary_on")) {
-    return word + "(replicate), or " + word + "(shard(1)) where the sequence lies in shards";
+  if (lua_isnoneornil(L, index) && (builtin == "norm_on" || builtin == "rotary_on")) {
+    return builtin + "(replicate), or " + builtin + "(shard(1)) where the sequence lies in shards";
   }
-  if (takes("the pattern must be")) return "a question stands behind a colon: model:" + word + "(\"model.layers.*\")";
+  if (takes("the pattern must be"))
+    return "a question stands behind a colon: model:" + builtin + "(\"model.layers.*\")";
   return "";
 }
 
 }  // namespace
 
-const NameInfo* WordOf(lua_State* L, int index) {
+const BuiltinInfo* BuiltinOf(lua_State* L, int index) {
   index = lua_absindex(L, index);
   if (!lua_isfunction(L, index)) return nullptr;
   PushEnvironment(L);
-  for (const NameInfo& info : AllNames()) {
+  for (const BuiltinInfo& info : AllBuiltins()) {
     if (std::string_view(info.name).find_first_of(".:") != std::string_view::npos) continue;
     lua_getfield(L, -1, info.name);
     const bool same = lua_rawequal(L, -1, index) != 0;
@@ -103,11 +100,11 @@ const NameInfo* WordOf(lua_State* L, int index) {
   return nullptr;
 }
 
-int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index) {
-  return BadArgument(L, word, what, index, {}, "");
+int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index) {
+  return BadArgument(L, builtin, what, index, {}, "");
 }
 
-int BadArgument(lua_State* L, const std::string& word, const std::string& what, int index, SourceSpan where,
+int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index, SourceSpan where,
                 std::string help) {
   ScriptState& state = ScriptState::From(L);
   // The caret goes under the key that `what` names, else under the word.
@@ -122,9 +119,9 @@ int BadArgument(lua_State* L, const std::string& word, const std::string& what, 
       where = state.sources().SpanOfKey(where.file, where.line, key);
     }
   }
-  if (where.column == 0) where = state.UserSpan(word);
-  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, word + ": " + what + ", got " + Describe(L, index), where);
-  d.help = help.empty() ? HelpFor(L, word, what, index) : std::move(help);
+  if (where.column == 0) where = state.UserSpan(builtin);
+  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, builtin + ": " + what + ", got " + Describe(L, index), where);
+  d.help = help.empty() ? HelpFor(L, builtin, what, index) : std::move(help);
   state.Report(std::move(d));
   return PushPoison(L);
 }
@@ -150,11 +147,11 @@ bool IsTable(lua_State* L, int index) { return lua_type(L, index) == LUA_TTABLE;
 namespace {
 
 // For a key that `word` does not take; its value is on top of the stack.
-std::string HelpForKey(lua_State* L, const std::string& word, const std::string& key,
+std::string HelpForKey(lua_State* L, const std::string& builtin, const std::string& key,
                        std::span<const std::string> keys) {
-  if (word == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "a rule is at(\"" + key + "\", style)";
-  if (word == "plan" && IsWord(key, "plan")) return "without the equals sign: " + key + " \"llama\"";
-  if (word == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute" || key == "precision")) {
+  if (builtin == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "a rule is at(\"" + key + "\", style)";
+  if (builtin == "plan" && IsBuiltin(key, "plan")) return "without the equals sign: " + key + " \"llama\"";
+  if (builtin == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute" || key == "precision")) {
     return "without the equals sign: " + key + " { ... }";
   }
   if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
@@ -177,14 +174,14 @@ std::string HelpForKey(lua_State* L, const std::string& word, const std::string&
 }
 
 // A key under its old name: reports it and, where the new one is not there too, moves its value there.
-bool TakeDeprecatedKey(lua_State* L, int index, const std::string& word, const std::string& key) {
-  const std::string name = word + "." + key;
+bool TakeDeprecatedKey(lua_State* L, int index, const std::string& builtin, const std::string& key) {
+  const std::string name = builtin + "." + key;
   for (const DeprecatedName& deprecated : Evaluation::From(L).inputs().deprecated) {
     if (name != deprecated.name) continue;
     ScriptState& state = ScriptState::From(L);
     const SourceSpan call = state.UserSpan();
     Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName,
-                                  "'" + key + "' of '" + word + "' is now called '" + deprecated.replacement + "'",
+                                  "'" + key + "' of '" + builtin + "' is now called '" + deprecated.replacement + "'",
                                   state.sources().SpanOfKey(call.file, call.line, key));
     d.help = DeprecatedHelp(deprecated);
     state.Report(std::move(d));
@@ -203,7 +200,8 @@ bool TakeDeprecatedKey(lua_State* L, int index, const std::string& word, const s
 
 }  // namespace
 
-bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const std::string> keys, bool positional) {
+bool CheckKeys(lua_State* L, int index, const std::string& builtin, std::span<const std::string> keys,
+               bool positional) {
   index = lua_absindex(L, index);
   ScriptState& state = ScriptState::From(L);
   PushSortedKeys(L, index);
@@ -216,24 +214,31 @@ bool CheckKeys(lua_State* L, int index, const std::string& word, std::span<const
     const std::string key = lua_tostring(L, -1);
     lua_pop(L, 1);
     if (named && std::ranges::find(keys, key) != keys.end()) continue;
-    if (named && TakeDeprecatedKey(L, index, word, key)) continue;
+    if (named && TakeDeprecatedKey(L, index, builtin, key)) continue;
     good = false;
     if (named) {
       const SourceSpan call = state.UserSpan();
-      Diagnostic d = MakeDiagnostic(Finding::kUnknownKey, "'" + word + "' has no key '" + key + "'",
+      Diagnostic d = MakeDiagnostic(Finding::kUnknownKey, "'" + builtin + "' has no key '" + key + "'",
                                     state.sources().SpanOfKey(call.file, call.line, key));
       lua_getfield(L, index, key.c_str());
-      d.help = HelpForKey(L, word, key, keys);
+      d.help = HelpForKey(L, builtin, key, keys);
       lua_pop(L, 1);
       state.Report(std::move(d));
     } else {
-      state.Report(Finding::kUnknownKey, "'" + word + "' takes no entry without a name", word,
+      state.Report(Finding::kUnknownKey, "'" + builtin + "' takes no entry without a name", builtin,
                    keys.empty() ? "" : "keys: " + Join(keys, ", "));
     }
   }
   lua_settop(L, sorted - 1);
   return good;
 }
+
+bool CheckKeys(lua_State* L, int index, const std::string& table) {
+  const bool positional = std::ranges::any_of(KeysOf(table), [](const KeyInfo& key) { return key.key == kPositional; });
+  return CheckKeys(L, index, table, KeyNames(table), positional);
+}
+
+bool CheckList(lua_State* L, int index, const std::string& what) { return CheckKeys(L, index, what, {}, true); }
 
 bool HoldsPoison(lua_State* L, int index) {
   index = lua_absindex(L, index);
@@ -255,6 +260,92 @@ std::vector<lua_Integer> PositionsOf(lua_State* L, int index) {
   ScriptState::From(L).Charge(positions.size());
   std::ranges::sort(positions);
   return positions;
+}
+
+std::string MustBe(const std::string& table, const std::string& key) {
+  return "'" + key + "' must be " + RequirementOf(KeyOf(table, key));
+}
+
+bool IsAllowed(lua_State* L, int index, const KeyInfo& key) {
+  for (const std::string& type : Split(key.type, '|')) {
+    if (type == "boolean" && lua_isboolean(L, index)) return true;
+    if (type == "false" && lua_isboolean(L, index) && lua_toboolean(L, index) == 0) return true;
+    if (type == "layout" && LayoutAt(L, index) != nullptr) return true;
+    if (type == "integer") {
+      const std::optional<int64_t> value = IntegerAt(L, index);
+      if (value && *value >= key.minimum && *value <= key.maximum) return true;
+    }
+    const std::optional<std::string> text = StringAt(L, index);
+    if (text && type == "string" && !text->empty()) return true;
+    if (text && std::ranges::count(LiteralsOf(type), *text) > 0) return true;
+  }
+  return false;
+}
+
+KeyReader::KeyReader(lua_State* L, int index, std::string table, std::string builtin)
+    : lua_(L),
+      index_(lua_absindex(L, index)),
+      table_(std::move(table)),
+      builtin_(builtin.empty() ? table_ : std::move(builtin)) {
+  good_ = CheckKeys(lua_, index_, table_) && !HoldsPoison(lua_, index_);
+}
+
+bool KeyReader::Push(const char* key) {
+  if (lua_getfield(lua_, index_, key) != LUA_TNIL) return true;
+  lua_pop(lua_, 1);
+  return false;
+}
+
+void KeyReader::Bad(const char* key) {
+  BadArgument(lua_, builtin_, MustBe(table_, key), -1);
+  lua_pop(lua_, 1);
+  good_ = false;
+}
+
+void KeyReader::Boolean(const char* key, bool& value) {
+  if (!Push(key)) return;
+  if (!IsAllowed(lua_, -1, KeyOf(table_, key))) {
+    Bad(key);
+  } else {
+    value = lua_toboolean(lua_, -1) != 0;
+  }
+  lua_pop(lua_, 1);
+}
+
+std::optional<int64_t> KeyReader::Integer(const char* key) {
+  if (!Push(key)) return std::nullopt;
+  std::optional<int64_t> value;
+  if (IsAllowed(lua_, -1, KeyOf(table_, key))) {
+    value = IntegerAt(lua_, -1);
+  } else {
+    Bad(key);
+  }
+  lua_pop(lua_, 1);
+  return value;
+}
+
+std::optional<std::string> KeyReader::Text(const char* key) {
+  if (!Push(key)) return std::nullopt;
+  std::optional<std::string> value = StringAt(lua_, -1);
+  for (const DeprecatedName& deprecated : Evaluation::From(lua_).inputs().deprecated) {
+    if (!value || deprecated.name != table_ + "." + key + "=" + *value) continue;
+    ScriptState& state = ScriptState::From(lua_);
+    Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName,
+                                  "\"" + *value + "\" of '" + key + "' is now \"" + deprecated.replacement + "\"",
+                                  state.UserSpanOfText(*value));
+    d.help = DeprecatedHelp(deprecated);
+    state.Report(std::move(d));
+    value = deprecated.replacement;
+  }
+  const KeyInfo& info = KeyOf(table_, key);
+  const std::vector<std::string> literals = LiteralsOf(info.type);
+  const bool allowed = literals.empty() ? value && !value->empty() : value && std::ranges::count(literals, *value) > 0;
+  if (!allowed) {
+    value.reset();
+    Bad(key);
+  }
+  lua_pop(lua_, 1);
+  return value;
 }
 
 }  // namespace moonshard

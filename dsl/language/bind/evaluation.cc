@@ -28,16 +28,16 @@ void Evaluation::CountFile() {
   }
 }
 
-void AddWords(lua_State* L) {
+void AddBuiltins(lua_State* L) {
   RegisterValues(L);
-  AddLayoutWords(L);
-  AddStyleWords(L);
-  AddRuleWords(L);
-  AddSectionWords(L);
-  AddPlanWords(L);
-  AddOptionWords(L);
-  AddInputWords(L);
-  AddModelWords(L);
+  AddLayoutBuiltins(L);
+  AddStyleBuiltins(L);
+  AddRuleBuiltins(L);
+  AddSectionBuiltins(L);
+  AddPlanBuiltins(L);
+  AddOptionBuiltins(L);
+  AddInputBuiltins(L);
+  AddModelBuiltins(L);
 }
 
 }  // namespace moonshard

@@ -47,16 +47,16 @@ class Evaluation {
 };
 
 // Adds every word of the language but those that read files (require, extends: eval/) and those of stdlib.
-void AddWords(lua_State* L);
+void AddBuiltins(lua_State* L);
 
 // One group of words each; AddWords calls them.
-void AddLayoutWords(lua_State* L);
-void AddStyleWords(lua_State* L);
-void AddSectionWords(lua_State* L);
-void AddRuleWords(lua_State* L);
-void AddPlanWords(lua_State* L);
-void AddOptionWords(lua_State* L);
-void AddInputWords(lua_State* L);
-void AddModelWords(lua_State* L);
+void AddLayoutBuiltins(lua_State* L);
+void AddStyleBuiltins(lua_State* L);
+void AddSectionBuiltins(lua_State* L);
+void AddRuleBuiltins(lua_State* L);
+void AddPlanBuiltins(lua_State* L);
+void AddOptionBuiltins(lua_State* L);
+void AddInputBuiltins(lua_State* L);
+void AddModelBuiltins(lua_State* L);
 
 }  // namespace moonshard

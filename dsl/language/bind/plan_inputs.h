@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dsl/language/bind/deprecated.h"
+#include "dsl/language/bind/builtins.h"
 #include "dsl/language/state/limits.h"
 #include "engine/core/base/json.h"
 #include "engine/layout/mesh_shape.h"

@@ -32,7 +32,7 @@ struct MeshValue {};
 struct ModelValue {};
 
 // Makes the metatables of all of them, with == and tostring. config, mesh and model get their further metamethods in
-// input_words.cc and model_words.cc.
+// input_builtins.cc and model_builtins.cc.
 void RegisterValues(lua_State* L);
 
 // About how much memory a value holds outside of itself, for the limit.

@@ -5,7 +5,7 @@
 #include "dsl/language/bind/arguments.h"
 #include "dsl/language/bind/evaluation.h"
 #include "dsl/language/bind/values.h"
-#include "dsl/language/eval/file_words.h"
+#include "dsl/language/eval/file_builtins.h"
 #include "dsl/language/eval/isolated.h"
 #include "engine/core/base/text.h"
 

@@ -1,30 +1,17 @@
 #include "dsl/language/reference/forms.h"
 
-#include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <vector>
 
-#include "dsl/language/bind/deprecated.h"
-#include "dsl/language/bind/names.h"
-#include "dsl/language/reference/words.h"
-#include "engine/core/base/check.h"
+#include "dsl/language/bind/builtins.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
 #include "engine/layout/mesh_shape.h"
 
 namespace moonshard {
 namespace {
-
-const NameInfo& NameOf(const WordInfo& word) {
-  const auto names = AllNames();
-  const auto* found =
-      std::ranges::find_if(names, [&](const NameInfo& info) { return std::string_view(info.name) == word.name; })
-          .
-          operator->();
-  Check(found != names.data() + names.size(), std::string("no name '") + word.name + "'");
-  return *found;
-}
 
 std::string Axes() {
   std::string out = "\"dp\"";
@@ -35,10 +22,10 @@ std::string Axes() {
 // "---@param dim integer" and so on, then the function without a body.
 std::string FunctionDefinition(const std::string& name, const std::string& type) {
   const std::vector<std::string> forms = Split(type, '\n');
-  const WordSignature signature = ParseType(forms.front());
+  const FunctionType signature = ParseType(forms.front());
   std::string out;
   std::vector<std::string> parameters;
-  for (const WordParameter& parameter : signature.parameters) {
+  for (const TypeParameter& parameter : signature.parameters) {
     out += "---@param " + parameter.name + (parameter.optional ? "? " : " ") + parameter.type + "\n";
     parameters.push_back(parameter.name);
   }
@@ -54,28 +41,37 @@ std::string KeyClasses() {
     if (open != key.table) {
       if (!open.empty()) out += "\n";
       open = key.table;
-      out += "---@class " + std::string(key.table) + "\n";
-      if (open == "recompute_keys") out += "---@field [integer] string|pattern|false the modules\n";
-      if (open == "plan_keys")
-        out += "---@field [integer] any rules, lists of them, sections, extends, default, divides; false\n";
+      out += "---@class " + std::string(key.table) + "_keys\n";
     }
-    out += "---@field " + std::string(key.key) + "? " + key.type + " " + key.doc + "\n";
+    const bool positional = key.key == kPositional;
+    out += "---@field " + std::string(key.key) + (positional ? " " : "? ") + key.type + " " + key.doc;
+    if (!std::string_view(key.fallback).empty()) out += "; default " + std::string(key.fallback);
+    out += "\n";
   }
   return out + "\n";
 }
 
-// The keys of the tables that a function takes, as rows of Markdown.
-std::string KeyRows(const WordSignature& signature) {
+std::string Cell(std::string text) {
+  for (size_t bar = 0; (bar = text.find('|', bar)) != std::string::npos; bar += 2) text.insert(bar, "\\");
+  return text.empty() ? "" : "`" + text + "`";
+}
+
+// The keys of the tables that a function takes, and those of tables within these, as rows of Markdown.
+std::string KeyRows(const FunctionType& type) {
   std::string out;
-  for (const WordParameter& parameter : signature.parameters) {
-    for (const KeyInfo& key : AllKeys()) {
-      if (parameter.type != key.table) continue;
-      if (out.empty()) out = "\n| key | type | meaning |\n|---|---|---|\n";
-      std::string type = key.type;
-      for (size_t bar = 0; (bar = type.find('|', bar)) != std::string::npos; bar += 2) type.insert(bar, "\\");
-      out += "| `" + std::string(key.key) + "` | `" + type + "` | " + key.doc + " |\n";
+  const auto add = [&](const auto& self, const std::string& types, const std::string& prefix) -> void {
+    for (const std::string& table : Split(types, '|')) {
+      if (!table.ends_with("_keys")) continue;
+      for (const KeyInfo& key : KeysOf(table.substr(0, table.size() - 5))) {
+        if (out.empty()) out = "\n| key | type | default | example | meaning |\n|---|---|---|---|---|\n";
+        const std::string name = key.key == kPositional ? "" : Cell(prefix + key.key);
+        out += "| " + name + " | " + Cell(key.type) + " | " + Cell(key.fallback) + " | " + Cell(key.example) + " | " +
+               key.doc + " |\n";
+        self(self, key.type, prefix + key.key + ".");
+      }
     }
-  }
+  };
+  for (const TypeParameter& parameter : type.parameters) add(add, parameter.type, "");
   return out;
 }
 
@@ -103,15 +99,15 @@ std::string LuaDefinitions() {
   out += "---the module tree\n---@class model\n\n";
   out += KeyClasses();
   std::set<std::string> opened;  // libraries
-  for (const WordInfo& word : AllWords()) {
-    const std::string name = word.name;
+  for (const BuiltinInfo& info : AllBuiltins()) {
+    const std::string name = info.name;
     const size_t dot = name.find('.');
     if (dot != std::string::npos && opened.insert(name.substr(0, dot)).second) out += name.substr(0, dot) + " = {}\n\n";
-    const NameInfo& info = NameOf(word);
     out += "---" + std::string(info.doc) + "\n";
-    if (info.signature != name && std::string_view(info.signature) != "layout")
-      out += "---\n---    " + std::string(info.signature) + "\n";
-    const std::string type = word.type;
+    if (const std::string signature = SignatureOf(info); signature != name && signature != info.type) {
+      out += "---\n---    " + signature + "\n";
+    }
+    const std::string type = info.type;
     if (type.starts_with("fun(")) {
       out += FunctionDefinition(name, type);
     } else {
@@ -120,7 +116,8 @@ std::string LuaDefinitions() {
     }
   }
   for (const DeprecatedName& name : DeprecatedNames()) {
-    out += "---@deprecated\n---" + std::string(name.replacement) + " takes its place\n" + name.name + " = " +
+    if (FindBuiltin(name.replacement) == nullptr) continue;  // a key or a value
+    out += "---@deprecated\n---" + std::string(name.replacement) + " replaces it\n" + name.name + " = " +
            name.replacement + "\n\n";
   }
   return out;
@@ -143,28 +140,50 @@ std::string LuarcJson(const std::string& library) {
          "\n";
 }
 
+std::string LuacheckConfig() {
+  std::map<std::string, std::string> fields;  // by library; "" for a name that is none
+  for (const BuiltinInfo& info : AllBuiltins()) {
+    const std::string name = info.name;
+    if (name.find(':') != std::string::npos) continue;  // a method of a name in the table
+    const size_t dot = name.find('.');
+    std::string& list = fields[name.substr(0, dot)];
+    if (dot != std::string::npos) list += (list.empty() ? "\"" : ", \"") + name.substr(dot + 1) + "\"";
+  }
+  std::string out =
+      "-- For luacheck: the names of the plan language; `moonshard definitions --form luacheck` prints this file.\n"
+      "std = \"none\"\n"
+      "max_line_length = 160\n"
+      "read_globals = {\n";
+  for (const auto& [name, list] : fields) {
+    if (list.empty()) {
+      const bool open = name == "config" || name == "mesh" || name == "model";
+      out += "  " + name + " = { " + (open ? "other_fields = true" : "") + " },\n";
+      continue;
+    }
+    out += "  " + name + " = { fields = { " + list + " } },\n";
+  }
+  return out + "}\n";
+}
+
 std::string ReferencePage() {
   std::string out =
-      "# The words of the plan language\n\n"
-      "Every name that a plan can use; what a plan is, and how its parts go together, is told in dsl/README.md. Made "
-      "by\n"
-      "`moonshard definitions --form markdown`; every example is run by a test.\n";
+      "# Names and keys of the plan language\n\n"
+      "Every name that a plan can use, with the keys of its tables. dsl/README.md explains what a plan is and how its "
+      "parts\n"
+      "fit together. `moonshard definitions --form markdown` prints this page; a test evaluates every example.\n";
   std::string_view group;
-  for (const WordInfo& word : AllWords()) {
-    if (group != word.group) {
-      group = word.group;
+  for (const BuiltinInfo& info : AllBuiltins()) {
+    if (group != info.group) {
+      group = info.group;
       out += "\n## " + std::string(group) + "\n";
     }
-    const NameInfo& info = NameOf(word);
-    std::string doc = info.doc;
-    out += "\n### `" + std::string(word.name) + "`\n\n`" + info.signature + "`\n\n" + doc + ".\n";
-    const WordSignature signature = ParseType(Split(word.type, '\n').front());
-    out += KeyRows(signature);
-    if (std::string_view(word.example).empty()) continue;
-    out += "\n```lua\n" + std::string(word.example) + "\n```\n";
+    out += "\n### `" + std::string(info.name) + "`\n\n`" + SignatureOf(info) + "`\n\n" + info.doc + ".\n";
+    out += KeyRows(ParseType(Split(info.type, '\n').front()));
+    if (std::string_view(info.example).empty()) continue;
+    out += "\n```lua\n" + std::string(info.example) + "\n```\n";
   }
   if (const std::string rows = DeprecatedRows(); !rows.empty()) {
-    out += "\n## Names that go away\n\n| name | its place is taken by | since |\n|---|---|---|\n" + rows;
+    out += "\n## Deprecated names\n\n| name | replacement | since |\n|---|---|---|\n" + rows;
   }
   return out;
 }

@@ -1,16 +1,19 @@
-// Forms: the names of the plan language (dsl/language/bind/names.h, words.h) as the files that editors, checkers and people read. Each
-// is made whole from the tables, so that a new word is in all of them.
+// Forms: the builtins of the plan language (dsl/language/bind/builtins.h) as the files that editors, checkers and people
+// read. Each is generated from the table of builtins, so a new name or key appears in all of them.
 #pragma once
 
 #include <string>
 
 namespace moonshard {
 
-// LuaCATS definitions (---@meta) of everything that a plan can see, for lua-language-server.
+// LuaCATS definitions (---@meta) of every name that a plan can use, for lua-language-server.
 std::string LuaDefinitions();
 // .luarc.json for a directory of plans: Lua 5.4 without its own libraries, the definitions in the directory `library`.
 std::string LuarcJson(const std::string& library);
-// The reference of the language as a page of Markdown, each word with its type, the keys that it takes and an example.
+// .luacheckrc: luacheck knows these names and no others.
+std::string LuacheckConfig();
+// The reference of the language as a page of Markdown: each name with its signature, its keys (type, default, example) and
+// an example.
 std::string ReferencePage();
 
 }  // namespace moonshard

@@ -7,7 +7,7 @@
 
 #include "dsl/language/bind/arguments.h"
 #include "dsl/language/bind/evaluation.h"
-#include "dsl/language/eval/file_words.h"
+#include "dsl/language/eval/file_builtins.h"
 #include "dsl/language/eval/files.h"
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/choose/hugging_face_plan.h"

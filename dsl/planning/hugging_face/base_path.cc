@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/match/numbered.h"
+#include "engine/plan/match/pattern.h"
 
 namespace moonshard {
 

@@ -7,7 +7,7 @@
 #include "dsl/planning/hugging_face/role.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/match/numbered.h"
+#include "engine/plan/match/pattern.h"
 
 namespace moonshard {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <iostream>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/convert.h"
@@ -103,7 +103,7 @@ int RunShard(const ShardVerb& verb) {
   std::optional<CompiledPlan> plan;
   if (folder) {
     auto tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder->checkpoint, folder->config));
-    plan = ResolvePlan(verb.model, *folder, std::move(tree)).Collect(found);
+    plan = ToResult(ResolveModel(verb.model, folder->config, folder->mesh, std::move(tree))).Collect(found);
   }
   Say(found, verb.say);
   if (!plan) return kExitUsage;

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/launch.h"
 #include "dsl/program/cli/options.h"
 #include "dsl/program/cli/repl.h"
@@ -48,11 +48,18 @@ std::string WhyNotWritten(const std::filesystem::path& path) {
   return why == 0 ? "" : std::strerror(why);
 }
 
+// The plan as the headers show it, before a process is started or a tensor made: with errors it is reported here, once. The
+// warnings and notes of a plan without errors are rank 0's to report: it resolves the plan against the live model, which
+// also has the modules that own no parameter.
+std::optional<CompiledPlan> ResolveForRanks(const ModelOptions& model, bool headers_only, const SayOptions& say) {
+  Result<CompiledPlan> plan = ResolveFromHeaders(model, headers_only);
+  if (!plan.ok()) Say(plan.diagnostics(), say);
+  return plan.ok() ? std::optional<CompiledPlan>(std::move(plan).value()) : std::nullopt;
+}
+
 int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
-  // What is wrong with the plan is said once, before a process is started or a tensor made.
-  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/false);
-  if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
-  if (!plan.ok()) return kExitUsage;
+  const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.say);
+  if (!plan) return kExitUsage;
   if (!StartedByLauncher()) {
     // Known before the work rather than after it.
     for (const std::string& path : {verb.output, verb.stats}) {
@@ -64,34 +71,39 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
       return kExitFailed;
     }
   }
-  return RunWithTensors(arguments, plan.value().mesh.world_size());
+  return RunWithTensors(arguments, plan->mesh.world_size());
 }
 
 // Findings are said here; the step itself needs tensors, of one rank alone.
 int RunExplainMemory(const ExplainVerb& verb, const std::vector<std::string>& arguments) {
-  const std::optional<CompiledPlan> plan = ResolveToExplain(verb);
-  return plan ? RunWithTensors(arguments, 0) : kExitUsage;
+  bool good = false;
+  ResolveToExplain(verb, good);
+  return good ? RunWithTensors(arguments, 0) : kExitUsage;
 }
 
 int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
-  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model, /*headers_only=*/verb.types);
-  if (!plan.ok() || !StartedByLauncher()) Say(plan.diagnostics(), verb.say);
-  if (!plan.ok()) return kExitUsage;
-  return RunWithTensors(arguments, verb.types ? 0 : plan.value().mesh.world_size());
+  const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/verb.types, verb.say);
+  if (!plan) return kExitUsage;
+  return RunWithTensors(arguments, verb.types ? 0 : plan->mesh.world_size());
 }
 
-// New weights need no checkpoint, whose headers the plan could be resolved against here: the ranks do it.
+// With --init MODEL needs no checkpoint, so there are no headers to resolve the plan against: the ranks do it, with the live
+// model, as they do in any case.
 int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
-  Diagnostics found;
   std::optional<MeshShape> mesh;
   if (verb.init) {
+    Diagnostics found;
     mesh = MeshShape::Parse(verb.model.mesh).Collect(found);
     (void)ModelConfig::Read(verb.model.model).Collect(found);
-  } else if (const auto plan = ResolveFromHeaders(verb.model, /*headers_only=*/false).Collect(found)) {
+    if (HasErrors(found)) {
+      Say(found, verb.say);
+      return kExitUsage;
+    }
+  } else {
+    const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.say);
+    if (!plan) return kExitUsage;
     mesh = plan->mesh;
   }
-  if (HasErrors(found) || !StartedByLauncher()) Say(found, verb.say);
-  if (HasErrors(found)) return kExitUsage;
   return RunWithTensors(arguments, mesh->world_size(), /*finish_first=*/true);
 }
 

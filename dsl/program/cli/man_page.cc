@@ -61,7 +61,7 @@ constexpr auto kFiles = std::to_array<Entry>({
 constexpr auto kExamples = std::to_array<Entry>({
     {"moonshard check model --mesh tp=4 --plan mine.lua", "all findings about a plan on four ranks"},
     {"moonshard explain model --mesh tp=4 --html report.html", "what the plan chosen for the model does, as a page"},
-    {"moonshard explain-finding pieces-not-taken", "what a finding means, and its suggested fix"},
+    {"moonshard explain-finding shards-not-taken", "what a finding means, and its suggested fix"},
     {"moonshard suggest model -o mine.lua", "a first plan for a model that no plan is for"},
     {"moonshard repl model --mesh tp=4 -c ':why model.layers.0.mlp.down_proj'",
      "which rule holds for a module, and which line says so"},

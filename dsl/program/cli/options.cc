@@ -7,6 +7,7 @@
 #include "dsl/program/cli/program_texts.h"
 #include "dsl/program/cli/train_options.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/version.h"
 
 namespace moonshard {
 namespace {
@@ -14,9 +15,9 @@ namespace {
 constexpr const char* kAbout =
     "Tensor-parallel plans as Lua scripts, applied by a C++ engine.\n"
     "MODEL is a directory in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
-    "Exit codes: 0 good;\n"
+    "Exit codes: 0 success;\n"
     "1 check found errors (also in a plan or model that cannot be read), or the work failed;\n"
-    "2 usage, or a bad plan or model under any other verb; 3 a defect of ours.";
+    "2 usage, or a bad plan or model under any other verb; 3 a bug in this program.";
 
 void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
   app.add_option("MODEL", model.model,
@@ -27,18 +28,17 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
-  app.add_flag("--isolate", model.isolate,
-               "evaluate the plan in a child process under limits, for a plan of strangers");
+  app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");
 }
 
-// --format and --color, as words that ReadSay reads.
+// --format and --color as given; ReadSay interprets them.
 struct SayWords {
   std::string format = "text";
   std::string color = "auto";
 };
 
 void AddColor(CLI::App& app, SayWords& words) {
-  app.add_option("--color", words.color, "auto (on a terminal, and as NO_COLOR and CLICOLOR_FORCE say), always, never")
+  app.add_option("--color", words.color, "auto (on a terminal, subject to NO_COLOR and CLICOLOR_FORCE), always, never")
       ->check(CLI::IsMember({"auto", "always", "never"}));
 }
 
@@ -64,7 +64,7 @@ std::string SubjectOf(const ModelOptions& model) {
 }
 
 void AddDType(CLI::App& app, std::string& dtype) {
-  app.add_option("--dtype", dtype, "of the parameters; auto: as the config or else the file says")
+  app.add_option("--dtype", dtype, "of the parameters; auto: that of the config, else of the file")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
 }
 
@@ -75,13 +75,13 @@ void AddRun(CLI::App& app, RunOptions& run) {
 }
 
 void AddConvert(CLI::App& app, std::string& out, bool& replace, bool& json) {
-  app.add_option("OUT", out, "directory to write; appears when it is whole. A run that was stopped is gone on with")
+  app.add_option("OUT", out, "directory to write; it appears when it is complete. A stopped run is resumed")
       ->required();
-  app.add_flag("--replace", replace, "OUT may hold something, which is gone afterwards");
+  app.add_flag("--replace", replace, "replace what OUT holds");
   app.add_flag("--json", json, "what was done, as JSON on stdout");
 }
 
-// "k=v" texts into the map; false with a message for one without '='.
+// Splits "k=v" texts into the map. False, with a message in `error`, for one without '='.
 bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model, std::string& error) {
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
@@ -94,7 +94,7 @@ bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model,
   return true;
 }
 
-// What is wrong with a command line that CLI11 refused, with the nearest verb or option for one that is not there.
+// The message for a command line that CLI11 refused, with the nearest verb or option for one that does not exist.
 std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> verbs = app.get_subcommands();  // those given
   const CLI::App& place = verbs.empty() ? app : *verbs.front();
@@ -142,12 +142,18 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::Option* html =
       explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
   explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives and of a step");
+  CLI::Option* passes = explain_app->add_flag(
+      "--passes", explain.passes,
+      "in place of the explanation, each pass from the plan to the compiled plan: its time, what it made and how many "
+      "findings it has; with --json beside it");
+  passes->excludes(html);
   explain_app
       ->add_flag(
           "--memory", explain.memory,
           "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048), by module, with "
           "its work; for a reference architecture")
-      ->excludes(html);
+      ->excludes(html)
+      ->excludes(passes);
   AddDType(*explain_app, explain.dtype);
 
   CheckVerb check;
@@ -166,7 +172,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->add_option("--input", eval.input, "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids")
       ->required();
   eval_app->add_option("--output", eval.output, "safetensors to write: logits, loss, grad.<parameter>")->required();
-  eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, whole");
+  eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, unsharded");
   eval_app->add_option("--stats", eval.stats,
                        "JSON file for one rank's collectives, each rank's memory and the seconds; - for stdout");
   eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; gradients are accumulated")
@@ -178,15 +184,15 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       "verify", "run the reference architecture sharded and unsharded, and name the first module that differs");
   AddModel(*verify_app, verify.model, plan_options);
   AddSay(*verify_app, say);
-  verify_app->add_option("--input", verify.input, "as of eval; made up without it");
+  verify_app->add_option("--input", verify.input, "as of eval; generated without it");
   verify_app->add_option("--tokens", verify.tokens,
-                         "B,S of the made-up input (default 2,13; with --types 2 and 12 a rank)");
+                         "B,S of the generated input (default 2,13; with --types 2 and 12 a rank)");
   verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
   CLI::Option* types =
       verify_app->add_flag("--types", verify.types, "prove the layouts of every operator, without peers or weights");
   verify_app->add_flag("--ops", verify.ops, "compare the results of every operator, not only of modules")
       ->excludes(types);
-  verify_app->add_option("--rank", verify.rank, "with --types: the rank that is looked at (default 0)")->needs(types);
+  verify_app->add_option("--rank", verify.rank, "with --types: the rank that is checked (default 0)")->needs(types);
   AddRun(*verify_app, verify.run);
 
   TrainVerb train;
@@ -196,14 +202,13 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddTrain(*train_app, train);
 
   ShardVerb shard;
-  CLI::App* shard_app = app.add_subcommand("shard", "cut a checkpoint into one safetensors file a rank, bit for bit");
+  CLI::App* shard_app = app.add_subcommand("shard", "shard a checkpoint: one safetensors file a rank, bit for bit");
   AddModel(*shard_app, shard.model, plan_options);
   AddSay(*shard_app, say);
   AddConvert(*shard_app, shard.out, shard.replace, shard.json);
 
   MergeVerb merge;
-  CLI::App* merge_app =
-      app.add_subcommand("merge", "put the model directory together again that was cut, byte for byte");
+  CLI::App* merge_app = app.add_subcommand("merge", "the inverse of shard: the model directory again, byte for byte");
   merge_app
       ->add_option("SHARDED", merge.sharded, "directory that shard wrote, or a step of a training run (its weights)")
       ->required();
@@ -217,9 +222,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddSay(*import_app, say);
   import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
   import_app->add_flag("--idiomatic", import.idiomatic,
-                       "in the words of this language rather than Hugging Face's meaning");
+                       "with this language's own styles rather than Hugging Face's exact meaning");
   import_app->add_flag("--expert-parallel", import.experts, "the ep_plan in place of the tp_plan");
-  import_app->add_option("--base", import.base, "where the base model stands in the model (default \"model.\")");
+  import_app->add_option("--base", import.base, "path of the base model within the model (default \"model.\")");
 
   ExportVerb export_verb;
   CLI::App* export_app = app.add_subcommand("export", "the resolved plan in the form of another system, on stdout");
@@ -254,18 +259,18 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   repl_app->add_option("-f,--file", repl.file, "runs the lines of a file and ends; - for standard input");
   repl_app->add_option("--mode", repl.mode, "the form of answers: table, json, csv or md")
       ->check(CLI::IsMember({"table", "json", "csv", "md"}));
-  repl_app->add_flag("--bail", repl.bail, "a script ends with its first line that fails");
-  repl_app->add_flag("!--no-history", repl.history, "neither reads nor keeps the history of typed lines");
+  repl_app->add_flag("--bail", repl.bail, "a script ends at its first line that fails");
+  repl_app->add_flag("!--no-history", repl.history, "neither reads nor writes the history of typed lines");
 
   SuggestVerb suggest;
-  CLI::App* suggest_app = app.add_subcommand("suggest", "a first plan file for a model that no plan is for");
+  CLI::App* suggest_app = app.add_subcommand("suggest", "a first plan file for a model that no shipped plan fits");
   suggest_app
       ->add_option("MODEL", suggest.model.model,
                    "model directory: config.json and safetensors, of which headers are enough")
       ->required();
   AddSay(*suggest_app, say);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
-  suggest_app->add_flag("--replace", suggest.replace, "the plan file may be there already");
+  suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");
 
   CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
 

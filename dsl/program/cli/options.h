@@ -1,4 +1,4 @@
-// Options: the command line of `moonshard`, read once for all verbs; also by moonshard-run, which is given the same words.
+// Options: the command line of `moonshard`, parsed in one place for all verbs; moonshard-run gets the same arguments.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/say.h"
 #include "engine/core/base/result.h"
 #include "engine/layout/mesh_shape.h"
@@ -20,11 +20,11 @@ struct ExplainVerb {
   SayOptions say;
   int64_t rank = 0;
   bool json = false;
-  std::string html;     // a file for the report, or "-" for stdout; "": none
-  std::string tokens;   // "B,S"; "": see ExplainOptions
-  bool memory = false;  // what a training step takes, which needs LibTorch
-  std::string dtype =
-      "auto";  // of the parameters, for `memory`: auto (as the config or else the file says) or a torch name
+  std::string html;            // file of the report; "-": stdout; "": none
+  std::string tokens;          // "B,S"; "": see ExplainOptions
+  bool passes = false;         // the record of each pass instead (engine/plan/resolve)
+  bool memory = false;         // the memory of a training step, which needs LibTorch
+  std::string dtype = "auto";  // of the parameters, for `memory`: auto (the config's, else the file's) or a torch name
 };
 
 struct CheckVerb {
@@ -33,7 +33,7 @@ struct CheckVerb {
   bool strict = false;  // warnings count as errors
 };
 
-// What there is to know about one finding, or a list of all.
+// The page of one finding, or a list of all.
 struct ExplainFindingVerb {
   SayOptions say;
   std::string finding;  // identifier or name; "": all
@@ -45,7 +45,7 @@ struct ImportVerb {
   SayOptions say;
   std::string file;
   std::string key;              // which plan of the file; "": the only one
-  std::string base = "model.";  // where the base model stands
+  std::string base = "model.";  // path of the base model
   bool idiomatic = false;
   bool experts = false;  // the ep_plan
 };
@@ -58,9 +58,9 @@ struct ExportVerb {
 
 // How the verbs that need tensors run.
 struct RunOptions {
-  std::string dtype = "auto";  // of the parameters: auto (as the config or else the file says) or a torch name
+  std::string dtype = "auto";  // of the parameters: auto (the config's, else the file's) or a torch name
   std::string device = "auto";
-  double timeout_s = 600;  // the longest wait for a peer
+  double timeout_s = 600;  // longest wait for a peer
 };
 
 struct EvalVerb {
@@ -78,20 +78,20 @@ struct VerifyVerb {
   ModelOptions model;
   SayOptions say;
   RunOptions run = {.dtype = "float32"};
-  std::string input;   // as of eval; "": made up
-  std::string tokens;  // "B,S" of a made-up input; "": a length that few meshes divide
+  std::string input;   // as of eval; "": generated
+  std::string tokens;  // "B,S" of a generated input; "": a length that few meshes divide
   double tolerance = 2e-4;
-  bool types = false;  // prove the layouts of each operator, on one process without peers
+  bool types = false;  // prove the layouts of each operator, in one process without peers
   bool ops = false;    // compare each operator, not only modules
-  int64_t rank = 0;    // with types: whose
+  int64_t rank = 0;    // with types: the rank that is checked
 };
 
 // A training run: what dsl/program/train/ works from.
 struct TrainVerb {
   ModelOptions model;
   SayOptions say;
-  RunOptions run = {.dtype = "float32"};  // or bfloat16: products under autocast, all that is kept in float32
-  std::optional<uint64_t> init;           // seed of the first weights; none: the model directory's
+  RunOptions run = {.dtype = "float32"};  // or bfloat16: matrix products under autocast, all state in float32
+  std::optional<uint64_t> init;           // seed of new weights; none: the model directory's
   std::vector<std::string> data;          // files and directories of tokens or text
   std::string data_dtype = "uint16";      // of a .bin file
   std::vector<std::string> eval_data;     // held out
@@ -108,25 +108,25 @@ struct TrainVerb {
   double weight_decay = 0.1;        // of parameters of two dims or more
   std::pair<double, double> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1;         // largest norm of the gradients; 0: they stay as they are
+  double clip = 1;         // largest norm of the gradients; 0: not clipped
   int64_t skips = 3;       // steps in a row that may have no finite loss or gradients
   int64_t loss_chunk = 0;  // tokens whose logits exist at a time; 0: all
   uint64_t seed = 0;       // of the order of the data, and of dropout
   std::string save;        // directory for the run's steps; "": nothing is saved
   int64_t save_every = 0;  // steps; 0: at the end alone
-  int64_t keep = 3;        // saved steps that stay; 0: all
+  int64_t keep = 3;        // saved steps that are kept; 0: all
   bool resume = false;     // from the latest step in `save`, if there is one
   std::string log;         // file of JSON lines, appended to; "": none
-  int64_t log_every = 10;  // steps between lines on a stderr that is no terminal
+  int64_t log_every = 10;  // steps between lines on a stderr that is not a terminal
   bool json = false;       // the summary on stdout
 };
 
-// A model directory to one file a rank, and back.
+// A model directory to one file a rank; and MergeVerb back.
 struct ShardVerb {
   ModelOptions model;
   SayOptions say;
   std::string out;
-  bool replace = false;  // whether OUT may hold something already
+  bool replace = false;  // overwrite what OUT holds
   bool json = false;
 };
 
@@ -159,24 +159,24 @@ struct ReplVerb {
   std::vector<std::string> code;  // lines to run: -c
   std::string file;               // of lines to run: -f; "-": standard input
   std::string mode = "table";     // the form of answers
-  bool bail = false;              // a script ends with its first line that fails
+  bool bail = false;              // a script ends at its first line that fails
   bool history = true;
 };
 
 using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, TrainVerb, ShardVerb,
                           MergeVerb, CompareVerb, DoctorVerb, ReplVerb, SuggestVerb, ExplainFindingVerb>;
 
-// How the verb was asked to tell what it finds.
+// The form in which a verb reports its findings.
 SayOptions SayOf(const Verb& verb);
 
-// What a command line asks for: a verb, or a text to print (help, version) and the exit code to end with.
+// A parsed command line: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {
   std::optional<Verb> verb;
   std::string text;
   int exit_code = 0;
 };
 
-// Reads argv[1..]. A command line that is wrong has exit_code 2 and a text for stderr.
+// Parses argv[1..]. One with an error has exit_code 2 and a text for stderr.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
 }  // namespace moonshard

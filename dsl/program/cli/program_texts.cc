@@ -2,12 +2,12 @@
 
 #include <CLI/CLI.hpp>
 
-#include "dsl/language/bind/names.h"
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/language/reference/forms.h"
 #include "dsl/program/cli/command_tree.h"
 #include "dsl/program/cli/man_page.h"
 #include "dsl/program/cli/shell_completion.h"
+#include "engine/core/base/version.h"
 #include "engine/core/findings/page.h"
 #include "engine/layout/mesh_shape.h"
 
@@ -27,7 +27,8 @@ CompletionNames NamesToComplete() {
 }  // namespace
 
 ProgramTexts::ProgramTexts(CLI::App& app) : app_(app) {
-  CLI::App* definitions = app.add_subcommand("definitions", "the words of the plan language, for editors and checkers");
+  CLI::App* definitions =
+      app.add_subcommand("definitions", "the names and keys of the plan language, for editors and checkers");
   definitions
       ->add_option(
           "--form", form_,

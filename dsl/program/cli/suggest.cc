@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "dsl/language/eval/load_plan.h"
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/say.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
-#include "engine/core/base/write_text.h"
 #include "engine/io/safetensors/tree.h"
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 namespace {
@@ -26,8 +26,12 @@ Resolution TryOn(int64_t ranks, const std::string& text, const std::string& name
   inputs.mesh = MeshShape::Parse("tp=" + std::to_string(ranks)).ValueOrThrow();
   inputs.model = tree.get();
   Result<Plan> plan = EvaluatePlan(text, name, inputs);
-  if (!plan.ok()) return {nullptr, std::nullopt, std::nullopt, plan.diagnostics()};
-  return MatchAndCompile(std::make_shared<const Plan>(std::move(plan).value()), tree, inputs.mesh);
+  if (!plan.ok()) {
+    Resolution failed;
+    failed.diagnostics = plan.diagnostics();
+    return failed;
+  }
+  return RunPasses(std::make_shared<const Plan>(std::move(plan).value()), tree, inputs.mesh);
 }
 
 // "6 blocks sure, 1 guess, 2 whole; fits tp = 1, 2, 4"

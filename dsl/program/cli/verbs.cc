@@ -5,10 +5,9 @@
 #include <iostream>
 
 #include "dsl/planning/hugging_face/export.h"
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/hugging_face.h"
-#include "engine/core/base/write_text.h"
-#include "engine/io/safetensors/tree.h"
+#include "engine/io/storage/staging.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/report/report.h"
 
@@ -16,18 +15,18 @@ namespace moonshard {
 
 namespace {
 
-// Which plan it is, and why, where it was not named.
+// Reports which plan was chosen, and why, where none was named.
 void SayChoice(const Plan& plan, const SayOptions& say) {
   if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
 }
 
-// What a report calls the model: the name of its directory.
+// The title of a report: the name of the model's directory.
 std::string NameOf(const ModelOptions& model) {
   const std::filesystem::path folder = std::filesystem::absolute(model.model).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
-// Writes a report where it was asked for; says so, or why not. `what`: "a report".
+// Writes `page` to --html and reports it on stderr; false, with a finding, where it cannot be written. `what`: "a report".
 bool WriteReport(const std::string& page, const ExplainVerb& verb, const std::string& what) {
   if (verb.html == "-") {
     std::cout << page;
@@ -41,24 +40,15 @@ bool WriteReport(const std::string& page, const ExplainVerb& verb, const std::st
   return true;
 }
 
-// The report of a plan with errors, which were said already. None where the plan has none: then what is wrong is another
-// word of the command line.
-void WriteFailedReport(const ExplainVerb& verb) {
-  const ModelOptions& model = verb.model;
+// The report of a plan with errors, which are reported already.
+void WriteFailedReport(const ExplainVerb& verb, const Resolution& resolution) {
   FailedPlan failed;
-  failed.name = model.plan.empty() ? "not chosen" : model.plan;
-  const Result<ModelFolder> folder = OpenModelFolder(model, /*headers_only=*/true);
-  failed.findings = folder.diagnostics();
-  if (folder.ok()) {
-    failed.mesh = folder.value().mesh;
-    failed.tree =
-        std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder.value().checkpoint, folder.value().config));
-    const Resolution resolved = ResolveStages(model.plan, InputsOf(model, folder.value(), *failed.tree), failed.tree);
-    if (resolved.compiled) return;
-    failed.plan = resolved.plan;
-    failed.findings.insert(failed.findings.end(), resolved.diagnostics.begin(), resolved.diagnostics.end());
-  }
-  WriteReport(ReportHtml(failed, {.model = NameOf(model)}), verb, "a report of a plan with errors");
+  failed.name = verb.model.plan.empty() ? "not chosen" : verb.model.plan;
+  failed.mesh = resolution.mesh;
+  failed.tree = resolution.tree;
+  failed.plan = resolution.plan;
+  failed.findings = resolution.diagnostics;
+  WriteReport(ReportHtml(failed, {.model = NameOf(verb.model)}), verb, "a report of a plan with errors");
 }
 
 }  // namespace
@@ -70,26 +60,32 @@ int ExitCodeOf(const Diagnostics& errors) {
   return std::ranges::any_of(errors, at_fault) ? kExitUsage : kExitFailed;
 }
 
-std::optional<CompiledPlan> ResolveToExplain(const ExplainVerb& verb) {
+Resolution ResolveToExplain(const ExplainVerb& verb, bool& good) {
   Diagnostics diagnostics;
   if (!verb.tokens.empty()) (void)ParseTokens(verb.tokens).Collect(diagnostics);
-  std::optional<CompiledPlan> plan = ResolveFromHeaders(verb.model).Collect(diagnostics);
-  if (plan && (verb.rank < 0 || verb.rank >= plan->mesh.world_size())) {
-    Diagnostic d = MakeDiagnostic(
-        Finding::kBadArgument, "there is no rank " + std::to_string(verb.rank) + " in mesh " + plan->mesh.ToString());
-    d.required = "--rank from 0 to " + std::to_string(plan->mesh.world_size() - 1);
+  Resolution resolution = ResolveDirectory(verb.model);
+  diagnostics.insert(diagnostics.end(), resolution.diagnostics.begin(), resolution.diagnostics.end());
+  if (resolution.compiled && (verb.rank < 0 || verb.rank >= resolution.mesh.world_size())) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "there is no rank " + std::to_string(verb.rank) + " in mesh " +
+                                                             resolution.mesh.ToString());
+    d.required = "--rank from 0 to " + std::to_string(resolution.mesh.world_size() - 1);
     diagnostics.push_back(std::move(d));
   }
   Say(diagnostics, verb.say);
-  if (!plan || HasErrors(diagnostics)) return std::nullopt;
-  SayChoice(*plan->plan, verb.say);
-  return plan;
+  good = resolution.compiled && !HasErrors(diagnostics);
+  if (good) SayChoice(*resolution.plan, verb.say);
+  return resolution;
 }
 
 int RunExplain(const ExplainVerb& verb) {
-  const std::optional<CompiledPlan> plan = ResolveToExplain(verb);
-  if (!plan && !verb.html.empty()) WriteFailedReport(verb);
-  if (!plan) return kExitUsage;
+  bool good = false;
+  const Resolution resolution = ResolveToExplain(verb, good);
+  // The passes up to the one that failed, too: which it is, and what it found.
+  if (verb.passes && !verb.json) std::cout << PassesText(resolution.passes);
+  if (!verb.html.empty() && !resolution.compiled) WriteFailedReport(verb, resolution);
+  if (!good) return kExitUsage;
+  if (verb.passes && !verb.json) return kExitGood;
+  const CompiledPlan& plan = *resolution.compiled;
   ExplainOptions options;
   options.rank = verb.rank;
   if (!verb.tokens.empty()) {
@@ -97,14 +93,16 @@ int RunExplain(const ExplainVerb& verb) {
     options.tokens = Tokens{batch, sequence};
   }
   if (!verb.html.empty()) {
-    const std::string page = ReportHtml(*plan, {NameOf(verb.model), options.rank, options.tokens});
+    const std::string page = ReportHtml(plan, {NameOf(verb.model), options.rank, options.tokens});
     if (!WriteReport(page, verb, "a report")) return kExitFailed;
   }
   if (!verb.html.empty() && !verb.json) return kExitGood;
   if (verb.json) {
-    std::cout << WriteJson(ExplainJson(*plan, options), 2) << "\n";
+    JsonValue explained = ExplainJson(plan, options);
+    if (verb.passes) explained.AsObject()["passes"] = PassesJson(resolution.passes);
+    std::cout << WriteJson(explained, 2) << "\n";
   } else {
-    std::cout << ExplainText(*plan, options);
+    std::cout << ExplainText(plan, options);
   }
   return kExitGood;
 }

@@ -1,30 +1,30 @@
 // The verbs that need no tensor. Each writes data to stdout, diagnostics to stderr, and returns the exit code.
 #pragma once
 
-#include <optional>
-
 #include "dsl/program/cli/options.h"
 
 namespace moonshard {
 
-// 0 good; 1 check found errors, also a plan or model that cannot be read, or the work failed; 2 usage, or a bad plan or model
-// under any other verb; 3 a defect of ours.
+// 0 success; 1 check found errors, also in a plan or model that cannot be read, or the work failed; 2 usage, or a bad plan or
+// model under any other verb; 3 a bug in this program.
 inline constexpr int kExitGood = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitDefect = 3;
 
-// For a verb that gave up on these: kExitUsage where a plan, a model or a named file is at fault, else kExitFailed.
+// The exit code of a verb that ends with these errors: kExitUsage where a plan, a model or a named file is at fault, else
+// kExitFailed.
 int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
-// The plan that the verb is about; findings are said, also that there is no such rank. None where there are errors.
-std::optional<CompiledPlan> ResolveToExplain(const ExplainVerb& verb);
+// Resolves the plan that the verb is about and reports all findings, also about --rank and --tokens. `good`: whether there
+// are no errors among them.
+Resolution ResolveToExplain(const ExplainVerb& verb, bool& good);
 int RunCheck(const CheckVerb& verb);
 int RunExplainFinding(const ExplainFindingVerb& verb);
 int RunImport(const ImportVerb& verb);
-// kExitFailed where something cannot be said in the other form, and is left out of it.
 int RunSuggest(const SuggestVerb& verb);
+// kExitFailed where the other form cannot express a part of the plan, which is left out.
 int RunExport(const ExportVerb& verb);
 
 // Progress on stderr, with --json the summary on stdout.

@@ -5,11 +5,11 @@
 
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/explain/words.h"
 #include "engine/plan/match/candidates.h"
-#include "engine/plan/match/meant.h"
+#include "engine/plan/match/coverage.h"
 #include "engine/plan/match/pattern.h"
 
 namespace moonshard {
@@ -194,7 +194,7 @@ Answer RunWhy(CommandCall& call) {
     Rule meant;
     meant.pattern = asked;
     return Refused(call, "the model has no module or parameter '" + asked + "'",
-                   nearest.empty() ? WhatWasMeant(tree, meant) : "nearest path: " + nearest);
+                   nearest.empty() ? NearestMatchText(tree, meant) : "nearest path: " + nearest);
   }
   const Plan& plan = *call.workspace.plan();
   const Module& module = tree.modules()[target->module];

@@ -3,11 +3,11 @@
 #include <filesystem>
 #include <set>
 
-#include "dsl/language/bind/names.h"
+#include "dsl/language/bind/builtins.h"
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/quoted.h"
 #include "engine/core/base/text.h"
-#include "engine/core/base/write_text.h"
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 namespace {
@@ -32,12 +32,10 @@ std::pair<std::string, std::string> SplitTry(const std::string& text) {
   return {text.substr(0, end), style};
 }
 
-// The same with `{}` behind a word that is a function of the language.
+// The same with `{}` after a builtin that is called with a table.
 std::string StyleCode(const std::string& style) {
-  const bool word = std::ranges::any_of(AllNames(), [&](const NameInfo& info) {
-    return style == info.name && std::string_view(info.signature).starts_with(style + " {");
-  });
-  return word ? style + " {}" : style;
+  const BuiltinInfo* builtin = FindBuiltin(style);
+  return builtin != nullptr && TakesOneTable(*builtin) ? style + " {}" : style;
 }
 
 std::string PatternCode(const TypedPattern& pattern) {
@@ -100,7 +98,7 @@ Answer RunTry(CommandCall& call) {
   auto plan = std::make_shared<Plan>(*call.workspace.plan());
   for (Rule& other : plan->rules) ++other.level;
   plan->rules.insert(plan->rules.begin(), rule.value());
-  Resolution tried = MatchAndCompile(plan, call.workspace.model()->tree, call.workspace.mesh());
+  Resolution tried = RunPasses(plan, call.workspace.model()->tree, call.workspace.mesh());
   Answer out;
   const std::set<std::string> known = ErrorTexts(call.workspace.resolution().diagnostics);
   out.diagnostics = NewOnes(tried.diagnostics, call.workspace.resolution().diagnostics);

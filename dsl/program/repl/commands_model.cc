@@ -8,7 +8,7 @@
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/explain/fold.h"
-#include "engine/plan/match/meant.h"
+#include "engine/plan/match/coverage.h"
 #include "engine/plan/match/pattern.h"
 
 namespace moonshard {
@@ -150,7 +150,7 @@ Answer RunMatch(CommandCall& call) {
     const bool names_parameter = std::ranges::any_of(signature, [&](const Parameter& p) { return p.name == last; });
     if (names_parameter && last != typed.text) rule.parameter = Placement();
   }
-  out.notes.push_back(WhatWasMeant(tree, rule));
+  out.notes.push_back(NearestMatchText(tree, rule));
   return out;
 }
 

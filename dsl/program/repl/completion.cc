@@ -5,10 +5,9 @@
 #include <filesystem>
 #include <set>
 
-#include "dsl/language/bind/names.h"
+#include "dsl/language/bind/builtins.h"
 #include "dsl/language/eval/files.h"
 #include "dsl/language/eval/load_plan.h"
-#include "dsl/language/reference/words.h"
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/text.h"
 
@@ -196,7 +195,7 @@ class Completer {
     std::vector<std::string> names = {"and",      "break",  "do",   "else", "elseif", "end",  "false", "for",
                                       "function", "goto",   "if",   "in",   "local",  "nil",  "not",   "or",
                                       "repeat",   "return", "then", "true", "until",  "while"};
-    for (const NameInfo& info : AllNames()) {
+    for (const BuiltinInfo& info : AllBuiltins()) {
       const std::string name = info.name;
       const size_t field = name.find_first_of(".:");
       // string.rep only where the library's name is there.
@@ -210,12 +209,12 @@ class Completer {
     Offer(begin, names);
   }
 
-  // The keys of the word whose table is open at `begin`, where one may stand there: after its `{` or a comma. A table that
-  // is an argument of a call, as in shard(0, { heads = 8 }), is the called word's.
+  // The keys of the builtin whose table is open at `begin`, where a key may follow: after its `{` or a comma. A table that
+  // is an argument of a call, as in shard(0, { heads = 8 }), belongs to the builtin that is called.
   std::vector<std::string> KeysAt(size_t begin) const {
     struct Open {
       char bracket;
-      std::string word;  // before it; "" for none
+      std::string builtin;  // before it; "" for none
     };
     std::vector<Open> opened;
     char quote = 0;
@@ -234,13 +233,13 @@ class Completer {
         if (i == 0 || word_end != i) word_begin = i;
         word_end = i + 1;
       } else if (c == '{' || c == '(') {
-        std::string word;
+        std::string builtin;
         if (IsNameLetter(last)) {
-          word = line_.substr(word_begin, word_end - word_begin);
+          builtin = line_.substr(word_begin, word_end - word_begin);
         } else if (c == '{' && (last == ',' || last == '(') && !opened.empty() && opened.back().bracket == '(') {
-          word = opened.back().word;
+          builtin = opened.back().builtin;
         }
-        opened.push_back({c, std::move(word)});
+        opened.push_back({c, std::move(builtin)});
       } else if ((c == '}' || c == ')') && !opened.empty()) {
         opened.pop_back();
       }
@@ -248,9 +247,7 @@ class Completer {
     }
     std::vector<std::string> out;
     if (opened.empty() || opened.back().bracket != '{' || (last != '{' && last != ',')) return out;
-    for (const KeyInfo& key : AllKeys()) {
-      if (key.word == opened.back().word) out.emplace_back(key.key);
-    }
+    out = KeyNames(opened.back().builtin);
     return out;
   }
 

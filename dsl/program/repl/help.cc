@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "dsl/language/bind/names.h"
-#include "dsl/language/reference/words.h"
+#include "dsl/language/bind/builtins.h"
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/finding.h"
 #include "engine/core/base/text.h"
@@ -26,16 +25,18 @@ Answer HelpOfCommand(const CommandInfo& command) {
   return out;
 }
 
-// The keys of tables that `wanted` says yes to.
+// The keys that `wanted` selects.
 Table KeyTable(const std::function<bool(const KeyInfo&)>& wanted) {
-  Table keys("keys", {"word", "key", "type", "what"});
+  Table keys("keys", {"table", "key", "type", "default", "example", "what"});
   for (const KeyInfo& key : AllKeys()) {
-    if (wanted(key)) keys.rows.push_back({key.word, key.key, key.type, key.doc});
+    if (key.key != kPositional && wanted(key)) {
+      keys.rows.push_back({key.table, key.key, key.type, key.fallback, key.example, key.doc});
+    }
   }
   return keys;
 }
 
-// The option of this name that the plan declares; a word may have the same name.
+// The option of this name that the plan declares; a builtin may have the same name.
 void AddOption(const CommandCall& call, Answer& out) {
   const auto& declared = call.workspace.record().options;
   const auto found = declared.find(call.arguments);
@@ -47,21 +48,22 @@ void AddOption(const CommandCall& call, Answer& out) {
   out.notes.push_back("an option of the plan: :option " + name + "=VALUE sets it");
 }
 
-Answer HelpOfWord(const CommandCall& call, Table words) {
+// Of the builtins in `builtins`, of which there is at least one. One alone is shown with its keys.
+Answer HelpOfBuiltins(const CommandCall& call, Table builtins) {
   Answer out;
-  if (words.rows.size() > 1) {
-    out.tables.push_back(std::move(words));
+  if (builtins.rows.size() > 1) {
+    out.tables.push_back(std::move(builtins));
     return out;
   }
-  const std::vector<JsonValue>& row = words.rows[0];
-  out.tables.push_back(Table::Facts("help", {{"word", row[0]}, {"signature", row[1]}, {"what", row[2]}}));
-  Table keys = KeyTable([&](const KeyInfo& key) { return call.arguments == key.word; });
+  const std::vector<JsonValue>& row = builtins.rows[0];
+  out.tables.push_back(Table::Facts("help", {{"name", row[0]}, {"signature", row[1]}, {"what", row[2]}}));
+  Table keys = KeyTable([&](const KeyInfo& key) { return call.arguments == key.table; });
   if (!keys.rows.empty()) out.tables.push_back(std::move(keys));
   AddOption(call, out);
   return out;
 }
 
-// What stands in tables: keys of words, and the options that the plan declares. No tables: there is no such name.
+// Keys of builtins, and the options that the plan declares. No tables: there is no such name.
 Answer HelpOfKey(const CommandCall& call) {
   Answer out;
   AddOption(call, out);
@@ -73,10 +75,12 @@ Answer HelpOfKey(const CommandCall& call) {
 }  // namespace
 
 std::vector<std::string> HelpTopics(const Workspace& workspace) {
-  std::set<std::string> topics = {"words", "findings"};
+  std::set<std::string> topics = {"builtins", "findings"};
   for (const CommandInfo& command : AllCommands()) topics.emplace(command.name);
-  for (const NameInfo& info : AllNames()) topics.emplace(info.name);
-  for (const KeyInfo& key : AllKeys()) topics.emplace(key.key);
+  for (const BuiltinInfo& info : AllBuiltins()) topics.emplace(info.name);
+  for (const KeyInfo& key : AllKeys()) {
+    if (key.key != kPositional) topics.emplace(key.key);
+  }
   for (const auto& [name, option] : workspace.record().options) topics.insert(name);
   for (const FindingInfo& info : AllFindings()) topics.emplace(info.id);
   return {topics.begin(), topics.end()};
@@ -87,24 +91,25 @@ Answer RunHelp(CommandCall& call) {
   if (topic.empty()) {
     Table commands("commands", {"command", "what"});
     for (const CommandInfo& command : AllCommands()) commands.rows.push_back({CommandText(command), command.doc});
-    return {
-        .tables = {std::move(commands)},
-        .notes = {"Everything else is Lua with the words of the plan language, and shown where it has a value.",
-                  ":help words lists them; :help TOPIC explains a command, a word (:help colwise), a key of one (:help "
-                  "heads), an option of the plan or a finding (:help MS0201). A command's beginning is enough where "
-                  "only one begins so."}};
+    return {.tables = {std::move(commands)},
+            .notes = {
+                "Other input is Lua with the builtins of the plan language; an expression prints its value.",
+                ":help builtins lists the builtins; :help TOPIC explains a command, a builtin (:help colwise), a key "
+                "(:help heads), an option of the plan or a finding (:help MS0201). A command may be abbreviated while "
+                "the abbreviation is unique."}};
   }
   for (const CommandInfo& command : AllCommands()) {
     if (topic == command.name || topic == command.name + 1) return HelpOfCommand(command);
   }
-  Table words("words", {"word", "signature", "what"});
-  for (const NameInfo& info : AllNames()) {
+  Table builtins("builtins", {"name", "signature", "what"});
+  const bool all = topic == "builtins" || topic == "words";  // "words": the name before 0.1
+  for (const BuiltinInfo& info : AllBuiltins()) {
     const std::string name = info.name;
-    // A library or an input brings its fields: "string" has "string.rep".
+    // A library or an input includes its fields: "string" has "string.rep".
     const bool part = name.starts_with(topic + ".") || name.starts_with(topic + ":");
-    if (topic == "words" || name == topic || part) words.rows.push_back({name, info.signature, info.doc});
+    if (all || name == topic || part) builtins.rows.push_back({name, SignatureOf(info), info.doc});
   }
-  if (!words.rows.empty()) return HelpOfWord(call, std::move(words));
+  if (!builtins.rows.empty()) return HelpOfBuiltins(call, std::move(builtins));
   if (Answer keys = HelpOfKey(call); !keys.tables.empty()) return keys;
   if (const std::vector<FindingPage> pages = AllPages(); const FindingPage* page = FindPage(pages, topic)) {
     const JsonValue json = ToJson(*page);

@@ -5,7 +5,7 @@
 
 #include "dsl/language/bind/arguments.h"
 #include "dsl/language/bind/values.h"
-#include "dsl/language/eval/file_words.h"
+#include "dsl/language/eval/file_builtins.h"
 #include "dsl/language/sandbox/environment.h"
 #include "dsl/program/repl/lua_value.h"
 #include "engine/core/base/quoted.h"

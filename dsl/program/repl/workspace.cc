@@ -74,7 +74,7 @@ void Workspace::Resolve() {
   PlanInputs inputs = Inputs();
   inputs.record = &record_;
   if (model_) {
-    resolution_ = ResolveStages(plan_name_, inputs, model_->tree);
+    resolution_ = ResolveModel(plan_name_, inputs, model_->tree);
     return;
   }
   resolution_ = {};
@@ -98,7 +98,7 @@ const PlanTotals& Workspace::previous_totals() {
 
 Resolution Workspace::ResolveOther(const std::string& plan) const {
   Check(model_.has_value(), "a plan is resolved on a model");
-  return ResolveStages(plan, Inputs(), model_->tree);
+  return ResolveModel(plan, Inputs(), model_->tree);
 }
 
 }  // namespace moonshard

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dsl/language/bind/plan_inputs.h"
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/repl/path_index.h"
 #include "engine/plan/compile/cost.h"
 

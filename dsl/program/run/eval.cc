@@ -128,6 +128,7 @@ int RunEval(const EvalVerb& verb) {
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
   const AppliedPlan& applied = *sharded.applied;
+  if (mesh.rank() == 0) Say(applied.plan().findings, verb.say);
   const Inputs inputs = ReadInputs(verb.input, sharded.vocabulary, verb.micro_batches, mesh.device());
 
   Timing timing;

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/options.h"
 #include "engine/models/causal_lm.h"
 #include "engine/runtime/apply/applied_plan.h"
@@ -28,7 +28,7 @@ struct ShardedModel {
   int64_t vocabulary = 0;
 };
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
-                         std::optional<c10::ScalarType> type, AroundCalls around = {});
+                         std::optional<c10::ScalarType> type);
 
 // The checkpoint under the plan on the mesh, and beside it, on every rank by itself, on a mesh of one rank: every move is the
 // identity there, and the same modules are seen. Collective over the mesh; PlanError.

@@ -52,13 +52,25 @@ at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const st
   return SliceShard(full, dims);
 }
 
-Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, at::Tensor& loss) {
+// The first tensor that leaves each call, in the order in which the calls end.
+struct OutputRecorder final : CallObserver {
+  explicit OutputRecorder(const CompiledPlan& plan) : plan(plan) {}
+  void Left(size_t module, std::span<const TensorSlot> results) override {
+    for (const TensorSlot& slot : results) {
+      if (slot.position != 0 || !slot.tensor->defined()) continue;
+      outputs.emplace_back(plan.tree->modules()[module].path, slot.tensor->detach().clone());
+    }
+  }
+  const CompiledPlan& plan;
   Outputs outputs;
-  sharded.applied->Observe(
-      [&](const std::string& path, const at::Tensor& output) { outputs.emplace_back(path, output.detach().clone()); });
+};
+
+Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, at::Tensor& loss) {
+  OutputRecorder recorder(sharded.applied->plan());
+  sharded.applied->Watch(recorder);
   loss = RunStep(sharded.model, FullLogits(*sharded.applied, sharded.vocabulary), inputs, {}).loss;
-  sharded.applied->Observe({});
-  return outputs;
+  sharded.applied->Unwatch(recorder);
+  return std::move(recorder.outputs);
 }
 
 // Compares in order and remembers the first difference and the largest.
@@ -156,6 +168,7 @@ int RunVerify(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  if (mesh.rank() == 0) Say(sharded.applied->plan().findings, verb.say);
 
   at::Tensor loss;
   at::Tensor expected_loss;

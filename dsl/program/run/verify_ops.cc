@@ -48,6 +48,7 @@ int RunVerifyOps(const VerifyVerb& verb) {
   }
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  if (mesh.rank() == 0) Say(sharded.applied->plan().findings, verb.say);
 
   OperatorTrace trace;
   OperatorTrace expected;

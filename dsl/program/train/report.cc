@@ -77,7 +77,9 @@ void Report::Say(const std::string& text) {
 }
 
 void Report::Warn(const Diagnostics& warnings) {
-  for (const Diagnostic& d : warnings) Say(d.ToText());
+  if (!speaks_ || warnings.empty()) return;
+  ClearLine();
+  moonshard::Say(warnings, verb_.say);
 }
 
 void Report::Step(const StepNumbers& numbers) {

@@ -51,7 +51,7 @@ void Saves::Finish() {
   } catch (const PlanError& error) {
     const auto fatal = [](const Diagnostic& d) { return d.finding != Finding::kWriteFailed; };
     if (std::ranges::any_of(error.diagnostics(), fatal)) throw;
-    report_.Say(error.what());
+    report_.Warn(error.diagnostics());
   }
   saving_.reset();
 }

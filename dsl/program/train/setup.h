@@ -1,5 +1,5 @@
-// Setup: what a training run is made of, from the words it was started with: ranks, data, model, first weights, optimizer.
-// Each is a few calls of the public API; all throw PlanError with everything that is wrong.
+// Setup: the parts of a training run from its command line: ranks, data, model, initial weights, optimizer.
+// Each is a few calls of the public API; all throw PlanError with every error found.
 // Stage after: train.cc, the loop.
 #pragma once
 
@@ -15,27 +15,28 @@ namespace moonshard::train {
 
 DeviceMesh OpenMesh(const TrainVerb& verb);
 
-// `paths` in batches of `verb.batch`, in so many parts a rank.
+// `paths` in batches of `verb.batch` rows, each rank's rows in `micro_batches` parts.
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
                  const ModelConfig& config, int64_t micro_batches);
 
-// The reference model without storage, and the plan at work in it. Refuses a mesh whose ranks work on different data under
-// a plan that does not bring their gradients together.
+// The reference model without storage, under the plan that ResolveModel has for it: chosen and evaluated as for every other
+// verb, isolated where that was asked for, on every rank; its findings are in plan().findings. Throws kNotSupported for a
+// mesh with data-parallel ranks under a plan that does not reduce their gradients.
 struct ShardedLm {
   CausalLm net;
   std::shared_ptr<AppliedPlan> model;
 };
 ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh);
 
-// From the seed, or from the model directory. Returns warnings.
+// Initial weights: from --init, or loaded from the model directory. Returns warnings.
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, AppliedPlan& model);
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);
-// What products are made in; all else is float32, or float64 where this is.
+// The dtype of matrix products; everything else is float32, or float64 where this is.
 c10::ScalarType ComputeType(const TrainVerb& verb);
 
-// Every option that changes what is computed, as a text that all ranks must hold.
+// Every option that changes what is computed, as a text that must be equal on all ranks.
 std::string Describe(const TrainVerb& verb);
 
 }  // namespace moonshard::train

@@ -35,6 +35,7 @@ class Run {
         compute_type_(ComputeType(verb)),
         report_(verb, mesh_, world_),
         saves_(verb, mesh_, model_, optimizer_, data_, report_) {
+    report_.Warn(model_.plan().findings);
     if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, config_, 1));
     Agree(mesh_, "the training run",
           Describe(verb) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
@@ -138,7 +139,7 @@ class Run {
       throw PlanError({d});
     }
     d.severity = Severity::kWarning;
-    report_.Say(d.ToText());
+    report_.Warn({d});
   }
 
   // Planned modules that the first step never called.

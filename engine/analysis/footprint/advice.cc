@@ -10,37 +10,37 @@
 namespace moonshard {
 namespace {
 
-// What of a plan bears on memory.
-struct Means {
+// The parts of a plan that decide which advice applies.
+struct MemoryOptions {
   int64_t tp = 1;
   bool sequence_parallel = false;
   bool units = false;
   bool recomputes = false;
-  bool full_logits = false;  // they leave the head on every rank
+  bool full_logits = false;  // every rank has all logits
 };
 
 bool ShardsSequence(const std::vector<std::optional<Redistribution>>& redistributions) {
-  return std::ranges::any_of(redistributions, [](const std::optional<Redistribution>& move) {
-    if (!move) return false;
+  return std::ranges::any_of(redistributions, [](const std::optional<Redistribution>& redistribution) {
+    if (!redistribution) return false;
     const auto is_sequence = [](const Layout& layout) { return layout.is_shard() && layout.dim == 1; };
-    return is_sequence(move->from[MeshAxis::kTp]) || is_sequence(move->to[MeshAxis::kTp]);
+    return is_sequence(redistribution->from[MeshAxis::kTp]) || is_sequence(redistribution->to[MeshAxis::kTp]);
   });
 }
 
-Means MeansOf(const CompiledPlan& plan) {
-  Means means;
-  means.tp = plan.mesh.size(MeshAxis::kTp);
-  means.units = !plan.units.empty() && UnitRanks(plan) > 1;
-  means.recomputes = !plan.recomputed.empty();
+MemoryOptions MemoryOptionsOf(const CompiledPlan& plan) {
+  MemoryOptions options;
+  options.tp = plan.mesh.size(MeshAxis::kTp);
+  options.units = !plan.units.empty() && UnitRanks(plan) > 1;
+  options.recomputes = !plan.recomputed.empty();
   for (const ModuleSteps& steps : plan.steps) {
-    means.sequence_parallel |= ShardsSequence(steps.inputs) || ShardsSequence(steps.outputs);
+    options.sequence_parallel |= ShardsSequence(steps.inputs) || ShardsSequence(steps.outputs);
   }
   const int64_t head = plan.tree->Find("lm_head");
-  if (head >= 0 && means.tp > 1) {
+  if (head >= 0 && options.tp > 1) {
     const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(head));
-    means.full_logits = steps.outputs.empty() || !steps.outputs[0] || !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
+    options.full_logits = steps.outputs.empty() || !steps.outputs[0] || !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
   }
-  return means;
+  return options;
 }
 
 bool Recomputed(const CompiledPlan& plan, const std::string& module) {
@@ -49,7 +49,7 @@ bool Recomputed(const CompiledPlan& plan, const std::string& module) {
   });
 }
 
-// Whether parameters of the module, or of those right inside it, are cut over tp: what it makes is a shard then.
+// Whether tp shards parameters of the module or of its children: then its activations are shards already.
 bool WorksOnShards(const CompiledPlan& plan, const std::string& module) {
   const std::vector<Module>& modules = plan.tree->modules();
   for (size_t m = 0; m < modules.size(); ++m) {
@@ -60,17 +60,17 @@ bool WorksOnShards(const CompiledPlan& plan, const std::string& module) {
   return false;
 }
 
-std::string AdviceOn(const CompiledPlan& plan, const Means& means, const FootprintPart& part) {
+std::string AdviceOn(const CompiledPlan& plan, const MemoryOptions& options, const FootprintPart& part) {
   const bool of_logits = part.module == "lm_head" || part.module == "loss";
   std::vector<std::string> ways;
   switch (part.kind) {
     case FootprintKind::kParameter:
     case FootprintKind::kGradient:
     case FootprintKind::kOptimizer:
-      if (!means.units) ways.emplace_back("fsdp { wrap = ... } over dp_shard");
-      if (means.units) ways.emplace_back("more ranks on dp_shard");
-      ways.emplace_back(WorksOnShards(plan, part.module) || means.tp == 1 ? "more ranks on tp"
-                                                                          : "a style that shards it");
+      if (!options.units) ways.emplace_back("fsdp { wrap = ... } over dp_shard");
+      if (options.units) ways.emplace_back("more ranks on dp_shard");
+      ways.emplace_back(WorksOnShards(plan, part.module) || options.tp == 1 ? "more ranks on tp"
+                                                                            : "a style that shards it");
       break;
     case FootprintKind::kGathered:
       ways = {"smaller units in fsdp { wrap = ... }", "reshard = true", "less prefetch"};
@@ -80,12 +80,12 @@ std::string AdviceOn(const CompiledPlan& plan, const Means& means, const Footpri
     case FootprintKind::kRecomputed:
     case FootprintKind::kTemporary:
       if (of_logits) {
-        if (means.full_logits) ways.emplace_back("loss_parallel: logits stay shards of the vocabulary");
+        if (options.full_logits) ways.emplace_back("loss_parallel: logits stay sharded over the vocabulary");
         ways.emplace_back("train --loss-chunk");
       } else if (!Recomputed(plan, part.module) && part.kind == FootprintKind::kActivation) {
         ways.emplace_back("recompute");
       }
-      if (!of_logits && means.tp > 1 && !means.sequence_parallel && !WorksOnShards(plan, part.module)) {
+      if (!of_logits && options.tp > 1 && !options.sequence_parallel && !WorksOnShards(plan, part.module)) {
         ways.emplace_back("sequence_parallel");
       }
       ways.emplace_back("fewer tokens at a time: smaller micro-batches");
@@ -123,14 +123,14 @@ std::vector<FootprintContribution> LargestContributions(const CompiledPlan& plan
   for (const auto& [key, group] : groups) order.push_back(&group);
   std::ranges::stable_sort(order, std::ranges::greater(), [](const Group* group) { return group->bytes; });
   if (order.size() > most) order.resize(most);
-  const Means means = MeansOf(plan);
+  const MemoryOptions options = MemoryOptionsOf(plan);
   std::vector<FootprintContribution> out;
   for (const Group* group : order) {
     std::vector<std::string> paths;
     for (const FootprintPart* part : group->parts) paths.push_back(part->module);
     const FootprintPart& first = *group->parts.front();
     out.push_back({first.module.empty() ? "" : FoldPaths(paths), first.op, first.kind, group->bytes, group->count,
-                   AdviceOn(plan, means, first)});
+                   AdviceOn(plan, options, first)});
   }
   return out;
 }

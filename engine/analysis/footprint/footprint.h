@@ -1,5 +1,5 @@
-// Footprint: what one rank holds at the busiest moment of a training step, and what it computes, as plain data; how it is
-// told to people and programs. The JSON form is a contract (format_version): sorted keys, byte-stable.
+// Footprint: the memory of one rank at the peak of a training step, and the operations of the step, as plain data; and its
+// text and JSON. The JSON form is a contract (format_version): sorted keys, byte-stable.
 // Stage before: step_recorder.h. Stage after: explain --memory.
 #pragma once
 
@@ -16,13 +16,13 @@ namespace moonshard {
 
 enum class FootprintKind : uint8_t {
   kParameter,   // and buffers: this rank's shards
-  kInput,       // what else was there before the step
-  kGathered,    // whole parameters of units of fsdp, while they are used
-  kGradient,    // what ends in .grad
+  kInput,       // other tensors from before the step
+  kGathered,    // full parameters of fsdp's units, while they are used
+  kGradient,    // .grad at the end of the step
   kOptimizer,   // AdamW's two moments
-  kActivation,  // kept for the backward
-  kRecomputed,  // recomputed within the backward
-  kTemporary,   // gone before what follows needs it
+  kActivation,  // allocated in the forward and kept for the backward
+  kRecomputed,  // allocated by a recomputation within the backward
+  kTemporary,   // freed before the backward begins, or allocated in it
 };
 inline constexpr size_t kFootprintKinds = 8;
 // "parameters", "inputs", "gathered", "gradients", "optimizer", "activations", "recomputed", "temporary".
@@ -37,14 +37,14 @@ struct FootprintWork {
   double backward = 0;
 };
 
-// One module's part: of calls of its own, without the modules inside it.
+// The part of one module: of its own calls, without the modules inside it.
 struct FootprintModule {
   std::string path;      // "" outside of all modules
   FootprintBytes bytes;  // at the peak
   FootprintWork work;
 };
 
-// What one operator of one module has allocated and is there at the peak.
+// Memory that one operator of one module has allocated and that is live at the peak.
 struct FootprintPart {
   std::string module;
   std::string op;  // "aten::mm"; "" outside of operators
@@ -59,9 +59,9 @@ struct Footprint {
   int64_t sequence = 0;
   std::string dtype;           // of the parameters
   int64_t peak = 0;            // bytes, optimizer included
-  int64_t step_peak = 0;       // bytes that the step adds to what is there before it
+  int64_t step_peak = 0;       // bytes that the step adds to what was live before it
   int64_t optimizer_peak = 0;  // bytes while AdamW steps: all gradients, and two temporaries of the largest
-  std::string peak_module;     // where the program was
+  std::string peak_module;     // which allocated the block that made the peak
   std::string peak_op;
   std::string peak_phase;                // "forward", "recompute", "backward"
   FootprintBytes bytes = {};             // at the peak
@@ -77,18 +77,18 @@ inline constexpr const char* kFootprintFormatVersion = "1.0";
 // "collectives", "assumptions"}; bytes and operations are integers.
 JsonValue FootprintJson(const CompiledPlan& plan, const Footprint& footprint);
 
-// A page of text: the peak by kind, by module with layers folded ("model.layers.{0..31}.mlp"), the largest parts with
-// what would shrink them.
+// A page of text: the peak by kind and by module, with layers folded ("model.layers.{0..31}.mlp"), and the largest parts
+// with advice how to reduce them.
 std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint);
 
-// Parts of modules that differ in numbers only, as one.
+// The parts of all modules that differ in numbers only.
 struct FootprintContribution {
   std::string modules;  // folded
   std::string op;
   FootprintKind kind = FootprintKind::kTemporary;
   int64_t bytes = 0;
   int64_t count = 0;
-  std::string advice;  // what would shrink it
+  std::string advice;  // what in the plan or the run would reduce it
 };
 // The largest first, at most `most`.
 std::vector<FootprintContribution> LargestContributions(const CompiledPlan& plan, const Footprint& footprint,

@@ -14,6 +14,9 @@ std::shared_ptr<MemoryLedger>& LedgerOfThread() {
 
 }  // namespace
 
+// A meta storage has no memory, so its DataPtr's context and deleter are free to use: the context owns the record, and the
+// deleter runs when c10 releases the storage, wherever and on whichever thread that happens. The context holds the ledger
+// too, because storages may outlive every scope. The data pointer stays null: code that asks for it sees a meta tensor.
 class MeteredMetaAllocator final : public c10::Allocator {
  public:
   explicit MeteredMetaAllocator(c10::Allocator* former) : former_(former) {}
@@ -91,7 +94,7 @@ void MemoryLedger::Settle(const at::Tensor& result) {
   const auto bytes = static_cast<int64_t>(storage->nbytes());
   const int64_t block = BlockOf(result);
   const int64_t noted = block < 0 ? 0 : blocks_[static_cast<size_t>(block)].bytes;
-  // Smaller ones stay as they are, as a CPU's do.
+  // A storage that shrank keeps its memory, as on a CPU.
   if (bytes > noted) storage->set_data_ptr_noswap(c10::GetAllocator(c10::kMeta)->allocate(static_cast<size_t>(bytes)));
 }
 

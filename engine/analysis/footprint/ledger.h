@@ -1,9 +1,9 @@
-// MemoryLedger: what storages of meta tensors would take, from the moment each is allocated to the moment the last reference
-// to it goes. Meta storages have a size and no memory; inside a LedgerScope the allocator of the meta device notes every
-// size, and the storage's own release ends it: nothing is polled, so the peak is exact at every operator.
+// MemoryLedger: the memory that storages of meta tensors would occupy, from the allocation of each to the release of its
+// last reference. Meta storages have a size and no memory; inside a LedgerScope the meta device's allocator records every
+// size, and the storage's deleter ends the record. Nothing is polled, so the peak is exact within every operator.
 //
-// That allocator is registered with c10 by the first scope and stays; outside of scopes it is the former one.
-// Stage before: none. Stage after: step_recorder.h.
+// The first scope registers that allocator with c10, where it stays; outside of scopes it forwards to the former one.
+// Stage after: step_recorder.h.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace moonshard {
 
-// Where a program is.
+// Where in a step, its operators and its modules the program is.
 struct StepPlace {
   enum class Phase : uint8_t { kBefore, kForward, kRecompute, kBackward };
   Phase phase = Phase::kBefore;
@@ -26,8 +26,8 @@ struct StepPlace {
 struct MemoryBlock {
   int64_t bytes = 0;
   int64_t born = 0;   // event
-  int64_t died = -1;  // event; -1: still there
-  StepPlace place;    // that allocated it
+  int64_t died = -1;  // event; -1: still live
+  StepPlace place;    // of the allocation
 };
 
 class MemoryLedger {
@@ -38,19 +38,19 @@ class MemoryLedger {
   int64_t live() const { return live_; }
   // Events are allocations and releases, counted from 1.
   int64_t now() const { return now_; }
-  // The most that was there since ResetPeak, and the event at which it was.
+  // The most live bytes since ResetPeak, and the event at which they were reached.
   int64_t peak() const { return peak_; }
   int64_t peak_event() const { return peak_event_; }
   void ResetPeak();
 
-  // Index of the block in which the tensor lies; -1 for one that is not of this ledger.
+  // Index of the block of the tensor's storage; -1 if that is not of this ledger.
   int64_t BlockOf(const at::Tensor& tensor) const;
-  // For the results of an operator: on the meta device a storage changes its size without its allocator. Notes the size
-  // that it has now.
+  // For the results of an operator: a resize on the meta device changes a storage's size without its allocator. Records
+  // the size that it has now.
   void Settle(const at::Tensor& result);
 
  protected:
-  // Asked at every allocation.
+  // Called at every allocation.
   virtual StepPlace Where() = 0;
 
  private:
@@ -65,8 +65,8 @@ class MemoryLedger {
   int64_t peak_event_ = 0;
 };
 
-// Meta storages that this thread makes are in `ledger`, until they go, which may be after the scope. Scopes nest; the
-// innermost notes.
+// Meta storages that this thread allocates are recorded in `ledger` until they are freed, which may be after the scope.
+// Scopes nest; the innermost records.
 class LedgerScope {
  public:
   explicit LedgerScope(std::shared_ptr<MemoryLedger> ledger);

@@ -6,37 +6,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 namespace moonshard {
-namespace {
-
-class PathBoundary final : public Boundary {
- public:
-  PathBoundary(std::shared_ptr<ModulePaths> paths, int32_t module, std::shared_ptr<Boundary> planned)
-      : paths_(std::move(paths)), module_(module), planned_(std::move(planned)) {}
-
-  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override {
-    auto call = std::make_unique<PathCall>(paths_, module_);
-    if (planned_) call->planned = planned_->Enter(arguments);
-    return call;
-  }
-  void Leave(Call& call, std::span<const TensorSlot> results) override {
-    if (planned_) planned_->Leave(*static_cast<PathCall&>(call).planned, results);
-  }
-  CallRunner* runner() override { return planned_ ? planned_->runner() : nullptr; }
-
- private:
-  struct PathCall final : Call {
-    PathCall(std::shared_ptr<ModulePaths> paths, int32_t module) : inside(std::move(paths), module) {}
-    ModulePaths::Inside inside;
-    std::unique_ptr<Call> planned;
-  };
-
-  std::shared_ptr<ModulePaths> paths_;
-  int32_t module_;
-  std::shared_ptr<Boundary> planned_;
-};
-
-}  // namespace
-
 int32_t ModulePaths::IndexOf(const std::string& path) {
   const auto [entry, fresh] = index_.try_emplace(path, static_cast<int32_t>(paths_.size()));
   if (fresh) paths_.push_back(path);
@@ -47,20 +16,25 @@ void ModulePaths::AddParameter(const at::Tensor& parameter, const std::string& m
   of_parameter_[parameter.unsafeGetTensorImpl()] = IndexOf(module);
 }
 
-std::shared_ptr<Boundary> ModulePaths::Around(const std::string& path, std::shared_ptr<Boundary> planned) {
-  return std::make_shared<PathBoundary>(shared_from_this(), IndexOf(path), std::move(planned));
+void ModulePaths::Enter(int32_t module) {
+  inside_.push_back(module);
+  Mark();
+}
+
+void ModulePaths::Exit() {
+  inside_.pop_back();
+  Mark();
 }
 
 ModulePaths::Inside::Inside(std::shared_ptr<ModulePaths> paths, int32_t module) : paths_(std::move(paths)) {
-  paths_->inside_.push_back(module);
-  paths_->Mark();
+  paths_->Enter(module);
 }
 
-ModulePaths::Inside::~Inside() {
-  paths_->inside_.pop_back();
-  paths_->Mark();
-}
+ModulePaths::Inside::~Inside() { paths_->Exit(); }
 
+// Four cases. Inside a call within a backward it is a recomputation. Inside a call otherwise, the forward. In a node of the
+// backward, the call that made the node; an AccumulateGrad node is older than every call and belongs to its parameter's
+// module. In a backward between nodes, with gradients enabled, the recomputation before its module's call began.
 StepPlace ModulePaths::Where() {
   using Phase = StepPlace::Phase;
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;

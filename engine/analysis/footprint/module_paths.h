@@ -1,5 +1,5 @@
-// ModulePaths: which module's call a program is in; in the backward, in whose call the running node was made. Calls tell by a
-// boundary around them. On one thread.
+// ModulePaths: which module's call a program is in; in the backward, in which call the running node was made. An observer of
+// the calls calls Enter and Exit. Lives on one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,27 @@
 
 #include "engine/analysis/footprint/ledger.h"
 #include "engine/runtime/intercept/node_marks.h"
-#include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {
 
-class ModulePaths : public std::enable_shared_from_this<ModulePaths> {
+class ModulePaths {
  public:
-  // The index of a path, new or known; "" is the root, what is outside of all calls.
+  // The index of a path, which is added if it is new; "" is the root, and what is outside of all calls.
   int32_t IndexOf(const std::string& path);
   const std::string& path(int32_t index) const { return paths_.at(static_cast<size_t>(index)); }
   size_t size() const { return paths_.size(); }
 
-  // Whose gradient is accumulated where a parameter's turn comes.
+  // Attributes the accumulation of the parameter's gradient to `module`.
   void AddParameter(const at::Tensor& parameter, const std::string& module);
 
-  // A boundary that tells of the calls of `path`, around `planned`, which may be null.
-  std::shared_ptr<Boundary> Around(const std::string& path, std::shared_ptr<Boundary> planned);
+  // The program enters a call of the path with this index, and leaves it.
+  void Enter(int32_t module);
+  void Exit();
 
   // Module and phase; not the operator.
   StepPlace Where();
 
-  // Between construction and end the program is in `path`, which need not be a module: "loss".
+  // While it lives, the program counts as being in a path, which need not be a module's: "loss".
   class Inside {
    public:
     Inside(std::shared_ptr<ModulePaths> paths, int32_t module);
@@ -52,7 +52,7 @@ class ModulePaths : public std::enable_shared_from_this<ModulePaths> {
   std::vector<int32_t> inside_;                  // innermost last
   NodeMarks marks_;                              // -1: made outside of all calls
   std::map<const void*, int32_t> of_parameter_;  // by address; only looked up
-  int32_t last_ = -1;                            // of the last node that ran: hooks run between nodes
+  int32_t last_ = -1;                            // of the last node that ran; hooks run between nodes
 };
 
 }  // namespace moonshard

@@ -9,6 +9,16 @@
 namespace moonshard {
 namespace {
 
+// What a block is (parameter, activation, temporary) depends on what happens after its allocation, so the kinds are
+// determined at the end, for the blocks that were live at the peak, from when they were allocated and freed:
+//
+//   before the step                                   parameter, or input
+//   ends as a parameter's .grad                       gradient
+//   outside of any operator                           gathered: fsdp takes storage for full parameters itself
+//   in a recomputation                                recomputed
+//   in the backward                                   temporary
+//   in the forward, live when a backward began        activation
+//   in the forward, freed before                      temporary
 enum Formula : int { kNone = 0, kMm, kAddmm, kBmm, kBaddbmm, kAttention, kAttentionBackward };
 
 int FormulaOf(const std::string& name) {
@@ -22,7 +32,7 @@ int FormulaOf(const std::string& name) {
 
 double Elements(const at::Tensor& tensor) { return static_cast<double>(tensor.numel()); }
 
-// Two products of [T, S, D] forward; five backward, the scores recomputed among them.
+// Two products of [T, S, D] in the forward; five in the backward, which recomputes the scores.
 double AttentionWork(const at::Tensor& query, const at::Tensor& key, double products) {
   return 2 * products * Elements(query) * static_cast<double>(key.size(-2));
 }
@@ -50,12 +60,6 @@ const char* ToString(StepPlace::Phase phase) {
 
 }  // namespace
 
-AroundCalls StepRecorder::around() {
-  return [paths = paths_](const std::string& path, std::shared_ptr<Boundary> planned) {
-    return paths->Around(path, std::move(planned));
-  };
-}
-
 ModulePaths::Inside StepRecorder::Inside(const std::string& name) { return {paths_, paths_->IndexOf(name)}; }
 
 int32_t StepRecorder::IndexOf(const c10::OperatorHandle& op) {
@@ -66,6 +70,7 @@ int32_t StepRecorder::IndexOf(const c10::OperatorHandle& op) {
 
 void StepRecorder::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
   if (!in_step_) return next.Run();
+  // Before the operator runs: its allocations are attributed to it, and a nested operator restores the outer one.
   const int32_t outer = std::exchange(op_, IndexOf(op));
   const Op& known = ops_[static_cast<size_t>(op_)];
   if (known.work != kNone) {
@@ -100,7 +105,10 @@ StepPlace StepRecorder::Where() {
   return place;
 }
 
-void StepRecorder::Begin(const AppliedPlan& model) {
+void StepRecorder::Begin(AppliedPlan& model) {
+  path_of_module_.clear();
+  for (const Module& module : model.plan().tree->modules()) path_of_module_.push_back(paths_->IndexOf(module.path));
+  model.Watch(*this, /*all=*/true);
   of_parameter_.assign(blocks().size(), false);
   for (const LiveParameter& parameter : model.parameters()) {
     const int64_t block = BlockOf(parameter.tensor);
@@ -126,7 +134,8 @@ FootprintKind StepRecorder::KindOf(size_t block, const std::vector<bool>& of_gra
   return survives ? FootprintKind::kActivation : FootprintKind::kTemporary;
 }
 
-Footprint StepRecorder::End(const AppliedPlan& model) {
+Footprint StepRecorder::End(AppliedPlan& model) {
+  model.Unwatch(*this);
   in_step_ = false;
   const std::vector<MemoryBlock>& all = blocks();
   const std::vector<Module>& modules = model.plan().tree->modules();
@@ -176,6 +185,7 @@ Footprint StepRecorder::End(const AppliedPlan& model) {
     out.peak_phase = ToString(block.place.phase);
   }
   for (const int64_t bytes : out.bytes) out.peak += bytes;
+  // AdamW's step holds two temporaries besides, at most of the largest parameter's size.
   out.optimizer_peak = live() + out.bytes[static_cast<size_t>(FootprintKind::kOptimizer)] + 2 * largest;
   for (size_t i = 0; i < work_.size(); ++i) {
     by_module[i == 0 ? "" : paths_->path(static_cast<int32_t>(i) - 1)].work = work_[i];

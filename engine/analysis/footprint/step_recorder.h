@@ -3,15 +3,14 @@
 //   MetaScope meta;
 //   const auto recorder = std::make_shared<StepRecorder>();
 //   const StepRecorder::Scope scope(recorder);
-//   apply_options.around = recorder->around();            // the model is made inside the scope, on a meta mesh
-//   ... AppliedPlan::Apply ...
+//   ... AppliedPlan::Apply ...                            // the model is made inside the scope, on a meta mesh
 //   recorder->Begin(*applied);
 //   { const auto loss_place = recorder->Inside("loss"); loss = ...; }
 //   loss.backward();
 //   const Footprint footprint = recorder->End(*applied);
 //
-// Work is counted for products of matrices and for attention: 2 operations for each multiplication and addition, all of
-// a causal attention's scores, and again what a recomputation makes again.
+// Work is counted for matrix products and attention: 2 operations for a multiplication with its addition, all scores of a
+// causal attention, and the operations of a recomputation again.
 // Stage before: meta, apply. Stage after: footprint.h.
 #pragma once
 
@@ -31,6 +30,7 @@ namespace moonshard {
 
 class StepRecorder final : public MemoryLedger,
                            public OperatorHandler,
+                           public CallObserver,
                            public std::enable_shared_from_this<StepRecorder> {
  public:
   // On this thread, inside a MetaScope.
@@ -45,15 +45,17 @@ class StepRecorder final : public MemoryLedger,
 
   StepRecorder() : paths_(std::make_shared<ModulePaths>()) {}
 
-  // For ApplyOptions::around: calls tell the recorder where the program is.
-  AroundCalls around();
-  // The program is in `name` while this lives.
+  // While the returned object lives, the program counts as being in `name`.
   ModulePaths::Inside Inside(const std::string& name);
 
-  // The step begins: parameters are those of `model`, what is there stays.
-  void Begin(const AppliedPlan& model);
+  // The step begins. Parameters are those of `model`, whose calls are observed until End; everything else that is live
+  // counts as input.
+  void Begin(AppliedPlan& model);
   // The step's backward is over.
-  Footprint End(const AppliedPlan& model);
+  Footprint End(AppliedPlan& model);
+
+  void Began(size_t module) override { paths_->Enter(path_of_module_[module]); }
+  void Ended(size_t /*module*/) override { paths_->Exit(); }
 
   void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
 
@@ -69,11 +71,12 @@ class StepRecorder final : public MemoryLedger,
   FootprintKind KindOf(size_t block, const std::vector<bool>& of_gradient) const;
 
   std::shared_ptr<ModulePaths> paths_;
+  std::vector<int32_t> path_of_module_;  // of the plan's tree
   std::vector<Op> ops_;
   std::unordered_map<const void*, int32_t> op_of_schema_;  // by address; only looked up
   int32_t op_ = -1;
   bool in_step_ = false;
-  int64_t base_ = 0;                // bytes when the step began
+  int64_t base_ = 0;                // live bytes when the step began
   std::vector<bool> of_parameter_;  // by block
   std::vector<int64_t> backwards_;  // the first event of each backward
   StepPlace::Phase last_phase_ = StepPlace::Phase::kForward;

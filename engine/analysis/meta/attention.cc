@@ -16,7 +16,11 @@
 namespace moonshard {
 namespace {
 
-// Rows of queries and of keys that the kernel works on at a time (LibTorch's FlashAttentionKernel).
+// On meta tensors LibTorch would choose the unfused attention, whose scores [B, n, T, T] the fused kernel never holds: the peak
+// would be wrong by far. So the choice between fused and unfused is made here by the CPU's own rules, and the fused
+// operators have shape functions with the workspace of the CPU's kernel.
+//
+// Block sizes of queries and keys in that kernel (LibTorch's FlashAttentionKernel.cpp).
 int64_t QueriesAtOnce(int64_t queries) {
   return std::min<int64_t>(queries, queries >= 768 ? 256 : queries >= 192 ? 64 : 32);
 }
@@ -24,7 +28,7 @@ int64_t KeysAtOnce(int64_t keys) { return std::min<int64_t>(keys, 512); }
 
 at::ScalarType Wide(const at::Tensor& query) { return at::toOpMathType(query.scalar_type()); }
 
-// Whether a CPU takes the fused kernel (LibTorch's use_flash_attention_cpp).
+// Whether a CPU uses the fused kernel (LibTorch's use_flash_attention_cpp).
 bool Fuses(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout) {
   const auto fits = [](const at::Tensor& t) { return t.dim() == 4 && t.stride(-1) == 1 && t.size(2) > 0; };
   return dropout == 0 && fits(query) && fits(key) && fits(value) && query.size(3) == key.size(3) &&
@@ -37,6 +41,7 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
   if (MetaScope::Current() == nullptr) {
     return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal, scale, grouped);
   }
+  // As LibTorch does first: a boolean mask becomes one that is added to the scores.
   std::optional<at::Tensor> added = mask;
   if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
     added = at::where(*mask, 0.0, at::scalar_tensor(-std::numeric_limits<double>::infinity(), query.options()));
@@ -56,7 +61,7 @@ at::Tensor TokensFirst(const at::Tensor& heads) {
 
 }  // namespace
 
-// (query, key, value, ...) -> the mixed values [B, n, T, D], and each row's log of the sum of exponentials [B, n, T].
+// (query, key, value, ...) -> the attention output [B, n, T, D], and each row's logsumexp [B, n, T].
 std::vector<c10::IValue> AttentionForward(const MetaArguments& a, const MetaOptions& options) {
   const at::Tensor& query = a.tensor(0);
   const int64_t queries = QueriesAtOnce(query.size(2));
@@ -64,7 +69,7 @@ std::vector<c10::IValue> AttentionForward(const MetaArguments& a, const MetaOpti
   std::vector<c10::IValue> out = {
       at::empty_like(query),
       at::empty({query.size(0), query.size(2), query.size(1)}, query.options().dtype(Wide(query))).transpose(1, 2)};
-  // Scores, each row's maximum and sum, and the values mixed so far.
+  // Scores, each row's maximum and sum, and the output so far.
   const at::Tensor workspace =
       at::empty({options.threads, queries * (keys + 2 + query.size(3))}, query.options().dtype(Wide(query)));
   at::Tensor narrow;

@@ -9,6 +9,9 @@
 namespace moonshard {
 namespace {
 
+// In which order an operator finds its shape: a shape function here (also where LibTorch has a kernel whose memory differs
+// from the CPU's), LibTorch's Meta kernel, the schema alone (in-place and pointwise operators), and last the operator
+// itself, which works for composites whose parts have kernels. What throws then has no shape.
 MetaScope*& Innermost() {
   thread_local MetaScope* scope = nullptr;
   return scope;
@@ -29,7 +32,7 @@ bool HoldsMeta(const c10::IValue& value) {
   return false;
 }
 
-// A copy to a device with values has none to copy.
+// A copy to another device would need values: the result stays on meta.
 void StayOnMeta(const c10::OperatorHandle& op, MetaArguments& arguments) {
   const auto& declared = op.schema().arguments();
   for (size_t i = 0; i < declared.size(); ++i) {
@@ -48,7 +51,7 @@ void StayOnMeta(const c10::OperatorHandle& op, MetaArguments& arguments) {
 }  // namespace
 
 MetaScope::MetaScope(const MetaOptions& options) : options_(options), outer_(Innermost()), scope_(*this) {
-  Check(options.routed_share >= 0 && options.routed_share <= 1, "a share that is none");
+  Check(options.routed_share >= 0 && options.routed_share <= 1, "a routed share outside of [0, 1]");
   RegisterMetaAttention();
   Innermost() = this;
 }

@@ -1,23 +1,24 @@
-// MetaScope: runs a model on the meta device, forward and backward, where tensors have shapes and no values. LibTorch's C++
-// has no Meta kernel for about a third of its operators (Python has them): those that models use get shape functions
-// here, and programs that look at values get an assumption.
+// MetaScope: runs a model on the meta device, forward and backward, where tensors have shapes and no values. In C++ about a
+// third of LibTorch's operators have no Meta kernel (Python has them): those that models use have shape functions here,
+// and programs that read values get an assumed one.
 //
 //   MetaScope meta({.routed_share = 0.25});
 //   model->forward(ids_on_meta).sum().backward();
-//   meta.assumptions();                             // what the run took for granted
+//   meta.assumptions();                             // operators whose results were assumed
 //
-// Memory follows the kernels of the CPU: results as large, dtypes as wide, and the workspace of the kernels that take one
-// (attention, the backward of a layer norm) exists for as long as the operator runs. Attention of 16-bit types takes more on
-// processors that multiply them: what keys and values are packed into is left out.
+// Memory follows the CPU's kernels: results have their sizes and dtypes, and the workspace of kernels that allocate one
+// (attention, the backward of a layer norm) exists while the operator runs. On processors with 16-bit matrix instructions
+// attention of 16-bit types uses more: the packed keys and values are not included.
 //
-// What depends on values and has none:
-//   a number read from a tensor (item)   1 of its type; so "all of the mask" holds and "every gradient is there"
+// What depends on values:
+//   a number read from a tensor (item)   1 of its type; so "all of the mask" holds and "every rank has a gradient"
 //   nonzero                              `routed_share` of the elements: balanced routing of tokens to experts
 //   a copy to the CPU                    stays on the meta device
 //
 // An operator with neither kernel nor shape function is an error (kNotSupported) that names it.
-// Scopes nest with other OperatorScopes; this one stands outside of those that want to see the operators, since it puts
-// results in place of running them. On one thread, which the backward of meta tensors does not leave.
+// Scopes nest with other OperatorScopes. Open this one first, outside of those that observe operators: it replaces
+// operators by results, and scopes inside it see them before. Lives on one thread, which the backward of meta tensors does
+// not leave.
 // Stage before: intercept. Stage after: footprint.
 #pragma once
 
@@ -30,8 +31,8 @@
 namespace moonshard {
 
 struct MetaOptions {
-  double routed_share = 1;  // of the elements that a nonzero finds, from 0 to 1
-  int64_t threads = 1;      // of the kernels, each of which has a workspace of its own
+  double routed_share = 1;  // the share of elements that nonzero finds, from 0 to 1
+  int64_t threads = 1;      // of the kernels; each thread has its own workspace
 };
 
 class MetaScope final : public OperatorHandler {
@@ -47,7 +48,7 @@ class MetaScope final : public OperatorHandler {
   const std::set<std::string>& assumptions() const { return assumptions_; }
   const MetaOptions& options() const { return options_; }
 
-  // The innermost of this thread; null outside of all.
+  // The innermost scope of this thread; null without one.
   static MetaScope* Current();
 
  private:

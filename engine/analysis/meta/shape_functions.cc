@@ -12,6 +12,8 @@
 namespace moonshard {
 namespace {
 
+// Each function allocates what the CPU kernel allocates, workspaces included: the ledger of the footprint counts every
+// allocation on meta, and a temporary of the kernel belongs to the peak. Locals named workspace are exactly that.
 using Values = std::vector<c10::IValue>;
 
 // embedding(weight, indices, ...) -> [indices..., features].
@@ -124,11 +126,12 @@ const std::unordered_map<std::string, ShapeRule>& Rules() {
   return rules;
 }
 
-// Comparisons and logic answer bool whatever they are asked about.
-bool AnswersBool(const std::string& name) {
+// Operators that return bool for any type of argument; the type promotion of pointwise operators does not hold for them.
+bool ReturnsBool(const std::string& name) {
   return name.starts_with("aten::logical_") || name == "aten::isnan" || name == "aten::isinf";
 }
 
+// Broadcast shape and promoted type of all tensor arguments; the tag says that the operator follows these rules.
 bool ReturnPointwise(const c10::OperatorHandle& op, MetaArguments& a) {
   if (!op.hasTag(at::Tag::pointwise) || op.schema().returns().size() != 1) return false;
   std::vector<at::Tensor> tensors;
@@ -141,7 +144,7 @@ bool ReturnPointwise(const c10::OperatorHandle& op, MetaArguments& a) {
     shape = at::infer_size(shape, tensor.sizes());
     state = at::native::update_result_type_state(tensor, state);
   }
-  const at::ScalarType type = AnswersBool(op.schema().name()) ? at::kBool : at::native::result_type(state);
+  const at::ScalarType type = ReturnsBool(op.schema().name()) ? at::kBool : at::native::result_type(state);
   const bool same = tensors.size() == 1 && type == tensors.front().scalar_type();
   a.Return({same ? at::empty_like(tensors.front()) : at::empty(shape, tensors.front().options().dtype(type))});
   return true;
@@ -172,9 +175,9 @@ bool ReturnBySchema(const c10::OperatorHandle& op, MetaArguments& arguments) {
     arguments.Return({std::move(self)});
     return true;
   }
-  // What is composed of other operators mostly finds kernels for those.
+  // A composite operator mostly decomposes into operators that have kernels, and then its own memory is right too.
   const bool composed = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-  return (!composed || AnswersBool(schema.name())) && ReturnPointwise(op, arguments);
+  return (!composed || ReturnsBool(schema.name())) && ReturnPointwise(op, arguments);
 }
 
 }  // namespace moonshard

@@ -1,4 +1,5 @@
-// Shape functions: what an operator would return, as empty tensors. For operators without a Meta kernel in C++.
+// Shape functions: the results of an operator as empty tensors, for operators without a Meta kernel in C++. Internal to
+// meta.
 #pragma once
 
 #include <string>
@@ -22,7 +23,7 @@ class MetaArguments {
   c10::IValue& operator[](size_t i) { return stack_[stack_.size() - count_ + i]; }
   const at::Tensor& tensor(size_t i) const { return (*this)[i].toTensor(); }
 
-  // Puts these in the arguments' place.
+  // Replaces the arguments by these results.
   void Return(std::vector<c10::IValue> results) {
     torch::jit::drop(stack_, count_);
     for (c10::IValue& result : results) stack_.push_back(std::move(result));
@@ -40,14 +41,15 @@ struct ShapeRule {
   bool assumes = false;  // the shape or the number depends on values
 };
 
-// Of "aten::embedding"; null where there is none. Overloads share one.
+// The rule of an operator, such as "aten::embedding"; null if there is none. Overloads share one.
 const ShapeRule* FindShapeRule(const std::string& name);
 
-// By the schema alone: operators that write into an argument and return it; pointwise ones. False where neither is so.
+// Returns by the schema alone: for operators that write into an argument and return it, and for pointwise ones. False for
+// any other.
 bool ReturnBySchema(const c10::OperatorHandle& op, MetaArguments& arguments);
 
-// attention.cc: what at::scaled_dot_product_attention does on a CPU. Registered for tensors on the meta device by the first
-// MetaScope; without one on the thread it is LibTorch's own.
+// attention.cc: at::scaled_dot_product_attention as it runs on a CPU. The first MetaScope registers it for tensors on the
+// meta device; without a scope on the thread it calls LibTorch's own.
 void RegisterMetaAttention();
 std::vector<c10::IValue> AttentionForward(const MetaArguments& arguments, const MetaOptions& options);
 std::vector<c10::IValue> AttentionBackward(const MetaArguments& arguments, const MetaOptions& options);

@@ -6,7 +6,6 @@
 
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/runtime/apply/planned_boundary.h"
 #include "engine/runtime/intercept/operator_scope.h"
 
 namespace moonshard {
@@ -42,7 +41,7 @@ RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
 
 }  // namespace
 
-struct TypeScope::State final : CallWatcher {
+struct TypeScope::State final : CallObserver {
   State(AppliedPlan& a, const TypeOptions& options)
       : applied(a),
         rules(RulesWith(*a.plan().plan, options)),
@@ -52,7 +51,7 @@ struct TypeScope::State final : CallWatcher {
       checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     checker.Observe(options.observer);
-    applied.Watch(this);
+    applied.Watch(*this);
   }
 
   // Along the data-parallel axes every rank computes with a parameter that is whole there, on a batch of its own.
@@ -109,7 +108,7 @@ struct TypeScope::State final : CallWatcher {
     }
   }
 
-  void Left() override {
+  void Exited(size_t /*module*/) override {
     if (std::uncaught_exceptions() > 0 && !stopped_in) stopped_in = checker.path().Here().path;
     checker.path().Leave();
     --depth;
@@ -142,7 +141,7 @@ struct TypeScope::State final : CallWatcher {
   void Close() {
     if (!scope) return;
     scope.reset();
-    applied.Watch(nullptr);
+    applied.Unwatch(*this);
   }
 
   AppliedPlan& applied;

@@ -55,7 +55,7 @@ enum class Finding {
   kShardsNotTaken,
   kShardsNotMade,
   kUnreducedPartial,
-  kNormNotTold,
+  kNormLayoutDiffers,
   kCostsMoreThanItSaves,
   // MS04xx: model directories and checkpoints
   kFileNotFound,

@@ -11,54 +11,52 @@
 namespace moonshard {
 namespace {
 
-// Builds a JsonValue from tokens: the open containers, outermost first.
+// Builds a JsonValue from tokens, each value at its final place: `open_` points at the containers around the next one,
+// outermost first. The pointers stay good, because a container grows only while it is the innermost.
 class Builder {
  public:
   std::string Take(JsonToken& token) {
     switch (token.event) {
-      case JsonEvent::kNull: return Put({});
-      case JsonEvent::kBool: return Put(token.boolean);
+      case JsonEvent::kNull: Put({}); break;
+      case JsonEvent::kBool: Put(token.boolean); break;
       case JsonEvent::kUnsigned:
-        if (token.integer > static_cast<uint64_t>(INT64_MAX)) return Put(static_cast<double>(token.integer));
-        return Put(static_cast<int64_t>(token.integer));
-      case JsonEvent::kNegative: return Put(token.negative);
-      case JsonEvent::kDouble: return Put(token.number);
-      case JsonEvent::kString: return Put(std::move(token.text));
-      case JsonEvent::kKey:
-        if (open_.back().value.Find(token.text)) return "key '" + token.text + "' stands twice in one object";
-        open_.back().key = std::move(token.text);
-        return "";
-      case JsonEvent::kBeginObject: open_.push_back({JsonValue(JsonValue::Object()), ""}); return "";
-      case JsonEvent::kBeginArray: open_.push_back({JsonValue(JsonValue::Array()), ""}); return "";
-      case JsonEvent::kEndObject:
-      case JsonEvent::kEndArray: {
-        JsonValue closed = std::move(open_.back().value);
-        open_.pop_back();
-        return Put(std::move(closed));
+        if (token.integer > static_cast<uint64_t>(INT64_MAX)) {
+          Put(static_cast<double>(token.integer));
+        } else {
+          Put(static_cast<int64_t>(token.integer));
+        }
+        break;
+      case JsonEvent::kNegative: Put(token.negative); break;
+      case JsonEvent::kDouble: Put(token.number); break;
+      case JsonEvent::kString: Put(std::move(token.text)); break;
+      case JsonEvent::kKey: {
+        const auto [entry, is_new] = open_.back()->AsObject().try_emplace(std::move(token.text));
+        if (!is_new) return "key '" + entry->first + "' is duplicated in one object";
+        slot_ = &entry->second;
+        break;
       }
+      case JsonEvent::kBeginObject: open_.push_back(Put(JsonValue::Object())); break;
+      case JsonEvent::kBeginArray: open_.push_back(Put(JsonValue::Array())); break;
+      case JsonEvent::kEndObject:
+      case JsonEvent::kEndArray: open_.pop_back(); break;
     }
     return "";
   }
   JsonValue TakeRoot() { return std::move(root_); }
 
  private:
-  struct Open {
-    JsonValue value;
-    std::string key;  // of an object: the one whose value comes next
-  };
-
-  std::string Put(JsonValue value) {
+  JsonValue* Put(JsonValue value) {
     if (open_.empty()) {
-      root_ = std::move(value);
-    } else if (Open& inner = open_.back(); inner.value.is_array()) {
-      inner.value.AsArray().push_back(std::move(value));
-    } else {
-      inner.value.AsObject().emplace(std::move(inner.key), std::move(value));
+      slot_ = &root_;
+    } else if (open_.back()->is_array()) {
+      slot_ = &open_.back()->AsArray().emplace_back();
     }
-    return "";
+    *slot_ = std::move(value);
+    return slot_;
   }
 
-  std::vector<Open> open_;
+  std::vector<JsonValue*> open_;
+  JsonValue* slot_ = nullptr;  // of an object: where the value of the last key goes
   JsonValue root_;
 };
 

@@ -48,29 +48,25 @@ class Guard {
   explicit Guard(const JsonSink& sink) : sink_(sink) {}
   const std::string& message() const { return message_; }
 
-  bool null() { return Pass({JsonEvent::kNull}); }
+  bool null() { return Pass(JsonEvent::kNull); }
   bool boolean(bool value) {
-    JsonToken token{JsonEvent::kBool};
-    token.boolean = value;
-    return Pass(std::move(token));
+    token_.boolean = value;
+    return Pass(JsonEvent::kBool);
   }
   bool number_unsigned(uint64_t value) {
-    JsonToken token{JsonEvent::kUnsigned};
-    token.integer = value;
-    return Pass(std::move(token));
+    token_.integer = value;
+    return Pass(JsonEvent::kUnsigned);
   }
   // Called for integers with a minus sign only; "-0" is a double, as serde_json reads it.
   bool number_integer(int64_t value) {
-    JsonToken token{value == 0 ? JsonEvent::kDouble : JsonEvent::kNegative};
-    token.negative = value;
-    token.number = -0.0;
-    return Pass(std::move(token));
+    token_.negative = value;
+    token_.number = -0.0;
+    return Pass(value == 0 ? JsonEvent::kDouble : JsonEvent::kNegative);
   }
   bool number_float(double value, const std::string&) {
     if (!std::isfinite(value)) return Fail("number out of range");
-    JsonToken token{JsonEvent::kDouble};
-    token.number = value;
-    return Pass(std::move(token));
+    token_.number = value;
+    return Pass(JsonEvent::kDouble);
   }
   bool string(std::string& value) { return PassText(JsonEvent::kString, value); }
   bool key(std::string& value) { return PassText(JsonEvent::kKey, value); }
@@ -89,28 +85,29 @@ class Guard {
     message_ = std::move(message);
     return false;
   }
-  bool Pass(JsonToken token) {
-    token.depth = depth_;
-    std::string complaint = sink_(token);
+  bool Pass(JsonEvent event) {
+    token_.event = event;
+    token_.depth = depth_;
+    std::string complaint = sink_(token_);
     return complaint.empty() || Fail(std::move(complaint));
   }
   bool PassText(JsonEvent event, std::string& text) {
-    JsonToken token{event};
-    token.text = std::move(text);
-    return Pass(std::move(token));
+    token_.text = std::move(text);
+    return Pass(event);
   }
   bool Open(JsonEvent event) {
     if (++depth_ >= kJsonDepthLimit) return Fail("nested deeper than " + std::to_string(kJsonDepthLimit - 1));
-    return Pass({event});
+    return Pass(event);
   }
   bool Close(JsonEvent event) {
-    const bool go_on = Pass({event});
+    const bool passed = Pass(event);
     --depth_;
-    return go_on;
+    return passed;
   }
 
   const JsonSink& sink_;
   std::string message_;
+  JsonToken token_;  // one for all events: a header has millions
   int depth_ = 0;
 };
 

@@ -5,13 +5,13 @@
 namespace moonshard {
 namespace {
 
-// The x of "did you mean 'x'?", also in double quotes; empty where there is none, or none that stands in a Lua text as it
-// is.
-std::string Meant(const std::string& help) {
-  constexpr std::string_view kAsks = "did you mean ";
-  const size_t at = help.find(kAsks);
-  if (at == std::string::npos || at + kAsks.size() >= help.size()) return "";
-  const size_t open = at + kAsks.size();
+// The x of "did you mean 'x'?", also in double quotes; empty where there is none, or none that a Lua text
+// contains unchanged.
+std::string NearestMatch(const std::string& help) {
+  constexpr std::string_view kQuestion = "did you mean ";
+  const size_t at = help.find(kQuestion);
+  if (at == std::string::npos || at + kQuestion.size() >= help.size()) return "";
+  const size_t open = at + kQuestion.size();
   const char quote = help[open];
   if (quote != '\'' && quote != '"') return "";
   const size_t close = help.find(std::string(1, quote) + "?", open + 1);
@@ -36,7 +36,7 @@ std::optional<Fix> FixOf(const Diagnostic& d) {
       d.message.find("'" + now + "'") != std::string::npos || d.message.find("." + now + "'") != std::string::npos;
   const size_t first = where.text.find(now);
   if (first != begin || where.text.find(now, first + 1) != std::string::npos) return std::nullopt;
-  std::string meant = Meant(d.help);
+  std::string meant = NearestMatch(d.help);
   if (!named || meant.empty() || meant == now) return std::nullopt;
   return Fix{where, std::move(meant)};
 }

@@ -1,4 +1,4 @@
-// Fix: a finding's suggested fix as an edit that a program can make: one word in place of another, at a known place.
+// Fix: the suggested fix of a finding as an edit that a program can apply: one word replaced by another at a known place.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,13 @@
 namespace moonshard {
 
 struct Fix {
-  SourceSpan where;  // with line, column and length: what is taken away
-  std::string text;  // what stands there instead
+  SourceSpan where;  // with line, column and length: the text to remove
+  std::string text;  // the text to insert
 };
 
-// Where the help says "did you mean 'x'?" (base/text.h) and the caret stands under the very word that the message quotes.
-// Nothing where the two differ, as for a pattern that was put together while the plan ran, or where the line has the word
-// twice: nobody could tell what to change then. Nothing either for one alternative of a pattern, whose help speaks of the
-// pattern without the others.
+// The edit for a help text "did you mean 'x'?" (base/text.h) whose caret is under the word that the message quotes. Nothing
+// where the two differ, as for a pattern that the plan computes, or where the line has the word twice, so that the place is
+// ambiguous. Nothing for one alternative of a pattern, whose help names the pattern without the others.
 std::optional<Fix> FixOf(const Diagnostic& diagnostic);
 
 }  // namespace moonshard

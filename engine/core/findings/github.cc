@@ -29,7 +29,7 @@ const char* CommandOf(Severity severity) {
   return "error";
 }
 
-// The message, then what else there is to say, a line each.
+// The message, then each other field on a line.
 std::string TextOf(const Diagnostic& d) {
   std::string out = d.message;
   const auto add = [&](const char* label, const std::string& value) {

@@ -1,6 +1,7 @@
 #include "engine/core/findings/page.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/base/text.h"
 
@@ -20,6 +21,12 @@ std::string Trimmed(const std::string& text) {
   const size_t end = text.find_last_not_of('\n');
   return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
 }
+
+// The names of findings before 0.1, which still find their pages.
+constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+    {"large-whole", "large-replicated"},        {"mostly-whole", "mostly-replicated"},
+    {"no-such-move", "no-such-redistribution"}, {"norm-not-told", "norm-layout-differs"},
+    {"pieces-not-made", "shards-not-made"},     {"pieces-not-taken", "shards-not-taken"}};
 
 // "# MS0202 unmatched-rule: a rule that matches nothing".
 void ReadTitle(std::string_view line, FindingPage& page) {
@@ -86,7 +93,10 @@ std::vector<FindingPage> AllPages() {
 }
 
 const FindingPage* FindPage(const std::vector<FindingPage>& pages, std::string_view wanted) {
-  const std::string lower = Lower(wanted);
+  std::string lower = Lower(wanted);
+  for (const auto& [old, name] : kRenamed) {
+    if (lower == old) lower = name;
+  }
   const auto found = std::ranges::find_if(
       pages, [&](const FindingPage& page) { return Lower(page.id) == lower || Lower(page.name) == lower; });
   return found == pages.end() ? nullptr : &*found;

@@ -1,14 +1,14 @@
-// Page: what is to be known about one finding, written once. pages/MS0202.md is the page of MS0202; all of them are
-// part of the library. From the same text come `explain-finding`, the help of SARIF's rules, the page of all findings,
-// and a test that runs the page's example and compares what is said about it with what the page says.
+// Page: the documentation of one finding. pages/MS0202.md is the page of MS0202; the pages are embedded in the library.
+// `explain-finding`, the help of SARIF's rules and the page of all findings derive from them. A test evaluates the example
+// of each page and compares the findings with the message on the page.
 //
-// A page is Markdown of this shape (tests/cases/findings reads the blocks):
+// A page is Markdown of this form (tests/cases/findings reads the blocks):
 //
-//   # MS0202 unmatched-rule: a rule that matches nothing     the identifier, its name, the table's title (finding.cc)
+//   # MS0202 unmatched-rule: a rule that matches nothing     identifier, name, title (as in base/finding.cc)
 //   What it means.
 //   ## Why                                                   why it matters
-//   ## Example                                               a wrong plan and its message, each a block
-//   ## Cure                                                  what to do, mostly with the plan mended
+//   ## Example                                               a wrong plan and its message, each in a block
+//   ## Suggested fix                                         what to do, usually with a correct plan
 #pragma once
 
 #include <span>
@@ -29,7 +29,7 @@ struct PageBlock {
 };
 
 struct PageSection {
-  std::string heading;  // "" for what stands before the first one
+  std::string heading;  // "" for the text before the first heading
   std::string text;     // Markdown
 };
 
@@ -45,26 +45,27 @@ struct FindingPage {
   std::vector<PageBlock> Blocks() const;
 };
 
-// Reads a page. Never fails: what a page must have is the test's business.
+// Reads a page. Never fails: a test checks the sections that a page must have.
 FindingPage ReadPage(std::string_view markdown);
 
 struct EmbeddedPage {
   std::string_view path;  // "engine/core/findings/pages/MS0202.md"
   std::string_view text;
 };
-// As they stand in the repository, sorted by path.
+// The files of the repository, sorted by path.
 std::span<const EmbeddedPage> EmbeddedPages();
 
 // All pages, in the order of their identifiers.
 std::vector<FindingPage> AllPages();
-// The page of "MS0202", "ms0202" or "unmatched-rule"; nullptr where there is none.
+// The page of "MS0202", "ms0202" or "unmatched-rule", also by a name that was renamed; nullptr where there is none.
 const FindingPage* FindPage(const std::vector<FindingPage>& pages, std::string_view wanted);
 
 // The page for a terminal: headings without their marks, blocks indented.
 std::string PageText(const FindingPage& page, bool color);
 // One finding a line: identifier, severity, name, title.
 std::string ListText(const std::vector<FindingPage>& pages, bool color);
-// {"id", "name", "severity", "title", "meaning", "why", "example", "suggested fix"}; the last four are Markdown.
+// {"id", "name", "severity", "title", "meaning", "why", "example", "suggested_fix", "cure"}; the last five are Markdown.
+// "cure" is the name of "suggested_fix" before 0.1 and has the same text.
 JsonValue ToJson(const FindingPage& page);
 
 // One Markdown page of all findings, with a table of them in front.

@@ -66,14 +66,14 @@ JsonValue ToJson(const FindingPage& page) {
                            {"meaning", page.Section("")},
                            {"why", page.Section("Why")},
                            {"example", page.Section("Example")},
-                           {"cure", page.Section("Cure")}};
+                           {"suggested_fix", page.Section("Suggested fix")},
+                           {"cure", page.Section("Suggested fix")}};  // the name before 0.1, for programs that read it
 }
 
 std::string AllPagesMarkdown(const std::vector<FindingPage>& pages) {
   std::string out =
-      "# Findings\n\nWhat moonshard can have to say about a plan, a model directory or a group of ranks. An "
-      "identifier\n"
-      "never changes and is never used again for something else.\n\n| id | severity | name | |\n|---|---|---|---|\n";
+      "# Findings\n\nWhat moonshard reports about a plan, a model directory or a group of ranks. An identifier\n"
+      "never changes and is never reused.\n\n| id | severity | name | |\n|---|---|---|---|\n";
   for (const FindingPage& page : pages) {
     out += "| [" + page.id + "](#" + page.name + ") | " + SeverityOf(page) + " | `" + page.name + "` | " + page.title +
            " |\n";
@@ -81,7 +81,7 @@ std::string AllPagesMarkdown(const std::vector<FindingPage>& pages) {
   for (const FindingPage& page : pages) {
     out += "\n<a id=\"" + page.name + "\"></a>\n\n";
     bool open = false;
-    // Every heading one level deeper, for the page of all has one of its own.
+    // Every heading one level deeper, because the page of all findings has its own.
     for (const std::string& line : Split(page.markdown.substr(0, page.markdown.find_last_not_of('\n') + 1), '\n')) {
       if (line.starts_with("```")) open = !open;
       out += (!open && line.starts_with('#') ? "#" + line : line) + "\n";

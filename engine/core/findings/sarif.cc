@@ -1,11 +1,9 @@
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 
+#include "engine/core/base/hash.h"
+#include "engine/core/base/version.h"
 #include "engine/core/findings/fix.h"
 #include "engine/core/findings/forms.h"
 #include "engine/core/findings/page.h"
@@ -17,7 +15,7 @@ constexpr const char* kSchema = "https://json.schemastore.org/sarif-2.1.0.json";
 constexpr const char* kVersion = "2.1.0";
 constexpr const char* kInformation = "urn:moonshard";
 
-// A URI reference for a path: what RFC 3986 lets stand in a path's segments stays, any other byte as %XX.
+// A URI reference for a path: the characters that RFC 3986 allows in path segments, any other byte as %XX.
 std::string UriOf(const std::string& path) {
   constexpr const char* kDigits = "0123456789ABCDEF";
   constexpr std::string_view kPlain = "-._~!$&'()*+,;=@/";
@@ -58,7 +56,7 @@ JsonValue Physical(const SourceSpan& span) {
 
 JsonValue Text(const std::string& text) { return JsonValue::Object{{"text", text}}; }
 
-const char* LevelOf(Severity severity) { return ToString(severity); }  // SARIF has the same three words
+const char* LevelOf(Severity severity) { return ToString(severity); }  // SARIF has the same three names
 
 JsonValue RuleOf(const FindingInfo& info, const std::vector<FindingPage>& pages) {
   JsonValue::Object rule = {{"id", info.id},
@@ -73,7 +71,7 @@ JsonValue RuleOf(const FindingInfo& info, const std::vector<FindingPage>& pages)
   return rule;
 }
 
-// What stays when a plan's lines move: the finding, the module and the message without the lines that it names. XXH3,
+// Does not change when lines of a plan are inserted: the finding, the module and the message without line numbers. XXH3,
 // the same on every machine.
 std::string FingerprintOf(const Diagnostic& d) {
   std::string text = std::string(InfoOf(d.finding).id) + "\n" + d.path + "\n";
@@ -82,10 +80,7 @@ std::string FingerprintOf(const Diagnostic& d) {
     if (!text.ends_with(".lua:")) continue;
     while (i + 1 < d.message.size() && d.message[i + 1] >= '0' && d.message[i + 1] <= '9') ++i;
   }
-  std::array<char, 17> digits = {};
-  std::snprintf(digits.data(), digits.size(), "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
-  return digits.data();
+  return HashToText(HashOf(text));
 }
 
 JsonValue FixJson(const Fix& fix) {
@@ -157,7 +152,7 @@ JsonValue SarifLog(const Diagnostics& diagnostics, const std::string& subject) {
     const std::string fingerprint = FingerprintOf(d);
     results.push_back(ResultOf(d, index.at(d.finding), subject, fingerprint, ++copies[fingerprint]));
   }
-  // What was found is the answer, not a failure of the tool; a defect of ours is one.
+  // Findings are a result, not a failure of the tool; a defect of moonshard is a failure.
   const bool ran =
       std::ranges::none_of(diagnostics, [](const Diagnostic& d) { return d.finding == Finding::kInternal; });
   JsonValue::Object driver = {{"name", "moonshard"},

@@ -3,7 +3,7 @@
 
 #include "engine/io/checkpoint/chunks.h"
 #include "engine/io/checkpoint/model_files.h"
-#include "engine/io/checkpoint/run_folder.h"
+#include "engine/io/checkpoint/run_directory.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/checkpoint/training_record.h"
 #include "engine/io/safetensors/reader.h"

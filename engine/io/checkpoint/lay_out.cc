@@ -4,9 +4,9 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/chunks.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/safetensors/header_json.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/plan/compile/local_shape.h"

@@ -31,7 +31,7 @@ namespace moonshard {
 
 inline constexpr const char* kManifestFile = "moonshard.json";
 // Subfolder of what belongs to the source's form rather than to its tensors.
-inline constexpr const char* kSourceFormFolder = "moonshard";
+inline constexpr const char* kSourceFormDirectory = "moonshard";
 inline constexpr const char* kManifestVersion = "1.0";
 
 // For each dim the indices that a shard holds, in order, none twice, no interval empty, neighbours joined.

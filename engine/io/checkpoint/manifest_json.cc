@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/cover.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/manifest.h"
 
 namespace moonshard {

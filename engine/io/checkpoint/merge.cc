@@ -3,18 +3,17 @@
 #include <map>
 #include <utility>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/chunks.h"
 #include "engine/io/checkpoint/convert.h"
-#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/convert_files.h"
 #include "engine/io/checkpoint/model_files.h"
-#include "engine/io/checkpoint/open_files.h"
-#include "engine/io/checkpoint/paths.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
-#include "engine/io/checkpoint/through_staging.h"
 #include "engine/io/safetensors/header.h"
 #include "engine/io/safetensors/header_json.h"
 #include "engine/io/safetensors/reader.h"
+#include "engine/io/storage/storage.h"
 
 namespace moonshard {
 namespace {
@@ -48,7 +47,7 @@ class Merger {
     staging.replace = options_.replace;
     staging.work = "merge " + sharded_.folder() + "\n" + manifest_.ToText();
     const StagingWork work = {[this] { return IsThere(); },
-                              [this](Staging& opened) {
+                              [this](StagingDirectory& opened) {
                                 staging_ = &opened;
                                 return Write();
                               }};
@@ -124,7 +123,7 @@ class Merger {
 
   Failure Write() {
     for (const std::string& folder : manifest_.folders) {
-      if (Failure failed = storage().MakeFolder(staging_->PathOf(folder))) return failed;
+      if (Failure failed = storage().MakeDirectory(staging_->PathOf(folder))) return failed;
     }
     std::vector<std::string> names;
     for (const KeptFile& file : manifest_.kept) {
@@ -143,7 +142,7 @@ class Merger {
   }
 
   Failure WriteKept(const KeptFile& file) {
-    if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), file.name)) return failed;
+    if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), file.name)) return failed;
     const std::string from = sharded_.folder() + "/" + file.stored;
     const Result<uint64_t> hash = CopyFile(storage(), from, staging_->PathOf(file.name), file.bytes);
     if (!hash.ok()) return hash.diagnostics().front();
@@ -153,7 +152,7 @@ class Merger {
   }
 
   Failure WriteRebuilt(const Rebuilt& rebuilt) {
-    if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), rebuilt.file->name)) return failed;
+    if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), rebuilt.file->name)) return failed;
     OutputFiles output(storage(), {staging_->PathOf(rebuilt.file->name)});
     if (Failure failed = output.Truncate(0, rebuilt.file->bytes)) return failed;
     if (Failure failed = output.Write(0, 0, rebuilt.text.data(), rebuilt.text.size())) return failed;
@@ -194,7 +193,7 @@ class Merger {
 
   // Whether an earlier process has written the tensor, and checked its shards.
   bool TakeNoted(const std::string& name, const std::string& path, uint64_t begin, uint64_t bytes) {
-    const std::vector<uint64_t>* noted = staging_->Noted(name);
+    const std::vector<uint64_t>* noted = staging_->Recorded(name);
     if (!noted || noted->size() != 1) return false;
     const Result<File> file = File::Open(path);
     if (!file.ok()) return false;
@@ -238,7 +237,7 @@ class Merger {
       found_.push_back(Corrupt(output.path(0), tensor.name, full.Value(), *tensor.hash));
       return std::nullopt;
     }
-    return staging_->Note(stored.name, {full.Value()});
+    return staging_->Record(stored.name, {full.Value()});
   }
 
   // A file's share of a chunk into buffer_. Replicas are read and checked like everything else.
@@ -278,7 +277,7 @@ class Merger {
   std::vector<Rebuilt> rebuilt_;
   std::map<std::string, std::string> stored_as_;  // tied names
   std::optional<InputFiles> inputs_;
-  Staging* staging_ = nullptr;
+  StagingDirectory* staging_ = nullptr;
   ConvertSummary summary_;
   uint64_t done_ = 0;
   std::vector<char> buffer_;

@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/chunks.h"
-#include "engine/io/checkpoint/hash.h"
 
 namespace moonshard {
 namespace {
@@ -22,7 +22,7 @@ bool IsUtf8(const std::string& text) {
 // Whether a sharded checkpoint has a file or directory of its own by this name.
 bool IsOurs(const std::string& name) {
   const std::string first = name.substr(0, name.find('/'));
-  return first == kManifestFile || first == kSourceFormFolder ||
+  return first == kManifestFile || first == kSourceFormDirectory ||
          (first.starts_with("rank-") && first.ends_with(".safetensors"));
 }
 
@@ -58,7 +58,7 @@ class Lister {
     } else if (!IsUtf8(name)) {
       Say(entry, "has a name that is not UTF-8");
     } else if (IsOurs(name)) {
-      if (!is_folder || name == kSourceFormFolder)
+      if (!is_folder || name == kSourceFormDirectory)
         Say(entry, "has a name that sharded checkpoints use for themselves").help =
             "name it otherwise, or leave it out";
     } else if (is_folder) {
@@ -66,7 +66,7 @@ class Lister {
     } else {
       const bool is_index = name == kCheckpointIndex;
       out_.kept.push_back(
-          {name, is_index ? std::string(kSourceFormFolder) + "/" + name : name, entry.file_size(ignored), 0});
+          {name, is_index ? std::string(kSourceFormDirectory) + "/" + name : name, entry.file_size(ignored), 0});
     }
   }
 

@@ -8,7 +8,7 @@
 #include "engine/core/base/result.h"
 #include "engine/io/checkpoint/manifest.h"
 #include "engine/io/safetensors/checkpoint.h"
-#include "engine/io/safetensors/file.h"
+#include "engine/io/storage/file.h"
 #include "engine/io/storage/storage.h"
 
 namespace moonshard {

@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/model_files.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
-#include "engine/io/checkpoint/staging.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/header.h"
 #include "engine/io/safetensors/writer.h"
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 namespace {
@@ -28,7 +28,7 @@ Result<std::string> ReadBytes(const std::string& path, uint64_t most) {
 }
 
 std::string StoredName(const std::string& name) {
-  return name == kCheckpointIndex ? std::string(kSourceFormFolder) + "/" + name : name;
+  return name == kCheckpointIndex ? std::string(kSourceFormDirectory) + "/" + name : name;
 }
 
 // The tensors of a header, whatever the length of its file.
@@ -217,15 +217,12 @@ Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& 
                   std::vector<std::string>& files) {
   const auto write = [&](const std::string& name, const std::string& content) -> Failure {
     files.push_back(name);
-    if (Failure failed = MakeFoldersFor(storage, folder, name)) return failed;
-    Result<std::unique_ptr<WritableFile>> file = storage.OpenForWriting(folder + "/" + name);
-    if (!file.ok()) return file.diagnostics().front();
-    if (Failure failed = file.value()->Truncate(content.size())) return failed;
-    return file.value()->Write(0, content.data(), content.size());
+    if (Failure failed = MakeDirectoriesFor(storage, folder, name)) return failed;
+    return WriteFile(storage, folder + "/" + name, content);
   };
   manifest.folders = form.folders;
   for (const std::string& name : form.folders) {
-    if (Failure failed = MakeFoldersFor(storage, folder, name + "/")) return failed;
+    if (Failure failed = MakeDirectoriesFor(storage, folder, name + "/")) return failed;
   }
   for (const auto& [name, content] : form.kept) {
     manifest.kept.push_back({name, StoredName(name), content.size(), HashOf(content)});
@@ -235,7 +232,8 @@ Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& 
     std::map<std::string, std::string> metadata;
     uint64_t bytes = header.size();
     for (const HeaderTensor& tensor : TensorsOf(header, name, metadata)) bytes += tensor.end - tensor.begin;
-    manifest.source.push_back({name, std::string(kSourceFormFolder) + "/" + name + ".header", bytes, HashOf(header)});
+    manifest.source.push_back(
+        {name, std::string(kSourceFormDirectory) + "/" + name + ".header", bytes, HashOf(header)});
     if (Failure failed = write(manifest.source.back().header, header)) return failed;
   }
   return std::nullopt;

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/io/checkpoint/hash.h"
+#include "engine/core/base/hash.h"
 #include "engine/io/safetensors/reader.h"
 
 namespace moonshard {

@@ -5,17 +5,16 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/chunks.h"
 #include "engine/io/checkpoint/convert.h"
-#include "engine/io/checkpoint/hash.h"
+#include "engine/io/checkpoint/convert_files.h"
 #include "engine/io/checkpoint/lay_out.h"
 #include "engine/io/checkpoint/model_files.h"
-#include "engine/io/checkpoint/open_files.h"
-#include "engine/io/checkpoint/paths.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
-#include "engine/io/checkpoint/through_staging.h"
 #include "engine/io/safetensors/reader.h"
+#include "engine/io/storage/storage.h"
 
 namespace moonshard {
 namespace {
@@ -53,7 +52,7 @@ class Sharder {
     staging.replace = options_.replace;
     staging.work = Work();
     const StagingWork work = {[this] { return IsThere(); },
-                              [this](Staging& opened) {
+                              [this](StagingDirectory& opened) {
                                 staging_ = &opened;
                                 return Write();
                               }};
@@ -175,7 +174,7 @@ class Sharder {
     if (Failure failed = WriteSourceForm()) return failed;
     if (Failure failed = WriteKept()) return failed;
     const std::string text = manifest.ToText();
-    if (Failure failed = WriteFile(kManifestFile, text)) return failed;
+    if (Failure failed = WriteFileIn(kManifestFile, text)) return failed;
     return staging_->Commit(FilesWritten());
   }
 
@@ -183,7 +182,7 @@ class Sharder {
   bool TakeNoted(const StoredTensor& stored, uint32_t t) {
     ShardedTensor& tensor = laid_out_.manifest.tensors[t];
     const ShardLayout& layout = laid_out_.manifest.LayoutOf(tensor);
-    const std::vector<uint64_t>* noted = staging_->Noted(stored.name);
+    const std::vector<uint64_t>* noted = staging_->Recorded(stored.name);
     if (!noted || noted->size() != layout.shards.size() + 1) return false;
     for (size_t file = 0; file < layout.shards.size(); ++file) {
       Result<File> opened = File::Open(staging_->PathOf(laid_out_.manifest.rank_files[file].name));
@@ -240,7 +239,7 @@ class Sharder {
     tensor.shard_hash = noted;
     tensor.hash = full.Value();
     noted.push_back(*tensor.hash);
-    return staging_->Note(stored.name, noted);
+    return staging_->Record(stored.name, noted);
   }
 
   // What stands before the tensors in each of the source's files.
@@ -248,7 +247,7 @@ class Sharder {
     for (size_t i = 0; i < source_.files().size(); ++i) {
       const CheckpointFile& file = source_.files()[i];
       const std::string name = std::filesystem::path(file.path).lexically_relative(source_.path()).string();
-      SourceFile kept{name, std::string(kSourceFormFolder) + "/" + name + ".header", file.bytes, 0};
+      SourceFile kept{name, std::string(kSourceFormDirectory) + "/" + name + ".header", file.bytes, 0};
       const Result<const File*> opened = inputs_.At(i);
       if (!opened.ok()) return opened.diagnostics().front();
       uint64_t bytes = file.bytes;  // where the file has no tensor, or only empty ones
@@ -258,7 +257,7 @@ class Sharder {
       std::string header(bytes, '\0');
       if (Failure failed = opened.value()->Read(0, header.data(), header.size())) return failed;
       kept.header_hash = HashOf(header);
-      if (Failure failed = WriteFile(kept.header, header)) return failed;
+      if (Failure failed = WriteFileIn(kept.header, header)) return failed;
       laid_out_.manifest.source.push_back(std::move(kept));
       Report(bytes);
     }
@@ -267,10 +266,10 @@ class Sharder {
 
   Failure WriteKept() {
     for (const std::string& folder : laid_out_.manifest.folders) {
-      if (Failure failed = storage().MakeFolder(staging_->PathOf(folder))) return failed;
+      if (Failure failed = storage().MakeDirectory(staging_->PathOf(folder))) return failed;
     }
     for (KeptFile& file : laid_out_.manifest.kept) {
-      if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), file.stored)) return failed;
+      if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), file.stored)) return failed;
       const Result<uint64_t> hash =
           CopyFile(storage(), source_.path() + "/" + file.name, staging_->PathOf(file.stored), file.bytes);
       if (!hash.ok()) return hash.diagnostics().front();
@@ -281,12 +280,10 @@ class Sharder {
     return std::nullopt;
   }
 
-  Failure WriteFile(const std::string& name, const std::string& content) {
-    if (Failure failed = MakeFoldersFor(storage(), staging_->folder(), name)) return failed;
-    OutputFiles one(storage(), {staging_->PathOf(name)});
+  Failure WriteFileIn(const std::string& name, const std::string& content) {
+    if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), name)) return failed;
     summary_.written_bytes += content.size();
-    if (Failure failed = one.Truncate(0, content.size())) return failed;
-    return one.Write(0, 0, content.data(), content.size());
+    return WriteFile(storage(), staging_->PathOf(name), content);
   }
 
   std::vector<std::string> FilesWritten() const {
@@ -311,7 +308,7 @@ class Sharder {
   InputFiles inputs_;
   std::vector<uint32_t> by_offset_;  // of the source's tensors
   LaidOut laid_out_;
-  Staging* staging_ = nullptr;
+  StagingDirectory* staging_ = nullptr;
   ConvertSummary summary_;
   uint64_t done_ = 0;
   std::vector<char> buffer_;

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/cover.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/model_files.h"
-#include "engine/io/checkpoint/run_folder.h"
+#include "engine/io/checkpoint/run_directory.h"
 #include "engine/io/safetensors/header.h"
 #include "engine/io/safetensors/header_json.h"
 #include "engine/io/safetensors/reader.h"
@@ -78,9 +78,10 @@ Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
     if (d.finding == Finding::kFileNotFound) {
       d.message = "'" + folder + "' is no sharded checkpoint: there is no " + kManifestFile;
       d.help = "moonshard shard makes one from a model directory";
-      const std::vector<int64_t> steps = RunFolder(folder).Steps();
+      const std::vector<int64_t> steps = RunDirectory(folder).Steps();
       if (!steps.empty()) {
-        d.help = "it holds a training run: name one of its steps, as '" + RunFolder(folder).PathOf(steps.back()) + "'";
+        d.help =
+            "it holds a training run: name one of its steps, as '" + RunDirectory(folder).PathOf(steps.back()) + "'";
       }
     }
     return d;

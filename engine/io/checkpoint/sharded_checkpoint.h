@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/core/base/result.h"
+#include "engine/io/checkpoint/convert_files.h"
 #include "engine/io/checkpoint/manifest.h"
-#include "engine/io/checkpoint/open_files.h"
 
 namespace moonshard {
 

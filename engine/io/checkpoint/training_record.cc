@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/io/checkpoint/hash.h"
+#include "engine/core/base/hash.h"
 
 namespace moonshard {
 namespace {

@@ -48,7 +48,7 @@ class CheckpointOpener {
     std::error_code ignored;
     const bool is_folder = std::filesystem::is_directory(folder, ignored);
     Diagnostic d =
-        MakeDiagnostic(Finding::kFileNotFound, "there is no " + std::string(is_folder ? "checkpoint in" : "folder") +
+        MakeDiagnostic(Finding::kFileNotFound, "there is no " + std::string(is_folder ? "checkpoint in" : "directory") +
                                                    " '" + folder.string() + "'");
     d.path = folder.string();
     d.required = std::string(kCheckpointFile) + ", or " + kCheckpointIndex + " with the files it names";

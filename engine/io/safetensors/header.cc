@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "engine/core/base/text.h"
-#include "engine/io/safetensors/file.h"
 #include "engine/io/safetensors/header_json.h"
+#include "engine/io/storage/file.h"
 
 namespace moonshard {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "engine/core/base/result.h"
 #include "engine/io/safetensors/checkpoint.h"
-#include "engine/io/safetensors/file.h"
+#include "engine/io/storage/file.h"
 #include "engine/layout/shards.h"
 
 namespace moonshard {

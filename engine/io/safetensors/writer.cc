@@ -1,13 +1,6 @@
 #include "engine/io/safetensors/writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "engine/core/base/json.h"
@@ -19,7 +12,6 @@ namespace moonshard {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
-constexpr uint64_t kMostWrittenPerCall = 0x7ffff000;
 
 Diagnostic WriteFailed(const std::string& path, const std::string& why) {
   Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "': " + why);
@@ -98,7 +90,8 @@ void SafetensorsWriter::SortForWriting(std::vector<TensorSpec>& tensors) {
 }
 
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> tensors,
-                                                    const std::map<std::string, std::string>& metadata) {
+                                                    const std::map<std::string, std::string>& metadata,
+                                                    Storage* storage) {
   SafetensorsWriter writer;
   writer.path_ = path;
   SortForWriting(tensors);
@@ -107,103 +100,61 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std
   if (!header.ok()) return header.diagnostics();
   writer.expected_ = header.value().data_bytes;
   writer.buffer_ = std::move(header.value().text);
-  // Unique by process and by try: two writers of one path do not share it.
-  for (int attempt = 0; writer.descriptor_ < 0; ++attempt) {
-    writer.temporary_ = path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);
-    writer.descriptor_ = ::open(writer.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (writer.descriptor_ < 0 && errno != EEXIST) {
-      const Diagnostic failed = writer.Failed(std::strerror(errno));
-      writer.temporary_.clear();
-      return failed;
-    }
+  if (storage == nullptr) {
+    writer.own_storage_ = PosixStorage();
+    storage = writer.own_storage_.get();
   }
+  Result<StagedFile> file = StagedFile::Create(*storage, path);
+  if (!file.ok()) return file.diagnostics();
+  writer.file_ = std::move(file).value();
   return writer;
-}
-
-SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&& other) noexcept { *this = std::move(other); }
-
-SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(temporary_, other.temporary_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(order_, other.order_);
-  std::swap(expected_, other.expected_);
-  std::swap(appended_, other.appended_);
-  std::swap(buffer_, other.buffer_);
-  return *this;
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 Diagnostic SafetensorsWriter::Failed(const std::string& why) const { return WriteFailed(path_, why); }
 
-std::optional<Diagnostic> SafetensorsWriter::Write(const char* data, uint64_t bytes) {
-  while (bytes > 0) {
-    const ssize_t count = ::write(descriptor_, data, std::min(bytes, kMostWrittenPerCall));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Failed(std::strerror(errno));
-    data += count;
-    bytes -= static_cast<uint64_t>(count);
-  }
-  return std::nullopt;
-}
-
-std::optional<Diagnostic> SafetensorsWriter::Flush() {
+Failure SafetensorsWriter::Flush() {
   const std::string waiting = std::exchange(buffer_, {});
-  return Write(waiting.data(), waiting.size());
+  return file_->Append(waiting.data(), waiting.size());
 }
 
-std::optional<Diagnostic> SafetensorsWriter::Append(const void* data, uint64_t bytes) {
-  Check(descriptor_ >= 0, "Append after Finish");
+Failure SafetensorsWriter::Append(const void* data, uint64_t bytes) {
+  Check(file_.has_value(), "Append after Finish");
   if (bytes > expected_ - appended_) {
     return Failed("more bytes than the " + std::to_string(expected_) + " that were declared");
   }
   appended_ += bytes;
   if (buffer_.size() + bytes > kBufferBytes) {
-    if (std::optional<Diagnostic> error = Flush()) return error;
+    if (Failure failed = Flush()) return failed;
   }
-  if (bytes > kBufferBytes) return Write(static_cast<const char*>(data), bytes);
+  if (bytes > kBufferBytes) return file_->Append(data, bytes);
   buffer_.append(static_cast<const char*>(data), bytes);
   return std::nullopt;
 }
 
-std::optional<Diagnostic> SafetensorsWriter::Finish() {
-  Check(descriptor_ >= 0, "Finish of a writer that has finished");
+Failure SafetensorsWriter::Finish() {
+  Check(file_.has_value(), "Finish of a writer that has finished");
   if (appended_ != expected_) {
     return Failed("only " + std::to_string(appended_) + " of the " + std::to_string(expected_) +
-                  " bytes that were declared have come");
+                  " bytes that were declared were appended");
   }
-  if (std::optional<Diagnostic> error = Flush()) return error;
-  if (::fsync(descriptor_) != 0) return Failed(std::strerror(errno));
-  if (::close(std::exchange(descriptor_, -1)) != 0) return Failed(std::strerror(errno));
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return Failed(std::strerror(errno));
-  temporary_.clear();
-  const std::filesystem::path parent = std::filesystem::path(path_).parent_path();
-  const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return Failed(std::strerror(errno));
-  const bool synced = ::fsync(folder) == 0;
-  const int error = errno;
-  ::close(folder);
-  // Some file systems cannot sync a directory and say so.
-  if (!synced && error != EINVAL) return Failed(std::strerror(error));
-  return std::nullopt;
+  if (Failure failed = Flush()) return failed;
+  Failure failed = file_->Commit();
+  if (!failed) file_.reset();
+  return failed;
 }
 
-std::optional<Diagnostic> WriteSafetensors(const std::string& path, const std::vector<TensorData>& tensors,
-                                           const std::map<std::string, std::string>& metadata) {
+Failure WriteSafetensors(const std::string& path, const std::vector<TensorData>& tensors,
+                         const std::map<std::string, std::string>& metadata, Storage* storage) {
   std::vector<TensorSpec> specs;
   std::map<std::string, const void*> data;
   for (const TensorData& tensor : tensors) {
     specs.push_back(tensor.spec);
     data[tensor.spec.name] = tensor.data;
   }
-  Result<SafetensorsWriter> writer = SafetensorsWriter::Create(path, std::move(specs), metadata);
+  Result<SafetensorsWriter> writer = SafetensorsWriter::Create(path, std::move(specs), metadata, storage);
   if (!writer.ok()) return writer.diagnostics().front();
   for (const TensorSpec& spec : writer.value().order()) {
-    if (std::optional<Diagnostic> error = writer.value().Append(data.at(spec.name), *BytesOfSpec(spec))) return error;
+    if (Failure failed = writer.value().Append(data.at(spec.name), *BytesOfSpec(spec))) return failed;
   }
   return writer.value().Finish();
 }

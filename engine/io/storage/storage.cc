@@ -16,9 +16,6 @@
 namespace moonshard {
 namespace {
 
-// Linux writes at most this much in one call.
-constexpr uint64_t kMostPerCall = 0x7ffff000;
-// The system is asked to begin writing back as soon as this much has come, so that Sync finds little left to do.
 constexpr uint64_t kWriteBackBytes = uint64_t{8} << 20;
 
 Diagnostic Failed(const std::string& path, int error) {
@@ -28,47 +25,69 @@ Diagnostic Failed(const std::string& path, int error) {
   return d;
 }
 
+std::filesystem::path Real(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::path real = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+  return real.has_filename() ? real : real.parent_path();
+}
+
+bool IsIn(const std::filesystem::path& inner, const std::filesystem::path& outer) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
 class PosixFile : public WritableFile {
  public:
-  PosixFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  PosixFile(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {
+    struct stat status = {};
+    is_regular_ = ::fstat(descriptor, &status) != 0 || S_ISREG(status.st_mode);
+  }
   ~PosixFile() override { ::close(descriptor_); }
 
   Failure Write(uint64_t offset, const void* data, uint64_t bytes) override {
     const char* next = static_cast<const char*>(data);
     uint64_t at = offset;
+    Check(is_regular_ || offset == streamed_, "a pipe takes bytes in order only");
     const Pace::Clock::time_point begin = Pace::Clock::now();
     for (uint64_t left = bytes; left > 0;) {
-      const ssize_t count = ::pwrite(descriptor_, next, std::min(left, kMostPerCall), static_cast<off_t>(at));
+      const uint64_t most = std::min(left, kMostPerSystemCall);
+      const ssize_t count =
+          is_regular_ ? ::pwrite(descriptor_, next, most, static_cast<off_t>(at)) : ::write(descriptor_, next, most);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) return Failed(path_, errno);
       next += count;
       at += static_cast<uint64_t>(count);
       left -= static_cast<uint64_t>(count);
     }
+    if (!is_regular_) {
+      streamed_ = at;
+      return std::nullopt;
+    }
     pace_.Add(bytes, begin);
-    Written(offset, bytes);
+    StartWriteBack(offset, bytes);
     return std::nullopt;
   }
 
   Failure Truncate(uint64_t bytes) override {
-    if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) return Failed(path_, errno);
+    if (is_regular_ && ::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) return Failed(path_, errno);
     return std::nullopt;
   }
 
   Failure Sync() override {
-    if (::fsync(descriptor_) != 0) return Failed(path_, errno);
+    if (is_regular_ && ::fsync(descriptor_) != 0) return Failed(path_, errno);
     return std::nullopt;
   }
 
  private:
-  // A stretch that was written: the system is asked to write it back at once; where pages are dear it is waited for when
-  // the next one is full, and they are given back.
   struct Stretch {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
 
-  void Written(uint64_t offset, uint64_t bytes) {
+  // Asks the system to write back each stretch of kWriteBackBytes as soon as it is full, so that the disk works while the
+  // next one is computed and Sync finds little left to do. Where the page cache is slower than the disk (pace.h), waits
+  // for the stretch before and gives its pages back. Waiting for the stretch just written would stop this thread for the
+  // disk; the one before is nearly always there already.
+  void StartWriteBack(uint64_t offset, uint64_t bytes) {
     if (offset != now_.end) now_ = {offset, offset};
     now_.end = offset + bytes;
     if (now_.end - now_.begin < kWriteBackBytes) return;
@@ -91,6 +110,8 @@ class PosixFile : public WritableFile {
 
   int descriptor_;
   std::string path_;
+  bool is_regular_ = true;
+  uint64_t streamed_ = 0;  // bytes written to what is no regular file
   Pace pace_;
   Stretch now_;
   Stretch before_;
@@ -104,7 +125,16 @@ class Posix : public Storage {
     return Result<std::unique_ptr<WritableFile>>(std::make_unique<PosixFile>(descriptor, path));
   }
 
-  Failure MakeFolder(const std::string& path) override {
+  Result<std::unique_ptr<WritableFile>> CreateForWriting(const std::string& path,
+                                                         std::optional<uint32_t> mode) override {
+    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode ? 0600 : 0666);
+    if (descriptor < 0) return Failed(path, errno);
+    auto file = std::make_unique<PosixFile>(descriptor, path);
+    if (mode && ::fchmod(descriptor, *mode) != 0) return Failed(path, errno);
+    return Result<std::unique_ptr<WritableFile>>(std::move(file));
+  }
+
+  Failure MakeDirectory(const std::string& path) override {
     if (::mkdir(path.c_str(), 0777) == 0) return std::nullopt;
     const int error = errno;
     std::error_code ignored;
@@ -129,7 +159,7 @@ class Posix : public Storage {
     return std::nullopt;
   }
 
-  Failure SyncFolder(const std::string& path) override {
+  Failure SyncDirectory(const std::string& path) override {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) return Failed(path, errno);
     const int error = ::fsync(descriptor) == 0 ? 0 : errno;
@@ -144,23 +174,20 @@ class Posix : public Storage {
 
 std::unique_ptr<Storage> PosixStorage() { return std::make_unique<Posix>(); }
 
-std::string FolderOf(const std::string& path) {
+std::string DirectoryOf(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   return parent.empty() ? "." : parent.string();
 }
 
-Failure ReplaceFile(Storage& storage, const std::string& path, const std::string& content) {
-  const std::string temporary = path + ".new";
-  {
-    Result<std::unique_ptr<WritableFile>> file = storage.OpenForWriting(temporary);
-    if (!file.ok()) return file.diagnostics().front();
-    WritableFile& to = *file.value();
-    if (Failure failed = to.Truncate(0)) return failed;
-    if (Failure failed = to.Write(0, content.data(), content.size())) return failed;
-    if (Failure failed = to.Sync()) return failed;
-  }
-  if (Failure failed = storage.Rename(temporary, path)) return failed;
-  return storage.SyncFolder(FolderOf(path));
+Failure RefuseNested(const std::string& from, const std::string& to) {
+  const std::filesystem::path a = Real(from);
+  const std::filesystem::path b = Real(to);
+  if (!IsIn(a, b) && !IsIn(b, a)) return std::nullopt;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + to + "' cannot be written from '" + from +
+                                                            "': one directory is, or lies in, the other");
+  d.path = to;
+  d.required = "two directories apart from each other";
+  return d;
 }
 
 }  // namespace moonshard

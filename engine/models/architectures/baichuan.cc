@@ -3,7 +3,7 @@
 //
 //   model.layers.N.{input_layernorm, self_attn.{W_pack,o_proj}, post_attention_layernorm, mlp.{gate,up,down}_proj}
 #include "engine/models/architecture.h"
-#include "engine/runtime/nn/norm_head.h"
+#include "engine/runtime/nn/linear.h"
 
 namespace moonshard {
 namespace {

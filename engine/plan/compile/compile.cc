@@ -48,6 +48,7 @@ class Compiler {
     CompileRecompute();
     CheckAxes();
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
+    CompileProgram(out_);
     out_.findings = diagnostics_;
     return Result<CompiledPlan>(std::move(out_), std::move(diagnostics_));
   }

@@ -1,13 +1,9 @@
 #include "engine/plan/compile/compiled_plan.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <numeric>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 
 namespace moonshard {
@@ -33,6 +29,28 @@ std::string TextOf(const ShardedUnit& unit, const ModuleTree& tree) {
   if (unit.reshard_ranks > 0) out += " over " + std::to_string(unit.reshard_ranks);
   for (ParamRef ref : unit.params) out += " " + tree.PathOf(ref);
   return out + "\n";
+}
+
+// Without what follows from modules that own no parameter, which a tree from checkpoint headers does not know.
+std::string TextOf(const ModuleProgram& program, const CompiledPlan& plan) {
+  std::string out;
+  for (const auto* list : {&program.enter, &program.leave}) {
+    for (const ProgramStep& step : *list) {
+      const bool of_tree = step.kind == StepKind::kOutermostCall || step.kind == StepKind::kFinishCall ||
+                           step.kind == StepKind::kShareResults || step.kind == StepKind::kDrawInside ||
+                           step.kind == StepKind::kDrawAfter;
+      if (of_tree) continue;
+      // Which sibling comes first is the tree's order, which headers have another one of.
+      ProgramStep alone = step;
+      alone.shared_with.clear();
+      out += "; " + ToText(alone, program, plan);
+    }
+  }
+  for (const PlannedSum& sum : program.sums) {
+    out += "; sum " + std::to_string(sum.param) + " over " + ToText(sum.group, plan.mesh);
+    if (sum.dim >= 0) out += " along " + std::to_string(sum.dim);
+  }
+  return out;
 }
 
 std::string TextOfSections(const CompiledPlan& plan) {
@@ -70,6 +88,9 @@ std::string CompiledPlan::CanonicalText() const {
   std::vector<std::string> texts;
   texts.reserve(steps.size());
   for (const ModuleSteps& s : steps) texts.push_back(moonshard::ToText(s, tree->signatures()[s.signature]));
+  std::vector<std::string> program_texts;
+  program_texts.reserve(programs.size());
+  for (const ModuleProgram& program : programs) program_texts.push_back(TextOf(program, *this));
   std::vector<uint32_t> order(tree->modules().size());
   std::iota(order.begin(), order.end(), 0U);
   std::ranges::sort(order, {}, [&](uint32_t m) -> const std::string& { return tree->modules()[m].path; });
@@ -83,21 +104,17 @@ std::string CompiledPlan::CanonicalText() const {
     // What neither owns parameters nor communicates is the same with or without being listed; a tree from headers does
     // not know it.
     if (tree->signatures()[s.signature].empty() && !s.needs_calls()) continue;
-    out += tree->modules()[m].path + " " + texts[steps_of[m]] + "\n";
+    out += tree->modules()[m].path + " " + texts[steps_of[m]] + program_texts[program_of[m]] + "\n";
   }
+  out += "groups";
+  for (const PlannedGroup& group : groups) out += " " + std::to_string(group.ranks) + moonshard::ToText(group, mesh);
+  out += " buckets " + std::to_string(buckets.size()) + "\n";
   if (plan->data_parallel) out += moonshard::ToText(*plan->data_parallel) + "\n";
   out += TextOfSections(*this);
   return out;
 }
 
-std::string CompiledPlan::Hash() const {
-  const std::string text = CanonicalText();
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-  std::array<char, 33> digits = {};
-  std::snprintf(digits.data(), digits.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return digits.data();
-}
+std::string CompiledPlan::Hash() const { return LongHashOf(CanonicalText()); }
 
 std::string CompiledPlan::ToText() const {
   std::string out;

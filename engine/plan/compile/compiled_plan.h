@@ -1,6 +1,7 @@
-// CompiledPlan: for every module exactly what happens, with every layout filled in; the same on every rank. Local
-// shapes follow from it for any rank (local_shape.h), collectives and bytes too (cost.h).
-// Made by compile.h. Stage after: apply, or explain.
+// CompiledPlan: the whole program of a model under a plan: every layout filled in, the steps around every module's calls
+// (program.h), process groups, units, sums of gradients; the same on every rank. Local shapes follow from it for any rank
+// (local_shape.h), collectives and bytes too (cost.h).
+// Made by compile.h. Stage after: apply, which makes objects of it and decides nothing; or explain.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "engine/core/base/diagnostic.h"
 #include "engine/layout/mesh_shape.h"
 #include "engine/layout/module_tree.h"
+#include "engine/plan/compile/program.h"
 #include "engine/plan/plan/plan.h"
 
 namespace moonshard {
@@ -68,10 +70,18 @@ struct CompiledPlan {
   std::vector<int32_t> recompute_section;  // parallel: index into plan->recompute
   std::vector<std::string> kept_results;   // paths of modules whose results recomputation keeps, sorted
   std::vector<ModuleDType> kept_dtypes;    // sorted by path
-  std::vector<int64_t> rule_matches;       // per rule: modules or parameters it claims
-  Diagnostics findings;                    // warnings and notes of all stages so far
+  // Made by CompileProgram from all of the above.
+  std::vector<ModuleProgram> programs;  // distinct ones
+  std::vector<uint32_t> program_of;     // per module of the tree: index into programs
+  std::vector<PlannedGroup> groups;     // in the order in which they are made
+  bool sums_gradients = false;          // some backward brings terms of sums: outermost calls listen
+  std::vector<GradientBucket> buckets;  // of ddp, in the order in which they begin
+  double gradient_scale = 1;            // of gradients that are summed over data-parallel ranks
+  std::vector<int64_t> rule_matches;    // per rule: modules or parameters it claims
+  Diagnostics findings;                 // warnings and notes of all stages so far
 
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
+  const ModuleProgram& ProgramOf(size_t module) const { return programs[program_of[module]]; }
 
   // One text for the same meaning, whatever rank, address or file path: mesh, rules and every module's layouts, sorted
   // by path. What the hash is taken over.

@@ -10,8 +10,7 @@
 
 #include "engine/layout/redistributions.h"
 #include "engine/plan/compile/data_parallel.h"
-#include "engine/plan/compile/gradient_buckets.h"
-#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/plan/compile/sharded.h"
@@ -45,15 +44,18 @@ class Counter {
       : plan_(plan), rank_(rank), tokens_(tokens.batch * tokens.sequence) {}
 
   std::vector<PlannedCollective> Count() {
-    const std::vector<std::vector<SharedRedistribution>> shared = SharedRedistributionsOf(plan_);
     for (size_t m = 0; m < plan_.tree->modules().size(); ++m) {
+      const ModuleProgram& program = plan_.ProgramOf(m);
+      if (program.empty()) continue;
       const ModuleSteps& steps = plan_.StepsOf(m);
       const int64_t runs = RunsOf(plan_.tree->modules()[m].path);
-      for (size_t i = 0; i < steps.inputs.size(); ++i) {
-        if (shared[i][m].first) Add(PlannedCollective::Of::kInput, m, steps.inputs[i], steps.in_features, runs);
+      for (const ProgramStep& step : program.enter) {
+        if (step.kind != StepKind::kRedistributeInput || !step.shared_with.empty()) continue;
+        Add(PlannedCollective::Of::kInput, m, steps.inputs, step, steps.in_features, runs);
       }
-      for (const std::optional<Redistribution>& move : steps.outputs) {
-        Add(PlannedCollective::Of::kOutput, m, move, steps.out_features, runs);
+      for (const ProgramStep& step : program.leave) {
+        if (step.kind != StepKind::kRedistributeOutput) continue;
+        Add(PlannedCollective::Of::kOutput, m, steps.outputs, step, steps.out_features, runs);
       }
     }
     CountGradientSums();
@@ -78,19 +80,19 @@ class Counter {
     return runs;
   }
 
-  void Add(PlannedCollective::Of of, size_t module, const std::optional<Redistribution>& move, int64_t features,
-           int64_t runs) {
-    const std::optional<MeshAxis> axis = MovingAxis(move, plan_.mesh);
-    if (!axis) return;
-    const std::optional<RedistributionRow> row = RowOf(move->from[*axis], move->to[*axis]);
-    Check(row.has_value(), "a compiled move without a row");
-    if (move->to[*axis].is_shared_last()) features = move->to[*axis].last;
+  void Add(PlannedCollective::Of of, size_t module, const std::vector<std::optional<Redistribution>>& redistributions,
+           const ProgramStep& step, int64_t features, int64_t runs) {
+    const Redistribution& move = *redistributions[static_cast<size_t>(step.position)];
+    const Layout& to = move.to[step.axis];
+    const std::optional<RedistributionRow> row = RowOf(move.from[step.axis], to);
+    Check(row.has_value(), "a compiled redistribution without a row");
+    if (to.is_shared_last()) features = to.last;
     const int64_t bytes = features < 0 ? 0 : BytesOf(DTypeOf(module), tokens_ * features);
     for (Direction direction : {Direction::kForward, Direction::kBackward}) {
       const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
       if (!kind) continue;
       for (int64_t run = 0; run < (direction == Direction::kForward ? runs : 1); ++run) {
-        const int64_t sent = *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(*axis) : bytes;
+        const int64_t sent = *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(step.axis) : bytes;
         out_.push_back({of, direction, *kind, sent, static_cast<int64_t>(module), -1});
       }
     }
@@ -99,31 +101,32 @@ class Counter {
   // What one parameter adds to a flat sum of gradients.
   struct Sum {
     uint32_t param = 0;
-    GradientGroup group;
+    PlannedGroup group;
     DType dtype = DType::kF32;
     int64_t bytes = 0;
   };
 
-  // Of the modules that share these steps.
-  std::vector<Sum> SumsOf(const ModuleSteps& steps) const {
+  // Of the modules that share this program.
+  std::vector<Sum> SumsOf(const ModuleProgram& program) const {
     std::vector<Sum> out;
+    const ModuleSteps& steps = plan_.steps[program.steps];
     const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
-    for (uint32_t p = 0; p < steps.params.size(); ++p) {
+    for (uint32_t p = 0; p < steps.params.size() && !program.sums.empty(); ++p) {
       const Parameter& parameter = signature[p];
       if (parameter.is_buffer) continue;
       for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
         std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
         if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
-        // Each brings one element more, which says whether this rank used it (layout/gradient_sum.h).
+        // Each brings one element more, which says whether this rank used it (redistribute/gradient_sum.h).
         out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, Product(local) + 1)});
       }
     }
     return out;
   }
 
-  // Each member brings one element more, and the last bucket one more for each bucket (layout/bucket_sum.h).
+  // Each member brings one element more, and the last bucket one more for each bucket (redistribute/bucket_sum.h).
   void CountBuckets() {
-    const std::vector<GradientBucket> buckets = GradientBucketsOf(plan_);
+    const std::vector<GradientBucket>& buckets = plan_.buckets;
     in_buckets_ = !buckets.empty();
     const auto count = static_cast<int64_t>(buckets.size());
     for (const GradientBucket& bucket : buckets) {
@@ -142,12 +145,12 @@ class Counter {
 
   void CountGradientSums() {
     CountBuckets();
-    std::map<std::pair<GradientGroup, DType>, int64_t> bytes;
+    std::map<std::pair<PlannedGroup, DType>, int64_t> bytes;
     const std::set<ParamRef> repeats = Repeats(*plan_.tree);
-    std::vector<std::optional<std::vector<Sum>>> known(plan_.steps.size());
+    std::vector<std::optional<std::vector<Sum>>> known(plan_.programs.size());
     for (uint32_t m = 0; m < plan_.tree->modules().size(); ++m) {
-      std::optional<std::vector<Sum>>& sums = known[plan_.steps_of[m]];
-      if (!sums) sums = SumsOf(plan_.StepsOf(m));
+      std::optional<std::vector<Sum>>& sums = known[plan_.program_of[m]];
+      if (!sums) sums = SumsOf(plan_.ProgramOf(m));
       for (const Sum& sum : *sums) {
         if (in_buckets_ && sum.group.axis != MeshAxis::kTp) continue;
         if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
@@ -197,27 +200,6 @@ std::optional<MeshAxis> MovingAxis(const std::optional<Redistribution>& move, co
     if (mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) return axis;
   }
   return std::nullopt;
-}
-
-std::vector<std::vector<SharedRedistribution>> SharedRedistributionsOf(const CompiledPlan& plan) {
-  const std::vector<Module>& modules = plan.tree->modules();
-  // By position, parent and move: the modules that ask, the first one in front.
-  std::map<std::tuple<size_t, std::string_view, std::string>, std::vector<size_t>> askers;
-  size_t most_inputs = 0;
-  for (size_t m = 0; m < modules.size(); ++m) {
-    const ModuleSteps& steps = plan.StepsOf(m);
-    most_inputs = std::max(most_inputs, steps.inputs.size());
-    for (size_t i = 0; i < steps.inputs.size(); ++i) {
-      if (!MovingAxis(steps.inputs[i], plan.mesh)) continue;
-      const std::string move = steps.inputs[i]->from.ToText() + " -> " + steps.inputs[i]->to.ToText();
-      askers[{i, ParentOf(modules[m].path), move}].push_back(m);
-    }
-  }
-  std::vector<std::vector<SharedRedistribution>> out(most_inputs, std::vector<SharedRedistribution>(modules.size()));
-  for (const auto& [key, asking] : askers) {
-    for (size_t m : asking) out[std::get<0>(key)][m] = {static_cast<int>(asking.size()), m == asking.front()};
-  }
-  return out;
 }
 
 std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens) {

@@ -52,12 +52,4 @@ Tokens FewestTokens(const CompiledPlan& plan);
 // The one axis on which a move communicates; none where it does not.
 std::optional<MeshAxis> MovingAxis(const std::optional<Redistribution>& move, const MeshShape& mesh);
 
-// Modules of one parent that ask for the same move of the same argument share one collective.
-struct SharedRedistribution {
-  int uses = 0;        // how many modules ask; 1: this one alone; 0: no such move
-  bool first = false;  // whether this module is the first of them in the tree
-};
-// By argument position, then indexed like the tree's modules.
-std::vector<std::vector<SharedRedistribution>> SharedRedistributionsOf(const CompiledPlan& plan);
-
 }  // namespace moonshard

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/not_hookable.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/plan/compile/sharded.h"
@@ -12,6 +12,17 @@
 namespace moonshard {
 namespace {
 
+// Which parameters a unit holds: each parameter belongs to the nearest module around it that the section's `wrap` names,
+// and to the root where there is none; a tied tensor, which has one storage, once. Units come in tree order, which is about
+// the order in which a forward uses them: the first prefetch needs no more.
+//
+// Every parameter of a unit is shard(0) on dp_shard on top of what tp makes of it: tp cuts first, so that what the gather
+// over dp_shard gives is tp's shard, which compute works on. On dp_replicate it is `shared`: shards of several replicas sum
+// their gradients after the reduce-scatter, on fewer bytes. What no unit can hold, a single number or a module that the
+// section ignores, is `shared` on both axes and summed as ddp's are.
+//
+// A unit goes back to shards after its forward unless its parameters are needed again at once: those of the root, and with
+// all_but_last those of the last unit of each list, whose backward comes first.
 constexpr MeshAxis kDataAxes[] = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
 
 class DataParallelCompiler {

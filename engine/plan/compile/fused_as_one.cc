@@ -45,13 +45,21 @@ void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
   for (const ModuleSteps& steps : plan.steps) {
     plain.push_back(LeavesInPlainShards(steps, tree.signatures()[steps.signature], plan.mesh));
   }
+  // Names that differ in numbers only are fused or not alike.
+  std::vector<bool> looked_at(tree.class_representatives().size());
   std::set<int32_t> said;  // rules
   for (size_t m = 0; m < plan.steps_of.size(); ++m) {
     if (!plain[plan.steps_of[m]]) continue;
+    const uint32_t path_class = tree.modules()[m].path_class;
+    if (looked_at[path_class]) continue;
     const std::string& path = tree.modules()[m].path;
     const FusedName* fused = FusedNameOf(path);
+    if (fused == nullptr) {
+      looked_at[path_class] = true;
+      continue;
+    }
     const ModuleSteps& steps = plan.StepsOf(m);
-    if (fused == nullptr || !said.insert(steps.rule).second) continue;
+    if (!said.insert(steps.rule).second) continue;
     Diagnostic d =
         MakeDiagnostic(Finding::kFusedAsOne,
                        "'" + path + "' holds " + (fused->attention ? "query, key and value" : "gate and up") +

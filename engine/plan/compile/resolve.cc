@@ -365,12 +365,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   ResolveLookup(style, landing, steps, diagnostics);
   ResolveRoute(style, landing, mesh, steps, diagnostics);
   if (steps.needs_calls() && !landing.module->hookable) {
-    Diagnostic d = NotHookable(*landing.module, "style '" + style.name + "' would not run", landing.source);
-    d.help = "where the model makes '" + landing.module->path +
-             "', use moonshard::nn::" + (landing.module->kind.empty() ? "Linear" : landing.module->kind) +
-             " in place of torch::nn::, or declare your own class with MOONSHARD_MODULE(Name) in place of "
-             "TORCH_MODULE(Name)";
-    diagnostics.push_back(std::move(d));
+    diagnostics.push_back(NotHookable(*landing.module, "style '" + style.name + "' would not run", landing.source));
   }
 }
 

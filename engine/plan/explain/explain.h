@@ -19,13 +19,18 @@ struct ExplainOptions {
 
 inline constexpr const char* kExplainFormatVersion = "1.0";
 
-// {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "totals", "findings"}: rules count from 0;
-// every module that owns parameters or is claimed by a rule is listed.
+// {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "program", "totals", "findings"}: rules count
+// from 0; every module that owns parameters or is claimed by a rule is listed.
 JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
 
 // The same as a page of text: modules that differ only in numbers are folded to one entry ("layers.{0..31}"), each with
 // rule, source line, layouts, local shapes and moves; then totals.
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options);
+
+// The program alone (compile/program.h): the steps around calls of modules, folded as above, groups, sums of gradients.
+// {"order", "modules", "groups", "sums", "buckets", "gradient_scale"}.
+JsonValue ProgramJson(const CompiledPlan& plan);
+std::string ProgramText(const CompiledPlan& plan);
 
 // {"count", "bytes"} by collective for "forward" and "backward"; also what --stats prints.
 JsonValue ToJson(const CollectiveCounts& counts);

@@ -119,8 +119,6 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
         JsonValue::Object{{"module", unit.path}, {"reshard", unit.reshard}, {"params", std::move(params)}});
   }
   const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
-  JsonValue::Array findings;
-  for (const Diagnostic& d : plan.findings) findings.push_back(ToJson(d));
   JsonValue::Object out = {
       {"format_version", kExplainFormatVersion},
       {"plan", plan.plan->name},
@@ -129,6 +127,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
       {"rank", options.rank},
       {"rules", std::move(rules)},
       {"modules", std::move(modules)},
+      {"program", ProgramJson(plan)},
       {"totals", JsonValue::Object{{"params", totals.params},
                                    {"sharded_params", totals.sharded_params},
                                    {"replicated_params", totals.replicated_params},
@@ -137,7 +136,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
                                    {"optimizer_bytes", totals.optimizer_bytes},
                                    {"unit_peak_bytes", MemoryOfUnits(plan, options.rank).peak},
                                    {"collectives", ToJson(totals.collectives)}}},
-      {"findings", std::move(findings)},
+      {"findings", ToJson(plan.findings)},
   };
   if (!units.empty()) out["units"] = std::move(units);
   return out;

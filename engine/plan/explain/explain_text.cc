@@ -123,6 +123,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
     out += "\n";
   }
   AddUnits(out, plan);
+  out += "\n" + ProgramText(plan);
   const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
   out += "\nparameters: " + std::to_string(totals.params) + " (" + std::to_string(totals.sharded_params) +
          " in sharded tensors, " + std::to_string(totals.replicated_params) + " in replicated ones)\n";

@@ -39,64 +39,72 @@ Flow::Flow(const CompiledPlan& plan) : plan_(plan) {
   std::map<std::pair<uint32_t, uint32_t>, size_t> known;  // by path class and steps
   for (size_t m = 0; m < tree.modules().size(); ++m) {
     const Module& module = tree.modules()[m];
-    const auto [entry, fresh] = known.try_emplace({module.path_class, plan.steps_of[m]}, stations_.size());
+    const auto [entry, fresh] = known.try_emplace({module.path_class, plan.steps_of[m]}, groups_.size());
     if (fresh) {
-      Station station;
-      station.path = PathClassOf(module.path);
-      station.module = m;
-      station.steps = &plan.StepsOf(m);
-      station.signature = &tree.parameters(module);
-      station.matrix = std::ranges::any_of(*station.signature, IsMatrix);
-      station.embedding = module.kind == "Embedding";
-      stations_.push_back(std::move(station));
+      ModuleGroup group;
+      group.path = PathClassOf(module.path);
+      group.module = m;
+      group.steps = &plan.StepsOf(m);
+      group.signature = &tree.parameters(module);
+      group.matrix = std::ranges::any_of(*group.signature, IsMatrix);
+      group.embedding = module.kind == "Embedding";
+      groups_.push_back(std::move(group));
     }
-    ++stations_[entry->second].count;
+    ++groups_[entry->second].count;
   }
-  std::ranges::stable_sort(stations_, {}, &Station::path);
+  std::ranges::stable_sort(groups_, {}, &ModuleGroup::path);
 }
 
-int Flow::CutOfWeight(const Station& station) const {
-  const auto weight = std::ranges::find(*station.signature, "weight", &Parameter::name);
-  if (weight == station.signature->end() || weight->shape.size() != 2) return -1;
-  const Layout& cut = station.steps->params[static_cast<size_t>(weight - station.signature->begin())][MeshAxis::kTp];
+int Flow::CutOfWeight(const ModuleGroup& group) const {
+  const auto weight = std::ranges::find(*group.signature, "weight", &Parameter::name);
+  if (weight == group.signature->end() || weight->shape.size() != 2) return -1;
+  const Layout& cut = group.steps->params[static_cast<size_t>(weight - group.signature->begin())][MeshAxis::kTp];
   return cut.is_shard() && cut.owner < 0 ? cut.dim : -1;
 }
 
-bool Flow::LeavesShards(const Station& station) const {
-  const auto& outputs = station.steps->outputs;
-  if (outputs.empty()) return !station.embedding && CutOfWeight(station) == 0;
-  return std::ranges::any_of(outputs, [](const auto& move) { return move && CutsFeatures(move->to[MeshAxis::kTp]); });
+bool Flow::LeavesShards(const ModuleGroup& group) const {
+  const auto& outputs = group.steps->outputs;
+  if (outputs.empty()) return !group.embedding && CutOfWeight(group) == 0;
+  return std::ranges::any_of(outputs, [](const auto& redistribution) {
+    return redistribution && CutsFeatures(redistribution->to[MeshAxis::kTp]);
+  });
 }
 
-bool Flow::TakesShards(const Station& station) const {
-  const auto& inputs = station.steps->inputs;
-  if (inputs.empty()) return !station.embedding && CutOfWeight(station) == 1;
-  return std::ranges::any_of(inputs, [](const auto& move) { return move && CutsFeatures(move->from[MeshAxis::kTp]); });
+bool Flow::TakesShards(const ModuleGroup& group) const {
+  const auto& inputs = group.steps->inputs;
+  if (inputs.empty()) return !group.embedding && CutOfWeight(group) == 1;
+  return std::ranges::any_of(inputs, [](const auto& redistribution) {
+    return redistribution && CutsFeatures(redistribution->from[MeshAxis::kTp]);
+  });
 }
 
-std::vector<const Station*> Flow::Below(std::string_view scope, const Station* self, bool into_lists) const {
-  std::vector<const Station*> out;
-  for (const Station& station : stations_) {
-    if (&station == self) continue;
-    const std::string_view path = station.path;
+std::vector<const ModuleGroup*> Flow::Below(std::string_view scope, const ModuleGroup* self, bool into_lists) const {
+  std::vector<const ModuleGroup*> out;
+  for (const ModuleGroup& group : groups_) {
+    if (&group == self) continue;
+    const std::string_view path = group.path;
     const bool below = scope.empty() || path == scope ||
                        (path.size() > scope.size() && path.starts_with(scope) && path[scope.size()] == '.');
     if (below && (into_lists || path.size() <= scope.size() || !InList(path.substr(scope.size()))))
-      out.push_back(&station);
+      out.push_back(&group);
   }
   return out;
 }
 
-std::string_view Flow::BlockOf(const Station& station, const std::function<bool(const Station&)>& other) const {
-  std::string_view scope = ParentOf(station.path);
+// Walks up the tree until a part has another matrix that passes. Lists below a part are left out unless the part is itself
+// in a list: the layers of a model are no siblings of its head, but the experts of an MLP are siblings of each other.
+std::string_view Flow::BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const {
+  std::string_view scope = ParentOf(group.path);
   while (!scope.empty()) {
-    const std::vector<const Station*> below = Below(scope, &station, /*into_lists=*/InList(scope));
-    if (std::ranges::any_of(below, [&](const Station* s) { return s->matrix && other(*s); })) break;
+    const std::vector<const ModuleGroup*> below = Below(scope, &group, /*into_lists=*/InList(scope));
+    if (std::ranges::any_of(below, [&](const ModuleGroup* s) { return s->matrix && other(*s); })) break;
     scope = ParentOf(scope);
   }
   return scope;
 }
 
+// A tree from headers lacks modules without parameters. If a rule for such a module would complete the flow, a lint that
+// misses it stays silent: on the live model it is checked again.
 bool Flow::AnyUnplacedRedistribution(const std::function<bool(const Layout& from, const Layout& to)>& passes) const {
   for (size_t r = 0; r < plan_.plan->rules.size(); ++r) {
     const Rule& rule = plan_.plan->rules[r];
@@ -105,48 +113,52 @@ bool Flow::AnyUnplacedRedistribution(const std::function<bool(const Layout& from
     };
     if (rule.parameter || plan_.rule_matches[r] > 0 || std::ranges::none_of(plan_.findings, unplaced)) continue;
     for (const auto* redistributions : {&rule.style.inputs, &rule.style.outputs}) {
-      for (const std::optional<Redistribution>& move : *redistributions) {
-        if (move && passes(move->from[MeshAxis::kTp], move->to[MeshAxis::kTp])) return true;
+      for (const std::optional<Redistribution>& redistribution : *redistributions) {
+        if (redistribution && passes(redistribution->from[MeshAxis::kTp], redistribution->to[MeshAxis::kTp]))
+          return true;
       }
     }
   }
   return false;
 }
 
-const SourceSpan& Flow::LineOf(const Station& station) const { return SourceOf(plan_, *station.steps); }
+const SourceSpan& Flow::LineOf(const ModuleGroup& group) const { return SourceOf(plan_, *group.steps); }
 
-int Flow::LevelOf(const Station& station) const {
-  const int32_t rule = station.steps->rule;
+int Flow::LevelOf(const ModuleGroup& group) const {
+  const int32_t rule = group.steps->rule;
   return rule >= 0 ? plan_.plan->rules[static_cast<size_t>(rule)].level : 0;
 }
 
-Diagnostic Flow::About(Finding finding, const Station& station, std::string message) const {
-  Diagnostic d = MakeDiagnostic(finding, std::move(message), LineOf(station));
-  d.path = PathOf(station);
+Diagnostic Flow::About(Finding finding, const ModuleGroup& group, std::string message) const {
+  Diagnostic d = MakeDiagnostic(finding, std::move(message), LineOf(group));
+  d.path = PathOf(group);
   return d;
 }
 
-Diagnostic Flow::AboutBoth(Finding finding, const Station& station, const Station& other, std::string message) const {
-  Diagnostic d = About(finding, station, std::move(message));
+// Both lines are involved and only one can be the finding's place. A plan that extends another is usually the one that its
+// author edits, so the line of the lower level is chosen, and the other is related.
+Diagnostic Flow::AboutBoth(Finding finding, const ModuleGroup& group, const ModuleGroup& other,
+                           std::string message) const {
+  Diagnostic d = About(finding, group, std::move(message));
   if (!LineOf(other).known() || LineOf(other) == d.where) return d;
   d.related.push_back(LineOf(other));
-  if (!d.where.known() || LevelOf(other) < LevelOf(station)) std::swap(d.where, d.related.front());
+  if (!d.where.known() || LevelOf(other) < LevelOf(group)) std::swap(d.where, d.related.front());
   if (!d.related.front().known()) d.related.clear();
   return d;
 }
 
-std::string Flow::Names(const std::vector<const Station*>& stations) const {
+std::string Flow::Names(const std::vector<const ModuleGroup*>& groups) const {
   std::vector<std::string> names;
-  for (const Station* station : stations) {
-    if (names.size() < kMostNamed) names.push_back("'" + PathOf(*station) + "'");
+  for (const ModuleGroup* group : groups) {
+    if (names.size() < kMostNamed) names.push_back("'" + PathOf(*group) + "'");
   }
-  return Join(names, ", ") + (stations.size() > kMostNamed ? " and others" : "");
+  return Join(names, ", ") + (groups.size() > kMostNamed ? " and others" : "");
 }
 
-int64_t Flow::NormSize(const Station& station) const {
-  if (plan_.tree->modules()[station.module].kind.find("Norm") == std::string::npos) return -1;
+int64_t Flow::NormSize(const ModuleGroup& group) const {
+  if (plan_.tree->modules()[group.module].kind.find("Norm") == std::string::npos) return -1;
   int64_t size = -1;
-  for (const Parameter& parameter : *station.signature) {
+  for (const Parameter& parameter : *group.signature) {
     if (parameter.is_buffer) continue;
     if (parameter.shape.size() != 1 || (size >= 0 && parameter.shape[0] != size)) return -1;
     size = parameter.shape[0];
@@ -154,13 +166,13 @@ int64_t Flow::NormSize(const Station& station) const {
   return size;
 }
 
-bool Flow::WithinBlock(const Station& norm) const {
+bool Flow::WithinBlock(const ModuleGroup& norm) const {
   const std::string_view parent = ParentOf(norm.path);
-  return InList(parent) && std::ranges::any_of(stations_, [&](const Station& other) {
+  return InList(parent) && std::ranges::any_of(groups_, [&](const ModuleGroup& other) {
            return other.matrix && ParentOf(other.path) == parent;
          });
 }
 
-const std::string& Flow::PathOf(const Station& station) const { return plan_.tree->modules()[station.module].path; }
+const std::string& Flow::PathOf(const ModuleGroup& group) const { return plan_.tree->modules()[group.module].path; }
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// Flow: what each module declares that it takes and leaves on tp, folded to one entry for modules whose paths differ only
-// in numbers; and the blocks that they stand in. What all suspicions are made of (suspect.h).
+// Flow: what each module declares to take and to leave on tp, with one entry for all modules whose paths differ only in
+// numbers, and the blocks they are in. The common input of all lints (lint.h).
 #pragma once
 
 #include <functional>
@@ -14,9 +14,9 @@
 
 namespace moonshard {
 
-// Modules of one path class with the same steps.
-struct Station {
-  std::string path;   // of the class: numbers are 0
+// The modules of one path class with the same steps.
+struct ModuleGroup {
+  std::string path;   // of the class: every number is 0
   size_t module = 0;  // one of them
   int64_t count = 0;  // how many
   const ModuleSteps* steps = nullptr;
@@ -31,59 +31,50 @@ class Flow {
 
   const CompiledPlan& plan() const { return plan_; }
   // Sorted by path.
-  const std::vector<Station>& stations() const { return stations_; }
+  const std::vector<ModuleGroup>& groups() const { return groups_; }
 
-  // The weight's tensor dim that tp cuts where the module owns a matrix `weight` in plain form; -1 where none.
-  int CutOfWeight(const Station& station) const;
-  // Features leave in shards: said by an output, or, where no output is said, made by a weight cut along dim 0.
-  bool LeavesShards(const Station& station) const;
-  // Features are taken in shards: said by an input, or, where none is said, by a Linear cut along dim 1.
-  bool TakesShards(const Station& station) const;
+  // The tensor dim of the module's matrix `weight` that tp shards; -1 if there is none, or another form of shard.
+  int CutOfWeight(const ModuleGroup& group) const;
+  // Whether features leave sharded: declared by an output; without a declared output, by a weight sharded along dim 0.
+  bool LeavesShards(const ModuleGroup& group) const;
+  // Whether features are taken sharded: declared by an input; without a declared input, by a weight sharded along dim 1.
+  bool TakesShards(const ModuleGroup& group) const;
 
-  // All stations at or below `scope` ("": all of them) but `self`. `within_layer` false: not those in lists below it.
-  std::vector<const Station*> Below(std::string_view scope, const Station* self, bool into_lists) const;
-  // The smallest part of the tree around the station in which another matrix passes `other`; "" where only the whole tree
+  // All groups at or below `scope` ("": all of them) but `self`. `within_layer` false: not those in lists below it.
+  std::vector<const ModuleGroup*> Below(std::string_view scope, const ModuleGroup* self, bool into_lists) const;
+  // The smallest part of the tree around the group in which another matrix passes `other`; "" where only the whole tree
   // is that.
-  std::string_view BlockOf(const Station& station, const std::function<bool(const Station&)>& other) const;
+  std::string_view BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const;
 
-  // Whether a move passes of a rule for modules that headers do not know, so that it landed nowhere.
+  // Whether a redistribution passes of a rule that matched nothing because headers do not list its module.
   bool AnyUnplacedRedistribution(const std::function<bool(const Layout& from, const Layout& to)>& passes) const;
 
-  const SourceSpan& LineOf(const Station& station) const;
-  // How far below the plan itself the rule's plan is: 0 is the plan, 1 what it extends.
-  int LevelOf(const Station& station) const;
-  // A finding about the station: its rule's line, its module's real path.
-  Diagnostic About(Finding finding, const Station& station, std::string message) const;
-  const std::string& PathOf(const Station& station) const;
-  // About both: at the line that is the author's own, with the other line beside it.
-  Diagnostic AboutBoth(Finding finding, const Station& station, const Station& other, std::string message) const;
+  const SourceSpan& LineOf(const ModuleGroup& group) const;
+  // The level of the plan that has the rule: 0 is the plan itself, 1 the one it extends.
+  int LevelOf(const ModuleGroup& group) const;
+  // A finding about the group: its rule's line, its module's real path.
+  Diagnostic About(Finding finding, const ModuleGroup& group, std::string message) const;
+  const std::string& PathOf(const ModuleGroup& group) const;
+  // A finding about both: at the line of the lower level, which is the author's own, with the other line as related.
+  Diagnostic AboutBoth(Finding finding, const ModuleGroup& group, const ModuleGroup& other, std::string message) const;
   // "'a', 'b'" of the first few.
-  std::string Names(const std::vector<const Station*>& stations) const;
+  std::string Names(const std::vector<const ModuleGroup*>& groups) const;
 
-  // Features of a norm: of a module that owns vectors of one size alone; -1 for any other.
-  int64_t NormSize(const Station& station) const;
-  // Whether projections stand right beside a norm: it then works within their block, on what they gathered, and not on the
-  // stream.
-  bool WithinBlock(const Station& norm) const;
+  // The features of a norm, a module that owns only vectors of one size; -1 for any other module.
+  int64_t NormSize(const ModuleGroup& group) const;
+  // Whether projections are siblings of a norm: it then works within their block, on heads or on what they gathered, and
+  // not on the residual stream.
+  bool WithinBlock(const ModuleGroup& norm) const;
 
  private:
   const CompiledPlan& plan_;
-  std::vector<Station> stations_;
+  std::vector<ModuleGroup> groups_;
 };
 
 // Whether one of the path's components is a number.
 bool InList(std::string_view path);
-// The layout on tp of the first input as it arrives, or of the first output as it leaves; nullptr where nothing is said.
+// The layout on tp of the first input as it arrives, or of the first output as it leaves; nullptr if none is declared.
 const Layout* ArrivesAs(const ModuleSteps& steps);
 const Layout* LeavesAs(const ModuleSteps& steps);
-
-// The suspicions, each in a file of its own.
-void LintShards(const Flow& flow, Diagnostics& diagnostics);
-void LintHeads(const Flow& flow, Diagnostics& diagnostics);
-void LintStream(const Flow& flow, Diagnostics& diagnostics);
-void LintTerms(const Flow& flow, Diagnostics& diagnostics);
-void LintNorms(const Flow& flow, Diagnostics& diagnostics);
-void LintThrift(const Flow& flow, Diagnostics& diagnostics);
-void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics);
 
 }  // namespace moonshard

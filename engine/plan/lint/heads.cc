@@ -1,5 +1,7 @@
-// Heads of attention: queries and keys have heads of one size, and the shards of the projection that ends the block are
-// those of the queries.
+// Heads of attention. Queries and keys have heads of one size, so where the plan declares the number of query heads, the
+// shards of keys (and of values of the keys' size) must be whole heads of that size. And the projection that ends the block
+// takes, on each rank, as many features as the queries' heads leave there. Projections are recognised by the names that
+// architectures use for them; a block with other names is not checked.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -8,58 +10,59 @@
 
 #include "engine/layout/shards.h"
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {
 
-bool Named(const Station& station, const auto& names) {
-  const std::string_view path = station.path;
+bool Named(const ModuleGroup& group, const auto& names) {
+  const std::string_view path = group.path;
   return std::ranges::find(names, path.substr(path.rfind('.') + 1)) != names.end();
 }
 
-bool IsQuery(const Station& station) {
+bool IsQuery(const ModuleGroup& group) {
   static constexpr std::array<std::string_view, 7> kNames = {"q",          "q_lin", "q_proj", "query",
                                                              "query_proj", "to_q",  "wq"};
-  return Named(station, kNames);
+  return Named(group, kNames);
 }
 
-bool IsKey(const Station& station) {
+bool IsKey(const ModuleGroup& group) {
   static constexpr std::array<std::string_view, 7> kNames = {"k", "k_lin", "k_proj", "key", "key_proj", "to_k", "wk"};
-  return Named(station, kNames);
+  return Named(group, kNames);
 }
 
-bool IsValue(const Station& station) {
+bool IsValue(const ModuleGroup& group) {
   static constexpr std::array<std::string_view, 7> kNames = {"v",          "v_lin", "v_proj", "value",
                                                              "value_proj", "to_v",  "wv"};
-  return Named(station, kNames);
+  return Named(group, kNames);
 }
 
-// The layout of the features that a projection leaves in shards; nullptr where they leave otherwise.
-const Layout* ShardsLeft(const Station& station) {
-  const Layout* leaves = LeavesAs(*station.steps);
+// The layout of the sharded features that a projection leaves; nullptr if they leave in another layout.
+const Layout* ShardsLeft(const ModuleGroup& group) {
+  const Layout* leaves = LeavesAs(*group.steps);
   const bool shards = leaves != nullptr && CutsFeatures(*leaves) && leaves->owner < 0 && !leaves->has_equal_parts();
-  return shards && station.matrix && station.steps->out_features > 0 ? leaves : nullptr;
+  return shards && group.matrix && group.steps->out_features > 0 ? leaves : nullptr;
 }
 
 int64_t Ranks(const Flow& flow) { return flow.plan().mesh.size(MeshAxis::kTp); }
 
-// Nothing where the layout does not fit so many features.
+// Nothing if the layout does not fit that many features.
 std::optional<DimShards> Shards(const Flow& flow, const Layout& layout, int64_t features) {
   Result<DimShards> shards = DimShards::Make(layout, features, Ranks(flow));
   if (!shards.ok()) return std::nullopt;
   return std::move(shards).ValueOrThrow();
 }
 
-// Features of a head, where the projection says how many heads it has; 0 where not.
-int64_t HeadSize(const Station& station) {
-  const Layout* left = ShardsLeft(station);
-  return left != nullptr && left->heads > 0 ? station.steps->out_features / left->heads : 0;
+// Features of a head, if the projection declares its number of heads; else 0.
+int64_t HeadSize(const ModuleGroup& group) {
+  const Layout* left = ShardsLeft(group);
+  return left != nullptr && left->heads > 0 ? group.steps->out_features / left->heads : 0;
 }
 
-bool CutsThrough(const Flow& flow, const Station& station, int64_t head_size) {
-  const Layout* left = ShardsLeft(station);
-  if (left == nullptr || !left->parts.empty() || station.steps->out_features % head_size != 0) return false;
-  const std::optional<DimShards> shards = Shards(flow, *left, station.steps->out_features);
+bool CutsThrough(const Flow& flow, const ModuleGroup& group, int64_t head_size) {
+  const Layout* left = ShardsLeft(group);
+  if (left == nullptr || !left->parts.empty() || group.steps->out_features % head_size != 0) return false;
+  const std::optional<DimShards> shards = Shards(flow, *left, group.steps->out_features);
   for (int64_t rank = 0; shards && rank < Ranks(flow); ++rank) {
     for (const Interval& interval : shards->of(rank)) {
       if (interval.begin % head_size != 0 || interval.length % head_size != 0) return true;
@@ -68,42 +71,42 @@ bool CutsThrough(const Flow& flow, const Station& station, int64_t head_size) {
   return false;
 }
 
-std::string TextOf(const Layout& left, const Station& station) {
-  return "the output leaves as " + left.ToText() + ", by style '" + station.steps->style + "'";
+std::string TextOf(const Layout& left, const ModuleGroup& group) {
+  return "the output leaves as " + left.ToText() + ", by style '" + group.steps->style + "'";
 }
 
-// Key and value projections whose shards are no whole heads, by what the query projection beside them says of heads.
+// Key and value projections whose shards are not whole heads, by the head size of the query projection beside them.
 void LintShardedHeads(const Flow& flow, Diagnostics& diagnostics) {
   struct Cut {
-    const Station* query = nullptr;
-    std::vector<const Station*> stations;
+    const ModuleGroup* query = nullptr;
+    std::vector<const ModuleGroup*> groups;
   };
   std::map<int32_t, Cut> cuts;  // by rule
-  for (const Station& query : flow.stations()) {
+  for (const ModuleGroup& query : flow.groups()) {
     const int64_t head_size = IsQuery(query) ? HeadSize(query) : 0;
     if (head_size == 0) continue;
     const std::string_view block = ParentOf(query.path);
     std::set<int64_t> key_features;
-    for (const Station& key : flow.stations()) {
+    for (const ModuleGroup& key : flow.groups()) {
       if (IsKey(key) && ParentOf(key.path) == block) key_features.insert(key.steps->out_features);
     }
-    for (const Station& other : flow.stations()) {
+    for (const ModuleGroup& other : flow.groups()) {
       // Heads of values may have a size of their own.
       const bool like_key = IsKey(other) || (IsValue(other) && key_features.contains(other.steps->out_features));
       if (!like_key || ParentOf(other.path) != block || !CutsThrough(flow, other, head_size)) continue;
       Cut& cut = cuts[other.steps->rule];
       if (cut.query != nullptr && ParentOf(cut.query->path) != block) continue;
       cut.query = &query;
-      cut.stations.push_back(&other);
+      cut.groups.push_back(&other);
     }
   }
   for (const auto& [rule, cut] : cuts) {
-    const Station& first = *cut.stations.front();
+    const ModuleGroup& first = *cut.groups.front();
     const int64_t head_size = HeadSize(*cut.query);
     const int64_t heads = first.steps->out_features / head_size;
     Diagnostic d = flow.AboutBoth(Finding::kHeadsDoNotFit, first, *cut.query,
-                                  flow.Names(cut.stations) + (cut.stations.size() == 1 ? " is" : " are") +
-                                      " cut through heads over " + std::to_string(Ranks(flow)) + " ranks");
+                                  flow.Names(cut.groups) + (cut.groups.size() == 1 ? " is" : " are") +
+                                      " split inside heads over " + std::to_string(Ranks(flow)) + " ranks");
     d.severity = Severity::kWarning;
     d.declared = TextOf(*ShardsLeft(first), first) + "; heads of '" + flow.PathOf(*cut.query) + "' have " +
                  std::to_string(head_size) + " features";
@@ -115,7 +118,7 @@ void LintShardedHeads(const Flow& flow, Diagnostics& diagnostics) {
   }
 }
 
-// The first rank that would have otherwise many of so many features; -1 where there is none.
+// The first rank that has another number of the features under `left` than under `taken`; -1 if there is none.
 int64_t DiffersOn(const Flow& flow, const Layout& left, const Layout& taken, int64_t features) {
   const std::optional<DimShards> a = Shards(flow, left, features);
   const std::optional<DimShards> b = Shards(flow, taken, features);
@@ -125,34 +128,35 @@ int64_t DiffersOn(const Flow& flow, const Layout& left, const Layout& taken, int
   return -1;
 }
 
-// How the projection takes its features: as the weight's columns are cut, which the move in front does not change.
-const Layout* ShardsTaken(const Flow& flow, const Station& station) {
-  const Layout* arrives = ArrivesAs(*station.steps);
-  if (arrives == nullptr || !CutsFeatures(*arrives) || arrives->owner >= 0 || station.steps->in_features <= 0)
+// The layout in which the projection takes its features: that of the weight's columns, which carries heads that the
+// declared input (a plain shard(-1)) does not.
+const Layout* ShardsTaken(const Flow& flow, const ModuleGroup& group) {
+  const Layout* arrives = ArrivesAs(*group.steps);
+  if (arrives == nullptr || !CutsFeatures(*arrives) || arrives->owner >= 0 || group.steps->in_features <= 0)
     return nullptr;
-  if (flow.CutOfWeight(station) != 1) return arrives->has_equal_parts() ? nullptr : arrives;
-  const auto weight = std::ranges::find(*station.signature, "weight", &Parameter::name);
-  return &station.steps->params[static_cast<size_t>(weight - station.signature->begin())][MeshAxis::kTp];
+  if (flow.CutOfWeight(group) != 1) return arrives->has_equal_parts() ? nullptr : arrives;
+  const auto weight = std::ranges::find(*group.signature, "weight", &Parameter::name);
+  return &group.steps->params[static_cast<size_t>(weight - group.signature->begin())][MeshAxis::kTp];
 }
 
-// Projections that take shards of just as many features as siblings leave, and whose shards have other lengths.
+// Projections that take as many features as siblings leave, in shards of other lengths.
 void LintLengths(const Flow& flow, Diagnostics& diagnostics) {
-  std::set<int32_t> said;  // rules
-  for (const Station& end : flow.stations()) {
+  std::set<int32_t> reported;  // rules
+  for (const ModuleGroup& end : flow.groups()) {
     const Layout* taken = ShardsTaken(flow, end);
     if (taken == nullptr) continue;
     const int64_t features = end.steps->in_features;
-    std::vector<const Station*> makers;
+    std::vector<const ModuleGroup*> makers;
     bool any_fits = false;
-    for (const Station& other : flow.stations()) {
+    for (const ModuleGroup& other : flow.groups()) {
       if (&other == &end || ParentOf(other.path) != ParentOf(end.path)) continue;
       const Layout* left = ShardsLeft(other);
       if (left == nullptr || other.steps->out_features != features) continue;
       makers.push_back(&other);
       any_fits |= DiffersOn(flow, *left, *taken, features) < 0;
     }
-    if (makers.empty() || any_fits || !said.insert(end.steps->rule).second) continue;
-    const Station& maker = *makers.front();
+    if (makers.empty() || any_fits || !reported.insert(end.steps->rule).second) continue;
+    const ModuleGroup& maker = *makers.front();
     const Layout& left = *ShardsLeft(maker);
     const int64_t ranks = Ranks(flow);
     const int64_t rank = DiffersOn(flow, left, *taken, features);
@@ -166,8 +170,8 @@ void LintLengths(const Flow& flow, Diagnostics& diagnostics) {
     d.severity = Severity::kWarning;
     d.declared = TextOf(left, maker) + "; '" + flow.PathOf(end) + "' takes " + ArrivesAs(*end.steps)->ToText();
     if (left.heads > 0 && left.heads < ranks) {
-      d.required = "a tp that divides " + std::to_string(left.heads) + " heads: each lies on " +
-                   std::to_string(ranks / left.heads) + " ranks, and a sum over all of them counts it as often";
+      d.required = "a tp that divides " + std::to_string(left.heads) + " heads: each is on " +
+                   std::to_string(ranks / left.heads) + " ranks, and a sum over all ranks counts it as often";
       d.help = "--mesh tp=" + std::to_string(left.heads) +
                " or a divisor of it; only keys and values may have fewer heads than ranks";
     } else {

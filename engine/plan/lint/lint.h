@@ -1,35 +1,42 @@
-// Suspect: a compiled plan is possible; is it likely to be what its author meant? Which module feeds which a plan does not
-// say, and a tree does not know. What is known is who stands beside whom, what each declares that it takes and leaves,
-// and shapes. From these:
+// Lint: findings about a compiled plan that is valid, but probably not what its author intended. Neither a plan nor a tree
+// says which module feeds which. What is known: which modules are siblings, what each declares to take and to leave, and
+// shapes. From these:
 //
-//   kPiecesNotTaken        features leave in shards, and in the same block nothing takes shards; a projection or an
-//                          embedding has the stream in shards that the norms of the layer have whole, or the other way
-//                          round
-//   kPiecesNotMade         features are taken in shards, and in the same block nothing leaves shards; the same of the
-//                          stream
-//   kHeadsDoNotFit         keys or values that are cut through heads of the queries' size; queries of which a rank has
-//                          other features than the projection that ends the block takes
-//   kBadDim                an activation of a projection, an embedding or a norm that is cut along a fourth dim
-//   kUnreducedPartial      a sum's terms leave a module, and neither a module around it nor another one takes terms
-//   kNormNotTold           a norm on the whole stream between neighbours that take it in shards of the sequence, or the
-//                          other way round, by its rule, by the default, or because nobody claims it
-//   kLargeWhole            a parameter of 64 MiB or more that is whole by default, or because nobody claims it
-//   kCostsMoreThanItSaves  a cut that sends an element for less than 6 multiplications; features that are gathered and
-//                          then cut again
+//   kShardsNotTaken        features leave a module sharded, and nothing in the same block takes them sharded; a projection
+//                          or an embedding has the residual stream sharded where the norms of its layer have it full, or
+//                          the other way round
+//   kShardsNotMade         features are taken sharded, and nothing in the same block leaves them sharded; the same for the
+//                          residual stream
+//   kHeadsDoNotFit         keys or values whose shards split heads of the queries' size; queries of which a rank has
+//                          another number of features than the projection that ends the block takes
+//   kBadDim                an activation of a projection, an embedding or a norm that is sharded along a fourth dim
+//   kUnreducedPartial      a partial sum leaves a module, and neither a module around it nor any other takes a partial one
+//   kNormLayoutDiffers     a norm on the full residual stream between neighbours that take shards of the sequence, or the
+//                          other way round: by its rule, by the default, or because no rule claims it
+//   kLargeReplicated       a parameter of 64 MiB or more that is replicated by default, or because no rule claims it
+//   kCostsMoreThanItSaves  a sharded matrix for which an element is sent for less than 6 multiplications; features that
+//                          are gathered and then sharded again
 //
-// A block is the smallest part of the tree around a module in which something else owns a matrix. Modules whose paths
-// differ only in numbers count as one: what only layer 7 lacks is not seen. All but kUnreducedPartial on a live tree are
-// warnings, for a forward may do what no declaration tells.
-// Stage: after compile, for the findings of the program.
+// A block is the smallest part of the tree around a module in which another module owns a matrix. Modules whose paths
+// differ only in numbers count as one, so what only layer 7 lacks is not found. All are warnings, but for
+// kUnreducedPartial on a live tree: a forward may do what no declaration shows.
+// Run as passes of engine/plan/resolve. Stage before: compile.
 #pragma once
 
 #include "engine/core/base/diagnostic.h"
-#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 
-// Nothing where tp has one rank, but for kLargeWhole, which is about any axis. The plan's `findings` are read: rules for
-// modules that headers do not know may be what the others wait for.
-Diagnostics FindSuspicious(const CompiledPlan& plan);
+class Flow;
+
+// The passes, each in a file of its own. Each adds its findings to `diagnostics`. All but LintLargeReplicated are about tp,
+// and are run where it has more than one rank.
+void LintShards(const Flow& flow, Diagnostics& diagnostics);           // features: kShardsNotTaken, kShardsNotMade
+void LintHeads(const Flow& flow, Diagnostics& diagnostics);            // kHeadsDoNotFit
+void LintStream(const Flow& flow, Diagnostics& diagnostics);           // the stream: the same two, kBadDim
+void LintPartialSums(const Flow& flow, Diagnostics& diagnostics);      // kUnreducedPartial
+void LintNorms(const Flow& flow, Diagnostics& diagnostics);            // kNormLayoutDiffers
+void LintCost(const Flow& flow, Diagnostics& diagnostics);             // kCostsMoreThanItSaves
+void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics);  // kLargeReplicated, on any axis
 
 }  // namespace moonshard

@@ -1,117 +1,126 @@
-// Features in shards between modules: who leaves them so, and who takes them so.
+// Sharded features between modules: a colwise projection leaves them, a rowwise one takes them, and each needs a partner
+// in its block. A partner is searched upwards in the tree, in the smallest part that has another matrix, because a block
+// may nest its projections in modules of its own.
+//
+// Two ways to lack a partner:
+//   - nothing in the block has the other side (FindUnpaired);
+//   - the sibling that should be the partner, by its features, is sharded the same way (AddFacing): gate, up and down all
+//     colwise. The search for a partner then goes on to the whole layer, finds attention's, and reports nothing.
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
 
 namespace moonshard {
 namespace {
 
 std::string Quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-// The block as a module of the station's own path has it.
-std::string BlockName(const Flow& flow, const Station& station, std::string_view block) {
-  std::string_view path = flow.PathOf(station);
+// The block's path with the numbers of the group's own module.
+std::string BlockName(const Flow& flow, const ModuleGroup& group, std::string_view block) {
+  std::string_view path = flow.PathOf(group);
   const auto depth = [](std::string_view p) { return std::ranges::count(p, '.'); };
   while (depth(path) > depth(block)) path = ParentOf(path);
   return block.empty() ? "the model" : Quoted(path);
 }
 
-std::string DeclaredLayoutOf(const Station& station, bool output) {
-  const auto& redistributions = output ? station.steps->outputs : station.steps->inputs;
-  for (const std::optional<Redistribution>& move : redistributions) {
-    if (!move) continue;
-    const Layout& layout = (output ? move->to : move->from)[MeshAxis::kTp];
+std::string DeclaredLayoutOf(const ModuleGroup& group, bool output) {
+  const auto& redistributions = output ? group.steps->outputs : group.steps->inputs;
+  for (const std::optional<Redistribution>& redistribution : redistributions) {
+    if (!redistribution) continue;
+    const Layout& layout = (output ? redistribution->to : redistribution->from)[MeshAxis::kTp];
     if (CutsFeatures(layout)) {
       return (output ? "the output leaves as " : "the input arrives as ") + layout.ToText() + ", by style '" +
-             station.steps->style + "'";
+             group.steps->style + "'";
     }
   }
-  return output ? "weight = shard(0), whose output is in shards" : "weight = shard(1), which takes shards";
+  return output ? "weight = shard(0), whose output is sharded" : "weight = shard(1), whose input is sharded";
 }
 
-// Stations of one block that all lack a partner, and the others there that own a matrix.
-struct Lonely {
-  std::vector<const Station*> stations;
-  std::vector<const Station*> others;
+// Groups of one block that lack a partner, and the others there that own a matrix.
+struct Unpaired {
+  std::vector<const ModuleGroup*> groups;
+  std::vector<const ModuleGroup*> others;
 };
 
-// By block. `makes`: what lacks a partner; `partner`: what it would be.
+// By block. `makes`: which groups need a partner; `partner`: which groups are one. `into_lists`: whether a partner may be
+// inside a list below the block.
 template <class Makes, class Partner>
-std::map<std::string, Lonely> LonelyOnes(const Flow& flow, const Makes& makes, const Partner& partner,
-                                         bool into_lists) {
-  std::map<std::string, Lonely> out;
-  const auto other = [&](const Station& station) { return !makes(station) || partner(station); };
-  for (const Station& station : flow.stations()) {
-    if (!makes(station) || partner(station)) continue;
-    const std::string_view block = flow.BlockOf(station, other);
-    const std::vector<const Station*> around = flow.Below(block, &station, into_lists || InList(block));
-    if (std::ranges::any_of(around, [&](const Station* s) { return partner(*s); })) continue;
-    Lonely& lonely = out[std::string(block)];
-    lonely.stations.push_back(&station);
-    if (lonely.stations.size() > 1) continue;
-    for (const Station* s : around) {
-      if (s->matrix && other(*s)) lonely.others.push_back(s);
+std::map<std::string, Unpaired> FindUnpaired(const Flow& flow, const Makes& makes, const Partner& partner,
+                                             bool into_lists) {
+  std::map<std::string, Unpaired> out;
+  const auto other = [&](const ModuleGroup& group) { return !makes(group) || partner(group); };
+  for (const ModuleGroup& group : flow.groups()) {
+    if (!makes(group) || partner(group)) continue;
+    const std::string_view block = flow.BlockOf(group, other);
+    const std::vector<const ModuleGroup*> around = flow.Below(block, &group, into_lists || InList(block));
+    if (std::ranges::any_of(around, [&](const ModuleGroup* s) { return partner(*s); })) continue;
+    Unpaired& unpaired = out[std::string(block)];
+    unpaired.groups.push_back(&group);
+    if (unpaired.groups.size() > 1) continue;
+    for (const ModuleGroup* s : around) {
+      if (s->matrix && other(*s)) unpaired.others.push_back(s);
     }
   }
   return out;
 }
 
-// A finding about all of them at the line that is the author's own, with the other line beside it.
-Diagnostic AboutLonely(const Flow& flow, Finding finding, const Lonely& lonely, const std::string& singular,
-                       const std::string& plural, const std::string& rest) {
-  const bool one = lonely.stations.size() == 1;
-  const std::string message = flow.Names(lonely.stations) + (one ? singular : plural) + rest;
-  const Station& first = *lonely.stations.front();
-  return lonely.others.empty() ? flow.About(finding, first, message)
-                               : flow.AboutBoth(finding, first, *lonely.others.front(), message);
+Diagnostic AboutUnpaired(const Flow& flow, Finding finding, const Unpaired& unpaired, const std::string& singular,
+                         const std::string& plural, const std::string& rest) {
+  const bool one = unpaired.groups.size() == 1;
+  const std::string message = flow.Names(unpaired.groups) + (one ? singular : plural) + rest;
+  const ModuleGroup& first = *unpaired.groups.front();
+  return unpaired.others.empty() ? flow.About(finding, first, message)
+                                 : flow.AboutBoth(finding, first, *unpaired.others.front(), message);
 }
 
-// Of two siblings that are cut the same way: `other` has on its `facing` side just as many features as the station has on
-// the side that faces it, more than either has on its other side. Up and down of one block are such, both colwise or both
-// rowwise.
-bool Faces(const Station& station, const Station& other, bool station_makes) {
-  const ModuleSteps& a = *station.steps;
+// Whether of two siblings one feeds the other, by their features: the side of `group` that faces `other` has as many
+// features as `other` has on its side, and more than either has on its outer side. Up and down projections of an MLP are
+// such, whatever their styles.
+bool Faces(const ModuleGroup& group, const ModuleGroup& other, bool group_makes) {
+  const ModuleSteps& a = *group.steps;
   const ModuleSteps& b = *other.steps;
-  const int64_t from = station_makes ? a.out_features : b.out_features;
-  const int64_t to = station_makes ? b.in_features : a.in_features;
+  const int64_t from = group_makes ? a.out_features : b.out_features;
+  const int64_t to = group_makes ? b.in_features : a.in_features;
   const int64_t outer =
-      std::max(station_makes ? a.in_features : a.out_features, station_makes ? b.out_features : b.in_features);
+      std::max(group_makes ? a.in_features : a.out_features, group_makes ? b.out_features : b.in_features);
   return other.matrix && b.rule >= 0 && from == to && from > outer;
 }
 
-// Adds to `found` stations whose partner faces them, and is none. Not where another sibling is a partner.
+// Adds to `found` the groups whose facing sibling is no partner, unless another sibling is one.
 template <class Makes, class Partner>
-void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, bool station_makes,
-               std::map<std::string, Lonely>& found) {
-  for (const Station& station : flow.stations()) {
-    const std::string block(ParentOf(station.path));
-    if (!makes(station) || partner(station) || !InList(station.path) || found.contains(block)) continue;
-    const Station* facing = nullptr;
+void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, bool group_makes,
+               std::map<std::string, Unpaired>& found) {
+  for (const ModuleGroup& group : flow.groups()) {
+    const std::string block(ParentOf(group.path));
+    if (!makes(group) || partner(group) || !InList(group.path) || found.contains(block)) continue;
+    const ModuleGroup* facing = nullptr;
     bool has_partner = false;
-    for (const Station& other : flow.stations()) {
-      if (&other == &station || ParentOf(other.path) != block) continue;
+    for (const ModuleGroup& other : flow.groups()) {
+      if (&other == &group || ParentOf(other.path) != block) continue;
       has_partner |= partner(other);
-      if (facing == nullptr && Faces(station, other, station_makes)) facing = &other;
+      if (facing == nullptr && Faces(group, other, group_makes)) facing = &other;
     }
-    if (facing != nullptr && !has_partner) found[block] = {{&station}, {facing}};
+    if (facing != nullptr && !has_partner) found[block] = {{&group}, {facing}};
   }
 }
 
 void LintNotTaken(const Flow& flow, Diagnostics& diagnostics) {
-  const auto makes = [&](const Station& s) { return flow.LeavesShards(s); };
-  const auto takes = [&](const Station& s) { return flow.TakesShards(s); };
-  std::map<std::string, Lonely> found = LonelyOnes(flow, makes, takes, /*into_lists=*/true);
-  AddFacing(flow, makes, takes, /*station_makes=*/true, found);
-  for (const auto& [block, lonely] : found) {
+  const auto makes = [&](const ModuleGroup& s) { return flow.LeavesShards(s); };
+  const auto takes = [&](const ModuleGroup& s) { return flow.TakesShards(s); };
+  std::map<std::string, Unpaired> found = FindUnpaired(flow, makes, takes, /*into_lists=*/true);
+  AddFacing(flow, makes, takes, /*group_makes=*/true, found);
+  for (const auto& [block, unpaired] : found) {
     if (block.empty()) continue;  // a head: the loss takes its shards
-    const Station& first = *lonely.stations.front();
-    Diagnostic d = AboutLonely(flow, Finding::kShardsNotTaken, lonely, " leaves its features", " leave their features",
-                               " in shards, and nothing in " + BlockName(flow, first, block) + " takes shards");
+    const ModuleGroup& first = *unpaired.groups.front();
+    Diagnostic d =
+        AboutUnpaired(flow, Finding::kShardsNotTaken, unpaired, " leaves sharded features", " leave sharded features",
+                      ", and nothing in " + BlockName(flow, first, block) + " takes them sharded");
     d.declared = DeclaredLayoutOf(first, /*output=*/true);
-    d.required = "a module behind it that takes shard(-1), as rowwise does";
-    d.help = "rowwise {} for what it feeds (here is " + flow.Names(lonely.others) +
+    d.required = "a module after it that takes shard(-1), as rowwise does";
+    d.help = "rowwise {} for the module that it feeds (in this block: " + flow.Names(unpaired.others) +
              "), or output = replicate, which gathers the features";
     diagnostics.push_back(std::move(d));
   }
@@ -119,23 +128,24 @@ void LintNotTaken(const Flow& flow, Diagnostics& diagnostics) {
 
 void LintNotMade(const Flow& flow, Diagnostics& diagnostics) {
   if (flow.AnyUnplacedRedistribution([](const Layout&, const Layout& to) { return CutsFeatures(to); })) return;
-  const auto makes = [&](const Station& s) { return flow.LeavesShards(s); };
-  const auto takes = [&](const Station& s) { return flow.TakesShards(s); };
-  std::map<std::string, Lonely> found = LonelyOnes(flow, takes, makes, /*into_lists=*/false);
-  AddFacing(flow, takes, makes, /*station_makes=*/false, found);
-  for (const auto& [block, lonely] : found) {
-    const Station& first = *lonely.stations.front();
-    Diagnostic d = AboutLonely(flow, Finding::kShardsNotMade, lonely, " takes its features", " take their features",
-                               " in shards, and nothing in " + BlockName(flow, first, block) + " leaves shards");
+  const auto makes = [&](const ModuleGroup& s) { return flow.LeavesShards(s); };
+  const auto takes = [&](const ModuleGroup& s) { return flow.TakesShards(s); };
+  std::map<std::string, Unpaired> found = FindUnpaired(flow, takes, makes, /*into_lists=*/false);
+  AddFacing(flow, takes, makes, /*group_makes=*/false, found);
+  for (const auto& [block, unpaired] : found) {
+    const ModuleGroup& first = *unpaired.groups.front();
+    Diagnostic d =
+        AboutUnpaired(flow, Finding::kShardsNotMade, unpaired, " takes sharded features", " take sharded features",
+                      ", and nothing in " + BlockName(flow, first, block) + " leaves them sharded");
     d.declared = DeclaredLayoutOf(first, /*output=*/false);
     if (first.embedding) {
-      d.required = "an input that arrives as replicate: ids are no features";
-      d.help = "vocab_rowwise {} cuts an embedding by its rows, colwise {} by its features";
+      d.required = "an input that arrives as replicate: ids are not features";
+      d.help = "vocab_rowwise {} shards an embedding by its rows, colwise {} by its features";
     } else {
-      d.required = "a module in front of it that leaves shard(-1), as colwise does";
-      d.help = "colwise {} for what feeds it" +
-               (lonely.others.empty() ? "" : " (here is " + flow.Names(lonely.others) + ")") +
-               ", or input = replicate, of which each rank takes its own shard";
+      d.required = "a module before it that leaves shard(-1), as colwise does";
+      d.help = "colwise {} for the module that feeds it" +
+               (unpaired.others.empty() ? "" : " (in this block: " + flow.Names(unpaired.others) + ")") +
+               ", or input = replicate, of which each rank takes its shard";
     }
     diagnostics.push_back(std::move(d));
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "engine/plan/match/pattern.h"
-#include "engine/plan/match/pattern_set.h"
 
 namespace moonshard {
 namespace {
@@ -33,6 +32,8 @@ class CandidateSet {
 
 }  // namespace
 
+// As Matcher::MatchModules and MatchParameters, without precedence: every path is matched, which takes longer but is done
+// once for a page of the REPL and shows what precedence discards.
 Candidates FindCandidates(const Plan& plan, const ModuleTree& tree) {
   Candidates out;
   out.of_module.resize(tree.modules().size());

@@ -1,5 +1,5 @@
-// Candidates: every rule whose pattern matches, before precedence: for who debugs a plan, also one that match.h refuses.
-// Stage: match, beside it.
+// Candidates: every rule whose pattern matches a module or parameter, before precedence is applied. For debugging a plan
+// (the REPL), including one that match.h refuses.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ namespace moonshard {
 struct Candidates {
   // Per module of the tree: indices of the rules for modules whose pattern matches its path, ascending.
   std::vector<std::vector<int32_t>> of_module;
-  // Parameters that a pattern matches by their own path: of rules for parameters, of styles that may be given to one, and
-  // of rules that match no module. Sorted.
+  // Parameters that a pattern matches by their own path: patterns of rules for parameters, of styles that may be given to a
+  // parameter, and of rules that match no module. Sorted.
   struct OfParameter {
     ParamRef parameter;
     std::vector<int32_t> rules;
   };
   std::vector<OfParameter> of_parameter;
-  Diagnostics diagnostics;  // kBadPattern, for rules that are left out; kPatternMemory, with nothing found
+  Diagnostics diagnostics;  // kBadPattern for each rule left out; kPatternMemory: nothing was found
 };
 
 Candidates FindCandidates(const Plan& plan, const ModuleTree& tree);
 
-// Indices of the rules whose pattern matches this one path, of a module or a parameter; those with a bad pattern left out.
+// Indices of the rules whose pattern matches this path of a module or parameter, ascending; bad patterns are left out.
 std::vector<int32_t> RulesMatching(const Plan& plan, std::string_view path);
 
 // The rule among `candidates` that wins: the first of the lowest level. `candidates` is not empty.

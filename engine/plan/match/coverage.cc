@@ -5,17 +5,17 @@
 #include <algorithm>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/match/meant.h"
-#include "engine/plan/match/pattern_set.h"
+#include "engine/plan/match/pattern.h"
 
 namespace moonshard {
 namespace {
 
 constexpr size_t kMostAlternatives = 12;  // named in a message
 
-// Which brace alternatives of the rules to check match a module: alternatives[i][j] is alternative j of rule i. Those
-// that numbers can tell apart are asked together, once per module, until all have been seen; the others once per path
-// class. False where RE2 ran out of memory.
+// Sets seen[i][j]: whether alternative j of rule i matches a module, for the rules `to_check`. An alternative that depends
+// on numbers ({0..15} has sixteen) may match a single module, so all of these run as one set over the modules until each
+// was seen, normally within the first layers that have them; the others run once a path class. Returns false if RE2 ran
+// out of memory.
 bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patterns, const std::vector<bool>& to_check,
                       std::vector<std::vector<bool>>& seen) {
   struct Place {
@@ -62,7 +62,7 @@ bool AnyParameterMatches(const MatchedPlan& matched, const std::string& regex) {
   });
 }
 
-// A rule that only moves tensors may be about a module without parameters, which a tree from headers does not know.
+// A rule that only redistributes may name a module without parameters, which a tree from headers does not have.
 bool OnlyRedistributions(const Rule& rule) {
   const Style& style = rule.style;
   return !rule.parameter && style.params.empty() && style.vectors.empty() && style.kinds.empty() &&
@@ -96,7 +96,8 @@ std::string Listed(const std::vector<std::string>& texts) {
   return Join(out, ", ");
 }
 
-// The alternatives of one rule that match nothing: one finding for each pair of braces.
+// One finding for each pair of braces with alternatives that match nothing. The nearest match is searched for a single one
+// only: if many are missing, the model is another one, and what it has is the better help.
 void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
                         const std::vector<Pattern::Alternative>& alternatives, const std::vector<bool>& seen,
                         Diagnostics& out) {
@@ -120,10 +121,10 @@ void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
       Rule alone = rule;
       const size_t open = rule.pattern.find('{');
       const size_t close = rule.pattern.find('}', open);
-      // With one pair of braces the pattern can be written with this alternative alone, and its nearest path found.
+      // With one pair of braces the pattern can be written with this alternative alone, and its nearest match found.
       if (open != std::string::npos && rule.pattern.find('{', open + 1) == std::string::npos) {
         alone.pattern = rule.pattern.substr(0, open) + missing.front() + rule.pattern.substr(close + 1);
-        d.help = WhatWasMeant(*matched.tree, alone);
+        d.help = NearestMatchText(*matched.tree, alone);
       }
     } else if (!found.empty()) {
       d.help = "of these the model has " + Listed(found);
@@ -152,7 +153,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
                                     "'" + rule.pattern + "' matches no module that owns parameters", rule.source);
       d.severity = Severity::kNote;
-      d.help = "whether the model has such a module, its headers do not tell: it is looked for in the live model";
+      d.help = "headers do not list modules without parameters: it is looked up in the live model";
       out.push_back(std::move(d));
       continue;
     }
@@ -164,7 +165,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
         d.declared = "pattern '" + rule.pattern + "', as RE2: " + patterns[i].regex;
       }
       d.required = "at least one " + what + ", or optional = true";
-      d.help = WhatWasMeant(tree, rule);
+      d.help = NearestMatchText(tree, rule);
       out.push_back(std::move(d));
       continue;
     }

@@ -8,9 +8,7 @@
 
 #include "engine/core/base/text.h"
 #include "engine/plan/match/coverage.h"
-#include "engine/plan/match/meant.h"
 #include "engine/plan/match/pattern.h"
-#include "engine/plan/match/pattern_set.h"
 
 namespace moonshard {
 namespace {
@@ -21,6 +19,16 @@ struct RuleSet {
   std::vector<int32_t> rules;
 };
 
+// The passes, in order, each over what the one before left:
+//   Translate        patterns to RE2; bad ones end the stage, so that no finding follows from another
+//   MatchModules     rules against module paths; precedence, conflicts
+//   MatchParameters  rules against parameter paths: those made for parameters, and those that matched no module
+//   MatchSections    patterns of fsdp, recompute and keep_dtype against module paths
+//   CheckCoverage    rules and brace alternatives without a match
+//
+// Matching is the cost of the stage: a large mixture of experts has 60,000 modules. Their paths fall into few path classes
+// (paths that differ in numbers only), and most patterns match a class or not, whatever the numbers. So patterns are split
+// into two sets: those independent of numbers run once a class, the others once a module.
 class Matcher {
  public:
   Matcher(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree) {
@@ -71,7 +79,6 @@ class Matcher {
     return true;
   }
 
-  // Patterns that no number can tell apart are asked once per path class, the others once per module.
   bool MatchModules() {
     const std::vector<Rule>& rules = matched_.plan->rules;
     const ModuleTree& tree = *matched_.tree;
@@ -101,7 +108,7 @@ class Matcher {
     return true;
   }
 
-  // The winner among the rules that match one thing; both lines where two of one level do.
+  // The rule that wins among `candidates` (ascending): the first of the lowest level. Others of that level conflict.
   int32_t Winner(const std::vector<int32_t>& candidates, const std::string& path) {
     const std::vector<Rule>& rules = matched_.plan->rules;
     int32_t winner = candidates.front();
@@ -119,7 +126,7 @@ class Matcher {
 
   void Conflict(int32_t first, int32_t second, const std::string& path) {
     const auto [known, fresh] = conflicts_.try_emplace({first, second}, diagnostics_.size());
-    if (!fresh) return;  // one conflict a pair of rules: the first module stands for the others
+    if (!fresh) return;  // one conflict a pair of rules, with the first module as the example
     if (conflicts_.size() > kMostConflicts) return;
     const Rule& a = matched_.plan->rules[static_cast<size_t>(first)];
     const Rule& b = matched_.plan->rules[static_cast<size_t>(second)];
@@ -140,9 +147,8 @@ class Matcher {
     matched_anything_[static_cast<size_t>(winner)] = true;
   }
 
-  // Rules for parameters, rules whose style may be given to one, and rules that matched no module, against full
-  // parameter paths. Modules of one path class
-  // and signature have the same parameter paths up to numbers, but such rules are few: every path is asked.
+  // Rules for parameters, rules whose style may be given to a parameter, and rules that matched no module, against full
+  // parameter paths. Such rules are few, so every path is matched, not one of each class.
   bool MatchParameters() {
     const std::vector<Rule>& rules = matched_.plan->rules;
     const RuleSet set_rules =
@@ -203,7 +209,7 @@ class Matcher {
     return out;
   }
 
-  // The paths that any of the patterns matches, sorted; `what` is done with them, for messages.
+  // The paths that any of the patterns matches, sorted. `what`: for messages, "fsdp wraps".
   std::vector<std::string> MatchSection(const std::vector<ModulePattern>& patterns, const std::string& what,
                                         const std::vector<std::string_view>& paths) {
     std::vector<std::string> found;
@@ -221,14 +227,15 @@ class Matcher {
       if (module.syntax == PatternSyntax::kGlob && pattern->regex != module.pattern) {
         d.declared = "pattern '" + module.pattern + "', as RE2: " + pattern->regex;
       }
-      d.help = WhatWasMeant(paths, module);
+      d.help = NearestMatchText(paths, module);
       diagnostics_.push_back(std::move(d));
     }
     SortOnce(found);
     return found;
   }
 
-  // Of all modules and, on a tree from headers, of what holds them; each once, sorted.
+  // The paths of all modules and, for a tree from headers, of the modules around them; each once, sorted. The tree lacks
+  // modules without parameters, and sections mostly name such (a layer).
   std::vector<std::string_view> PathsAndParents() const {
     std::set<std::string_view> paths;
     for (const Module& module : matched_.tree->modules()) {
@@ -238,7 +245,7 @@ class Matcher {
     return {paths.begin(), paths.end()};
   }
 
-  static constexpr size_t kMostConflicts = 100;  // that are told: pairs are many where rules are
+  static constexpr size_t kMostConflicts = 100;  // reported; pairs grow with the square of the rules
 
   MatchedPlan matched_;
   Diagnostics diagnostics_;

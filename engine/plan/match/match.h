@@ -1,8 +1,8 @@
-// Match: which rule holds for which module.   Plan + ModuleTree -> MatchedPlan
+// Match: assigns rules to modules.   Plan + ModuleTree -> MatchedPlan
 //
-// Precedence: a rule of the plan itself wins over one of the plan it extends; two rules of one level that claim one
+// Precedence: a rule of the plan itself wins over one of the plan it extends; two rules of one level that claim the same
 // module are an error that names both lines. A rule for parameters (`at(path, layout)`) claims parameters by their full
-// path and goes before whatever the module's own rule says of them.
+// path and overrides what the module's rule declares for them.
 // Stage before: dsl/language/eval (Plan), tree. Stage after: compile.
 #pragma once
 
@@ -29,15 +29,15 @@ struct MatchedPlan {
     int32_t rule = 0;
   };
   std::vector<ParameterRule> parameter_rules;  // sorted by parameter
-  // Paths of the modules that the plan's fsdp wraps, sorted. On a tree from headers also of modules that own no parameter
-  // and are not in it.
+  // Paths of the modules that the plan's fsdp wraps, sorted. With a tree from headers, modules that own no parameter are
+  // included, which such a tree does not have.
   std::vector<std::string> units;
-  std::vector<std::string> ignored;  // the same for what fsdp ignores
+  std::vector<std::string> ignored;  // the same for the modules that fsdp ignores
   struct OfSection {
     std::string path;
     int32_t section = 0;  // index into the plan's sections of this kind
   };
-  std::vector<OfSection> recomputed;      // sorted by path; of several sections the first
+  std::vector<OfSection> recomputed;      // sorted by path; if several sections match, the first
   std::vector<OfSection> kept_dtypes;     // the same
   std::vector<std::string> kept_results;  // sorted: modules whose results recomputation keeps
 
@@ -48,8 +48,8 @@ struct MatchedPlan {
 };
 
 // Errors, all at once: kBadPattern, kPatternMemory, kRuleConflict, kUnmatchedRule and kUnmatchedAlternative (unless the
-// rule is optional; with the nearest real path); of an fsdp section's patterns too. On a tree from headers alone, a rule that only moves tensors may match
-// nothing, with a note: it can be about a module that owns no parameter.
+// rule is optional; with the nearest match), for patterns of sections too. With a tree from headers, a rule that only
+// redistributes may match nothing, with a note: its module may own no parameter.
 Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree);
 
 // Paths of the modules that a pattern matches, in tree order; for `model:find` of plans and for the program.

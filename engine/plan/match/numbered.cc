@@ -1,4 +1,4 @@
-#include "engine/plan/match/numbered.h"
+#include "engine/plan/match/pattern.h"
 
 #include <re2/re2.h>
 
@@ -10,6 +10,7 @@
 namespace moonshard {
 namespace {
 
+// An expression that matches no text.
 constexpr const char* kNothing = "[^\\x00-\\x{10FFFF}]";
 
 bool IsNumber(const std::string& component) {
@@ -19,6 +20,8 @@ bool IsNumber(const std::string& component) {
 }  // namespace
 
 std::string NumberedKeyOf(std::string_view name) {
+  // transformers' expression is \.\d+(\.|$), replaced by ".*\1". A match consumes the dot behind the number, so a number
+  // directly behind a replaced one has no dot left to begin with.
   std::vector<std::string> components = Split(name, '.');
   for (size_t i = 1; i < components.size(); ++i) {
     if (components[i - 1] != "*" && IsNumber(components[i])) components[i] = "*";

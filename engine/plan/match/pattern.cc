@@ -4,11 +4,21 @@
 
 #include <charconv>
 
-#include "engine/plan/match/numbered.h"
-
 namespace moonshard {
 namespace {
 
+// Translation: text -> tree -> RE2
+//
+// A glob is parsed into a small tree and written as one RE2 expression. RE2, because a plan is untrusted text: its matching
+// time is linear in the path whatever the expression, where a backtracking matcher takes exponential time on nested stars.
+// The tree stands between, and not a direct rewriting of the text, for three reasons: the same tree is written once more
+// for each brace alternative (to find those that match nothing); what `*` and `**` become depends on their neighbours; and
+// numbers in the tree decide whether a pattern can tell paths of one class apart.
+//
+// What the wildcards become:
+//   *    a whole component: [^.]+     part of one: [^.]*     (a component is never empty, a part of one may be)
+//   **   with the dot behind it: (?:[^.]+\.)*     at the end, with the dot before it: (?:\.[^.]+)*
+// `**` must absorb one of its dots, because with no components in between "a.**.b" has to match "a.b".
 struct Node;
 using Sequence = std::vector<Node>;
 
@@ -51,7 +61,7 @@ class Parser {
         const size_t size = out.size();
         if (star.kind == Node::Kind::kComponents && size > 1 && out[size - 1].kind == Node::Kind::kDot &&
             out[size - 2].kind == Node::Kind::kComponents) {
-          out.pop_back();  // "**.**" says no more than "**"
+          out.pop_back();  // "**.**" is "**", and one automaton state less for each
         } else {
           out.push_back(std::move(star));
         }
@@ -87,6 +97,8 @@ class Parser {
     return {Node::Kind::kComponents, "", {}, {}};
   }
 
+  // Copied to RE2 nearly as it is, but a class may not contain the dot, in a range neither ("[+-9]" spans it): a component
+  // would otherwise reach into the next one.
   Node ParseClass() {
     const size_t begin = position_++;
     std::string out = "[";
@@ -118,7 +130,7 @@ class Parser {
 
   Node ParseChoice() {
     if (++depth_ > kMostBraceDepth) {
-      Fail("braces lie more than " + std::to_string(kMostBraceDepth) + " deep within each other");
+      Fail("braces are nested more than " + std::to_string(kMostBraceDepth) + " deep");
     }
     Node node = ParseOpenChoice();
     --depth_;
@@ -145,7 +157,7 @@ class Parser {
     }
   }
 
-  // "0..15": adds its numbers and returns true; false where `body` is no range.
+  // "0..15": adds its numbers as choices and returns true; returns false if `body` is not a range.
   bool AddRange(std::string_view body, Node& node) const {
     const size_t dots = body.find("..");
     if (dots == std::string_view::npos) return false;
@@ -157,7 +169,7 @@ class Parser {
              std::from_chars(digits.data(), end, value) == std::from_chars_result{end, std::errc()};
     };
     if (!number(body.substr(0, dots), first) || !number(body.substr(dots + 2), last)) {
-      Fail("'{" + std::string(body) + "}' is no range of numbers such as {0..15}");
+      Fail("'{" + std::string(body) + "}' is not a range of numbers such as {0..15}");
     }
     if (last < first) Fail("the range {" + std::string(body) + "} counts down");
     if (last - first >= kMostNumbersInRange) {
@@ -203,8 +215,7 @@ class Writer {
   }
 
  private:
-  // "**" takes the dot after it along, or the one before it where it stands last. Returns how many nodes more than
-  // its own it used.
+  // "**" absorbs the dot after it, or the one before it if it is last. Returns how many further nodes it used.
   static size_t WriteComponents(const Sequence& sequence, size_t index, std::string& out) {
     if (index + 1 < sequence.size()) {
       out += "(?:[^.]+\\.)*";
@@ -233,6 +244,8 @@ class Writer {
   size_t which_;
 };
 
+// Whether two paths that differ only in numbers can differ in whether they match: the pattern has a digit of its own, or a
+// wildcard of one character, which counts digits. `*` and `**` match any number, whatever its length.
 bool DependsOnNumbers(const Sequence& sequence) {
   for (const Node& node : sequence) {
     if (node.kind == Node::Kind::kOne || node.kind == Node::Kind::kClass) return true;
@@ -260,9 +273,9 @@ Diagnostic BadPattern(std::string_view text, std::string message, const SourceSp
   return d;
 }
 
-// "**" takes a dot beside it along, so within braces too it must stand between dots or ends, and not be all of one
-// alternative where something stands beside the braces. `starts` and `ends`: whether the sequence's ends are ends of
-// components; `alone`: whether nothing stands beside it.
+// "**" absorbs a dot beside it, so within braces too it must be between dots or ends, and must not be all of one
+// alternative if there is more beside the braces: "a.{**,b}.c" has no dot within the alternative to absorb. `starts` and
+// `ends`: whether the sequence's ends are ends of components; `alone`: whether there is nothing beside it.
 void CheckStars(const Sequence& sequence, bool starts, bool ends, bool alone) {
   for (size_t i = 0; i < sequence.size(); ++i) {
     const bool left = i == 0 ? starts : sequence[i - 1].kind == Node::Kind::kDot;
@@ -276,7 +289,8 @@ void CheckStars(const Sequence& sequence, bool starts, bool ends, bool alone) {
   }
 }
 
-// One alternative for each choice of each brace.
+// One alternative for each choice of each brace, as a pattern with that choice alone. Their total size is limited: k braces
+// of n choices are k * n patterns of the full length.
 void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
   std::vector<const Node*> choices;
   CollectChoices(sequence, choices);
@@ -296,7 +310,7 @@ void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
 void CheckComponents(std::string_view text) {
   if (text.empty()) return;
   const size_t empty = text.find("..");
-  // Two dots are right inside a number range only.
+  // Two dots are allowed in a number range only.
   if (empty != std::string_view::npos && text.rfind('{', empty) == std::string_view::npos) {
     throw ParseError{"two dots with no component between them", empty};
   }
@@ -330,6 +344,7 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
       return BadPattern(text, error.message + " (at character " + std::to_string(error.position + 1) + ")", source);
     }
   }
+  // Compiled once for its errors; matching compiles it again, as part of a set.
   RE2::Options quiet;
   quiet.set_log_errors(false);
   const RE2 check(pattern.regex, quiet);

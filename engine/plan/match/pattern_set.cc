@@ -1,4 +1,4 @@
-#include "engine/plan/match/pattern_set.h"
+#include "engine/plan/match/pattern.h"
 
 #include <re2/re2.h>
 #include <re2/set.h>
@@ -7,6 +7,13 @@
 
 namespace moonshard {
 
+// RE2::Set compiles all expressions into one automaton that reports every expression that matches, in one pass over the
+// path, however many there are. It is a DFA built while it runs, in a cache of bounded size. A single RE2 falls back to its
+// slower NFA when the cache is too small; a set has no other engine and returns false, the same value as for "no
+// expression matches". Only ErrorInfo distinguishes the two. If out of memory were read as "no match", rules would claim
+// nothing without an error.
+//
+// The memory is limited on purpose: alternatives of braces and number ranges multiply, and a plan is untrusted text.
 struct PatternSet::Impl {
   explicit Impl(const RE2::Options& options) : set(options, RE2::ANCHOR_BOTH) {}
   RE2::Set set;
@@ -45,7 +52,7 @@ bool PatternSet::Match(std::string_view path, std::vector<int>& found) const {
   if (!impl_->set.Match(re2::StringPiece(path.data(), path.size()), &found, &error)) {
     return error.kind == RE2::Set::kNoError;
   }
-  std::sort(found.begin(), found.end());
+  std::sort(found.begin(), found.end());  // RE2 reports them in the automaton's order
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdlib>
 
+#include "engine/core/findings/forms.h"
 #include "engine/plan/plan/json_archive.h"
 #include "engine/plan/plan/precision_words.h"
 
@@ -16,8 +17,6 @@ constexpr int64_t LastOf() {
   if constexpr (std::same_as<T, PatternSyntax>) return static_cast<int64_t>(PatternSyntax::kNumbered);
   if constexpr (std::same_as<T, DataParallel::Reshard>) return static_cast<int64_t>(DataParallel::Reshard::kSome);
   if constexpr (std::same_as<T, Recomputed::Matmuls>) return static_cast<int64_t>(Recomputed::Matmuls::kAll);
-  if constexpr (std::same_as<T, Severity>) return static_cast<int64_t>(Severity::kError);
-  if constexpr (std::same_as<T, Finding>) return static_cast<int64_t>(Finding::kInternal);
 }
 
 namespace {
@@ -43,20 +42,6 @@ void Members(A& archive, SourceSpan& span) {
   archive("length", length);
   archive("text", text);
   Require(archive, line >= 0 && column >= 0 && length >= 0, "a place is negative");
-}
-
-template <class A>
-void Members(A& archive, Diagnostic& diagnostic) {
-  auto& [finding, severity, message, where, path, declared, required, help, related] = diagnostic;
-  archive("finding", finding);
-  archive("severity", severity);
-  archive("message", message);
-  archive("where", where);
-  archive("path", path);
-  archive("declared", declared);
-  archive("required", required);
-  archive("help", help);
-  archive("related", related);
 }
 
 template <class A>
@@ -241,18 +226,17 @@ void Members(A& archive, Plan& plan) {
   archive("operators", operators);
 }
 
-template <class A>
-void Members(A& archive, EvaluatedPlan& evaluated) {
-  auto& [plan, diagnostics] = evaluated;
-  archive("plan", plan);
-  archive("diagnostics", diagnostics);
-}
-
 namespace {
 
 template <class T>
 JsonValue WriteFull(const T& value) {
   return JsonWriter::Json(const_cast<T&>(value));  // a writer only reads: Members serves both ways
+}
+
+Diagnostic Unreadable(const char* what, const std::string& wrong, const std::string& name) {
+  SourceSpan where;
+  where.file = name;
+  return MakeDiagnostic(Finding::kBadJson, std::string("not ") + what + ": " + wrong, where);
 }
 
 template <class T>
@@ -261,9 +245,21 @@ Result<T> ReadFull(const JsonValue& json, const std::string& name, const char* w
   JsonReader reader(json);
   reader.Read(value);
   if (reader.wrong().empty()) return value;
-  SourceSpan where;
-  where.file = name;
-  return MakeDiagnostic(Finding::kBadJson, std::string(what) + ": " + reader.wrong(), where);
+  return Unreadable(what, reader.wrong(), name);
+}
+
+// Every text of every diagnostic, which may hold any bytes.
+template <class F>
+void ForEachText(Diagnostics& diagnostics, const F& change) {
+  for (Diagnostic& d : diagnostics) {
+    for (std::string* text : {&d.message, &d.path, &d.declared, &d.required, &d.help, &d.where.file, &d.where.text}) {
+      change(*text);
+    }
+    for (SourceSpan& span : d.related) {
+      change(span.file);
+      change(span.text);
+    }
+  }
 }
 
 }  // namespace
@@ -271,19 +267,45 @@ Result<T> ReadFull(const JsonValue& json, const std::string& name, const char* w
 JsonValue PlanJson(const Plan& plan) { return WriteFull(plan); }
 
 Result<Plan> ReadPlanJson(const JsonValue& json, const std::string& name) {
-  return ReadFull<Plan>(json, name, "this is no plan");
+  return ReadFull<Plan>(json, name, "a plan");
 }
 
-JsonValue EvaluatedPlanJson(const EvaluatedPlan& evaluated) { return WriteFull(evaluated); }
+JsonValue EvaluatedPlanJson(const EvaluatedPlan& evaluated) {
+  Diagnostics diagnostics = evaluated.diagnostics;
+  ForEachText(diagnostics, [](std::string& text) { text = ToCodePoints(text); });
+  return JsonValue::Object{{"plan", evaluated.plan ? PlanJson(*evaluated.plan) : JsonValue()},
+                           {"diagnostics", ToJson(diagnostics)}};
+}
 
 Result<EvaluatedPlan> ReadEvaluatedPlanJson(const JsonValue& json, const std::string& name) {
-  return ReadFull<EvaluatedPlan>(json, name, "this is no evaluated plan");
+  const JsonValue* plan = json.Find("plan");
+  const JsonValue* found = json.Find("diagnostics");
+  if (plan == nullptr || found == nullptr || json.AsObject().size() != 2) {
+    return Unreadable("an evaluated plan", "it has a plan and diagnostics, and nothing else", name);
+  }
+  EvaluatedPlan out;
+  std::string wrong;
+  std::optional<Diagnostics> diagnostics = ReadDiagnosticsJson(*found, wrong);
+  if (!diagnostics) return Unreadable("an evaluated plan", wrong, name);
+  bool bytes = true;
+  ForEachText(*diagnostics, [&](std::string& text) {
+    std::optional<std::string> read = FromCodePoints(text);
+    bytes &= read.has_value();
+    if (read) text = *std::move(read);
+  });
+  if (!bytes) return Unreadable("an evaluated plan", "a text holds more than bytes", name);
+  out.diagnostics = *std::move(diagnostics);
+  if (plan->is_null()) return out;
+  Result<Plan> read = ReadPlanJson(*plan, name);
+  if (!read.ok()) return read.diagnostics();
+  out.plan = std::move(read).value();
+  return out;
 }
 
 JsonValue SpanJson(const SourceSpan& span) { return WriteFull(span); }
 
 Result<SourceSpan> ReadSpanJson(const JsonValue& json, const std::string& name) {
-  return ReadFull<SourceSpan>(json, name, "this is no place");
+  return ReadFull<SourceSpan>(json, name, "a place");
 }
 
 }  // namespace moonshard

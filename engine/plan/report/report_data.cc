@@ -7,16 +7,15 @@
 #include <set>
 
 #include "engine/core/findings/forms.h"
-#include "engine/plan/compile/compile.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/sharded.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/explain/fold.h"
 #include "engine/plan/explain/words.h"
 #include "engine/plan/match/candidates.h"
-#include "engine/plan/match/match.h"
 #include "engine/plan/report/folded_tree.h"
 #include "engine/plan/report/shards_json.h"
+#include "engine/plan/resolve/resolve_plan.h"
 
 namespace moonshard {
 namespace {
@@ -267,13 +266,10 @@ JsonValue ReportData(const FailedPlan& plan, const ReportOptions& options) {
                            {"nodes", JsonValue::Array{JsonValue::Object{{"s", -1}, {"k", JsonValue::Array()}}}},
                            {"root", 0}};
   // The tree is that of a plan without rules, which every model takes.
-  Diagnostics ignored;
-  std::optional<CompiledPlan> bare;
   if (plan.tree != nullptr) {
-    std::optional<MatchedPlan> matched = MatchRules(std::make_shared<const Plan>(), plan.tree).Collect(ignored);
-    if (matched) bare = CompilePlan(*matched, MeshShape()).Collect(ignored);
+    const Result<CompiledPlan> bare = ResolvePlan(std::make_shared<const Plan>(), plan.tree, MeshShape());
+    if (bare.ok()) out = ReportData(bare.value(), {options.model, 0, std::nullopt}).AsObject();
   }
-  if (bare) out = ReportData(*bare, {options.model, 0, std::nullopt}).AsObject();
   out["model"] = options.model;
   out["failed"] = true;
   out["plan"] = plan.plan != nullptr ? plan.plan->name : plan.name;

@@ -4,25 +4,22 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <string_view>
 
 #include <torch/nn/module.h>
 
-#include "engine/plan/compile/cost.h"
 #include "engine/plan/compile/data_parallel.h"
-#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/source_of.h"
+#include "engine/runtime/apply/boundary_steps.h"
+#include "engine/runtime/apply/input_signature.h"
 #include "engine/runtime/apply/local_shard.h"
-#include "engine/runtime/apply/planned_boundary.h"
 #include "engine/runtime/apply/preflight.h"
 #include "engine/runtime/apply/random_numbers.h"
 #include "engine/runtime/apply/uncalled.h"
 #include "engine/runtime/apply/units.h"
-#include "engine/runtime/collective/agree.h"
-#include "engine/runtime/fsdp/unit_boundary.h"
+#include "engine/runtime/collective/store_group.h"
 #include "engine/runtime/nn/defer_init.h"
-#include "engine/runtime/recompute/recompute.h"
 #include "engine/runtime/redistribute/gradient_sum.h"
 
 namespace moonshard {
@@ -39,8 +36,7 @@ struct AppliedPlan::State {
   LiveTree live;
   std::vector<std::shared_ptr<torch::nn::Module>> keep;  // the hooked modules outlive the plan
   std::shared_ptr<CollectiveCounts> counts = std::make_shared<CollectiveCounts>();
-  std::map<MeshAxis, std::shared_ptr<AxisGroup>> groups;
-  std::map<GradientGroup, std::shared_ptr<AxisGroup>> gradient_groups;
+  PlanGroups groups;
   std::vector<LiveParameter> parameters;
   std::shared_ptr<BackwardEnd> backward_end = std::make_shared<BackwardEnd>();
   std::shared_ptr<GradientSum> gradient_sum;
@@ -48,18 +44,9 @@ struct AppliedPlan::State {
   std::shared_ptr<DeferredValues> values;    // null where none was deferred
   std::shared_ptr<ShardGuard> guard = std::make_shared<ShardGuard>();
   std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
-  std::shared_ptr<OutputObserver> observer = std::make_shared<OutputObserver>();
-  std::shared_ptr<CallWatcher*> watcher = std::make_shared<CallWatcher*>(nullptr);
+  std::shared_ptr<CallObservers> observers = std::make_shared<CallObservers>();
+  std::vector<Hookable*> for_observers;  // modules that have a boundary for observers alone
 };
-
-namespace {
-
-// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where only the run tells.
-int64_t FeatureSize(const Layout& layout, int64_t features) {
-  return layout.is_shard() && layout.dim == -1 ? features : -1;
-}
-
-}  // namespace
 
 // Makes everything that can fail first; then changes the model.
 class Applier {
@@ -67,151 +54,40 @@ class Applier {
   Applier(AppliedPlan::State& state, const ApplyOptions& options) : s_(state), options_(options) {}
 
   void Run() {
-    MakeGroups();
-    s_.streams = MakeStreams(*s_.groups.at(MeshAxis::kTp));
-    if (!s_.mesh.device().is_meta()) s_.values = DeferredValues::Of(s_.live);  // where values can be
-    MakeBoundaries();
-    if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
-    AskModules();
-    CutParameters();
-    AddRecomputation(s_.plan, s_.streams, boundaries_);
-    AddCasts(s_.plan, boundaries_);
-    MakeUnits();
-    SumGradients();
-    for (size_t m = 0; m < boundaries_.size(); ++m) {
-      if (options_.around && s_.live.hooks[m] != nullptr) {
-        boundaries_[m] = options_.around(ModuleAt(m).path, std::move(boundaries_[m]));
-      }
-      if (boundaries_[m]) s_.live.hooks[m]->SetBoundary(boundaries_[m]);
+    for (const PlannedGroup& group : s_.plan.groups) {
+      s_.groups[group] = group.ranks == s_.plan.mesh.size(group.axis)
+                             ? AxisGroup::Make(s_.mesh, group.axis, options_.check, s_.counts)
+                             : AxisGroup::MakeSub(s_.mesh, group.axis, group.ranks, options_.check, s_.counts);
     }
+    s_.streams = MakeStreams(*s_.groups.at({MeshAxis::kTp, s_.plan.mesh.size(MeshAxis::kTp)}));
+    if (!s_.mesh.device().is_meta()) s_.values = DeferredValues::Of(s_.live);  // where values can be
+    for (size_t m = 0; m < s_.live.modules.size(); ++m) {
+      redistributions_.push_back(MakeRedistributions(s_.plan, m, s_.groups, diagnostics_));
+    }
+    if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
+    if (options_.initial == InitialValues::kCompare) CompareInitialValues(s_.live, s_.mesh);
+    AskModules();
+    if (options_.initial == InitialValues::kBroadcast) BroadcastInitialValues(s_.live, s_.mesh, options_.check);
+    CutParameters();
+    PlannedUnits units = MakeUnits(s_.plan, s_.parameters, s_.mesh.rank(), s_.groups, s_.backward_end, s_.gradient_sum);
+    s_.units = units.units;
+    SumGradients(units.params);
+    SetBoundaries(std::move(units.order));
   }
 
  private:
   const Module& ModuleAt(size_t m) const { return s_.plan.tree->modules()[m]; }
 
-  std::vector<GradientTerm> TermsOf(const std::vector<int64_t>& shape, const Placement& placement) const {
-    return GradientTermsOf(shape, placement, s_.plan.mesh, s_.mesh.rank());
-  }
-
-  // In the fixed order of axes, then of sub-group sizes: making a group is collective.
-  void MakeGroups() {
-    std::set<MeshAxis> axes = {MeshAxis::kTp};
-    std::set<GradientGroup> sums;
-    for (const ModuleSteps& steps : s_.plan.steps) {
-      for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
-        for (const std::optional<Redistribution>& move : *redistributions) {
-          if (const auto axis = MovingAxis(move, s_.plan.mesh)) axes.insert(*axis);
-        }
-      }
+  void SetBoundaries(std::shared_ptr<UnitOrder> order) {
+    const BoundaryParts parts = {s_.plan,          s_.mesh.rank(), s_.groups,          s_.gradient_sum,
+                                 s_.values,        s_.guard,       s_.streams,         s_.units,
+                                 std::move(order), s_.observers,   CutDimsOf(s_.plan), options_.check_inputs};
+    for (size_t m = 0; m < s_.live.modules.size(); ++m) {
+      if (s_.plan.ProgramOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
+      std::vector<at::Tensor> late;
+      for (const std::string& name : s_.plan.StepsOf(m).after) late.push_back(TensorAt(m, name));
+      s_.live.hooks[m]->SetBoundary(MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late)));
     }
-    for (uint32_t m = 0; m < s_.live.modules.size(); ++m) {
-      for (uint32_t p = 0; p < s_.live.tensors[m].size(); ++p) {
-        const Placement& placement = s_.plan.StepsOf(m).params[p];
-        for (const GradientTerm& term : TermsOf(s_.plan.tree->At({m, p}).shape, placement)) sums.insert(term.group);
-        for (MeshAxis axis : kMeshAxes) {
-          if (placement[axis].is_shard() && s_.plan.mesh.size(axis) > 1) axes.insert(axis);
-        }
-      }
-    }
-    if (!s_.plan.units.empty()) axes.insert(MeshAxis::kDpShard);
-    for (MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard}) {
-      if (s_.plan.plan->data_parallel && s_.plan.mesh.size(axis) > 1) axes.insert(axis);
-    }
-    for (MeshAxis axis : axes) s_.groups[axis] = AxisGroup::Make(s_.mesh, axis, options_.check, s_.counts);
-    for (const GradientGroup& sum : sums) {
-      s_.gradient_groups[sum] =
-          sum.ranks == s_.plan.mesh.size(sum.axis)
-              ? (s_.groups.contains(sum.axis) ? s_.groups[sum.axis]
-                                              : AxisGroup::Make(s_.mesh, sum.axis, options_.check, s_.counts))
-              : AxisGroup::MakeSub(s_.mesh, sum.axis, sum.ranks, options_.check, s_.counts);
-    }
-  }
-
-  std::optional<TensorRedistribution> MakeRedistribution(const std::optional<Redistribution>& move, int64_t features,
-                                                         int uses, const std::string& label) {
-    const std::optional<MeshAxis> axis = MovingAxis(move, s_.plan.mesh);
-    if (!axis) return std::nullopt;
-    const Layout& from = move->from[*axis];
-    const Layout& to = move->to[*axis];
-    return TensorRedistribution::Make(from, to, s_.groups.at(*axis),
-                                      {FeatureSize(from, features), FeatureSize(to, features), label, uses})
-        .Collect(diagnostics_);
-  }
-
-  // Whether gradients are summed over data-parallel ranks: any backward of the model must take part.
-  bool SumsOverData() const {
-    return s_.plan.plan->data_parallel &&
-           s_.plan.mesh.size(MeshAxis::kDpShard) * s_.plan.mesh.size(MeshAxis::kDpReplicate) > 1;
-  }
-
-  void MakeBoundaries() {
-    const size_t count = s_.live.modules.size();
-    const int64_t watched_root = SumsOverData() || s_.values ? s_.plan.tree->Find("") : -1;
-    std::vector<bool> opens_frame(count, false);
-    const std::vector<std::vector<SharedRedistribution>> shared = SharedRedistributionsOf(s_.plan);
-    for (size_t m = 0; m < count; ++m) {
-      if (!s_.plan.StepsOf(m).needs_calls()) continue;
-      for (std::string_view path = ModuleAt(m).path; !path.empty();) {
-        path = ParentOf(path);
-        const int64_t parent = s_.plan.tree->Find(path);
-        if (parent >= 0) opens_frame[static_cast<size_t>(parent)] = true;
-      }
-    }
-    const std::set<int64_t> cut_dims = CutDimsOf(s_.plan);
-    boundaries_.resize(count);
-    for (size_t m = 0; m < count; ++m) {
-      const ModuleSteps& steps = s_.plan.StepsOf(m);
-      // A module with a rule that moves nothing is intercepted too, for whoever observes the step.
-      const bool watched = static_cast<int64_t>(m) == watched_root;
-      if (!steps.needs_calls() && !opens_frame[m] && steps.style.empty() && !watched) continue;
-      if (s_.live.hooks[m] == nullptr) continue;  // an ordinary ancestor: its children's moves are shared further out
-      BoundarySteps boundary;
-      boundary.opens_frame = opens_frame[m];
-      boundary.path = ModuleAt(m).path;
-      boundary.observer = s_.observer;
-      boundary.module = m;
-      boundary.watcher = s_.watcher;
-      if (s_.plan.mesh.size(MeshAxis::kTp) > 1 || SumsOverData()) boundary.gradient_sum = s_.gradient_sum;
-      if (s_.plan.mesh.size(MeshAxis::kTp) > 1) {
-        boundary.group = s_.groups.at(MeshAxis::kTp);
-        std::vector<std::optional<int>> arriving_shards;
-        std::vector<bool> replicated;
-        for (const std::optional<Redistribution>& move : steps.inputs) {
-          replicated.push_back(move && move->from[MeshAxis::kTp] == Layout::Replicate());
-          const bool shards = move && move->from[MeshAxis::kTp].is_shard();
-          arriving_shards.push_back(shards ? std::optional(move->from[MeshAxis::kTp].dim) : std::nullopt);
-        }
-        boundary.signature =
-            InputSignature(cut_dims, std::move(arriving_shards), std::move(replicated), options_.check_inputs);
-      }
-      // Line numbers, but no directory: the file may lie elsewhere on another rank.
-      const std::string line = " (line " + std::to_string(SourceOf(s_.plan, steps).line) + ")";
-      for (size_t i = 0; i < steps.inputs.size(); ++i) {
-        boundary.inputs.push_back(MakeRedistribution(steps.inputs[i], steps.in_features, shared[i][m].uses,
-                                                     boundary.path + " input " + std::to_string(i) + line));
-      }
-      for (size_t i = 0; i < steps.outputs.size(); ++i) {
-        boundary.outputs.push_back(MakeRedistribution(steps.outputs[i], steps.out_features, 1,
-                                                      boundary.path + " output " + std::to_string(i) + line));
-      }
-      boundary.values = s_.values;
-      boundary.guard = s_.guard;
-      boundary.streams = s_.streams;
-      boundary.inside = StreamInside(s_.plan, m);
-      boundary.behind = StreamBehind(steps);
-      if (steps.route && s_.plan.mesh.size(MeshAxis::kTp) > 1) {
-        boundary.route = steps.route;
-        boundary.experts = ExpertsOf(steps.experts);
-      }
-      for (const std::string& name : steps.after) boundary.late.push_back(TensorAt(m, name));
-      boundaries_[m] = std::make_shared<PlannedBoundary>(std::move(boundary));
-    }
-  }
-
-  LocalExperts ExpertsOf(int64_t experts) const {
-    const std::vector<Interval> own =
-        LocalIntervals({experts}, Placement(Layout::Shard(0)), s_.plan.mesh, s_.mesh.rank()).front();
-    return own.empty() ? LocalExperts{experts, 0} : LocalExperts{own.front().begin, own.front().length};
   }
 
   const at::Tensor& TensorAt(size_t m, const std::string& name) const {
@@ -296,44 +172,29 @@ class Applier {
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }
 
-  void MakeUnits() {
-    if (s_.plan.units.empty()) return;
-    auto [units, order, params] =
-        moonshard::MakeUnits(s_.plan, s_.parameters, s_.mesh, s_.groups.at(MeshAxis::kDpShard), options_.check,
-                             s_.counts, s_.backward_end, s_.gradient_sum);
-    s_.units = std::move(units);
-    in_units_ = std::move(params);
-    for (size_t u = 0; u < s_.units.size(); ++u) {
-      const std::string& path = s_.plan.units[u].path;
-      std::shared_ptr<Boundary>& boundary = boundaries_[static_cast<size_t>(s_.plan.tree->Find(path))];
-      boundary = std::make_shared<UnitBoundary>(
-          s_.units[u], boundary, path.empty() ? UnitBoundary::Root{s_.units, order} : UnitBoundary::Root{});
-    }
-  }
-
-  void SumGradients() {
+  // What a unit holds comes to the sum from the unit, scaled already.
+  void SumGradients(const std::set<ParamRef>& in_units) {
     for (const LiveParameter& parameter : s_.parameters) {
-      if (!in_units_.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);
+      if (!in_units.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);
       if (parameter.is_buffer) continue;
-      const bool of_unit = in_units_.contains(parameter.ref);
-      for (const GradientTerm& term : TermsOf(parameter.shape, parameter.placement)) {
-        const std::shared_ptr<AxisGroup>& group = s_.gradient_groups.at(term.group);
+      for (const GradientTerm& term :
+           GradientTermsOf(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank())) {
+        const std::shared_ptr<AxisGroup>& group = s_.groups.at(term.group);
         if (term.dim < 0) {
           s_.gradient_sum->Add(parameter.tensor, group);
         } else {
           s_.gradient_sum->Add(parameter.tensor, group, term.dim, term.begin, term.length);
         }
       }
-      if (!of_unit) s_.gradient_sum->Scale(parameter.tensor, MeanScale(s_.plan));
+      if (!in_units.contains(parameter.ref)) s_.gradient_sum->Scale(parameter.tensor, s_.plan.gradient_scale);
     }
-    SumInBuckets(s_.plan, s_.parameters, s_.gradient_groups, *s_.gradient_sum);
+    SumInBuckets(s_.plan, s_.parameters, s_.groups, *s_.gradient_sum);
   }
 
   AppliedPlan::State& s_;
   const ApplyOptions& options_;
   Diagnostics diagnostics_;
-  std::vector<std::shared_ptr<Boundary>> boundaries_;
-  std::set<ParamRef> in_units_;
+  std::vector<std::vector<TensorRedistribution>> redistributions_;  // by module
 };
 
 AppliedPlan::AppliedPlan(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -346,6 +207,7 @@ std::shared_ptr<AppliedPlan> AppliedPlan::Apply(const LiveTree& live, CompiledPl
   Diagnostics wrong = CheckApplicable(live, plan);
   if (HasErrors(wrong)) throw PlanError(std::move(wrong));
   Agree(mesh, "the compiled plan", plan.CanonicalText());
+  if (options.on_findings && !plan.findings.empty()) options.on_findings(plan.findings);
   auto state = std::make_unique<State>(std::move(plan), mesh);
   state->live = live;
   for (torch::nn::Module* module : live.modules) {
@@ -362,8 +224,10 @@ const std::vector<LiveParameter>& AppliedPlan::parameters() const { return state
 torch::nn::Module& AppliedPlan::ModuleOf(const LiveParameter& parameter) const {
   return *state_->live.modules[parameter.ref.module];
 }
-AxisGroup& AppliedPlan::group(MeshAxis axis) const { return *state_->groups.at(axis); }
-bool AppliedPlan::has_group(MeshAxis axis) const { return state_->groups.contains(axis); }
+AxisGroup& AppliedPlan::group(MeshAxis axis) const { return *state_->groups.at({axis, state_->plan.mesh.size(axis)}); }
+bool AppliedPlan::has_group(MeshAxis axis) const {
+  return state_->groups.contains({axis, state_->plan.mesh.size(axis)});
+}
 
 void AppliedPlan::SetGradientSync(bool sync) {
   for (const std::shared_ptr<Unit>& unit : state_->units) unit->SetGradientSync(sync);
@@ -373,11 +237,23 @@ const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return st
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 void AppliedPlan::ClearCounts() { *state_->counts = {}; }
 
-void AppliedPlan::Observe(std::function<void(const std::string& path, const at::Tensor& output)> observer) {
-  *state_->observer = std::move(observer);
+// A module without a program has no boundary, so that its calls cost nothing; it gets an empty one while it is observed.
+void AppliedPlan::Watch(CallObserver& observer, bool all) {
+  state_->observers->push_back(&observer);
+  for (size_t m = 0; m < state_->live.modules.size(); ++m) {
+    Hookable* hook = state_->live.hooks[m];
+    if (hook == nullptr || hook->boundary() != nullptr || !(all || state_->plan.ProgramOf(m).planned)) continue;
+    hook->SetBoundary(std::make_shared<Boundary>(Boundary::Steps{}, m, "", state_->observers));
+    state_->for_observers.push_back(hook);
+  }
 }
 
-void AppliedPlan::Watch(CallWatcher* watcher) { *state_->watcher = watcher; }
+void AppliedPlan::Unwatch(CallObserver& observer) {
+  std::erase(*state_->observers, &observer);
+  if (!state_->observers->empty()) return;
+  for (Hookable* hook : state_->for_observers) hook->SetBoundary(nullptr);
+  state_->for_observers.clear();
+}
 
 Diagnostics AppliedPlan::Findings() const { return FindUncalled(state_->plan, state_->live); }
 

@@ -3,7 +3,6 @@
 // Stage before: compile. Stage after: training or evaluation through the model as it was written.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/runtime/apply/initial_values.h"
 #include "engine/runtime/apply/live_tree.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/mesh/device_mesh.h"
@@ -20,28 +20,21 @@
 
 namespace moonshard {
 
-class CallWatcher;  // planned_boundary.h
-class Unit;         // engine/runtime/fsdp/unit.h
-
-// What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
-// module, or null, and answers the one to set, or null.
-using AroundCalls =
-    std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
-
-// What stands around every call of a module, for looking at a step: gets the boundary that the plan has made for the
-// module, or null, and answers the one to set, or null.
-using AroundCalls =
-    std::function<std::shared_ptr<Boundary>(const std::string& path, std::shared_ptr<Boundary> planned)>;
+class Unit;  // engine/runtime/fsdp/unit.h
 
 struct ApplyOptions {
   CheckOptions check = {};  // how much ranks compare before they communicate
   std::optional<c10::ScalarType> deferred_type =
-      {};                   // of floating-point parameters made under DeferInit; none: as made
-  AroundCalls around = {};  // empty: the plan alone
+      {};  // of floating-point parameters made under DeferInit; none: as made
+  // What parameters begin as, where the ranks made them with values (initial_values.h says what the comparison costs).
+  InitialValues initial = InitialValues::kCompare;
   // Every how many outermost calls the ranks of tp compare the values of all inputs that the plan takes as replicated
   // (input_signature.h says which); 0: only those of integers on the CPU, which every call compares. The same on every rank.
   // Ranks that differ throw kCollectiveMismatch.
   int64_t check_inputs = 0;
+  // Receives the warnings and notes of the plan (CompiledPlan::findings) where it has any: on every rank, after the ranks
+  // have agreed on the plan and before the model changes. Empty: they stay in plan().findings.
+  std::function<void(const Diagnostics& findings)> on_findings = {};
 };
 
 // One parameter or buffer of the model, tied ones once.
@@ -92,12 +85,10 @@ class AppliedPlan {
   CollectiveCounts counts() const;
   void ClearCounts();
 
-  // Calls `observer` with the path and the first output of every call of a module that the plan intercepts, as it leaves
-  // the module; {} ends that. For looking at a step: it runs within the forward.
-  void Observe(std::function<void(const std::string& path, const at::Tensor& output)> observer);
-
-  // `watcher` hears of every planned call from now on; null ends that. It outlives what it watches.
-  void Watch(CallWatcher* watcher);
+  // `observer` sees calls from now on, until Unwatch: of modules that the plan's rules claim and of what holds them; with
+  // `all`, of every module whose calls can be intercepted. Neither within a call. It outlives what it watches.
+  void Watch(CallObserver& observer, bool all = false);
+  void Unwatch(CallObserver& observer);
 
   // What can be said after a step: planned modules that were never called (kUnusedHook, or kBypassedHook where a
   // sharded parameter got a gradient all the same).

@@ -19,12 +19,24 @@ at::Tensor CallAsModel(torch::nn::Module& model, at::Tensor input,
     d.required = "recompute { ... } of modules within";
     throw PlanError({std::move(d)});
   }
-  const TensorSlot argument = {0, &input};
-  const std::unique_ptr<Boundary::Call> call = boundary->Enter({&argument, 1});
-  at::Tensor output = inside(input);
-  const TensorSlot result = {0, &output};
-  boundary->Leave(*call, {&result, 1});
-  return output;
+  try {
+    BoundaryCall call(*boundary);
+    const TensorSlot argument = {0, &input};
+    call.Enter({&argument, 1});
+    at::Tensor output;
+    const TensorSlot result = {0, &output};
+    {
+      InsideCall around(*boundary);
+      around.Enter({&argument, 1});
+      output = inside(input);
+      around.Leave({&result, 1});
+    }
+    call.Leave({&result, 1});
+    return output;
+  } catch (...) {
+    boundary->Explain();
+    throw;
+  }
 }
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
 // DeferredValues: parameters that were made without values (nn::DeferInit) and have storage now, until the first call of
 // the model: whoever forgot to load or initialise them is told so, in place of training from what the memory held.
-// Stage before: applied_plan.cc, which gives them storage. Stage after: planned_boundary.h, which asks.
+// Stage before: applied_plan.cc, which gives them storage. Stage after: boundary_steps.h, which asks.
 #pragma once
 
 #include <cstdint>

@@ -7,9 +7,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include "engine/core/base/hash.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/shards_of_tensor.h"
-#include "engine/runtime/collective/label.h"
 #include "engine/runtime/nn/norm.h"
 
 namespace moonshard {
@@ -38,7 +38,7 @@ void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule) {
       target.fill_(value.number);
       continue;
     }
-    const uint64_t own = StableHash(std::to_string(seed) + " " + parameter.path);
+    const uint64_t own = HashOf(std::to_string(seed) + " " + parameter.path);
     at::Tensor full = at::empty(parameter.shape, at::kFloat);
     full.normal_(0, value.number, at::make_generator<at::CPUGeneratorImpl>(own));
     target.copy_(

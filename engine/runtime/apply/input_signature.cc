@@ -7,6 +7,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 
 namespace moonshard {
@@ -64,7 +65,7 @@ std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arg
     if (!all && (!tensor.is_cpu() || !c10::isIntegralType(tensor.scalar_type(), true))) continue;
     const at::Tensor full = tensor.detach().cpu().contiguous();
     const std::string_view bytes(static_cast<const char*>(full.const_data_ptr()), full.nbytes());
-    hash = hash.value_or(0) * 31 + StableHash(bytes);
+    hash = hash.value_or(0) * 31 + HashOf(bytes);
   }
   return hash;
 }

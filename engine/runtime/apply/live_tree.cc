@@ -57,10 +57,18 @@ class Reader {
       d.declared = "two tensors: forward uses one, optimizers and plans see the other";
       d.required = "one tensor under both names";
       d.help =
-          "to tie two layers: head->TieWeight(embedding->weight), or register_parameter once more after the assignment";
+          nn::KindOf(module) == "Linear"
+              ? "tie it with TieWeight(tensor) of this moonshard::nn::Linear in place of the assignment"
+              : "leave the member as it was registered. To share one tensor, tie the other layer to it where that is a "
+                "moonshard::nn::Linear, with TieWeight(" +
+                    name + "); or give a class of your own the tensor when it is made: " + name +
+                    " = register_parameter(\"" + name + "\", given)";
       diagnostics_.push_back(std::move(d));
     }
-    tree_->Add(path, nn::KindOf(module), std::move(signature), hook != nullptr);
+    const auto parent = by_path_.find(path.empty() ? "?" : std::string(ParentOf(path)));
+    tree_->Add(path, nn::KindOf(module), std::move(signature), hook != nullptr,
+               nn::OriginOf(module, parent == by_path_.end() ? nullptr : parent->second));
+    by_path_[path] = &module;
     out_.modules.push_back(&module);
     out_.hooks.push_back(hook);
     out_.tensors.push_back(std::move(tensors));
@@ -72,6 +80,7 @@ class Reader {
   // Addresses only tell tensors apart here; the order of ties is that of their first use.
   std::map<const void*, size_t> number_of_;
   std::vector<std::vector<ParamRef>> uses_;
+  std::map<std::string, const torch::nn::Module*> by_path_;  // those before this one, a parent before its children
 };
 
 }  // namespace

@@ -1,101 +1,243 @@
+// Loading in two steps. First every parameter is matched with a source, by name and shape, and everything that does not
+// fit is collected; only then is the first one written. So a wrong file or a forgotten rule leaves the model as it was,
+// and is reported in one run.
 #include "engine/runtime/apply/load.h"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <re2/re2.h>
 
 #include "engine/core/base/text.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/plan/compile/local_shape.h"
+#include "engine/plan/match/pattern.h"
 #include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/apply/shards_of_tensor.h"
 
 namespace moonshard {
 namespace {
 
-const StoredTensor* FindTensor(const LiveParameter& parameter, const Checkpoint& checkpoint) {
-  if (const StoredTensor* found = checkpoint.Find(parameter.path)) return found;
-  for (const std::string& alias : parameter.aliases) {
-    if (const StoredTensor* found = checkpoint.Find(alias)) return found;
-  }
-  return nullptr;
+// A tensor that may become a parameter.
+struct LoadSource {
+  std::string name;  // where it comes from
+  std::string file;  // for diagnostics; "" in memory
+  std::string type;  // "float32", for diagnostics
+  std::vector<int64_t> shape;
+  bool has_values = true;  // of a type that tensors have, and not without storage
+};
+
+struct LoadMatch {
+  const LiveParameter* parameter;
+  size_t source;
+  bool transposed;
+};
+
+std::unique_ptr<RE2> QuietRegex(const std::string& text) {
+  RE2::Options options;
+  options.set_log_errors(false);
+  return std::make_unique<RE2>(text, options);
 }
 
-Diagnostic Missing(const LiveParameter& parameter, const Checkpoint& checkpoint) {
-  Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the checkpoint has no tensor '" + parameter.path + "'");
-  d.path = checkpoint.path();
+// What NameRules make of names, or the errors in them.
+class Renamer {
+ public:
+  Renamer(const NameRules& names, Diagnostics& errors) {
+    for (const auto& [from, to] : names.renamed) {
+      std::unique_ptr<RE2> regex = QuietRegex(from);
+      std::string why = regex->error();
+      if (regex->ok() && regex->CheckRewriteString(to, &why)) {
+        rules_.emplace_back(std::move(regex), to);
+        continue;
+      }
+      Diagnostic d =
+          MakeDiagnostic(Finding::kBadPattern, "names cannot be replaced by {\"" + from + "\", \"" + to + "\"}");
+      d.declared = why;
+      d.required = "an RE2 expression, and a text in which \\1 is its first group";
+      errors.push_back(std::move(d));
+    }
+  }
+
+  std::string operator()(std::string name) const {
+    for (const auto& [regex, to] : rules_) RE2::Replace(&name, *regex, to);
+    return name;
+  }
+
+ private:
+  std::vector<std::pair<std::unique_ptr<RE2>, std::string>> rules_;
+};
+
+// Which parameters are stored with their dims swapped. A pattern without effect is an error: a square weight would be
+// loaded as it is, and nothing would show it.
+std::set<std::string> TransposedPaths(const AppliedPlan& model, const NameRules& names, Diagnostics& errors) {
+  std::set<std::string> out;
+  for (const std::string& text : names.transposed) {
+    const std::optional<Pattern> pattern = TranslatePattern(text, PatternSyntax::kGlob).Collect(errors);
+    if (!pattern) continue;
+    const std::unique_ptr<RE2> regex = QuietRegex(pattern->regex);
+    bool used = false;
+    for (const LiveParameter& parameter : model.parameters()) {
+      if (parameter.shape.size() != 2 || !RE2::FullMatch(parameter.path, *regex)) continue;
+      out.insert(parameter.path);
+      used = true;
+    }
+    if (used) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "no parameter of two dims is at '" + text + "'");
+    d.severity = Severity::kError;
+    d.required = "a pattern of the model's parameters that are stored with their dims swapped";
+    std::vector<std::string> paths;
+    for (const LiveParameter& parameter : model.parameters()) paths.push_back(parameter.path);
+    d.help = DidYouMean(text, paths, 0);
+    errors.push_back(std::move(d));
+  }
+  return out;
+}
+
+Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::string, size_t>& by_name,
+                         const std::string& from) {
+  Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, from + " has no tensor '" + parameter.path + "'");
   std::vector<std::string> names;
-  for (const StoredTensor& tensor : checkpoint.tensors()) names.push_back(tensor.name);
+  for (const auto& entry : by_name) names.push_back(entry.first);
   d.help = DidYouMean(parameter.path, names, 0);
   return d;
 }
 
-struct Read {
-  const LiveParameter* parameter;
-  const StoredTensor* stored;
-};
+// Every parameter with its source; throws where something does not fit. `from`: "the checkpoint". `warnings` gets sources
+// that no parameter is for.
+std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<LoadSource>& sources,
+                                    const NameRules& names, const std::string& from, const std::string& path,
+                                    Diagnostics& warnings) {
+  Diagnostics errors;
+  const Renamer renamed(names, errors);
+  const std::set<std::string> transposed = TransposedPaths(model, names, errors);
+  if (!errors.empty()) throw PlanError(std::move(errors));
 
-void ReadInto(ShardReader& reader, const Read& read, const std::vector<std::vector<Interval>>& shard) {
-  at::Tensor target = read.parameter->tensor.detach();
-  const std::optional<c10::ScalarType> type = ScalarTypeOf(read.stored->dtype);
+  std::map<std::string, size_t> by_name;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto [entry, fresh] = by_name.try_emplace(renamed(sources[i].name), i);
+    if (fresh) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "two tensors of " + from + " become '" + entry->first + "'");
+    d.severity = Severity::kError;
+    d.declared = "'" + sources[entry->second].name + "' and '" + sources[i].name + "'";
+    d.required = "rules that leave different names different";
+    errors.push_back(std::move(d));
+  }
+
+  std::vector<LoadMatch> matches;
+  std::set<std::string> known;
+  for (const LiveParameter& parameter : model.parameters()) {
+    known.insert(parameter.path);
+    known.insert(parameter.aliases.begin(), parameter.aliases.end());
+    auto found = by_name.find(parameter.path);
+    for (size_t a = 0; found == by_name.end() && a < parameter.aliases.size(); ++a) {
+      found = by_name.find(parameter.aliases[a]);
+    }
+    if (found == by_name.end()) {
+      if (parameter.is_buffer) continue;
+      errors.push_back(MissingTensor(parameter, by_name, from));
+      errors.back().path = path;
+      continue;
+    }
+    const LoadSource& source = sources[found->second];
+    std::vector<int64_t> required = parameter.shape;
+    const bool swapped = transposed.contains(parameter.path);
+    if (swapped) std::ranges::reverse(required);
+    if (source.shape == required && source.has_values) {
+      matches.push_back({&parameter, found->second, swapped});
+      continue;
+    }
+    Diagnostic d =
+        MakeDiagnostic(Finding::kTensorMismatch, "tensor '" + source.name + "' of " + from + " is not the model's");
+    d.path = source.file;
+    d.declared = source.type + " " + ShapeToString(source.shape);
+    d.required = ShapeToString(required);
+    if (source.shape.size() == 2 && source.shape[0] == required[1] && source.shape[1] == required[0]) {
+      d.help = swapped ? "it is stored as the model has it: take '" + parameter.path + "' out of NameRules::transposed"
+                       : "its dims are swapped: name '" + parameter.path + "' in NameRules::transposed";
+    }
+    errors.push_back(std::move(d));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+
+  for (const LoadSource& source : sources) {
+    const std::string name = renamed(source.name);
+    if (known.contains(name)) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the model has no tensor '" + name + "'");
+    d.severity = Severity::kWarning;
+    d.path = source.file;
+    warnings.push_back(std::move(d));
+  }
+  return matches;
+}
+
+std::vector<std::vector<Interval>> ShardOf(const AppliedPlan& model, const LiveParameter& parameter) {
+  return LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank());
+}
+
+void ReadInto(ShardReader& reader, const StoredTensor& stored, const LoadMatch& match,
+              std::vector<std::vector<Interval>> shard) {
+  at::Tensor target = match.parameter->tensor.detach();
+  const std::optional<c10::ScalarType> type = ScalarTypeOf(stored.dtype);
   Check(type.has_value(), "a stored dtype that was not checked");
-  const bool direct = target.is_cpu() && target.is_contiguous() && target.scalar_type() == *type;
-  at::Tensor buffer = direct ? target : at::empty(target.sizes(), at::TensorOptions().dtype(*type));
-  if (std::optional<Diagnostic> error = reader.ReadShard(*read.stored, shard, buffer.mutable_data_ptr())) {
+  std::vector<int64_t> sizes = target.sizes().vec();
+  if (match.transposed) {
+    std::ranges::reverse(shard);
+    std::ranges::reverse(sizes);
+  }
+  const bool direct = !match.transposed && target.is_cpu() && target.is_contiguous() && target.scalar_type() == *type;
+  at::Tensor buffer = direct ? target : at::empty(sizes, at::TensorOptions().dtype(*type));
+  if (std::optional<Diagnostic> error = reader.ReadShard(stored, shard, buffer.mutable_data_ptr())) {
     throw PlanError({*error});
   }
   if (direct) {
     target.unsafeGetTensorImpl()->bump_version();  // fsdp may have gathered what was here before
   } else {
-    target.copy_(buffer);
+    target.copy_(match.transposed ? buffer.t() : buffer);
   }
 }
 
 }  // namespace
 
-Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint) {
+Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names) {
   const c10::NoGradGuard no_grad;
-  Diagnostics errors;
-  std::vector<Read> reads;
-  std::set<std::string> used;
-  for (const LiveParameter& parameter : model.parameters()) {
-    const StoredTensor* stored = FindTensor(parameter, checkpoint);
-    used.insert(parameter.path);
-    used.insert(parameter.aliases.begin(), parameter.aliases.end());
-    if (stored == nullptr) {
-      if (!parameter.is_buffer) errors.push_back(Missing(parameter, checkpoint));
-      continue;
-    }
-    if (stored->shape != parameter.shape || !ScalarTypeOf(stored->dtype)) {
-      Diagnostic d = MakeDiagnostic(Finding::kTensorMismatch,
-                                    "tensor '" + stored->name + "' of the checkpoint is not the model's");
-      d.path = checkpoint.files()[stored->file].path;
-      d.declared = std::string(ToString(stored->dtype)) + " " + ShapeToString(stored->shape);
-      d.required = ShapeToString(parameter.shape);
-      errors.push_back(std::move(d));
-      continue;
-    }
-    reads.push_back({&parameter, stored});
-  }
-  if (!errors.empty()) throw PlanError(std::move(errors));
-
-  // In the order of the files, so that each is read from front to back.
-  std::ranges::sort(reads, {}, [](const Read& r) { return std::pair(r.stored->file, r.stored->begin); });
-  ShardReader reader(checkpoint);
-  const CompiledPlan& plan = model.plan();
-  for (const Read& read : reads) {
-    ReadInto(reader, read,
-             LocalIntervals(read.parameter->shape, read.parameter->placement, plan.mesh, model.mesh().rank()));
-  }
-
-  Diagnostics warnings;
+  std::vector<LoadSource> sources;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    if (used.contains(tensor.name)) continue;
-    Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the model has no tensor '" + tensor.name + "'");
-    d.severity = Severity::kWarning;
-    d.path = checkpoint.files()[tensor.file].path;
-    warnings.push_back(std::move(d));
+    sources.push_back({tensor.name, checkpoint.files()[tensor.file].path, std::string(ToString(tensor.dtype)),
+                       tensor.shape, ScalarTypeOf(tensor.dtype).has_value()});
+  }
+  Diagnostics warnings;
+  std::vector<LoadMatch> matches = MatchSources(model, sources, names, "the checkpoint", checkpoint.path(), warnings);
+  // In the order of the files, so that each is read from front to back.
+  const std::vector<StoredTensor>& stored = checkpoint.tensors();
+  std::ranges::sort(matches, {},
+                    [&](const LoadMatch& m) { return std::pair(stored[m.source].file, stored[m.source].begin); });
+  ShardReader reader(checkpoint);
+  for (const LoadMatch& match : matches) {
+    ReadInto(reader, stored[match.source], match, ShardOf(model, *match.parameter));
+  }
+  return warnings;
+}
+
+Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Tensor>& state, const NameRules& names) {
+  const c10::NoGradGuard no_grad;
+  std::vector<LoadSource> sources;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : state) {
+    const bool defined = tensor.defined();
+    sources.push_back({name, "", defined ? c10::toString(tensor.scalar_type()) : "undefined",
+                       defined ? tensor.sizes().vec() : std::vector<int64_t>(), defined && !tensor.is_meta()});
+    tensors.push_back(tensor);
+  }
+  Diagnostics warnings;
+  for (const LoadMatch& match : MatchSources(model, sources, names, "the state", "", warnings)) {
+    const at::Tensor& full = tensors[match.source];
+    const at::Tensor shard = SliceShard(match.transposed ? full.t() : full, ShardOf(model, *match.parameter));
+    match.parameter->tensor.detach().copy_(shard);
   }
   return warnings;
 }

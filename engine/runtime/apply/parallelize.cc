@@ -1,7 +1,6 @@
 #include "engine/runtime/apply/parallelize.h"
 
-#include "engine/plan/compile/compile.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
 
 namespace moonshard {
@@ -9,8 +8,8 @@ namespace moonshard {
 std::shared_ptr<AppliedPlan> ParallelizeModule(torch::nn::Module& root, const Plan& plan, const DeviceMesh& mesh,
                                                const ApplyOptions& options) {
   const LiveTree live = ReadLiveTree(root).ValueOrThrow();
-  const MatchedPlan matched = MatchRules(std::make_shared<const Plan>(plan), live.tree).ValueOrThrow();
-  return AppliedPlan::Apply(live, CompilePlan(matched, mesh.shape()).ValueOrThrow(), mesh, options);
+  CompiledPlan compiled = ResolvePlan(std::make_shared<const Plan>(plan), live.tree, mesh.shape()).ValueOrThrow();
+  return AppliedPlan::Apply(live, std::move(compiled), mesh, options);
 }
 
 }  // namespace moonshard

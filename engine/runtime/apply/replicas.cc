@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/runtime/collective/label.h"
 
@@ -58,7 +59,7 @@ Diagnostics FindDrift(const AppliedPlan& model) {
   for (const LiveParameter& parameter : model.parameters()) {
     const at::Tensor bytes = Bytes(parameter.tensor).cpu();
     const std::string_view text(static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel()));
-    hashes.push_back(static_cast<int64_t>(StableHash(text)));
+    hashes.push_back(static_cast<int64_t>(HashOf(text)));
   }
   // By parameter: the ranks that differ from the first of their group.
   std::map<size_t, std::set<int64_t>> differ;

@@ -1,12 +1,15 @@
 #include "engine/runtime/apply/state.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include "engine/io/safetensors/writer.h"
 #include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/scalar_type.h"
 #include "engine/runtime/apply/shards_of_tensor.h"
 
 namespace moonshard {
@@ -97,6 +100,31 @@ std::map<std::string, at::Tensor> FullState(const AppliedPlan& model) {
     out[parameter.path] = GatherFull(model, parameter, parameter.tensor);
   }
   return out;
+}
+
+void SaveState(const std::string& path, const std::map<std::string, at::Tensor>& state,
+               const std::map<std::string, std::string>& metadata) {
+  Diagnostics errors;
+  std::vector<at::Tensor> held;  // until the file is written
+  std::vector<TensorData> data;
+  for (const auto& [name, tensor] : state) {
+    const std::optional<DType> type = tensor.defined() ? DTypeOf(tensor.scalar_type()) : std::nullopt;
+    if (!type || tensor.is_meta()) {
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "tensor '" + name + "' cannot be written to a checkpoint");
+      d.path = path;
+      d.declared = tensor.defined() ? c10::toString(tensor.scalar_type()) + std::string(" on ") + tensor.device().str()
+                                    : "an undefined tensor";
+      d.required = "values of a type that safetensors has";
+      errors.push_back(std::move(d));
+      continue;
+    }
+    held.push_back(tensor.detach().cpu().contiguous());
+    data.push_back({{name, *type, held.back().sizes().vec()}, held.back().const_data_ptr()});
+  }
+  if (errors.empty()) {
+    if (std::optional<Diagnostic> error = WriteSafetensors(path, data, metadata)) errors.push_back(std::move(*error));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
 }
 
 }  // namespace moonshard

@@ -14,7 +14,7 @@ Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
   Diagnostics out;
   for (size_t m = 0; m < live.modules.size(); ++m) {
     const ModuleSteps& steps = plan.StepsOf(m);
-    if (!steps.needs_calls() || live.hooks[m]->calls() > 0) continue;
+    if (!steps.needs_calls() || plan.ProgramOf(m).empty() || live.hooks[m]->calls() > 0) continue;
     const bool used = std::ranges::any_of(live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
     const std::string& path = plan.tree->modules()[m].path;
     Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,

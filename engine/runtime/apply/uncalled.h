@@ -1,5 +1,5 @@
 // Uncalled: what can be said after a step of planned modules whose calls never came.
-// Stage before: planned_boundary.h around their calls. Stage after: the host (AppliedPlan::Findings).
+// Stage before: boundary_steps.h around their calls. Stage after: the host (AppliedPlan::Findings).
 #pragma once
 
 #include "engine/core/base/diagnostic.h"

@@ -5,19 +5,11 @@
 
 #include "engine/core/base/check.h"
 #include "engine/plan/compile/data_parallel.h"
-#include "engine/plan/compile/gradient_buckets.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/runtime/apply/scalar_type.h"
-#include "engine/runtime/precision/cast_boundary.h"
-#include "engine/runtime/recompute/recompute.h"
 
 namespace moonshard {
-
-double MeanScale(const CompiledPlan& plan) {
-  if (!plan.plan->data_parallel || !plan.plan->data_parallel->mean) return 1;
-  return 1.0 / static_cast<double>(plan.mesh.size(MeshAxis::kDpShard) * plan.mesh.size(MeshAxis::kDpReplicate));
-}
 
 namespace {
 
@@ -30,7 +22,7 @@ std::optional<c10::ScalarType> TypeNamed(std::string_view name) {
 c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
   const c10::ScalarType stored = live.tensor.scalar_type();
   if (!live.tensor.is_floating_point()) return stored;
-  return TypeNamed(ComputeDTypeOf(plan, plan.tree->modules()[live.ref.module].path)).value_or(stored);
+  return TypeNamed(plan.ProgramOf(live.ref.module).dtype).value_or(stored);
 }
 
 }  // namespace
@@ -41,12 +33,12 @@ std::string LineOfSection(const CompiledPlan& plan) {
   return " (line " + std::to_string(plan.plan->data_parallel->source.line) + ")";
 }
 
-void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters,
-                  const std::map<GradientGroup, std::shared_ptr<AxisGroup>>& groups, GradientSum& sum) {
+void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const PlanGroups& groups,
+                  GradientSum& sum) {
   std::map<ParamRef, const LiveParameter*> by_ref;
   for (const LiveParameter& parameter : parameters) by_ref[parameter.ref] = &parameter;
   std::vector<GradientSum::Bucket> out;
-  for (const GradientBucket& planned : GradientBucketsOf(plan)) {
+  for (const GradientBucket& planned : plan.buckets) {
     std::map<std::string, GradientSum::Bucket> by_type;
     for (ParamRef ref : planned.params) {
       const auto found = by_ref.find(ref);
@@ -66,24 +58,18 @@ void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& pa
   sum.SetBuckets(out, std::move(over));
 }
 
-PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const DeviceMesh& mesh,
-                       const std::shared_ptr<AxisGroup>& dp_shard, const CheckOptions& check,
-                       const std::shared_ptr<CollectiveCounts>& counts, const std::shared_ptr<BackwardEnd>& end,
+PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, int64_t rank,
+                       const PlanGroups& groups, const std::shared_ptr<BackwardEnd>& end,
                        const std::shared_ptr<GradientSum>& sum) {
+  PlannedUnits out;
+  if (plan.units.empty()) return out;
   std::map<ParamRef, const LiveParameter*> by_ref;
   for (const LiveParameter& parameter : parameters) by_ref[parameter.ref] = &parameter;
   const DataParallel section = plan.plan->data_parallel.value_or(DataParallel{});
-  // Where nothing is cut a unit only changes dtypes, and every rank gathers from itself.
+  // Where nothing is sharded a unit only changes dtypes, and every rank gathers from itself.
   const bool shares = UnitRanks(plan) > 1;
-  const std::shared_ptr<AxisGroup> group =
-      shares ? dp_shard : AxisGroup::MakeSub(mesh, MeshAxis::kDpShard, 1, check, counts);
-  PlannedUnits out;
   out.order =
       std::make_shared<UnitOrder>(shares ? section.prefetch_forward : 0, shares ? section.prefetch_backward : 0);
-  UnitGroups groups = {group, nullptr, out.order, end, sum};
-  if (std::ranges::any_of(plan.units, [](const ShardedUnit& unit) { return unit.reshard_ranks > 0; })) {
-    groups.some = AxisGroup::MakeSub(mesh, MeshAxis::kDpShard, section.reshard_ranks, check, counts);
-  }
   for (const ShardedUnit& planned : plan.units) {
     std::vector<UnitParameter> of_unit;
     UnitOptions options;
@@ -92,7 +78,7 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
     options.reshard = planned.reshard;
     options.keep_unsynced = section.reshard == DataParallel::Reshard::kNever;
     options.accumulate_shards = section.accumulate_shards;
-    options.scale = MeanScale(plan);
+    options.scale = plan.gradient_scale;
     for (ParamRef ref : planned.params) {
       const auto found = by_ref.find(ref);
       Check(found != by_ref.end(), "a unit's parameter is not there");
@@ -101,13 +87,13 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
       if (!shares && used == live.tensor.scalar_type()) continue;  // nothing to gather or to cast
       out.params.insert(ref);
       of_unit.push_back(
-          {live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, mesh.rank()), used, live.path});
+          {live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used, live.path});
       const bool reduces = plan.plan->precision && live.tensor.is_floating_point();
       options.reduced.push_back(reduces ? TypeNamed(plan.plan->precision->reduce).value_or(used) : used);
       sum->TakeByHand(live.tensor);
     }
-    UnitGroups own = groups;
-    if (planned.reshard_ranks == 0) own.some = nullptr;
+    const auto some = planned.reshard_ranks > 0 ? groups.at({MeshAxis::kDpShard, planned.reshard_ranks}) : nullptr;
+    UnitGroups own = {groups.at({MeshAxis::kDpShard, UnitRanks(plan)}), some, out.order, end, sum};
     out.units.push_back(std::make_shared<Unit>(std::move(of_unit), std::move(options), std::move(own)));
   }
   // Weakly: every unit holds `end`.
@@ -121,32 +107,6 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
     }
   });
   return out;
-}
-
-void AddRecomputation(const CompiledPlan& plan, const std::shared_ptr<RandomStreams>& streams,
-                      std::vector<std::shared_ptr<Boundary>>& boundaries) {
-  const auto at = [&](const std::string& path) -> std::shared_ptr<Boundary>& {
-    return boundaries[static_cast<size_t>(plan.tree->Find(path))];
-  };
-  for (const std::string& path : plan.kept_results) at(path) = std::make_shared<KeptBoundary>(at(path));
-  for (size_t i = 0; i < plan.recomputed.size(); ++i) {
-    const Recomputed& section = plan.plan->recompute[static_cast<size_t>(plan.recompute_section[i])];
-    std::optional<KeptResults::Policy> kept;
-    if (section.selective()) kept = KeptResults::Policy{section.keeps_attention, section.keeps_matmuls};
-    at(plan.recomputed[i]) = std::make_shared<RecomputeBoundary>(at(plan.recomputed[i]), kept, streams);
-  }
-}
-
-void AddCasts(const CompiledPlan& plan, std::vector<std::shared_ptr<Boundary>>& boundaries) {
-  const auto add = [&](std::string_view path, const Casts& casts) {
-    std::shared_ptr<Boundary>& boundary = boundaries[static_cast<size_t>(plan.tree->Find(path))];
-    boundary = std::make_shared<CastBoundary>(casts, boundary);
-  };
-  for (const ModuleDType& kept : plan.kept_dtypes) add(kept.path, {TypeNamed(kept.dtype), std::nullopt, true});
-  if (!plan.plan->precision) return;
-  const Precision& section = *plan.plan->precision;
-  const Casts casts = {section.cast_inputs ? TypeNamed(section.parameters) : std::nullopt, TypeNamed(section.outputs)};
-  if (casts.inputs || casts.outputs) add("", casts);
 }
 
 }  // namespace moonshard

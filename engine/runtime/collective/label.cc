@@ -2,12 +2,10 @@
 
 #include <utility>
 
-#include <xxhash.h>
+#include "engine/core/base/hash.h"
 
 namespace moonshard {
 
-uint64_t StableHash(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
-
-CollectiveLabel::CollectiveLabel(std::string text) : text_(std::move(text)), hash_(StableHash(text_)) {}
+CollectiveLabel::CollectiveLabel(std::string text) : text_(std::move(text)), hash_(HashOf(text_)) {}
 
 }  // namespace moonshard

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace moonshard {
 
@@ -18,8 +17,5 @@ class CollectiveLabel {
   std::string text_;
   uint64_t hash_;
 };
-
-// XXH3 of the bytes, the same on every machine.
-uint64_t StableHash(std::string_view bytes);
 
 }  // namespace moonshard

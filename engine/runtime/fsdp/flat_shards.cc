@@ -16,8 +16,10 @@ at::Tensor RowsOfRank(const at::Tensor& full, int64_t ranks, int64_t rank) {
 
 FlatShards::FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra)
     : ranks_(ranks), extra_(extra) {
+  // Parameter-major within a block: a rank's shard of each parameter is one contiguous stretch, so it can be viewed with
+  // the parameter's own shape (ShardIn), and gradients are scattered without a copy behind the collective.
   for (std::vector<int64_t>& shape : shapes) {
-    Check(!shape.empty(), "a flat shard of a single number");
+    Check(!shape.empty(), "a flat shard of a scalar");
     Part part;
     part.chunk = (shape[0] + ranks - 1) / ranks;
     part.width = 1;
@@ -57,6 +59,7 @@ void FlatShards::PackShards(std::span<const at::Tensor> shards, int64_t rank, at
 void FlatShards::UnpackFull(const at::Tensor& all, std::span<at::Tensor> full) const {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
+    // Even rows: one strided copy for all ranks. Otherwise one copy a rank, of as many rows as it has.
     if (part.shape[0] == part.chunk * ranks_) {
       full[i]
           .view({ranks_, part.chunk * part.width})

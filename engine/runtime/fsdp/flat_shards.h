@@ -1,11 +1,11 @@
-// FlatPieces: parameters of one dtype as one flat buffer, for one collective: each parameter's rows (tensor dim 0) are
-// torch.chunk's shards over the ranks, padded to the longest, one parameter after the other.
+// FlatShards: parameters of one dtype as one flat buffer, for one collective. Each parameter is sharded by rows (tensor
+// dim 0) as torch.chunk does; a rank's block holds its rows of every parameter, each padded to the longest shard.
 //
-//   block of a rank    [chunk of parameter 0 | chunk of parameter 1 | ... | extra]
+//   block of a rank    [rows of parameter 0 | rows of parameter 1 | ... | extra]
 //   all                [ranks * block]
 //
-// Where no parameter is longer than a rank's share the padding is at most one row a parameter.
-// Stage before: unit.h, which knows the parameters. Stage after: collective.
+// The padding is at most `ranks - 1` rows a parameter over all ranks, and none where the rows divide evenly.
+// Stage before: unit.h, which owns the parameters. Stage after: collective.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@
 
 namespace moonshard {
 
-// A rank's rows of a whole tensor, as torch.chunk cuts it: a view, of no rows where there are too few.
+// A rank's rows of a full tensor, as torch.chunk shards it: a view, empty where there are fewer rows than ranks.
 at::Tensor RowsOfRank(const at::Tensor& full, int64_t ranks, int64_t rank);
 
 class FlatShards {
  public:
-  // `shapes`: of the whole parameters, one dim at least each. `extra`: elements behind each block that belong to no
-  // parameter.
+  // `shapes`: of the full parameters, each of at least one dim. `extra`: elements at the end of each block that belong to
+  // no parameter.
   FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra);
 
   int64_t block() const { return block_; }
   int64_t extra() const { return extra_; }
-  // Elements of all whole parameters, without padding.
+  // Elements of all full parameters, without padding.
   int64_t elements() const { return elements_; }
   // Rows of parameter `i` on a rank.
   int64_t rows(size_t i, int64_t rank) const;
 
-  // One rank's shards into its [block]; what is padding stays as it was. An undefined shard becomes zeros.
+  // Copies one rank's shards into its [block]; padding is left as it is. An undefined shard becomes zeros.
   void PackShards(std::span<const at::Tensor> shards, int64_t rank, at::Tensor& block) const;
-  // [ranks * block] -> the whole parameters, which have their shapes already.
+  // [ranks * block] -> the full parameters, written into tensors of their shapes.
   void UnpackFull(const at::Tensor& all, std::span<at::Tensor> full) const;
-  // Whole tensors into [ranks * block], which is zero before. An undefined one stays zero.
+  // Copies full tensors into [ranks * block], which holds zeros before. An undefined one stays zero.
   void PackFull(std::span<const at::Tensor> full, at::Tensor& all) const;
   // Parameter i's rows in a rank's [block]: a view of the shard's shape.
   at::Tensor ShardIn(const at::Tensor& block, size_t i, int64_t rank) const;

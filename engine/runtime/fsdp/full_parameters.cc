@@ -11,8 +11,11 @@
 namespace moonshard {
 namespace {
 
-// Gives the memory back, or takes as much again. Views of the tensor, which autograd may have saved, see what is written
-// into it later: they share the storage.
+// Memory is freed below the tensor, in its storage. Autograd's saved variables are views of the full tensor made in the
+// forward; freeing the tensor itself would free nothing while they live, and a new tensor in the backward would not be the
+// one they refer to. With the storage emptied and refilled, the same saved view reads the gathered values again. (The
+// storage resize of PyTorch's FSDP, Zhao et al. 2023.) Refilling does not go through autograd, so no version counter
+// moves: the values are the same as in the forward, or `stale` has found that they are not.
 void FreeStorage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(storage->allocator()->allocate(0));
@@ -73,7 +76,7 @@ bool FullParameters::stale() const {
 at::Tensor FullParameters::PackedShards(const UnitFlat& flat) const {
   std::vector<at::Tensor> shards;
   for (size_t i : flat.members) shards.push_back(parameters_[i].tensor.detach());
-  // Padding and flags travel too; what is in them is nobody's.
+  // Padding and flags are sent too; nothing reads them.
   at::Tensor block = at::empty({flat.shards.block()}, full_[flat.members.front()].options());
   flat.shards.PackShards(shards, group_->rank(), block);
   return block;
@@ -82,6 +85,7 @@ at::Tensor FullParameters::PackedShards(const UnitFlat& flat) const {
 void FullParameters::Start(Direction direction) {
   if (!stale()) return;
   const Region region("the gather of parameters", label_.text(), group_->axis());
+  // The shards of the neighbours are valid only for the parameters they were made of.
   const bool from_some = !kept_.empty() && Current();
   Free();
   pending_.clear();

@@ -1,12 +1,13 @@
-// WholeParameters: the whole tensors of parameters that lie in shards, while they have memory. One all-gather a dtype fills them;
-// it may run beside other work (Start), and after a forward a part may be kept, from which fewer ranks gather again.
+// FullParameters: the full tensors of a unit's sharded parameters, and their memory while they have any. One all-gather a
+// dtype fills them; it may overlap other work (Start), and after a forward a part may be kept, so that the backward
+// gathers among fewer ranks (hierarchical partitioning, as reshard_after_forward = n in PyTorch's fully_shard).
 //
-//   shards --Start--> under way --Fill--> whole --Free--> shards
+//   shards --Start--> under way --Fill--> full --Free--> shards
 //                                           \--KeepSome--> shards over a few neighbours --Start--> ...
 //
-// What was gathered counts as long as no shard was written to: an optimizer's step or a load is seen by the shards'
-// versions.
-// Stage before: unit.h, which says when. Stage after: collective.
+// What was gathered is valid as long as no shard was written to: a step of the optimizer or a load changes the shards'
+// version counters.
+// Stage before: unit.h, which decides when. Stage after: collective.
 #pragma once
 
 #include <cstdint>
@@ -22,42 +23,43 @@
 namespace moonshard {
 
 struct UnitParameter {
-  at::Tensor tensor;                              // the registered one, a leaf that holds this rank's rows
-  std::vector<int64_t> shape;                     // of what is gathered
-  c10::ScalarType used = c10::ScalarType::Float;  // dtype of what is gathered
+  at::Tensor tensor;                              // the registered parameter, a leaf that holds this rank's rows
+  std::vector<int64_t> shape;                     // of the full parameter
+  c10::ScalarType used = c10::ScalarType::Float;  // dtype of the full parameter
   std::string path = {};                          // for errors
 };
 
-// Parameters of one stored and one used dtype: one buffer a collective.
+// Parameters of one stored and one used dtype: one buffer, one collective.
 struct UnitFlat {
   std::vector<size_t> members;  // indices of parameters
-  FlatShards shards;            // the extra elements: one flag a parameter, whether any rank has a gradient
+  FlatShards shards;            // extra elements: one flag a parameter, whether any rank has a gradient
 };
 std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks);
 
 class FullParameters {
  public:
-  // `some`: the group of neighbours that KeepSome leaves shards to; may be null. `label`: for errors.
+  // `some`: the neighbours among which KeepSome leaves the parameters sharded; may be null. `label`: for errors.
+  // `parameters` must outlive this.
   FullParameters(const std::vector<UnitParameter>& parameters, std::shared_ptr<AxisGroup> group,
                  std::shared_ptr<AxisGroup> some, std::string label);
 
   // While false, the tensors have their shapes and no memory.
   bool filled() const { return filled_; }
-  // Whether Fill would communicate: nothing is filled or under way that still counts.
+  // Whether Fill would communicate: nothing valid is filled or under way.
   bool stale() const;
-  // Begins to gather unless it would serve nothing. The parameters hold shards. Collective.
+  // Starts the all-gather if stale. The parameters hold shards. Collective.
   void Start(Direction direction);
   // Collective where Start was not called before.
   void Fill(Direction direction);
   void Free();
-  // Free, but for this rank's shard among the neighbours where there are such.
+  // Free, except for this rank's shard among the neighbours, if there are any.
   void KeepSome();
-  // Lets go of what was started and not filled.
+  // Drops what was started and not filled.
   void Drop();
 
-  // Of parameter `i`. The same tensor always; views of it see what a later Fill writes.
+  // The full tensor of parameter `i`: always the same tensor, so views of it see what a later Fill writes.
   const at::Tensor& at(size_t i) const { return full_[i]; }
-  // Bytes that it takes now, without what is under way.
+  // Bytes of the full tensors now, without buffers under way.
   int64_t bytes() const;
 
  private:

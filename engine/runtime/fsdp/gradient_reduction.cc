@@ -22,7 +22,7 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
       flats_(FlatsOf(parameters, group_->size())) {}
 
 void GradientReduction::Start(std::vector<at::Tensor> gradients) {
-  Check(pending_.empty(), "a sum of gradients while another is under way");
+  Check(pending_.empty(), "a reduce-scatter of gradients while another is under way");
   const at::NoGradGuard no_grad;
   Region region("the sum of a unit's gradients", label_.text(), group_->axis());
   const int64_t n = group_->size();
@@ -37,6 +37,8 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
       full.push_back(std::move(gradients[i]));
     }
     if (!trains) continue;
+    // Every block carries all flags, so that after the reduce-scatter each rank has their sums: .grad of a parameter that
+    // no rank used stays undefined, as it would without fsdp. A frozen dtype is skipped, on every rank alike.
     at::Tensor all = at::zeros({n * flat.shards.block()},
                                at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device()));
     flat.shards.PackFull(full, all);
@@ -55,16 +57,18 @@ void GradientReduction::Finish() {
   const at::NoGradGuard no_grad;
   std::vector<Pending> pending = std::move(pending_);
   pending_.clear();
-  for (Pending& one : pending) Bring(*one.flat, group_->Finish(std::move(one.collective)));
+  for (Pending& one : pending) AddToGrads(*one.flat, group_->Finish(std::move(one.collective)));
 }
 
-void GradientReduction::Bring(const UnitFlat& flat, at::Tensor block) {
+void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block) {
   std::vector<at::Tensor> shards(flat.members.size());
   {
     Region region("the sum of a unit's gradients", label_.text(), group_->axis());
     const at::Tensor any = flat.shards.ExtraIn(block).to(at::kCPU, at::kFloat).clone();
     if (scale_ != 1) block.mul_(scale_);
     const at::Tensor& first = parameters_[flat.members.front()].tensor;
+    // Scaled in the dtype of the sum, then converted to that of the shards and brought to their device (the host's memory
+    // where they are offloaded).
     block = block.to(first.device(), first.scalar_type());
     for (size_t k = 0; k < flat.members.size(); ++k) {
       if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;

@@ -1,7 +1,7 @@
-// GradientReduction: the gradients of a unit's whole parameters on their way to the shards' .grad: one reduce-scatter a
-// dtype, which may run beside the rest of the backward.
-// Stage before: unit.h, which collects the gradients. Stage after: .grad, or layout/gradient_sum.h for what is summed
-// over further axes.
+// GradientReduction: brings the gradients of a unit's full parameters to the shards' .grad: one reduce-scatter a dtype,
+// which may overlap the rest of the backward.
+// Stage before: unit.h, which collects the gradients. Stage after: .grad, or redistribute/gradient_sum.h for parameters
+// that are summed over further axes.
 #pragma once
 
 #include <memory>
@@ -18,22 +18,22 @@ namespace moonshard {
 
 class GradientReduction {
  public:
-  // `scale`: of the summed gradients. `reduced`: by parameter, the dtype of the sum.
+  // `scale`: factor of the summed gradients. `reduced`: by parameter, the dtype of the sum. `parameters` must outlive this.
   GradientReduction(const std::vector<UnitParameter>& parameters, std::vector<c10::ScalarType> reduced, double scale,
                     std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum, std::string label);
 
-  // Begins to sum `gradients`, by parameter, whole; an undefined one counts as none. Not while one is under way.
+  // Starts the reduce-scatter of `gradients`, by parameter, each full or undefined (no gradient). One at a time.
   void Start(std::vector<at::Tensor> gradients);
-  // Adds what Start began to .grad; nothing where it did not.
+  // Waits for it and adds the shards to .grad; nothing if none was started.
   void Finish();
   void Drop() { pending_.clear(); }
   bool started() const { return !pending_.empty(); }
 
-  // In the dtype of the sum, of which gradients of several uses and micro-batches are made up.
+  // In the dtype of the sum, in which gradients of several uses and micro-batches are added up.
   at::Tensor InSumDType(size_t i, const at::Tensor& gradient) const { return gradient.to(reduced_[i]); }
 
  private:
-  void Bring(const UnitFlat& flat, at::Tensor block);
+  void AddToGrads(const UnitFlat& flat, at::Tensor block);
 
   const std::vector<UnitParameter>& parameters_;
   std::vector<c10::ScalarType> reduced_;

@@ -15,6 +15,18 @@ namespace autograd = torch::autograd;
 
 namespace {
 
+// One parameter, two states, one TensorImpl
+//
+//              the parameter's data   its place in autograd            .grad
+//   sharded    this rank's rows       a leaf                           the shard's
+//   full       the full tensor        output of the call's UnitNode    untouched
+//
+// set_data switches the data: the optimizer, the module's members and ties all hold the same TensorImpl and see both. The
+// edge to the UnitNode is set by hand, because autograd would otherwise treat the full parameter as a leaf and accumulate
+// a full gradient into .grad, for which there is no memory and which the optimizer would then apply to the shard.
+//
+// A use is one call from Enter to the end of its backward. Uses of one unit overlap (a module called twice, a recomputed
+// call inside its own backward), so `users_` counts who needs the parameters full, and the last Release reshards.
 std::string LabelOf(const UnitOptions& options) {
   return "unit " + (options.path.empty() ? "(the root)" : "'" + options.path + "'") + options.where;
 }
@@ -57,6 +69,7 @@ void Unit::MakeFull(Direction direction) {
     shards_.clear();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       ArmShard(i);
+      // The handle keeps the rows alive: set_data drops the parameter's own reference to them.
       shards_.push_back(parameters_[i].tensor.variable_data());
       parameters_[i].tensor.set_data(gathered_.at(i));
     }
@@ -91,6 +104,7 @@ void Unit::ArmShard(size_t i) {
 
 std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
   auto use = std::make_shared<Use>();
+  // This unit's gather first, then those ahead: collectives of one group complete in order, and this one is waited for.
   MakeFull(Direction::kForward);
   use->place = groups_.order->Visit(shared_from_this());
   for (const std::shared_ptr<Unit>& next : groups_.order->AheadInForward(use->place)) {
@@ -105,8 +119,8 @@ std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
   return use;
 }
 
-// Makes the whole parameters outputs of the use's node. A node that no graph has kept is made anew: a forward without
-// gradients (recomputation) goes around it, and the backward needs one.
+// Makes the full parameters outputs of the use's node. The node lives in the graph that the forward records. If nothing
+// recorded it (the forward ran without gradients, to be recomputed) it is gone by the backward, and is made again.
 void Unit::Attach(const std::shared_ptr<Use>& use) {
   if (use->trainable.empty()) return;
   std::shared_ptr<autograd::Node> node = use->node.lock();
@@ -125,6 +139,8 @@ void Unit::Attach(const std::shared_ptr<Use>& use) {
 }
 
 void Unit::Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> results) {
+  // The hook fires when the gradient of an output is there: before anything of this call's backward runs, and in the graph
+  // task that runs it. All outputs get one; the first to fire opens the backward.
   bool backward_may_follow = false;
   for (const TensorSlot& slot : results) {
     if (!slot.tensor->defined() || !slot.tensor->requires_grad()) continue;
@@ -149,10 +165,11 @@ void Unit::Open() { MakeFull(Direction::kForward); }
 void Unit::Close(bool write_back) {
   Check(users_ > 0, "the end of an opening that was not there");
   if (write_back) {
+    // Each rank copies its rows from what it wrote: all ranks must have written the same values.
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       shards_[i].copy_(RowsOfRank(gathered_.at(i), groups_.all->size(), groups_.all->rank()));
-      parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();  // the handle counts by itself
+      parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();  // the handle has its own counter
     }
   }
   Release(After::kFree);
@@ -176,7 +193,8 @@ void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
   for (const std::shared_ptr<Unit>& next : groups_.order->AheadInBackward(*this, use->place)) {
     next->GatherAhead(Direction::kBackward);
   }
-  // What autograd saved of a whole parameter it only gives out while that is no leaf.
+  // A saved variable that was no leaf in the forward cannot be unpacked while its tensor is a leaf: the parameter gets its
+  // node back before the backward reads it.
   Attach(use);
   use->open = true;
   use->gradients.assign(parameters_.size(), at::Tensor());
@@ -184,13 +202,14 @@ void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
 }
 
 void Unit::Collect(Use& use, std::span<const at::Tensor> gradients) {
-  if (!use.open) return;  // a backward that went around the outputs: nobody asked for these
+  if (!use.open) return;  // a backward that does not go through this call's outputs
   const at::NoGradGuard no_grad;
   for (size_t k = 0; k < use.trainable.size(); ++k) {
     if (!gradients[k].defined()) continue;
     const size_t i = use.trainable[k];
     at::Tensor& held = use.gradients[i];
     const at::Tensor gradient = gradients[k].detach();
+    // The first gradient stays in its dtype, for one use is the common case; sums are formed in the dtype of the sum.
     held = held.defined() ? reduction_.InSumDType(i, held) + gradient : gradient;
   }
 }
@@ -204,13 +223,16 @@ void Unit::CloseBackward(Use& use) {
   Release(!sync_ && options_.keep_unsynced ? After::kKeep : After::kFree);
   if (use.trainable.empty()) return;
   const at::NoGradGuard no_grad;
-  if (!waiting_.empty()) {
+  // Gradients of earlier micro-batches join this backward's: one reduce-scatter for all of them.
+  if (!unsynced_.empty()) {
     for (size_t i = 0; i < gradients.size(); ++i) {
-      if (!waiting_[i].defined()) continue;
-      gradients[i] = gradients[i].defined() ? waiting_[i] + gradients[i] : waiting_[i];
+      if (!unsynced_[i].defined()) continue;
+      gradients[i] = gradients[i].defined() ? unsynced_[i] + gradients[i] : unsynced_[i];
     }
-    waiting_.clear();
+    unsynced_.clear();
   }
+  // The reduce-scatter overlaps the backward of the next unit. One at a time in the whole model: each holds a full-size
+  // buffer, and two of them would be the peak of a step's memory.
   if (sync_ || options_.accumulate_shards) {
     groups_.order->MakeRoomForReduction();
     reduction_.Start(std::move(gradients));
@@ -220,9 +242,11 @@ void Unit::CloseBackward(Use& use) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined()) gradients[i] = reduction_.InSumDType(i, gradients[i]);
   }
-  waiting_ = std::move(gradients);
+  unsynced_ = std::move(gradients);
 }
 
+// Backwards that no UnitInputNode ended: no argument of the call needed a gradient (an embedding), or the backward did not
+// reach all of them. In the order in which they were opened, the same on every rank.
 void Unit::EndBackward() {
   while (!open_.empty()) {
     const std::shared_ptr<Use> use = open_.front();
@@ -230,6 +254,8 @@ void Unit::EndBackward() {
   }
 }
 
+// After an exception the use counts are those of calls and backwards that will never end. One user is left, so that
+// Release puts the shards back.
 void Unit::Reset() {
   for (const std::shared_ptr<Use>& use : open_) use->open = false;
   const bool interrupted = !open_.empty() || users_ > 0;

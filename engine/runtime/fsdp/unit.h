@@ -1,26 +1,26 @@
-// Unit: parameters that lie in shards over an axis and are whole while a call of their module, or its backward, runs. One
-// all-gather makes them whole, one reduce-scatter brings the sum of the ranks' gradients back to the shards.
+// Unit: the parameters of a module that are sharded over an axis, and full only while a call of the module or its backward
+// runs. One all-gather makes them full, one reduce-scatter brings the sum of the ranks' gradients back to the shards.
+// Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020), PyTorch's fully_shard.
 //
 // A parameter stays the same tensor throughout. Between calls it is a leaf that holds this rank's shard, as an optimizer
-// wants it. While it is whole it is the output of a node of autograd's graph (unit_graph.h), so gradients of the whole
-// never reach its .grad: the node collects them, and what ends in .grad is the shard's.
+// needs it. While it is full it is the output of a node of autograd's graph (unit_graph.h), so gradients of the full
+// parameter never reach its .grad: the node collects them, and .grad receives the shard's.
 //
-//   Enter      gather, unless an earlier unit has (unit_order.h); forward runs on the whole parameters
-//   Leave      back to shards (unless the unit keeps what it gathered for the backward)
-//   ~ backward through an output: gather again; gradients are collected
-//   ~ the gradient of the inputs is there, or the backward ends: back to shards, a reduce-scatter begins; when the next
-//     unit's begins, or the backward ends, .grad has it
+//   Enter      gather, unless gathered ahead (unit_order.h); the forward runs on full parameters
+//   Leave      reshard, unless the unit keeps its parameters full for the backward
+//   ~ backward reaches an output: gather again; gradients are collected
+//   ~ the gradients of the inputs are complete, or the backward ends: reshard, start a reduce-scatter; .grad has it when
+//     the next unit starts its own, or the backward ends
 //
-// torch::autograd::grad cannot have the gradient of a sharded parameter: the shard's comes from a reduce-scatter at the end
-// of the backward, when grad has returned, and what it would find is an undefined tensor. So the node has an edge to each
+// torch::autograd::grad cannot return the gradient of a sharded parameter: the shard's comes from a reduce-scatter at the end
+// of the backward, after grad has returned, and what it would find is an undefined tensor. So the node has an edge to each
 // shard's accumulator, along which nothing flows: autograd then runs the node for such a request, and it throws
-// kUnshardedFunction. A parameter with a hook of the host's (register_hook on the leaf) gets no such
-// edge, for the hook would be called with an undefined gradient.
+// kUnshardedFunction. A parameter with a hook of the host's (register_hook on the leaf) gets no such edge, for the hook would
+// be called with an undefined gradient.
 //
-// A module may be called several times before a backward, in the middle of another's backward (recomputation), under
-// no_grad, and end with an exception. Whole parameters may have another dtype than the shards (precision). Gradients are those of the mean (or sum) over the axis, accumulated in .grad as
-// autograd does; a parameter that no rank used gets none. Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020),
-// PyTorch's fully_shard.
+// A module may be called several times before a backward, within another call's backward (recomputation), under no_grad,
+// and end with an exception. Full parameters may have another dtype than the shards (precision). Gradients are the mean
+// (or sum) over the axis, accumulated in .grad as autograd does; a parameter that no rank used gets none.
 // Stage before: compile (ShardedUnit). Stage after: apply, which puts a UnitBoundary around the module's calls.
 #pragma once
 
@@ -46,17 +46,17 @@ namespace moonshard {
 struct UnitOptions {
   std::string path;                      // of the module, for errors and labels
   std::string where;                     // " (line 12)" in the plan, or "": for labels
-  bool reshard = true;                   // back to shards after a forward whose backward may follow
-  bool keep_unsynced = false;            // stay whole after a backward without sync: the same values serve the next one
-  bool accumulate_shards = false;        // gradients without sync are summed at once, and wait in shards
-  double scale = 1;                      // of the summed gradients
+  bool reshard = true;                   // reshard after a forward whose backward may follow
+  bool keep_unsynced = false;            // stay full after a backward without sync: the next one needs the same values
+  bool accumulate_shards = false;        // reduce-scatter gradients without sync too, and accumulate shards
+  double scale = 1;                      // factor of the summed gradients
   std::vector<c10::ScalarType> reduced;  // by parameter: the dtype in which its gradients are summed
 };
 
 // What the units of a model share.
 struct UnitGroups {
-  std::shared_ptr<AxisGroup> all;   // over which parameters lie in shards
-  std::shared_ptr<AxisGroup> some;  // to which they go back after a forward; null: to all
+  std::shared_ptr<AxisGroup> all;   // over which parameters are sharded
+  std::shared_ptr<AxisGroup> some;  // over which they are sharded between forward and backward; null: over all
   std::shared_ptr<UnitOrder> order;
   std::shared_ptr<BackwardEnd> end;
   std::shared_ptr<GradientSum> sum;
@@ -67,32 +67,33 @@ class Unit : public std::enable_shared_from_this<Unit> {
   // One call: from Enter to the end of its backward.
   struct Use;
 
-  // `groups.sum` gets the shards' gradients of those parameters that it sums over further axes.
+  // Owns the full tensors; the parameters themselves belong to the model. `groups.sum` receives the shards' gradients of
+  // parameters that it sums over further axes.
   Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups);
 
-  // Makes the parameters whole: collective unless they are. Replaces tensors that need a gradient by ones that tell when
-  // it is there. Every Enter is followed by one Leave or Abandon.
+  // Makes the parameters full; collective unless they are. Replaces arguments that need a gradient by views whose backward
+  // ends this call's. Every Enter is followed by one Leave or Abandon.
   std::shared_ptr<Use> Enter(std::span<const TensorSlot> arguments);
   void Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> results);
   // The call ended by an exception.
   void Abandon(const std::shared_ptr<Use>& use);
 
-  // Whole outside of any call, until Close: for reading, or for writing what shards are then cut from. Collective.
+  // Makes the parameters full outside of any call, until Close: to read them, or to write them. Collective.
   void Open();
-  // `write_back`: this rank's rows of what is whole become its shard.
+  // `write_back`: copies this rank's rows of the full parameters to its shards.
   void Close(bool write_back);
 
-  // Ends the backwards that are open: back to shards, gradients to .grad. Collective.
+  // Ends all open backwards: reshards and starts the reduce-scatter of their gradients. Collective.
   void EndBackward();
-  // What EndBackward leaves under way.
+  // Waits for that reduce-scatter and adds the gradients to .grad.
   void FinishReduction() { reduction_.Finish(); }
-  // Forgets calls and backwards that an exception ended, and what was gathered for them.
+  // Drops calls and backwards that an exception ended, and what was gathered for them.
   void Reset();
-  // Begins to gather before the next call or backward, unless one is under way. Collective.
+  // Starts the all-gather for the next call or backward, unless the parameters are full. Collective.
   void GatherAhead(Direction direction);
-  // Lets go of what was gathered ahead and not used.
+  // Drops what was gathered ahead and not used.
   void DropAhead();
-  // false: gradients wait for a backward under true, which brings all to .grad.
+  // false (micro-batches before the last): gradients accumulate in the unit; the next backward with true reduces them.
   void SetGradientSync(bool sync) { sync_ = sync; }
 
   const std::string& path() const { return options_.path; }
@@ -103,11 +104,13 @@ class Unit : public std::enable_shared_from_this<Unit> {
   friend class UnitNode;
   friend class UnitInputNode;
 
+  // Each MakeFull is paired with a Release; the last Release reshards.
   void MakeFull(Direction direction);
+  // Makes the accumulator of shard `i` one that the node may have an edge to.
   void ArmShard(size_t i);
   // Throws kUnshardedFunction where a parameter holds another tensor than this rank's rows (torch::load, set_data).
   void CheckShards() const;
-  enum class After : uint8_t { kFree, kKeepSome, kKeep };
+  enum class After : uint8_t { kFree, kKeepSome, kKeep };  // what happens to the full tensors then
   void Release(After after);
   void Attach(const std::shared_ptr<Use>& use);
   void OpenBackward(const std::shared_ptr<Use>& use);
@@ -115,18 +118,18 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void CloseBackward(Use& use);
 
   std::vector<UnitParameter> parameters_;
-  std::vector<at::Tensor> shards_;  // handles of the rows, while the parameters are whole
+  std::vector<at::Tensor> shards_;  // handles of this rank's rows, while the parameters are full
   std::vector<std::vector<int64_t>> shard_shapes_;
-  // By parameter, ShardNodes of the leaves that hold the shards; null where it needs no gradient. Held, because autograd keeps it
-  // weakly and a gather in another dtype makes it forget it.
+  // By parameter, ShardNodes of the leaves that hold the shards; null where it needs no gradient. Held, because autograd
+  // keeps its accumulator weakly and drops it when a gather changes the dtype.
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   UnitOptions options_;
   UnitGroups groups_;
   FullParameters gathered_;
   GradientReduction reduction_;
   std::vector<std::shared_ptr<Use>> open_;  // whose backward runs
-  std::vector<at::Tensor> waiting_;         // whole gradients of backwards without sync
-  int users_ = 0;                           // calls and backwards that need the parameters whole now
+  std::vector<at::Tensor> unsynced_;        // full gradients of backwards without sync
+  int users_ = 0;                           // calls and backwards that need the parameters full now
   bool sync_ = true;
 };
 

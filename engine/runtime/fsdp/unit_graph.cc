@@ -65,6 +65,7 @@ void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::U
     marked.push_back(slot.tensor);
   }
   if (marked.empty()) return;
+  // One node for all arguments: it runs once all of their gradients are there.
   const std::shared_ptr<UnitInputNode> node(new UnitInputNode(unit, use, std::move(edges)), autograd::deleteNode);
   for (at::Tensor* tensor : marked) {
     {
@@ -72,7 +73,7 @@ void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::U
       *tensor = tensor->view_as(*tensor);
     }
     autograd::create_gradient_edge(*tensor, node);
-    // In-place operators on the view would write into the input behind its history; marked so, they raise.
+    // An in-place operator on the view would change the input without the input's history knowing; marked so, it raises.
     if (auto* view = autograd::impl::get_view_autograd_meta(*tensor); view != nullptr && view->has_bw_view()) {
       view->set_creation_meta(autograd::CreationMeta::IN_CUSTOM_FUNCTION);
     }

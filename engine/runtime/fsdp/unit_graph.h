@@ -1,8 +1,10 @@
-// The two nodes that a unit's call puts into autograd's graph. UnitNode stands for the gather: its outputs are the whole
-// parameters. Its edges to the shards' accumulators carry nothing, because the unit brings the gradients to the shards
-// itself: they are there for autograd::grad to find (unit.h). UnitInputNode stands
-// before the call's inputs: when their gradients are there, everything of the call's backward has run, since autograd
-// runs what is ready in the reverse order of its making, and UnitInputNode was made before all else in the call.
+// The two nodes that a unit's call puts into autograd's graph.
+//
+//   UnitNode        the gather. Its outputs are the full parameters. Its edges to the shards' accumulators carry nothing,
+//                   because the unit itself brings the gradients to the shards: autograd::grad finds them (unit.h).
+//   UnitInputNode   the identity on the call's arguments. It runs when their gradients are complete, and then the call's
+//                   backward is over: the engine runs ready nodes in reverse order of creation, and this node was created
+//                   before all others of the call.
 #pragma once
 
 #include <memory>
@@ -20,7 +22,7 @@ namespace moonshard {
 struct Unit::Use {
   std::weak_ptr<torch::autograd::Node> node;  // UnitNode; none where no parameter needs a gradient
   std::vector<size_t> trainable;              // parameters, in the order of the node's outputs
-  std::vector<at::Tensor> gradients;          // by parameter, whole, of the backward that is open
+  std::vector<at::Tensor> gradients;          // by parameter, full, of the open backward
   int64_t place = -1;                         // in the order of the forward (unit_order.h)
   bool left = false;
   bool open = false;
@@ -68,7 +70,7 @@ class UnitInputNode final : public torch::autograd::Node {
   std::shared_ptr<Unit::Use> use_;
 };
 
-// Puts a UnitInputNode before those of the arguments that need a gradient.
+// Puts a UnitInputNode before the arguments that need a gradient.
 void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::Use>& use,
                 std::span<const TensorSlot> arguments);
 

@@ -6,6 +6,8 @@
 
 namespace moonshard {
 
+// A gather ahead is a collective, so every rank must decide alike. The decision uses only the sequence of calls, which is
+// the model's program and the same on every rank, never whether a gather has completed or how much memory is free.
 void UnitOrder::BeginForward() {
   now_.clear();
   recording_ = true;
@@ -32,6 +34,7 @@ std::vector<std::shared_ptr<Unit>> UnitOrder::AheadInForward(int64_t place) cons
   std::vector<std::shared_ptr<Unit>> ahead;
   const auto end = static_cast<int64_t>(last_.size());
   if (place < 0 || place >= end) return ahead;
+  // Only while this forward follows the last one: at a deviation the recorded order predicts nothing.
   const std::shared_ptr<Unit> now = now_[static_cast<size_t>(place)].unit.lock();
   if (last_[static_cast<size_t>(place)].unit.lock() != now) return ahead;
   for (int64_t next = place + 1; next < end && next <= place + forward_; ++next) {
@@ -44,7 +47,7 @@ std::vector<std::shared_ptr<Unit>> UnitOrder::AheadInBackward(const Unit& unit, 
   std::vector<std::shared_ptr<Unit>> ahead;
   if (recording_ || place < 0 || place >= static_cast<int64_t>(last_.size())) return ahead;
   if (last_[static_cast<size_t>(place)].unit.lock().get() != &unit) return ahead;
-  // The root's call is the first, and so is its backward.
+  // Place 0 is the root, whose call encloses all others: its backward opens first, and is followed by the last call's.
   const int64_t from = (place == 0 ? static_cast<int64_t>(last_.size()) : place) - 1;
   for (int64_t next = from; next > 0 && next > from - backward_; --next) {
     const Visited& visited = last_[static_cast<size_t>(next)];

@@ -9,6 +9,7 @@
 namespace moonshard {
 namespace {
 
+// AccumulateGrad nodes have the largest sequence number, so that the engine runs them first.
 constexpr uint64_t kOutside = uint64_t{1} << 62;
 
 }  // namespace

@@ -1,6 +1,7 @@
-// NodeMarks: in which part of a forward autograd's nodes were made. Nodes are numbered as they are made, on each thread: who
-// notes the number at which each part begins and ends can say of a node in a backward where it belongs.
-// Stage before: whoever knows when a call begins and ends. Stage after: types (module_path.h), footprint (module_paths.h).
+// NodeMarks: maps a node of autograd's graph to the part of the forward that made it. Autograd numbers nodes as they are
+// made, on each thread; a mark notes the next number when a part begins or ends, and a node belongs to the last mark at or
+// before its number. Used in the backward, where the node that runs is known and the module is not.
+// Stage after: types (module_path.h), footprint (module_paths.h), which mark the calls of modules.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ namespace moonshard {
 
 class NodeMarks {
  public:
-  // Nodes that this thread makes from now on are of `place`.
+  // Nodes that this thread makes from now on belong to `place`.
   void Mark(int32_t place);
-  // Of the node's; nothing where it was made before the first mark of its thread, or stands outside the numbering (those
+  // The place of a node; nothing if it was made before the first mark of its thread, or has no number of its own (nodes
   // that accumulate gradients).
   std::optional<int32_t> PlaceOf(const torch::autograd::Node& node) const;
 

@@ -3,9 +3,13 @@
 namespace moonshard {
 namespace {
 
+// Why this key: it is below the autograd keys, so forward and backward pass it alike and no handler sees autograd's
+// wrappers; it has no fallback of its own in LibTorch; and it is above all backends, so it also sees operators on meta.
+// Alternatives: the Python and functorch keys have fallbacks of LibTorch's own, a key above autograd does not see the
+// backward's operators, PrivateUse1 is a backend, and RecordFunction callbacks cannot replace results or throw.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
 
-// Of this thread; scopes put back what they found.
+// The innermost scope of this thread. A scope restores what it found.
 OperatorScope*& InnermostOfThread() {
   thread_local OperatorScope* scope = nullptr;
   return scope;
@@ -13,7 +17,8 @@ OperatorScope*& InnermostOfThread() {
 
 }  // namespace
 
-// One operator on its way from the innermost handler to the kernel.
+// One operator on its way from the innermost handler to the kernel: a chain of responsibility, one link a scope. The
+// handlers run with the key excluded, so that operators of their own go straight to the kernel.
 class HandlerChain final : public OperatorHandler::Next {
  public:
   HandlerChain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack& stack, OperatorScope* scope)
@@ -39,7 +44,9 @@ class HandlerChain final : public OperatorHandler::Next {
 
 namespace {
 
-// A composite operator without a kernel of its own is taken apart, so that handlers see what runs.
+// Whether the operator is defined only by its decomposition into others. It is then decomposed here, so that handlers see
+// what runs. Autograd's keys decompose such operators before they come here, but in inference mode, and in calls from
+// inside kernels, those keys are excluded. `below`: the keys left for the operator.
 bool IsComposite(const c10::OperatorHandle& op, c10::DispatchKeySet below) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
          !op.hasKernelForDispatchKey(below.highestPriorityTypeId()) &&
@@ -60,7 +67,7 @@ void RegisterFallback() {
       kKey, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(), "moonshard");
 }
 
-// The key may only be switched on when there is something to fall back to.
+// The key may be included only once the fallback is registered: without one the dispatcher rejects every operator.
 c10::DispatchKey RegisteredKey() {
   RegisterFallback();
   return kKey;

@@ -1,11 +1,11 @@
-// OperatorScope: lets a handler see, replace or repeat every operator that this thread runs below autograd, forward and
-// backward, with composite operators taken apart. For what must know operators and not only modules: keeping chosen
-// results for a recomputation, proving layouts.
+// OperatorScope: passes every operator that this thread runs below autograd, forward and backward, to a handler, which can
+// observe, replace or repeat it. Composite operators are decomposed first. For work that needs operators and not only
+// modules: selective recomputation, the layout checker, the footprint.
 //
-// A fallback of c10's dispatcher under the key Fake, which autograd stands above, switched on for the thread while a
-// scope is open. About 2 us an operator inside a scope, nothing outside. The registration itself is made by the first
-// scope and stays: the dispatcher is one for the process.
-// Stage before: none. Stage after: recompute, types.
+// Implemented as a boxed fallback of c10's dispatcher for the key Fake, which is below autograd's keys, included for the
+// thread while a scope is open. About 2 us an operator inside a scope, nothing outside. The first scope registers the
+// fallback, which stays registered: a process has one dispatcher.
+// Stage before: none. Stage after: recompute, types, footprint.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,8 @@ struct RegionInfo;
 
 class OperatorHandler {
  public:
-  // Runs the operator: of the scope around, or the kernel. Takes the arguments from the stack and leaves the results.
+  // The rest of the chain: the handlers of outer scopes, then the kernel. Takes the arguments from the stack and leaves the
+  // results there.
   class Next {
    public:
     virtual ~Next() = default;
@@ -30,11 +31,11 @@ class OperatorHandler {
   };
 
   virtual ~OperatorHandler() = default;
-  // The arguments are on top of the stack. Either calls next.Run(), perhaps with changed arguments, or puts results in
-  // their place. Operators that a handler itself runs are not handled.
+  // The arguments are on top of the stack. Either calls next.Run(), with the arguments changed or not, or replaces them by
+  // results. Operators that a handler itself runs are not intercepted.
   virtual void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) = 0;
 
-  // What regions say (region.h); operators inside are handled as any other.
+  // What regions declare (region.h). Operators inside a region are intercepted like any other.
   virtual void EnterRegion(const RegionInfo& /*region*/) {}
   virtual void LeaveRegion() {}
   virtual void RegionTakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
@@ -49,7 +50,7 @@ class OperatorHandler {
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}
 };
 
-// On one thread; scopes nest, the innermost sees an operator first.
+// Lives on one thread. Scopes nest; the innermost receives an operator first.
 class OperatorScope {
  public:
   explicit OperatorScope(OperatorHandler& handler);
@@ -57,9 +58,9 @@ class OperatorScope {
   OperatorScope(const OperatorScope&) = delete;
   OperatorScope& operator=(const OperatorScope&) = delete;
 
-  // The innermost scope's; null outside of all.
+  // The handler of the innermost scope of this thread; null without a scope.
   static OperatorHandler* Current();
-  // Of this thread; null outside of all.
+  // The innermost scope of this thread; null without one.
   static OperatorScope* Innermost();
   OperatorScope* outer() const { return outer_; }
   OperatorHandler& handler() const { return handler_; }

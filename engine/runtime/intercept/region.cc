@@ -6,7 +6,7 @@ namespace moonshard {
 namespace {
 
 template <class Call>
-void TellAll(OperatorScope* innermost, Call&& call) {
+void ForEachHandler(OperatorScope* innermost, Call&& call) {
   for (OperatorScope* scope = innermost; scope != nullptr; scope = scope->outer()) call(scope->handler());
 }
 
@@ -14,39 +14,41 @@ void TellAll(OperatorScope* innermost, Call&& call) {
 
 Region::Region(std::string_view name, std::string_view label, MeshAxis axis)
     : innermost_(OperatorScope::Innermost()), info_{name, label, axis} {
-  TellAll(innermost_, [&](OperatorHandler& handler) { handler.EnterRegion(info_); });
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.EnterRegion(info_); });
 }
 
 Region::~Region() {
-  TellAll(innermost_, [](OperatorHandler& handler) { handler.LeaveRegion(); });
+  ForEachHandler(innermost_, [](OperatorHandler& handler) { handler.LeaveRegion(); });
 }
 
 void Region::Takes(const at::Tensor& tensor, const Layout& layout) {
-  TellAll(innermost_, [&](OperatorHandler& handler) { handler.RegionTakes(info_, tensor, layout); });
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionTakes(info_, tensor, layout); });
 }
 
 void Region::Makes(const at::Tensor& tensor, const Layout& layout, bool summed) {
-  TellAll(innermost_, [&](OperatorHandler& handler) { handler.RegionMakes(info_, tensor, layout, summed); });
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionMakes(info_, tensor, layout, summed); });
 }
 
 void Region::Sums(const at::Tensor& terms, const at::Tensor& sum) {
-  TellAll(innermost_, [&](OperatorHandler& handler) { handler.RegionSums(info_, terms, sum); });
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionSums(info_, terms, sum); });
 }
 
 void Region::TakesGradient(const at::Tensor& parameter, const at::Tensor& gradient) {
-  TellAll(innermost_, [&](OperatorHandler& handler) { handler.RegionTakesGradient(info_, parameter, gradient); });
+  ForEachHandler(innermost_,
+                 [&](OperatorHandler& handler) { handler.RegionTakesGradient(info_, parameter, gradient); });
 }
 
 void Region::BringsGradient(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout) {
-  TellAll(innermost_, [&](OperatorHandler& handler) { handler.RegionBringsGradient(info_, parameter, sum, layout); });
+  ForEachHandler(innermost_,
+                 [&](OperatorHandler& handler) { handler.RegionBringsGradient(info_, parameter, sum, layout); });
 }
 
 void NoteOwnRows(const at::Tensor& ids, const at::Tensor& table) {
-  TellAll(OperatorScope::Innermost(), [&](OperatorHandler& handler) { handler.OwnRows(ids, table); });
+  ForEachHandler(OperatorScope::Innermost(), [&](OperatorHandler& handler) { handler.OwnRows(ids, table); });
 }
 
 void NoteOwnRows(const at::Tensor& ids, MeshAxis axis) {
-  TellAll(OperatorScope::Innermost(), [&](OperatorHandler& handler) { handler.OwnRows(ids, axis); });
+  ForEachHandler(OperatorScope::Innermost(), [&](OperatorHandler& handler) { handler.OwnRows(ids, axis); });
 }
 
 }  // namespace moonshard

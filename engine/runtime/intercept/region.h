@@ -1,14 +1,14 @@
-// Region: a stretch of code that says what it makes of what, so that whoever judges operators (operator_scope.h) takes its
-// word in place of judging those inside: a move between layouts, a flat gradient sum, a vocabulary-parallel loss, a
-// kernel of a user's own.
+// Region: a stretch of code that declares the layouts of its inputs and outputs, so that handlers of operators
+// (operator_scope.h) rely on the declaration instead of checking the operators inside: a redistribution, a flat gradient
+// sum, a vocabulary-parallel loss, a user's own kernel.
 //
 //   Region region("all-gather", label, MeshAxis::kTp);
 //   region.Takes(shard, Layout::Shard(1));
-//   at::Tensor whole = ...;
-//   region.Makes(whole, Layout::Shared());
+//   at::Tensor full = ...;
+//   region.Makes(full, Layout::Shared());
 //
-// Costs one look at a thread-local pointer where no scope is open.
-// Stage before: none. Stage after: whoever communicates; types, which judges.
+// Costs one read of a thread-local pointer where no scope is open.
+// Stage before: none. Stage after: everything that communicates; types, which checks the inputs and trusts the outputs.
 #pragma once
 
 #include <string>
@@ -28,8 +28,8 @@ struct RegionInfo {
   MeshAxis axis = MeshAxis::kTp;
 };
 
-// On one thread; regions nest. `name` and `label` must outlive it. A layout speaks of the value that is given: in a
-// backward that is the gradient, so a gradient whose terms are still to be summed is partial.
+// Lives on one thread; regions nest. `name` and `label` must outlive it. A layout describes the tensor that is passed: in
+// a backward that is the gradient, so a gradient whose terms are not summed yet is partial.
 class Region {
  public:
   Region(std::string_view name, std::string_view label, MeshAxis axis);
@@ -37,28 +37,28 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  // Before the region's work. What arrives otherwise is a fault of whoever made it.
+  // Declares an input, before the region's work. A tensor of another layout is a fault of the code that made it.
   void Takes(const at::Tensor& tensor, const Layout& layout);
-  // What leaves it. On the other axes it lies as the first tensor that was taken; where it is `summed` over what that has
-  // in shards there, it is terms of a sum.
+  // Declares an output. On the other axes it has the layout of the first input; with `summed`, dims that are sharded there
+  // were reduced, and the output is partial on those axes.
   void Makes(const at::Tensor& tensor, const Layout& layout, bool summed = false);
-  // `sum` is what the ranks' `terms` add up to, or where they hold shards each of which several ranks have, those.
-  // `terms` undefined: this rank has none.
+  // Declares that `sum` is the sum of the ranks' `terms` over the region's axis; where they are gradients of shards that
+  // several ranks hold, the sum over the replicas. Undefined `terms`: this rank has none.
   void Sums(const at::Tensor& terms, const at::Tensor& sum);
-  // A parameter's gradient, terms of a sum on the region's axis, and later, perhaps in another region, the sum or this
+  // Declares a parameter's gradient, partial on the region's axis; and later, possibly in another region, the sum or this
   // rank's shard of it.
   void TakesGradient(const at::Tensor& parameter, const at::Tensor& gradient);
   void BringsGradient(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout);
 
  private:
-  OperatorScope* innermost_;  // null: nobody listens
+  OperatorScope* innermost_;  // null: no handler
   RegionInfo info_;
 };
 
-// Says that `ids` count rows of what this rank holds of `table`, and may lie outside of them: a lookup by them is masked
-// to the rank's own rows, on every axis that cuts the table's rows.
+// Declares that `ids` index the rows of this rank's shard of `table`, and that ids outside of it are masked: a lookup by
+// them is then partial on every axis that shards the table's rows.
 void NoteOwnRows(const at::Tensor& ids, const at::Tensor& table);
-// Says it for one axis, where there is no table: a router's choice as this rank sees it.
+// The same for one axis, without a table: a router's choice limited to this rank's experts.
 void NoteOwnRows(const at::Tensor& ids, MeshAxis axis);
 
 }  // namespace moonshard

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -49,7 +50,7 @@ auto Rendezvous(const std::string& what, F&& run) {
   try {
     return run();
   } catch (const std::exception& error) {
-    Fail(Finding::kRankLost, "not all ranks came to make " + what, TextOf(error),
+    Fail(Finding::kRankLost, "not all ranks joined to make " + what, TextOf(error),
          "every rank of the mesh, at the same time",
          "look at the output of the other ranks: the first failure is theirs");
   }
@@ -76,36 +77,56 @@ StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
   });
 }
 
-// The ranks of a given group open a store of their own: rank 0 serves it at a free port of its machine and tells the
-// others where over the group.
-StorePtr StoreOverGroup(c10d::Backend& group, c10::Device device, const MeshOptions& options) {
+// One existing group of this rank, with the axis that it becomes.
+struct GivenGroup {
+  MeshAxis axis;
+  c10::intrusive_ptr<c10d::Backend> backend;
+};
+
+// What every rank of the group hands in, one row a rank.
+at::Tensor GatherRows(c10d::Backend& group, const at::Tensor& mine, c10::Device device) {
+  at::Tensor input = mine.to(device);
+  at::Tensor output = at::empty({group.getSize() * mine.numel()}, input.options());
+  group._allgather_base(output, input)->wait();
+  return output.cpu().view({group.getSize(), mine.numel()});
+}
+
+// The ranks of given groups open a store of their own: rank 0 of the mesh serves it at a free port of its machine. Its
+// address travels along one axis after the other: after an axis everyone knows it whose coordinates along the later axes
+// are 0, after the last one all ranks do.
+StorePtr StoreOverGroups(const std::vector<GivenGroup>& groups, int64_t rank, c10::Device device,
+                         const MeshOptions& options) {
   constexpr int64_t kAddressBytes = 256;
-  const int64_t size = group.getSize();
   c10d::TCPStoreOptions tcp;
   tcp.port = 0;
   tcp.waitWorkers = false;
   tcp.timeout = options.rendezvous_timeout;
   StorePtr store;
-  at::Tensor mine = at::zeros({kAddressBytes}, at::kByte);
+  at::Tensor address = at::zeros({kAddressBytes}, at::kByte);  // a port, which is never 0, and a host's name
   char host[kAddressBytes - 8] = {};
   gethostname(host, sizeof(host) - 1);
-  if (group.getRank() == 0) {
+  if (rank == 0) {
     tcp.isServer = true;
     auto served = c10::make_intrusive<c10d::TCPStore>(kLoopback, tcp);
     const uint16_t port = served->getPort();
-    std::memcpy(mine.data_ptr<uint8_t>(), &port, sizeof(port));
+    std::memcpy(address.data_ptr<uint8_t>(), &port, sizeof(port));
+    std::memcpy(address.data_ptr<uint8_t>() + 8, host, sizeof(host));
     store = served;
   }
-  std::memcpy(mine.data_ptr<uint8_t>() + 8, host, sizeof(host));
-  at::Tensor input = mine.to(device);
-  at::Tensor output = at::empty({size * kAddressBytes}, input.options());
-  group._allgather_base(output, input)->wait();
+  for (const GivenGroup& given : groups) {
+    const at::Tensor rows = GatherRows(*given.backend, address, device);
+    for (int64_t r = 0; r < rows.size(0); ++r) {
+      if (rows[r].any().item<bool>()) {
+        address = rows[r].clone();
+        break;
+      }
+    }
+  }
   if (store) return store;
-  const at::Tensor all = output.cpu();
-  const uint8_t* first = all.data_ptr<uint8_t>();
+  const uint8_t* known = address.data_ptr<uint8_t>();
   uint16_t port = 0;
-  std::memcpy(&port, first, sizeof(port));
-  const std::string server(reinterpret_cast<const char*>(first) + 8);
+  std::memcpy(&port, known, sizeof(port));
+  const std::string server(reinterpret_cast<const char*>(known) + 8);
   tcp.port = port;
   return c10::make_intrusive<c10d::TCPStore>(server == host ? kLoopback : server, tcp);
 }
@@ -127,6 +148,32 @@ std::string GroupName(MeshAxis axis, const std::vector<int64_t>& ranks) {
   }
   name += ']';
   return name;
+}
+
+// Ranks that a given group joins and the mesh does not would exchange shards of different things. Throws the same on every
+// rank: whoever has found nothing would else wait for those that have.
+void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t rank) {
+  std::optional<std::pair<const MeshGroup*, std::string>> wrong;
+  bool anyone = false;
+  Rendezvous("the groups of the mesh", [&] {
+    for (const auto& group : groups) {
+      const at::Tensor rows = GatherRows(*group->backend, at::full({1}, rank, at::kLong), group->device);
+      std::vector<int64_t> members;
+      for (int64_t r = 0; r < rows.size(0); ++r) members.push_back(rows[r].item<int64_t>());
+      if (members != group->ranks && !wrong) wrong.emplace(group.get(), GroupName(group->axis, members));
+    }
+    anyone = wrong.has_value();
+    for (const auto& group : groups) {
+      anyone = GatherRows(*group->backend, at::full({1}, anyone, at::kByte), group->device).any().item<bool>();
+    }
+    return 0;
+  });
+  if (!anyone) return;
+  Fail(Finding::kBadMesh, "the groups are not the axes of a mesh",
+       wrong ? "a group that joins " + wrong->second + ", counted by the places of its ranks in all their groups"
+             : "such a group on another rank",
+       wrong ? wrong->first->name : "groups that form a grid",
+       "a rank's coordinate along an axis is its place in that group, and ranks of one group differ in it alone");
 }
 
 }  // namespace
@@ -237,42 +284,85 @@ DeviceMesh DeviceMesh::FromStore(const StorePtr& store, int64_t rank, const Mesh
   return Join(std::move(state), local_rank);
 }
 
-DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options,
-                                 const StorePtr& store) {
+DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& options, const StorePtr& store) {
+  Axes axes;
+  for (const auto& [name, backend] : groups) {
+    Check(backend != nullptr, "FromGroups: no group for axis '" + name + "'");
+    axes.emplace_back(name, backend->getSize());
+  }
   auto state = std::make_shared<State>();
-  state->shape = MeshShape::Make(std::vector<std::pair<std::string, int64_t>>{{"tp", tp->getSize()}}).ValueOrThrow();
-  state->rank = tp->getRank();
+  state->shape = MeshShape::Make(axes).ValueOrThrow();
   state->options = options;
-  const bool nccl = tp->getBackendName() == "nccl";
+  state->store = store;
+
+  std::vector<GivenGroup> given;  // in the order of the axes, which is the same on every rank
+  for (MeshAxis axis : kMeshAxes) {
+    for (const auto& [name, backend] : groups) {
+      if (MeshAxisFromName(name) == axis && backend->getSize() > 1) given.push_back({axis, backend});
+    }
+  }
+  // Row-major, the last axis counts fastest: as MeshShape::Coordinate takes a rank apart.
+  for (MeshAxis axis : kMeshAxes) {
+    const auto along = std::ranges::find(given, axis, &GivenGroup::axis);
+    state->rank = state->rank * state->shape.size(axis) + (along == given.end() ? 0 : along->backend->getRank());
+  }
+  bool nccl = false;
+  for (const GivenGroup& one : given) {
+    const bool this_nccl = one.backend->getBackendName() == "nccl";
+    if (&one != &given.front() && this_nccl != nccl) {
+      Fail(Finding::kBadMesh, "groups on two kinds of devices", "NCCL groups and others", "all groups of one kind");
+    }
+    nccl = this_nccl;
+  }
   state->options.device = nccl ? DeviceChoice::kCuda : DeviceChoice::kCpu;
   int64_t local_rank = state->rank;
   if (const std::optional<std::string> text = ProcessEnvironment("LOCAL_RANK")) local_rank = std::atoll(text->c_str());
   const ChosenDevice device = ChooseDevice(state->options.device, local_rank).ValueOrThrow();
 
-  auto group = std::make_shared<MeshGroup>();
-  group->ranks = state->shape.GroupOf(state->rank, MeshAxis::kTp);
-  group->rank = state->rank;
-  group->name = GroupName(MeshAxis::kTp, group->ranks);
-  group->device = device.device;
-  group->backend = tp;
-  state->store = store;
-  if (!store && tp->getSize() > 1) {
-    state->store = Rendezvous("the store", [&] { return StoreOverGroup(*tp, device.device, options); });
+  std::vector<std::shared_ptr<MeshGroup>> taken;
+  for (const GivenGroup& one : given) {
+    auto group = std::make_shared<MeshGroup>();
+    group->axis = one.axis;
+    group->ranks = state->shape.GroupOf(state->rank, one.axis);
+    group->rank = one.backend->getRank();
+    group->name = GroupName(one.axis, group->ranks);
+    group->device = device.device;
+    group->backend = one.backend;
+    state->groups[{one.axis, group->size()}] = group;
+    taken.push_back(std::move(group));
   }
-  state->groups[{MeshAxis::kTp, tp->getSize()}] = group;
+  CheckMembers(taken, state->rank);
+  if (!store && state->shape.world_size() > 1) {
+    state->store = Rendezvous("the store", [&] { return StoreOverGroups(given, state->rank, device.device, options); });
+  }
   DeviceMesh mesh = Join(state, local_rank);
-  if (tp->getSize() > 1) {
+  for (const std::shared_ptr<MeshGroup>& group : taken) {
     const auto prefix = [&](const char* kind) {
       return c10::make_intrusive<c10d::PrefixStore>(group->name + "/" + kind, state->store);
     };
     group->exchange = Rendezvous("the group " + group->name, [&] {
       return MakeExchange(*group, prefix("exchange"), options, [&] {
-        return MakeGlooGroup(prefix("gloo"), tp->getRank(), tp->getSize(), group->name, options.host,
-                             options.rendezvous_timeout, options.timeout);
+        return MakeGlooGroup(prefix("gloo"), static_cast<int>(group->rank), static_cast<int>(group->size()),
+                             group->name, options.host, options.rendezvous_timeout, options.timeout);
       });
     });
   }
   return mesh;
+}
+
+DeviceMesh DeviceMesh::FromGroups(const ProcessGroups& groups, const MeshOptions& options) {
+  Groups backends;
+  for (const auto& [name, group] : groups) {
+    Check(group != nullptr, "FromGroups: no group for axis '" + name + "'");
+    const bool nccl = group->getBackendName() == "nccl";
+    backends.emplace_back(name, group->getBackend(nccl ? c10::kCUDA : c10::kCPU));
+  }
+  return FromGroups(backends, options);
+}
+
+DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options,
+                                 const StorePtr& store) {
+  return FromGroups(Groups{{"tp", tp}}, options, store);
 }
 
 DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options) {

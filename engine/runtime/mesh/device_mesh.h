@@ -56,9 +56,19 @@ class DeviceMesh {
   // shape.world_size(); local_rank (the GPU's number) is taken from LOCAL_RANK, else it is `rank`.
   static DeviceMesh FromStore(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const MeshShape& shape,
                               const MeshOptions& options = {});
-  // An existing group becomes the tp axis; tensors lie on the CPU, or for an NCCL group on the GPU of
-  // ChooseDevice(kCuda). The caller may go on using the group between calls into moonshard, in the same order on every
-  // rank. Without a store, rank 0 opens one over TCP. `options.timeout` does not apply to it: it has its own.
+  // Existing groups become the axes of the mesh: `groups` has this rank's group along every axis above 1, by the axis's
+  // name; an axis that is not named has one rank. A rank's coordinate along an axis is its place in the group, so the
+  // groups must form the grid of a mesh (groups along tp hold neighbouring ranks, ...). Tensors are placed on the CPU, or
+  // for NCCL groups on the GPU of ChooseDevice(kCuda); all groups are of one of these kinds. The caller may go on using
+  // the groups between calls into moonshard, in the same order on every rank. Without a store that all ranks share, rank 0
+  // opens one over TCP. `options.timeout` does not apply to the groups: they have their own.
+  // Throws PlanError kBadMesh also where the groups are no grid or of two kinds.
+  using Groups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::Backend>>>;
+  static DeviceMesh FromGroups(const Groups& groups, const MeshOptions& options = {},
+                               const c10::intrusive_ptr<c10d::Store>& store = {});
+  using ProcessGroups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::ProcessGroup>>>;
+  static DeviceMesh FromGroups(const ProcessGroups& groups, const MeshOptions& options = {});
+  // One existing group as the tp axis.
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options = {},
                               const c10::intrusive_ptr<c10d::Store>& store = {});
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options = {});

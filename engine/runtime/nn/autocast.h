@@ -1,12 +1,12 @@
-// Autocast: matrix products in a shorter type until the end of a scope, on this thread, for one kind of device: LibTorch's
-// autocast without its cache. The cache keeps the converted copy of a parameter under the parameter's identity, which
-// under fsdp stays while the numbers in it come and go.
+// Autocast: matrix products in a lower precision until the end of a scope, on this thread, for one device type: LibTorch's
+// autocast without its weight cache. The cache keys the converted copy of a parameter by the parameter's identity, which
+// under fsdp stays the same while its values are gathered and freed.
 //
 //   const nn::Autocast autocast(mesh.device().type(), at::kBFloat16);
 //   loss = CrossEntropy(vocabulary, net->forward(ids), targets);
 //
-// Parameters, their gradients and what an optimizer keeps stay in their own type (float32 "master" weights). Backward
-// runs outside of the scope: it takes the types that forward took.
+// Parameters, their gradients and the optimizer's state keep their own type (float32 master weights). Run the backward
+// outside of the scope: it uses the types of the forward.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -16,7 +16,7 @@ namespace moonshard::nn {
 
 class Autocast {
  public:
-  // float32 or float64 as `type`: nothing is converted.
+  // `type`: bfloat16 or float16; with float32 or float64 nothing is converted.
   Autocast(c10::DeviceType device, c10::ScalarType type);
   ~Autocast();
   Autocast(const Autocast&) = delete;

@@ -26,13 +26,13 @@ void Materialize(at::Tensor& parameter, const at::Tensor& shard) {
   Check(!shard.requires_grad() && shard.is_leaf(), "a parameter's shard must not be part of a graph");
   Check(!parameter.is_same(shard), "a parameter cannot be its own shard");
   parameter.mutable_grad().reset();
-  // The node that accumulates into .grad checks gradients against the shape, dtype and device it was made with.
+  // The accumulator node checks gradients against the shape, dtype and device that it was made with.
   if (auto* autograd = torch::autograd::impl::get_autograd_meta(parameter)) {
     std::lock_guard<std::mutex> lock(autograd->mutex_);
     autograd->grad_accumulator_.reset();
   }
-  // What set_data does, without its refusal of meta: metadata and storage are taken over, autograd's record and the
-  // version counter stay.
+  // As set_data, but without its refusal of meta: takes over metadata and storage; autograd's metadata and the version
+  // counter stay.
   parameter.unsafeGetTensorImpl()->shallow_copy_from(shard.getIntrusivePtr());
 }
 

@@ -1,10 +1,10 @@
-// DeferInit: builds a model whose parameters have shapes but no storage, so that a model larger than one rank can be
-// made, sharded and only then filled. Stage after: apply/, which gives every parameter this rank's shard.
+// DeferInit: builds a model whose parameters have shapes but no storage (on the meta device), so that a model larger than
+// one rank can be built, sharded and only then filled. Stage after: apply, which gives every parameter this rank's shard.
 //
 //   moonshard::nn::DeferInit defer;           // until the end of the scope, on this thread
-//   LlamaForCausalLm model(config);           // moonshard::nn layers only note shape and dtype
+//   LlamaForCausalLm model(config);           // moonshard::nn layers only record shape and dtype
 //
-// A module of the user's own that registers parameters takes part by making them with Empty.
+// A user's own module that registers parameters takes part by making them with Empty.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,13 +26,13 @@ class DeferInit {
   bool outer_;
 };
 
-// An uninitialised tensor; inside a DeferInit scope one on the meta device, whatever device `options` names.
+// An uninitialised tensor; inside a DeferInit scope on the meta device, whatever device `options` names.
 at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options = {});
 
-// Makes `parameter` hold `shard`, keeping it the same tensor: members, registered handles, ties and optimizers made
-// afterwards all see the new data, its shape, dtype and device. requires_grad stays; its gradient is dropped, and with it
-// what autograd remembers of the old shape. Works from any device to any device, from meta too, which set_data refuses.
-// `shard` must own its storage alone (a narrow view would keep the whole tensor alive) and not require a gradient; its
+// Makes `parameter` hold `shard` while it stays the same tensor: members, registered handles, ties and optimizers made
+// afterwards all see the new data, shape, dtype and device. requires_grad stays; the gradient is dropped, and the
+// accumulator node that autograd made for the old shape. Works between any devices, from meta too, which set_data refuses.
+// `shard` must own its storage alone (a narrow view would keep the full tensor alive) and not require a gradient; its
 // storage is shared, not copied. `parameter` must be a leaf.
 void Materialize(at::Tensor& parameter, const at::Tensor& shard);
 

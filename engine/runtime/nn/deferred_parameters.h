@@ -1,4 +1,5 @@
-// What the drop-in layers share: replacing a registered parameter and the member that is the same tensor, together.
+// Helpers of the drop-in layers: replace a registered parameter together with the member that is the same tensor.
+// Apart from defer_init.h, which is light, because these need torch/nn/module.h.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@ namespace moonshard::nn::detail {
 
 using Parameters = torch::OrderedDict<std::string, at::Tensor>;
 
-// Replaces the parameter by one of `sizes` on the meta device, with the same dtype and requires_grad.
+// Replaces the parameter by one of shape `sizes` on the meta device, with the same dtype and requires_grad.
 inline void DeferParameter(Parameters& parameters, const std::string& name, at::Tensor& member, at::IntArrayRef sizes) {
   const bool requires_grad = member.requires_grad();
   member = Empty(sizes, member.options()).set_requires_grad(requires_grad);

@@ -40,8 +40,13 @@ bool EmbeddingImpl::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
   return true;
 }
 
+// The vocabulary-parallel lookup of Megatron-LM: shift ids to local rows, look up masked ids in row 0, zero their results.
+// The mask comes behind the lookup, so that masked ids send no gradient to row 0 either. Every step keeps the shape of the
+// ids, so all ranks run the same operators.
 at::Tensor EmbeddingImpl::ForwardLocal(const at::Tensor& indices, const LocalRows& local) const {
   Check(weight.size(0) == local.rows, "the embedding's weight does not hold its local rows");
+  // An id outside the table would be masked on every rank and silently give a zero row. On a GPU the check must not wait
+  // for the device, so it is an assertion there.
   if (indices.device().is_cpu() && indices.numel() > 0) {
     const Region region("the check of ids", "", MeshAxis::kTp);
     const auto [smallest, largest] = at::aminmax(indices);
@@ -50,11 +55,13 @@ at::Tensor EmbeddingImpl::ForwardLocal(const at::Tensor& indices, const LocalRow
   } else if (!indices.is_meta()) {
     at::_assert_async(indices.ge(0).logical_and_(indices.lt(local.total)).all());
   }
+  // at::embedding refuses a table without rows (fewer rows than ranks).
   if (local.rows == 0) {
     std::vector<int64_t> shape = indices.sizes().vec();
     shape.push_back(weight.size(1));
     return at::zeros(shape, weight.options()) + weight.sum();  // adds nothing; the weight stays part of the graph
   }
+  // padding_idx is one of the full table's rows; at::embedding needs it as a local row, and only on the rank that has it.
   const std::optional<int64_t> padding = options.padding_idx();
   const bool holds_padding = padding && *padding >= local.first && *padding < local.first + local.rows;
   const at::Tensor shifted = indices - local.first;

@@ -1,5 +1,5 @@
-// Embedding: torch::nn::Embedding whose calls a plan can intercept, and which can look up in some rows of its table
-// only (a vocabulary sharded over ranks). A drop-in: same options, members, parameter names and initialisation.
+// Embedding: torch::nn::Embedding whose calls a plan can intercept, and which can hold only some rows of its table (a
+// vocabulary sharded over ranks). A drop-in: same options, members, parameter names and initialisation.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
       : EmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim)) {}
   explicit EmbeddingImpl(const torch::nn::EmbeddingOptions& options);
 
-  // ids [...] -> [..., dim]. With local rows, ids of other ranks give zero rows and take no gradient, so that the sum
-  // over the ranks is the whole lookup; an id outside the whole table is an error on every rank.
+  // ids [...] -> [..., dim]. With local rows, ids of other ranks give zero rows and receive no gradient, so that the sum
+  // over the ranks is the full lookup; an id outside the full table is an error on every rank.
   at::Tensor forward(const at::Tensor& indices);
 
   // `weight` holds rows [first, first + rows) of a table of `total`; rows may be 0. padding_idx and ids stay those of
-  // the whole table. False with max_norm or scale_grad_by_freq, which need all rows' lookups.
+  // the full table. False with max_norm or scale_grad_by_freq, which need all rows' lookups.
   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
@@ -43,7 +43,7 @@ class Embedding : public torch::nn::ModuleHolder<Hooked<EmbeddingImpl>> {
   using torch::nn::ModuleHolder<Hooked<EmbeddingImpl>>::ModuleHolder;
   using Impl [[maybe_unused]] = Hooked<EmbeddingImpl>;
 
-  // As torch::nn::Embedding::from_pretrained: the table is `embeddings` [rows, dim] itself, frozen unless told.
+  // As torch::nn::Embedding::from_pretrained: the table is `embeddings` [rows, dim] itself, frozen by default.
   static Embedding from_pretrained(const at::Tensor& embeddings,
                                    const torch::nn::EmbeddingFromPretrainedOptions& options = {});
 };

@@ -5,7 +5,7 @@
 //
 // Every way of calling is the same: block(x), block->forward(x), in torch::nn::Sequential, in AnyModule. Default
 // arguments of forward work. Without a plan a call costs one predictable branch. With one (Hookable::SetBoundary, by
-// apply/) a call runs the boundary's Enter on the argument tensors, forward, and its Leave on the result tensors;
+// apply/) a call enters the boundary's steps with the argument tensors, runs forward, and leaves them with the results;
 // tensor_slots.h says which tensors it finds. Tensor arguments are copied as handles, other arguments pass as they are.
 //
 // An Impl may offer, and the Hookable of the same names then asks it:
@@ -182,36 +182,50 @@ class Hooked<Impl, detail::Types<Arguments...>>
     return CallThrough<Given...>(std::forward<Given>(given)...);
   }
 
+  // Without a runner the inside of the call lies on this stack too; with one it begins in each of its runs. An exception
+  // destroys the arguments first, then the states of the steps that were entered.
   template <class... Given>
   [[gnu::noinline]] Result CallThrough(Given&&... given) {
-    Boundary& boundary = *boundary_;
+    const std::shared_ptr<Boundary> boundary = shared_boundary();
     CountCall();
-    std::unique_ptr<Boundary::Call> call;
-    if constexpr (std::is_void_v<Result>) {
-      EnterAndForward<Given...>(boundary, call, std::forward<Given>(given)...);
-      boundary.Leave(*call, {});
-    } else {
-      Result result = EnterAndForward<Given...>(boundary, call, std::forward<Given>(given)...);
-      detail::TensorSlots slots;
-      detail::CollectResults(result, slots);
-      boundary.Leave(*call, slots);
-      return result;
+    try {
+      BoundaryCall call(*boundary);
+      std::optional<InsideCall> inside;
+      if constexpr (std::is_void_v<Result>) {
+        EnterAndForward<Given...>(*boundary, call, inside, std::forward<Given>(given)...);
+        inside->Leave({});
+        inside.reset();
+        call.Leave({});
+      } else {
+        Result result = EnterAndForward<Given...>(*boundary, call, inside, std::forward<Given>(given)...);
+        detail::TensorSlots slots;
+        detail::CollectResults(result, slots);
+        if (inside) {
+          inside->Leave(slots);
+          inside.reset();
+        }
+        call.Leave(slots);
+        return result;
+      }
+    } catch (...) {
+      boundary->Explain();
+      throw;
     }
   }
 
-  // The held arguments end here: what forward does not keep is free before the outputs' moves.
+  // The held arguments end here: what forward does not keep is free before the outputs are redistributed.
   template <class... Given>
-  Result EnterAndForward(Boundary& boundary, std::unique_ptr<Boundary::Call>& call, Given&&... given) {
+  Result EnterAndForward(Boundary& boundary, BoundaryCall& call, std::optional<InsideCall>& inside, Given&&... given) {
     std::tuple<detail::Held<Given>...> held{detail::Held<Given>(std::forward<Given>(given))...};
+    detail::TensorSlots slots;
+    CollectHeld(held, slots, std::index_sequence_for<Given...>{});
+    call.Enter(slots);
     if constexpr (kCanRunThrough<Given...>) {
-      if (CallRunner* runner = boundary.runner(); runner != nullptr) [[unlikely]] {
-        detail::TensorSlots slots;
-        CollectHeld(held, slots, std::index_sequence_for<Given...>{});
-        call = boundary.Enter(slots);
-        return ForwardThrough<Given...>(*runner, held, slots);
-      }
+      if (boundary.runner() != nullptr) [[unlikely]]
+        return ForwardThrough<Given...>(held, slots);
     }
-    return ForwardHeld<Given...>(boundary, call, held, std::index_sequence_for<Given...>{});
+    inside.emplace(boundary).Enter(slots);
+    return ForwardApplied<Given...>(held, std::index_sequence_for<Given...>{});
   }
 
   template <class Held, size_t... kPositions>
@@ -221,25 +235,26 @@ class Hooked<Impl, detail::Types<Arguments...>>
 
   // The arguments without their tensors, which travel by themselves, are kept for as long as the inside may run again.
   template <class... Given>
-  Result ForwardThrough(CallRunner& runner, std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots) {
+  Result ForwardThrough(std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots) {
     std::vector<at::Tensor> inputs;
     for (const TensorSlot& slot : slots) inputs.push_back(std::move(*slot.tensor));
     using KeptArguments = std::tuple<detail::Kept<Given>...>;
     const auto kept = std::make_shared<const KeptArguments>(std::move(held));
     std::optional<Result> first;
     const auto sink = std::make_shared<std::optional<Result>*>(&first);
-    const std::vector<at::Tensor> outputs = runner.Run(
-        [this, sink, kept, inner = runner.inner(),
-         keep = this->weak_from_this().lock()](std::vector<at::Tensor> tensors) {
+    const std::shared_ptr<Boundary> boundary = shared_boundary();
+    const std::vector<at::Tensor> outputs = boundary->runner()->Run(
+        [this, sink, kept, boundary, keep = this->weak_from_this().lock()](std::vector<at::Tensor> tensors) {
           KeptArguments arguments = *kept;
           detail::TensorSlots own;
           CollectHeld(arguments, own, std::index_sequence_for<Given...>{});
           for (size_t i = 0; i < own.size(); ++i) *own[i].tensor = std::move(tensors[i]);
-          std::unique_ptr<Boundary::Call> call = inner == nullptr ? nullptr : inner->Enter(own);
+          InsideCall inside(*boundary);
+          inside.Enter(own);
           Result result = ForwardApplied<Given...>(arguments, std::index_sequence_for<Given...>{});
           detail::TensorSlots results;
           detail::CollectResults(result, results);
-          if (inner != nullptr) inner->Leave(*call, results);
+          inside.Leave(results);
           std::vector<at::Tensor> out;
           for (const TensorSlot& slot : results) out.push_back(*slot.tensor);
           if (*sink != nullptr) (*sink)->emplace(std::move(result));
@@ -255,18 +270,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     return std::move(*first);
   }
 
-  template <class... Given, size_t... kPositions>
-  Result ForwardApplied(std::tuple<detail::Kept<Given>...>& held, std::index_sequence<kPositions...>) {
-    return Impl::forward(static_cast<Given&&>(std::get<kPositions>(held))...);
-  }
-
-  template <class... Given, size_t... kPositions>
-  Result ForwardHeld(Boundary& boundary, std::unique_ptr<Boundary::Call>& call,
-                     [[maybe_unused]] std::tuple<detail::Held<Given>...>& held, std::index_sequence<kPositions...>) {
-    detail::TensorSlots slots;
-    (detail::CollectTensors(std::get<kPositions>(held), kPositions, slots), ...);
-    call = boundary.Enter(slots);
-    Check(call != nullptr, "Boundary::Enter returned no Call");
+  template <class... Given, class Stored, size_t... kPositions>
+  Result ForwardApplied([[maybe_unused]] Stored& held, std::index_sequence<kPositions...>) {
     return Impl::forward(static_cast<Given&&>(std::get<kPositions>(held))...);
   }
 };

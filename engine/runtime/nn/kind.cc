@@ -22,6 +22,21 @@ size_t EndOfArgument(std::string_view name) {
 
 }  // namespace
 
+ModuleOrigin OriginOf(const torch::nn::Module& module, const torch::nn::Module* parent) {
+  return detail::OriginFromClassNames(c10::demangle(typeid(module).name()),
+                                      parent == nullptr ? "" : c10::demangle(typeid(*parent).name()));
+}
+
+ModuleOrigin detail::OriginFromClassNames(const std::string& name, const std::string& parent) {
+  constexpr std::string_view kTorch = "torch::nn::";
+  const bool in_container =
+      parent.starts_with("torch::nn::SequentialImpl") || parent.starts_with("torch::nn::Module");  // -List, -Dict
+  if (parent.starts_with(kTorch) && !in_container) return ModuleOrigin::kWithinTorch;
+  if (name.starts_with(kTorch)) return ModuleOrigin::kTorch;
+  return name.starts_with("moonshard::nn::") && !name.starts_with("moonshard::nn::Hooked<") ? ModuleOrigin::kMoonshard
+                                                                                            : ModuleOrigin::kHost;
+}
+
 std::string KindOf(const torch::nn::Module& module) {
   return detail::KindFromClassName(c10::demangle(typeid(module).name()));
 }
@@ -30,10 +45,12 @@ std::string detail::KindFromClassName(const std::string& name) {
   constexpr std::string_view kHook = "moonshard::nn::Hooked<";
   constexpr std::string_view kSuffix = "Impl";
   std::string_view kind = name;
+  // Hooked<Impl, Types<Arguments...>>: its first argument.
   if (kind.starts_with(kHook)) {
     kind.remove_prefix(kHook.size());
     kind = kind.substr(0, EndOfArgument(kind));
   }
+  // Namespaces are cut from the head alone: a class template keeps its own arguments, "Stack<float>".
   size_t arguments = kind.find('<');
   std::string_view head = kind.substr(0, arguments);
   std::string_view tail = arguments == std::string_view::npos ? std::string_view() : kind.substr(arguments);

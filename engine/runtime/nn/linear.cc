@@ -1,6 +1,7 @@
 #include "engine/runtime/nn/linear.h"
 
-#include <ATen/ops/linear.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "engine/core/base/check.h"
 #include "engine/runtime/nn/deferred_parameters.h"
@@ -8,7 +9,7 @@
 namespace moonshard::nn {
 namespace {
 
-// The base class makes and initialises its parameters in its constructor: under DeferInit as small as it can.
+// The base class makes and initialises its parameters in its constructor: under DeferInit they are as small as possible.
 torch::nn::LinearOptions LinearBaseOptions(const torch::nn::LinearOptions& options) {
   return DeferInit::active() ? torch::nn::LinearOptions(1, 1).bias(options.bias()) : options;
 }
@@ -46,6 +47,17 @@ std::shared_ptr<torch::nn::Module> LinearImpl::clone(const std::optional<torch::
   auto copy = std::make_shared<LinearImpl>(*this);
   detail::CopyParameter(copy->parameters_, "weight", copy->weight, device);
   if (bias.defined()) detail::CopyParameter(copy->parameters_, "bias", copy->bias, device);
+  return copy;
+}
+
+at::Tensor NormHeadImpl::forward(const at::Tensor& input) {
+  const at::Tensor length = weight.norm(2, {1}, /*keepdim=*/true).clamp_min(1e-12);
+  return at::linear(input, weight / length);
+}
+
+std::shared_ptr<torch::nn::Module> NormHeadImpl::clone(const std::optional<torch::Device>& device) const {
+  auto copy = std::make_shared<NormHeadImpl>(*this);
+  detail::CopyParameter(copy->parameters_, "weight", copy->weight, device);
   return copy;
 }
 

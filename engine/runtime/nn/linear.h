@@ -1,5 +1,11 @@
 // Linear: torch::nn::Linear whose calls a plan can intercept. A drop-in: same options, members, parameter names and
 // initialisation. forward works on whatever shards weight and bias hold.
+//
+// NormHead: an output head whose rows are normalised (Baichuan 2):
+//
+//   y = x (w / max(|w|, 1e-12))^T, each row w of `weight` divided by its own length
+//
+// Each row's length depends on that row alone, so a rank that holds some of the rows needs no others (colwise).
 #pragma once
 
 #include <memory>
@@ -18,13 +24,14 @@ class LinearImpl : public torch::nn::LinearImpl {
       : LinearImpl(torch::nn::LinearOptions(in_features, out_features)) {}
   explicit LinearImpl(const torch::nn::LinearOptions& options);
 
-  // x [..., in] -> [..., out], both as far as `weight` [out, in] holds them.
+  // x [..., in] -> [..., out]; in and out are those of `weight` [out, in], which may be a shard.
   at::Tensor forward(const at::Tensor& input);
 
-  // Makes `weight` this layer's own too: one tensor under both names (an output head that shares the embedding).
+  // Ties the layer to `weight`: one tensor under both names (an output head that shares the embedding).
   void TieWeight(const at::Tensor& weight);
 
-  // Takes "bias"; false for anything else, and where there is no bias.
+  // Leaves "bias" out of forward (rowwise: the bias is added once, after the sum over ranks). False for any other
+  // parameter, and where there is no bias.
   bool HoldBack(std::string_view parameter);
   void ReleaseBack(std::string_view parameter);
 
@@ -35,5 +42,18 @@ class LinearImpl : public torch::nn::LinearImpl {
 };
 
 MOONSHARD_MODULE(Linear);
+
+class NormHeadImpl : public LinearImpl {
+ public:
+  NormHeadImpl(int64_t in_features, int64_t out_features)
+      : LinearImpl(torch::nn::LinearOptions(in_features, out_features).bias(false)) {}
+
+  // x [..., in] -> [..., out].
+  at::Tensor forward(const at::Tensor& input);
+
+  std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
+};
+
+MOONSHARD_MODULE(NormHead);
 
 }  // namespace moonshard::nn

@@ -8,6 +8,7 @@
 namespace moonshard::nn {
 namespace {
 
+// The base class allocates its parameters in its constructor: under DeferInit they are as small as possible.
 torch::nn::LayerNormOptions NormBaseOptions(const torch::nn::LayerNormOptions& options) {
   return DeferInit::active() ? torch::nn::LayerNormOptions({1}).elementwise_affine(options.elementwise_affine())
                              : options;
@@ -25,6 +26,7 @@ LayerNormImpl::LayerNormImpl(const torch::nn::LayerNormOptions& options)
 }
 
 at::Tensor LayerNormImpl::forward(const at::Tensor& input) {
+  // From the weight and not from the options: on local heads the weight may be a shard.
   const at::IntArrayRef shape = weight.defined() ? weight.sizes() : at::IntArrayRef(options.normalized_shape());
   return at::layer_norm(input, shape, weight, bias, options.eps());
 }
@@ -48,6 +50,7 @@ void RMSNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
+  // The order of casts is that of transformers, so that results in bfloat16 are theirs.
   const at::Tensor wide = input.scalar_type() == at::kDouble ? input : input.to(at::kFloat);
   const at::Tensor mean_square = wide.pow(2).mean(-1, /*keepdim=*/true);
   const at::Tensor normed = wide * at::rsqrt(mean_square + options.eps());

@@ -1,10 +1,10 @@
 // LayerNorm: torch::nn::LayerNorm whose calls a plan can intercept. A drop-in: same options, members and names.
-// RMSNorm: root mean square normalisation as Hugging Face's decoders compute it, which LibTorch's C++ API lacks:
+// RMSNorm: root mean square normalisation as Hugging Face's decoders compute it; LibTorch's C++ API has none:
 //
 //   y = weight * cast(x32 / sqrt(mean(x32^2) + eps)),  x32 = x in float32, cast back to x's dtype before the product
 //
 // (Zhang and Sennrich 2019, arXiv:1910.07467; transformers' LlamaRMSNorm). A double input is computed in double. With
-// unit_offset, as Gemma has it: y = cast((1 + weight32) * x32 / sqrt(mean(x32^2) + eps)).
+// unit_offset (Gemma): y = cast((1 + weight32) * x32 / sqrt(mean(x32^2) + eps)).
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ class LayerNormImpl : public torch::nn::LayerNormImpl {
       : LayerNormImpl(torch::nn::LayerNormOptions(std::move(normalized_shape))) {}
   explicit LayerNormImpl(const torch::nn::LayerNormOptions& options);
 
-  // Normalises over the dims that weight has (options.normalized_shape where there is none).
+  // Normalises over the dims of `weight` (of options.normalized_shape where there is none).
   at::Tensor forward(const at::Tensor& input);
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
@@ -48,7 +48,7 @@ class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
   at::Tensor forward(const at::Tensor& input);
 
   RMSNormOptions options;
-  at::Tensor weight;  // [size], starts as ones; with unit_offset as zeros
+  at::Tensor weight;  // [size], initialised to ones; with unit_offset to zeros
 };
 
 MOONSHARD_MODULE(RMSNorm);

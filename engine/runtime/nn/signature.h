@@ -1,5 +1,5 @@
-// Signature: what a forward takes and returns, and the shorter calls that its default arguments allow. Used by hook.h
-// only.
+// Signature: the argument and result types of a forward, and the shorter calls that its default arguments allow. Used by
+// hook.h only.
 #pragma once
 
 #include <type_traits>
@@ -27,7 +27,7 @@ struct Signature<ResultType (Class::*)(Args...) noexcept> : Signature<ResultType
 template <class ResultType, class Class, class... Args>
 struct Signature<ResultType (Class::*)(Args...) const noexcept> : Signature<ResultType (Class::*)(Args...) const> {};
 
-// A module class whose forward is one plain member function. An overloaded or template forward has no one signature.
+// A module class whose forward is one plain member function. An overloaded or template forward has no single signature.
 template <class Impl>
 concept HasOneForward = requires {
   &Impl::forward;
@@ -41,8 +41,8 @@ concept ForwardAccepts = requires(Impl& module, Given&&... given) {
   module.forward(std::forward<Given>(given)...);
 };
 
-// For an Impl::forward with default arguments: one forward for each shorter list of arguments that Impl accepts, none
-// else. They are const so that AnyModule, which looks for a non-const forward, finds only the full one.
+// For an Impl::forward with default arguments: one forward for each shorter list of arguments that Impl accepts, and no
+// other. They are const so that AnyModule, which looks for a non-const forward, finds only the full one.
 template <class Owner, class Impl, class Given, class Rest>
 class ShortForwards;
 

@@ -6,11 +6,17 @@
 
 #include <ATen/Context.h>
 
-#include "engine/runtime/collective/label.h"
+#include "engine/core/base/hash.h"
 
 namespace moonshard {
 namespace {
 
+// Switching swaps the engine of the CPU generator (a Mersenne twister of 2.5 KB) instead of calling get_state and
+// set_state, which serialise it into a new tensor: a model switches several times a layer. A CUDA generator's state is a
+// seed and an offset, for which get_state is cheap.
+//
+// The normal samples that a generator keeps for its next call (Box-Muller makes two at a time) belong to its stream and
+// are swapped with the engine; otherwise one stream would return a number of the other.
 at::CPUGeneratorImpl& OfCpu() {
   return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
 }
@@ -89,12 +95,15 @@ void RandomStreams::Use(RandomStream stream) {
   state_.now = stream;
 }
 
+// The own stream is seeded by the number that the common one draws next, which is the same on every rank of tp and stays
+// undrawn: a forward that draws nothing on its shards leaves the common stream where it was.
 void RandomStreams::MakeOwn() {
   state_.idle = Take();
   state_.made = true;
   at::mt19937 peek = state_.idle.engine;
-  const uint64_t next = peek();
-  const uint64_t seed = StableHash(std::to_string(next << 32 | peek()) + " " + std::to_string(coordinate_));
+  const uint64_t high = peek();
+  // A hash and not a sum: seeds of neighbouring coordinates and calls must not coincide.
+  const uint64_t seed = HashOf(std::to_string(high << 32 | peek()) + " " + std::to_string(coordinate_));
   Put({at::mt19937(seed), std::nullopt, std::nullopt, state_.idle.of_device});
   if (!device_.is_cpu()) {
     at::Generator generator = OfDevice(device_);

@@ -1,21 +1,21 @@
 // RandomStreams: which random numbers a rank of tp draws. Values that every rank holds (replicate, and terms of a sum)
-// must see the same numbers on every rank, shards different ones: dropout after a rowwise layer drops the same elements
-// everywhere, dropout on a rank's own heads must not repeat that of the next rank's.
+// need the same numbers on every rank, shards need different ones: dropout after a rowwise layer must drop the same
+// elements everywhere, dropout on a rank's own heads must not repeat that of the next rank's heads.
 //
-// Operators draw from the default generator of the process. So that is switched: common numbers are those of the generator
-// as the host seeded it (alike on the ranks of tp); a rank's own come from a second state, which takes the generator's
-// place while the model works on shards. It is made anew in each outermost call that needs it, from the number that the
-// common generator would draw next, which stays undrawn, and this rank's coordinate. Between calls the generator is the
-// common one alone, so a saved run needs nothing else, and a run may be resumed on another mesh.
+// Operators draw from the default generator of the process, so its state is switched. The common stream is the generator
+// as the host seeded it (the same on the ranks of tp). A rank's own stream is a second state that replaces it while the
+// model computes on shards, seeded anew in each outermost call that needs it, from the number that the common stream draws
+// next, which stays undrawn, and this rank's coordinate. Between calls the generator holds the common stream alone, so a
+// saved run needs no other state and can be resumed on another mesh.
 //
-// Where nothing is drawn on shards, the common generator is after the call as it is on one rank: what a program draws
-// between steps is what it draws there. Where something is, as by dropout on a rank's own heads, the common generator has
-// advanced by one number more at the end of the call, so that the next call's own numbers are others; one rank would have
-// advanced by as many as it draws for the full tensor, which no rank of tp knows. Source of the idea: Megatron-LM's tracker of two states
-// (Narayanan et al. 2021); PyTorch's OffsetBasedRNGTracker does it by offsets for DTensor operators.
+// Where nothing is drawn on shards, the common stream is after a call where it is on one rank: what a program draws between
+// steps is what it draws there. Where something is (dropout on a rank's own heads), the common stream has advanced by one
+// number more at the end of the call, so that the next call's own numbers are others; one rank advances by as many as it
+// draws for the full tensor, which no rank of tp knows. Source of the technique: Megatron-LM's tracker of two states (Narayanan et al.
+// 2021); PyTorch's OffsetBasedRNGTracker uses offsets for DTensor operators instead.
 //
-// Stage before: none. Stage after: apply, which knows from the plan what a module's values are; recompute, which runs
-// again under the state of the first run.
+// Stage before: none. Stage after: apply, which takes a module's stream from the plan; recompute, which repeats a run
+// under the state of the first.
 #pragma once
 
 #include <cstdint>
@@ -31,35 +31,35 @@ enum class RandomStream : uint8_t { kCommon, kOwn };
 
 class RandomStreams {
  public:
-  // `coordinate`: of this rank among those that share the common numbers. `device`: whose generator is switched, besides
-  // the CPU's.
+  // `coordinate`: of this rank among those that share the common stream. `device`: its generator is switched, and the
+  // CPU's.
   RandomStreams(int64_t coordinate, c10::Device device) : coordinate_(coordinate), device_(device) {}
 
-  // An outermost call begins, and ends, by an exception too: numbers are common again.
+  // An outermost call begins; it ends, also by an exception. Both select the common stream.
   void Begin();
   void End();
 
-  // What is drawn from now on. Nothing outside of a call. Two to three hundred nanoseconds where it is another stream.
+  // Selects the stream to draw from. Nothing outside of a call. Two to three hundred nanoseconds when the stream changes.
   void Use(RandomStream stream);
   RandomStream now() const { return state_.now; }
 
-  // A generator's state that another one has taken the place of.
+  // The state of a stream that is not in the generators now.
   struct Idle {
     at::mt19937 engine;
     std::optional<float> next_float;
     std::optional<double> next_double;
     at::Tensor of_device;  // undefined on a CPU
   };
-  // All but what is in the generators.
+  // Everything but the generators' contents.
   struct State {
     bool open = false;  // in a call
-    bool made = false;  // the own stream, in this call
-    bool drew = false;  // from the own stream, in this call
+    bool made = false;  // whether this call has seeded the own stream
+    bool drew = false;  // whether something was drawn from it
     RandomStream now = RandomStream::kCommon;
-    Idle idle;  // of the stream that is not `now`, where it was made
+    Idle idle;  // of the stream that is not `now`, if it was seeded
   };
   const State& state() const { return state_; }
-  // With the generators as they were then: the same numbers follow.
+  // Together with the generators' states of the same moment this repeats the same numbers.
   void Restore(const State& state) { state_ = state; }
 
  private:

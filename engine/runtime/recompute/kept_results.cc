@@ -13,6 +13,13 @@
 namespace moonshard {
 namespace {
 
+// How the two runs correspond. Chosen operators are matched by their order alone, and checked by name: both runs execute
+// the same program with the same arguments, and a program that branches on random or global state is refused at the first
+// difference. Counting (every second matmul) depends on the order in the same way.
+//
+// Why below autograd: the second run passes the operator through autograd first, which records its backward node with
+// inputs and outputs; then the kernel is replaced by the recorded result. A handler above autograd would return a tensor
+// without history.
 constexpr std::array<std::string_view, 12> kAttention = {
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -30,7 +37,8 @@ constexpr std::array<std::string_view, 12> kAttention = {
 constexpr std::array<std::string_view, 4> kMatmuls = {"aten::mm", "aten::addmm", "aten::_scaled_mm",
                                                       "aten::_grouped_mm"};
 
-// Whether results are values of their own: neither views of arguments nor arguments that were written to.
+// Whether the operator returns new values: neither views of its arguments nor arguments that it writes to. Only those can
+// be kept: a view costs nothing, and an in-place operator has an effect that a replay would skip.
 bool MakesValues(const c10::FunctionSchema& schema) {
   const auto aliases = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
   return !schema.returns().empty() && std::ranges::none_of(schema.returns(), aliases) &&
@@ -50,13 +58,15 @@ void VisitTensors(const std::vector<c10::IValue>& values, const Visit& visit) {
 }
 
 [[noreturn]] void NotSupported(const std::string& declared, const std::string& required) {
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "what recomputation kept does not fit its second run");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, "the results that recomputation kept do not match its second run");
   d.declared = declared;
   d.required = required;
   throw PlanError({std::move(d)});
 }
 
-// Fused attention makes what its backward needs only where a gradient is asked for, which the first run does not.
+// Fused attention returns what its backward needs (logsumexp) only on request. The first run is under no_grad and does not
+// request it; without this the replayed result would lack it.
 void AskForBackward(const c10::OperatorHandle& op, c10::Stack& stack) {
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -91,6 +101,8 @@ void KeptResults::Recorder::Handle(const c10::OperatorHandle& op, c10::Stack& st
   VisitTensors(kept.results, [&](const at::Tensor& tensor) {
     kept.versions.push_back(tensor.is_inference() ? 0 : tensor._version());
   });
+  // A replayed operator draws nothing: the generators are set to where the first run left them, so that the operators
+  // behind it draw the same numbers.
   if (op.hasTag(at::Tag::nondeterministic_seeded)) kept.after = RunState::Now(arguments);
   kept_.kept_.push_back(std::move(kept));
 }
@@ -114,7 +126,7 @@ void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& st
   if (kept.after) kept.after->Restore();
   torch::jit::drop(stack, op.schema().arguments().size());
   for (const c10::IValue& value : kept.results) {
-    // A tensor of its own: autograd gives it a history.
+    // A new tensor over the same memory: autograd attaches history to it, and with retain_graph it does so twice.
     if (value.isTensor() && value.toTensor().defined()) {
       stack.emplace_back(value.toTensor().variable_data());
     } else {
@@ -125,10 +137,8 @@ void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& st
 
 namespace {
 
-class KeptCall final : public Boundary::Call {
- public:
-  KeepAllScope scope;
-  std::unique_ptr<Boundary::Call> inner;
+class KeptCall final : public BoundaryStep::State {
+  KeepAllScope scope_;
 };
 
 }  // namespace
@@ -147,15 +157,8 @@ KeepAllScope::~KeepAllScope() {
   if (depth_ != nullptr) --*depth_;
 }
 
-std::unique_ptr<Boundary::Call> KeptBoundary::Enter(std::span<const TensorSlot> arguments) {
-  auto call = std::make_unique<KeptCall>();
-  if (inner_) call->inner = inner_->Enter(arguments);
-  return call;
-}
-
-void KeptBoundary::Leave(Call& call, std::span<const TensorSlot> results) {
-  auto& own = static_cast<KeptCall&>(call);
-  if (inner_) inner_->Leave(*own.inner, results);
+std::unique_ptr<BoundaryStep::State> KeepResultsStep::Enter(std::span<const TensorSlot> /*arguments*/) {
+  return std::make_unique<KeptCall>();
 }
 
 }  // namespace moonshard

@@ -1,12 +1,13 @@
-// KeptResults: what a recomputed shard of a model keeps all the same. The first run notes the results of chosen operators;
-// the second takes them in place of computing them again, while autograd still notes the operator, with what goes into
-// it, for the backward.
+// KeptResults: selective recomputation. The first run records the results of chosen operators; the second run returns them
+// instead of computing them again. Autograd, which is above the interception, still records the operator with its inputs,
+// so the backward is unchanged.
 //
-//   attention     fused attention, and products of batches of matrices
-//   matrices      products of matrices: all, or every second one in the order of the run
-//   all           everything within a call of a chosen module (KeptBoundary)
+//   attention     fused attention, and batched matrix products
+//   matmuls       matrix products: all, or every second one in the order of the run
+//   modules       everything within a call of a chosen module (KeepResultsStep)
 //
-// Source of the technique: PyTorch's selective checkpoint; of "every second", the reference's policy.
+// Source of the technique: PyTorch's selective activation checkpoint (create_selective_checkpoint_contexts); of every
+// second matmul, torchtitan's policy.
 // Stage before: plan (Recomputed). Stage after: recompute.h.
 #pragma once
 
@@ -33,10 +34,10 @@ class KeptResults {
   };
   explicit KeptResults(Policy policy) : policy_(policy) {}
 
-  // Handles a run whose results are noted. Once.
+  // Handler of the first run. Once.
   class Recorder;
-  // Handles the second run. Throws PlanError (kNotSupported) where that runs other operators, or where a kept result was
-  // written to in place.
+  // Handler of the second run. Throws PlanError (kNotSupported) if it runs other operators than the first, or if a kept
+  // result was changed in place.
   class Replayer;
   void Forget() { kept_.clear(); }
 
@@ -45,18 +46,18 @@ class KeptResults {
     std::string op;
     std::vector<c10::IValue> results;
     std::vector<uint32_t> versions;  // of the tensors in results
-    std::optional<RunState> after;   // random numbers, where the operator drew some
+    std::optional<RunState> after;   // generators behind an operator that drew random numbers
   };
   friend class KeepAllScope;
   class Run;
-  // Of the run that this thread is in: how many KeepAllScopes are open. Null outside.
+  // The number of open KeepAllScopes of the run on this thread; null outside of a run.
   static int* DepthOfCurrent();
 
   Policy policy_;
   std::vector<Kept> kept_;
 };
 
-// Between its construction and its end, everything counts as chosen, where this thread records or replays.
+// While it lives, every operator of a run on this thread is chosen. Nothing outside of a run.
 class KeepAllScope {
  public:
   KeepAllScope();
@@ -95,17 +96,10 @@ class KeptResults::Replayer final : public KeptResults::Run {
   size_t next_ = 0;
 };
 
-// Around a module whose results are kept.
-class KeptBoundary final : public Boundary {
+// Opens a KeepAllScope for the calls of a module.
+class KeepResultsStep final : public BoundaryStep {
  public:
-  // `inner` may be null.
-  explicit KeptBoundary(std::shared_ptr<Boundary> inner) : inner_(std::move(inner)) {}
-  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
-  void Leave(Call& call, std::span<const TensorSlot> results) override;
-  CallRunner* runner() override { return inner_ ? inner_->runner() : nullptr; }
-
- private:
-  std::shared_ptr<Boundary> inner_;
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override;
 };
 
 }  // namespace moonshard

@@ -19,8 +19,17 @@ namespace autograd = torch::autograd;
 
 namespace {
 
+// Why the reentrant form, a backward within the backward: the second run may communicate (redistributions, gathers of
+// units inside it), and must do so at one definite point of the outer backward, the same on every rank. Here that point is
+// one node. PyTorch's other form recomputes when the first saved tensor is unpacked, which is wherever autograd gets to
+// first. The price is that autograd::grad with chosen inputs and create_graph cannot work; they are refused, where the
+// reentrant checkpoint of old returned wrong gradients.
+//
+// Reentrant checkpoints elsewhere need an input that requires a gradient, often a dummy, or the node is never reached and
+// parameters inside train nothing. Here the outputs get their edge to the node whatever the inputs are; a node without
+// incoming gradients to return is an ordinary root of the graph.
 [[noreturn]] void NotSupported(const std::string& declared) {
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a recomputed module is not differentiated in this way");
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a recomputed module cannot be differentiated in this way");
   d.declared = declared;
   d.required = "backward() of a loss";
   throw PlanError({std::move(d)});
@@ -40,6 +49,8 @@ class RecomputeNode final : public autograd::Node {
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     if (!autograd::Engine::get_default_engine().is_checkpoint_valid()) NotSupported("autograd::grad of chosen inputs");
     if (at::GradMode::is_enabled()) NotSupported("backward with create_graph");
+    // Detached inputs are the leaves of the second run: its backward stops there, and their .grad is what the outer
+    // backward continues with. SavedVariable raises if an input was changed in place in between.
     std::vector<at::Tensor> inputs;
     for (size_t i = 0; i < saved_.size(); ++i) {
       at::Tensor input = saved_[i].unpack();
@@ -52,19 +63,21 @@ class RecomputeNode final : public autograd::Node {
       const RunStateScope as_before(state_);
       outputs = RunAgain(inputs);
     }
+    // `gradients` has one entry for each differentiable output, in order. An output may depend on no parameter and no
+    // input that trains; then it requires no gradient in the second run, and its gradient ends here.
     std::vector<at::Tensor> roots;
-    std::vector<at::Tensor> of_roots;
+    std::vector<at::Tensor> root_gradients;
     for (size_t i = 0, k = 0; i < outputs.size(); ++i) {
       if (!IsDifferentiable(outputs[i])) continue;
       at::Tensor gradient = std::move(gradients[k++]);
       if (!gradient.defined() || !outputs[i].requires_grad()) continue;
       roots.push_back(std::move(outputs[i]));
-      of_roots.push_back(std::move(gradient));
+      root_gradients.push_back(std::move(gradient));
     }
-    outputs.clear();
+    outputs.clear();  // what is no root need not live through the nested backward
     if (!roots.empty()) {
       const at::AutoGradMode with_gradients(true);
-      autograd::backward(roots, of_roots);
+      autograd::backward(roots, root_gradients);
     }
     autograd::variable_list result;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -73,6 +86,7 @@ class RecomputeNode final : public autograd::Node {
     return result;
   }
 
+  // After a backward without retain_graph: everything the node kept is freed, the module's arguments too.
   void release_variables() override {
     saved_.clear();
     inside_ = nullptr;
@@ -99,14 +113,13 @@ class RecomputeNode final : public autograd::Node {
   std::vector<bool> needs_gradient_;
 };
 
-class EmptyCall final : public Boundary::Call {};
-
 }  // namespace
 
 std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs,
                                   const std::optional<KeptResults::Policy>& policy,
                                   std::shared_ptr<RandomStreams> streams) {
   if (!at::GradMode::is_enabled()) return inside(std::move(inputs));
+  // Before the first run draws or changes anything.
   RunState state = RunState::Now(inputs, std::move(streams));
   autograd::edge_list edges;
   for (const at::Tensor& input : inputs) {
@@ -125,7 +138,7 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
     } else {
       outputs = inside(inputs);
     }
-    // What came in and goes out again has a history of its own already.
+    // An input that is returned has a history of its own, which the edge below would overwrite.
     for (at::Tensor& output : outputs) {
       for (const at::Tensor& input : inputs) {
         if (output.defined() && output.is_same(input)) output = output.view_as(output);
@@ -137,11 +150,5 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
   }
   return outputs;
 }
-
-std::unique_ptr<Boundary::Call> RecomputeBoundary::Enter(std::span<const TensorSlot> /*arguments*/) {
-  return std::make_unique<EmptyCall>();
-}
-
-void RecomputeBoundary::Leave(Call& /*call*/, std::span<const TensorSlot> /*results*/) {}
 
 }  // namespace moonshard

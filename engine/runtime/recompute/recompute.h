@@ -1,12 +1,12 @@
-// Recompute: runs a shard of a model so that only what goes in is kept for its backward; the backward runs it again, with
-// gradients, and goes through what that made. Activations live for the length of one backward of the shard in place of
-// the whole step; the price is a second forward.
-//
-// Both runs see the same state: the random numbers (the CPU's generator, the current GPU's too) and autocast are as they
-// were, so gradients are those without recomputation: to the bit where the terms of each sum come in the same order, which
-// they need not where a module is called several times in a step, or reads what others read too. Parameters inside get
-// their gradients in the nested backward. Source of the technique: Chen et al. 2016; the form is that of PyTorch's
+// Recompute: activation checkpointing. The forward of a part of a model keeps its inputs only; the backward runs that part
+// again with gradients and differentiates the second run. Activations live for one backward of the part instead of the
+// whole step, at the price of a second forward. Source of the technique: Chen et al. 2016; the form is that of PyTorch's
 // reentrant checkpoint.
+//
+// Both runs have the same random numbers (the CPU's generator and those of the inputs' devices) and the same autocast, so
+// gradients are those without recomputation: bit for bit where the terms of every sum come in the same order, which they
+// may not where a module is called several times in a step or reads what others read too. Parameters inside get their
+// gradients in the nested backward.
 // Stage before: nn (CallRunner). Stage after: apply.
 #pragma once
 
@@ -22,38 +22,30 @@
 
 namespace moonshard {
 
-// `inside` on `inputs`; where gradients are off, nothing else. Results of floating point need a gradient, whether or not
-// an input does: parameters inside may.
+// Runs `inside` on `inputs` under recomputation; with gradients off it only runs it. Floating-point results require a
+// gradient whether or not an input does, because parameters inside may.
 //
-// The backward is one of its own within the outer one. It works through backward() alone, not through autograd::grad,
-// which cannot reach the parameters inside; and not with create_graph. Both are errors (kNotSupported).
+// The backward is nested in the outer one. It supports backward() alone: autograd::grad cannot reach the parameters inside,
+// and create_graph is refused; both are errors (kNotSupported).
 //
-// `kept`: what is not recomputed but kept; none: nothing. `streams`: whose state is that of the first run too; may be
-// null.
+// `kept`: which results are kept instead of recomputed; none: all are recomputed. `streams`: random streams whose state the
+// second run shares; may be null.
 std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<at::Tensor> inputs,
                                   const std::optional<KeptResults::Policy>& kept = std::nullopt,
                                   std::shared_ptr<RandomStreams> streams = nullptr);
 
-// Recomputes the calls of a module, with what the plan does at them. Stands within fsdp's boundary: parameters are whole
-// in both runs.
-class RecomputeBoundary final : public Boundary, public CallRunner {
+// Runs the inside of a module's calls through Recompute. Units are gathered and arguments cast outside of it
+// (nn/boundary.h): parameters are full in both runs.
+class RecomputeRunner final : public CallRunner {
  public:
-  // `inner`: the moves, which run in both runs; may be null.
-  explicit RecomputeBoundary(std::shared_ptr<Boundary> inner, std::optional<KeptResults::Policy> kept = std::nullopt,
-                             std::shared_ptr<RandomStreams> streams = nullptr)
-      : inner_(std::move(inner)), kept_(kept), streams_(std::move(streams)) {}
-
-  std::unique_ptr<Call> Enter(std::span<const TensorSlot> arguments) override;
-  void Leave(Call& call, std::span<const TensorSlot> results) override;
-  CallRunner* runner() override { return this; }
-
+  explicit RecomputeRunner(std::optional<KeptResults::Policy> kept = std::nullopt,
+                           std::shared_ptr<RandomStreams> streams = nullptr)
+      : kept_(kept), streams_(std::move(streams)) {}
   std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) override {
     return Recompute(inside, std::move(inputs), kept_, streams_);
   }
-  Boundary* inner() override { return inner_.get(); }
 
  private:
-  std::shared_ptr<Boundary> inner_;
   std::optional<KeptResults::Policy> kept_;
   std::shared_ptr<RandomStreams> streams_;
 };

@@ -10,6 +10,8 @@
 namespace moonshard {
 namespace {
 
+// The devices whose autocast is part of the state. Backward runs outside of the host's autocast context, on threads of
+// autograd where it was never set, so a second run without this would compute in other dtypes than the first.
 constexpr std::array kAutocastDevices = {c10::DeviceType::CPU, c10::DeviceType::CUDA};
 
 at::Generator GeneratorOf(c10::Device device) { return at::globalContext().defaultGenerator(device); }
@@ -53,6 +55,7 @@ std::vector<c10::Device> RunState::devices() const {
 }
 
 void RunState::Restore() const {
+  // Both parts are needed: the generators hold the state of one stream, `of_streams_` says which, and holds the other.
   if (streams_) streams_->Restore(of_streams_);
   for (const Generator& generator : generators_) SetState(generator.device, generator.state);
   for (const Autocast& autocast : autocast_) {

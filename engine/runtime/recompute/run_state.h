@@ -1,4 +1,4 @@
-// RunState: the random numbers and the autocast of the moment, to run something again under them.
+// RunState: a snapshot of the random generators and of autocast, to repeat a computation under the same conditions.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ namespace moonshard {
 
 class RunState {
  public:
-  // As they are now; the generators of the CPU and of each device of `tensors`, and what `streams` makes of them (null:
-  // nothing).
+  // The current state: of the generators of the CPU and of each device of `tensors`, of autocast, and of `streams` (may be
+  // null).
   static RunState Now(const std::vector<at::Tensor>& tensors, std::shared_ptr<RandomStreams> streams = nullptr);
-  // Makes them so.
+  // Makes the snapshot the current state.
   void Restore() const;
 
  private:
@@ -33,7 +33,7 @@ class RunState {
     c10::ScalarType dtype;
   };
 
-  // As they are now, with the generators of these devices.
+  // The current state, with the generators of these devices.
   RunState(const std::vector<c10::Device>& devices, std::shared_ptr<RandomStreams> streams);
   std::vector<c10::Device> devices() const;
 
@@ -43,7 +43,7 @@ class RunState {
   RandomStreams::State of_streams_;
 };
 
-// `state` until the end of the scope; then what was before it.
+// Restores `state` until the end of the scope, then the state before it.
 class RunStateScope {
  public:
   explicit RunStateScope(const RunState& state);

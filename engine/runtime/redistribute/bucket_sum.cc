@@ -10,6 +10,17 @@
 
 namespace moonshard {
 
+// Why an order at all: collectives on one group match by position. Two ranks that start two buckets in opposite order
+// exchange each other's gradients without an error where the buckets have one size. Autograd's order of arrival is nearly
+// the reverse of the forward on every rank, so buckets filled in that order (compile/gradient_buckets.h) rarely wait for
+// one another; but nearly is not always.
+//
+// Why the last bucket is held to the end: whether a gradient arrives a second time is known only then, and only on the
+// ranks where it happens. All ranks must agree on a further all-reduce, so the flags for it need a collective that comes
+// last everywhere: the last bucket's, which costs nothing more.
+//
+// What a started bucket sends is final. A late gradient is a separate term of the same sum, so delivering it adds to what
+// was delivered before.
 BucketSum::BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label)
     : buckets_(std::move(buckets)), groups_(std::move(groups)), label_(std::move(label)), states_(buckets_.size()) {
   size_t ids = 0;
@@ -52,15 +63,15 @@ void BucketSum::Arrived(size_t id, const Take& take) {
   if (id >= bucket_of_.size() || bucket_of_[id] < 0 || arrived_[id]) return;
   arrived_[id] = true;
   --states_[static_cast<size_t>(bucket_of_[id])].missing;
-  BeginFull(take);
+  StartComplete(take);
 }
 
-void BucketSum::BeginFull(const Take& take) {
+void BucketSum::StartComplete(const Take& take) {
   while (next_ + 1 < order_.size()) {
     const size_t b = order_[next_];
     if (buckets_[b].at_end || states_[b].missing > 0) return;
     ++next_;
-    states_[b].begun = true;
+
     states_[b].pending = Start(b, TakeAll(b, take), {});
   }
 }
@@ -99,7 +110,7 @@ at::Tensor BucketSum::SumOverOthers(at::Tensor flat) const {
   return flat;
 }
 
-void BucketSum::BringFrom(size_t bucket, const at::Tensor& flat, const Bring& bring) const {
+void BucketSum::DeliverFrom(size_t bucket, const at::Tensor& flat, const Deliver& deliver) const {
   const std::vector<const Member*>& members = states_[bucket].trainable;
   int64_t begin = 0;
   for (const Member* member : members) begin += member->parameter.numel();
@@ -110,19 +121,21 @@ void BucketSum::BringFrom(size_t bucket, const at::Tensor& flat, const Bring& br
     const at::Tensor sum = flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
     begin += parameter.numel();
     if (any[static_cast<int64_t>(i)].item<float>() != 0.0F) {
+      // No view as autograd sees it: optimizers detach .grad in place.
       const at::Tensor full = sum.to(parameter.scalar_type()).variable_data();
       for (const std::shared_ptr<AxisGroup>& group : groups_) {
         Region region("the sum of gradients", label_.text(), group->axis());
         region.BringsGradient(parameter, full, Layout::Replicate());
       }
-      bring(members[i]->id, full);
+      deliver(members[i]->id, full);
     }
   }
 }
 
-void BucketSum::Finish(const Take& take, const Bring& bring) {
+void BucketSum::Finish(const Take& take, const Deliver& deliver) {
   if (order_.empty()) return;
   const at::NoGradGuard no_grad;
+  // What started buckets can still take arrived after they were started. A single bucket is never started early.
   std::vector<Gradients> second(buckets_.size());
   std::vector<float> late(buckets_.size() > 1 ? buckets_.size() : 0, 0.0F);
   for (size_t i = 0; i < next_; ++i) {
@@ -134,7 +147,8 @@ void BucketSum::Finish(const Take& take, const Bring& bring) {
     const size_t b = order_[next_];
     states_[b].pending = Start(b, TakeAll(b, take), next_ + 1 == order_.size() ? late : std::vector<float>());
   }
-  // The second group's sums run while the next bucket of the first is waited for.
+  // The second group's sum of one bucket runs while the first group's of the next is waited for. Every rank passes the
+  // buckets in the same order in each group.
   std::vector<at::Tensor> flats(buckets_.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (size_t b : order_) {
@@ -142,15 +156,15 @@ void BucketSum::Finish(const Take& take, const Bring& bring) {
       if (g + 1 < groups_.size()) states_[b].pending = StartOver(*groups_[g + 1], flats[b]);
     }
   }
-  for (size_t b : order_) BringFrom(b, flats[b], bring);
+  for (size_t b : order_) DeliverFrom(b, flats[b], deliver);
   if (late.empty()) return;
   const at::Tensor& last = flats[order_.back()];
   const auto count = static_cast<int64_t>(late.size());
-  const at::Tensor told = last.narrow(0, last.numel() - count, count).to(at::kCPU, at::kFloat);
+  const at::Tensor any_late = last.narrow(0, last.numel() - count, count).to(at::kCPU, at::kFloat);
   for (size_t b : order_) {
-    if (told[static_cast<int64_t>(b)].item<float>() == 0.0F) continue;
+    if (any_late[static_cast<int64_t>(b)].item<float>() == 0.0F) continue;
     if (second[b].empty()) second[b].resize(states_[b].trainable.size());
-    BringFrom(b, SumOverOthers(groups_.front()->Finish(Start(b, std::move(second[b]), {}))), bring);
+    DeliverFrom(b, SumOverOthers(groups_.front()->Finish(Start(b, std::move(second[b]), {}))), deliver);
     buckets_[b].at_end = true;
   }
 }

@@ -1,5 +1,6 @@
-// CallFrame: one call of a hookable module, on the thread that runs it. Frames nest. A frame holds the moves that
-// siblings share (shared_moves.h); the outermost one also holds the sizes of dims that were cut while it runs.
+// CallFrame: one call of a hookable module, on the thread that runs it. Frames nest. A frame owns the redistributions that
+// the calls inside it share (shared_redistributions.h); the outermost one also the sizes of dims that were sharded while
+// it runs.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,15 @@ class CallFrame {
   // The innermost frame of this thread; nullptr outside of any.
   static CallFrame* Current();
   bool outermost() const { return enclosing_ == nullptr; }
-  // What calls made inside this frame share. Never null.
+  // What calls inside this frame share.
   SharedRedistributions& redistributions();
 
-  // Notes that a dim of `size` elements was cut over `group`, until the outermost frame ends. Nothing outside of frames.
+  // Notes that a dim of `size` elements was sharded over `group`, until the outermost frame ends. Nothing outside of
+  // frames.
   static void NoteSize(const AxisGroup& group, int64_t dim, int64_t size);
-  // The size of dim `dim` that was cut over `group`, if exactly one size was noted. Every rank runs the same moves in the
-  // same frames and notes the same sizes, so the answer is the same on every rank; what fits the rank's own shard must
-  // not be asked here, because 5 and 6 elements over 4 ranks fit the same shard on some ranks and not on others.
+  // The size of dim `dim` that was sharded over `group`, if exactly one was noted. Every rank runs the same
+  // redistributions in the same frames, so the answer is the same on every rank. It must not be chosen by what fits the
+  // rank's own shard: over 4 ranks 5 and 6 elements give the same shard on some ranks and different ones on others.
   static std::optional<int64_t> OnlySize(const AxisGroup& group, int64_t dim);
 
  private:

@@ -18,14 +18,30 @@ namespace moonshard {
 
 namespace autograd = torch::autograd;
 
+// How a gradient is intercepted
+//
+// A pre-hook on the parameter's AccumulateGrad node receives each new gradient, stores it in `held_back` and returns an
+// undefined one, so autograd leaves .grad alone. Summing .grad itself afterwards would be simpler and wrong: with gradient
+// accumulation, .grad already holds earlier backwards' sums, which a second all-reduce would multiply by the number of
+// ranks. What is summed is always one backward's own contribution.
+//   - Several uses within one graph: autograd adds them before the accumulator runs, once.
+//   - Recomputation: a nested backward runs the accumulator on its own; HoldBack adds to what is held.
+//   - retain_graph and a second backward: another round of held gradients, another sum.
+//   - An exception: BackwardEnd never flushes; Begin of the next backward drops what was held.
+//   - Micro-batches without sync: Flush moves `held_back` to `unsynced` and communicates nothing.
+//
+// Why one flat buffer: the parameters are norms and biases, a few kilobytes each, and an all-reduce of that size is pure
+// latency. Why at the end: a collective needs the same order on every rank, and the order in which gradients arrive
+// depends on autograd's threads. Flags at the end of the buffer count the ranks that have a gradient for each term; .grad
+// of a parameter that no rank used stays undefined, as without a plan (optimizers skip it, weight decay included).
 struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
   struct Parameter {
     at::Tensor tensor;
-    std::shared_ptr<autograd::Node> accumulator;  // held: without an owner autograd drops it and its hooks
+    std::shared_ptr<autograd::Node> accumulator;  // owned: the parameter holds it weakly, and its hooks with it
     at::Tensor held_back;                         // this backward's gradient
-    at::Tensor kept;                              // those of earlier backwards that were not to be summed yet
+    at::Tensor unsynced;                          // of earlier backwards under SetSums(false)
     double scale = 1;
-    bool handed = false;  // its gradient comes by Hand
+    bool manual = false;  // its gradient comes by Hand
   };
   // A part of a parameter's gradient that is summed over one group.
   struct Term {
@@ -47,20 +63,27 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
 
   State(std::shared_ptr<BackwardEnd> e, std::string l) : end(std::move(e)), label(std::move(l)) {}
 
-  // The index of a parameter, which is added where it is new.
+  // The index of a parameter, which is added if it is new.
   size_t Find(const at::Tensor& parameter);
+  // Installs the hook on the parameter's current accumulator.
   void Arm(size_t index);
+  // A backward begins.
   void Begin();
+  // Removes and returns what is to be summed.
   at::Tensor Take(size_t index);
-  void Bring(size_t index, at::Tensor sum);
+  void AddToGrad(size_t index, at::Tensor sum);
+  // The hook. Returns what autograd accumulates: nothing.
   at::Tensor HoldBack(size_t index, at::Tensor gradient);
+  // The outermost backward has ended.
   void Flush();
+  // One all-reduce.
   void SumGroup(const std::vector<const Term*>& group_terms);
 };
 
 namespace {
 
-// Takes a parameter's gradient before autograd accumulates it. Holds the sum weakly: a model may outlive its plan.
+// Takes a parameter's gradient before autograd accumulates it. Its function holds the sum weakly: a model may outlive its
+// plan, and then accumulates as usual.
 class HoldBackHook final : public autograd::FunctionPreHook {
  public:
   explicit HoldBackHook(std::function<at::Tensor(at::Tensor)> hold_back) : hold_back_(std::move(hold_back)) {}
@@ -85,7 +108,7 @@ size_t GradientSum::State::Find(const at::Tensor& parameter) {
 
 void GradientSum::State::Arm(size_t index) {
   Parameter& parameter = parameters[index];
-  if (parameter.handed || !parameter.tensor.requires_grad()) return;
+  if (parameter.manual || !parameter.tensor.requires_grad()) return;
   std::shared_ptr<autograd::Node> accumulator = autograd::impl::grad_accumulator(parameter.tensor);
   if (accumulator == parameter.accumulator) return;
   accumulator->add_pre_hook(std::make_unique<HoldBackHook>([weak = weak_from_this(), index](at::Tensor gradient) {
@@ -95,21 +118,20 @@ void GradientSum::State::Arm(size_t index) {
   parameter.accumulator = std::move(accumulator);
 }
 
-// Drops what a backward that threw has left.
+// Drops what a backward that threw left behind.
 void GradientSum::State::Begin() {
   for (Parameter& parameter : parameters) parameter.held_back = at::Tensor();
   if (buckets) buckets->Begin();
 }
 
-// With those of earlier backwards that were not summed.
 at::Tensor GradientSum::State::Take(size_t index) {
   at::Tensor held = std::exchange(parameters[index].held_back, at::Tensor());
-  at::Tensor kept = std::exchange(parameters[index].kept, at::Tensor());
+  at::Tensor kept = std::exchange(parameters[index].unsynced, at::Tensor());
   if (!held.defined() || !kept.defined()) return held.defined() ? held : kept;
   return kept + held;
 }
 
-void GradientSum::State::Bring(size_t index, at::Tensor sum) {
+void GradientSum::State::AddToGrad(size_t index, at::Tensor sum) {
   const Parameter& parameter = parameters[index];
   if (parameter.scale != 1) sum.mul_(parameter.scale);
   at::Tensor& gradient = parameter.tensor.mutable_grad();
@@ -122,7 +144,8 @@ void GradientSum::State::Bring(size_t index, at::Tensor sum) {
 
 at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   if (gradient.layout() != at::kStrided) {
-    throw PlanError({MakeDiagnostic(Finding::kNotSupported, "a sparse gradient of a parameter that ranks share")});
+    throw PlanError({MakeDiagnostic(Finding::kNotSupported,
+                                    "a sparse gradient of a parameter whose gradient is summed over ranks")});
   }
   end->Schedule();
   const at::NoGradGuard no_grad;
@@ -132,8 +155,8 @@ at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   return {};
 }
 
-// One all-reduce for all terms of one group, dtype and device: their elements, and one flag each for whether any rank
-// has a gradient.
+// One all-reduce for all terms of one group, dtype and device: their elements in order, then one flag for each term. The
+// layout of the buffer depends on the parameters alone, not on which of them this rank used, so it is the same everywhere.
 void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
   Region region("the sum of gradients", label.text(), group_terms.front()->group->axis());
   std::vector<at::Tensor> flat;
@@ -148,7 +171,7 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
   }
   const auto count = static_cast<int64_t>(group_terms.size());
   flat.push_back(at::tensor(has).to(first.tensor.options()));
-  at::Tensor sum = at::cat(flat).to(group_terms.front()->group->device());  // what is offloaded lies in host memory
+  at::Tensor sum = at::cat(flat).to(group_terms.front()->group->device());  // offloaded gradients are in host memory
   flat.clear();
   const std::vector<int64_t> shape = sum.sizes().vec();
   const CollectiveUse use = {Direction::kBackward, &label, shape, sum.numel() * sum.element_size(), -1};
@@ -162,7 +185,8 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
     const at::Tensor summed = sum.narrow(0, begin, part.numel()).view(part.sizes());
     begin += part.numel();
     if (any[i].item<float>() == 0.0F) continue;
-    // A tensor of its own: what autograd handed over may belong to others too.
+    // A new tensor: the one from autograd may be another parameter's gradient too. Where only a part is summed (the
+    // replicated heads of a fused weight) the rest stays this rank's own.
     at::Tensor full = parameter.held_back.defined() && term.dim >= 0
                           ? parameter.held_back.clone()
                           : at::zeros_like(parameter.tensor, at::MemoryFormat::Preserve);
@@ -174,10 +198,11 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
 
 void GradientSum::State::Flush() {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters.size(); ++i) (sums ? parameters[i].held_back : parameters[i].kept) = Take(i);
+  for (size_t i = 0; i < parameters.size(); ++i) (sums ? parameters[i].held_back : parameters[i].unsynced) = Take(i);
   if (!sums) return;
-  // Terms of one group, dtype and device are summed together, in the order in which the first of each was added; a
-  // parameter's second group comes after its first. That order is the same on every rank.
+  // Terms of one group, dtype and device are summed together, in the order in which the first of each was added. A
+  // parameter with two groups has a term in each, and the second sums what the first one left: order matters, and is
+  // that of the Adds, the same on every rank. Parameters that are frozen now take no part, on any rank.
   std::vector<bool> done(terms.size(), false);
   for (size_t i = 0; i < terms.size(); ++i) {
     const auto key = [this](const Term& term) {
@@ -194,12 +219,13 @@ void GradientSum::State::Flush() {
     }
     SumGroup(together);
   }
+  // Buckets last: those `at_end` hold parameters whose other groups were summed above.
   if (buckets) {
     buckets->Finish([this](size_t i) { return Take(i); },
-                    [this](size_t i, at::Tensor sum) { Bring(i, std::move(sum)); });
+                    [this](size_t i, at::Tensor sum) { AddToGrad(i, std::move(sum)); });
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].held_back.defined()) Bring(i, Take(i));
+    if (parameters[i].held_back.defined()) AddToGrad(i, Take(i));
   }
 }
 
@@ -213,8 +239,9 @@ void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> gr
 
 void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin,
                       int64_t length) {
-  Check(parameter.is_leaf(), "a gradient sum of a tensor that is no leaf");
+  Check(parameter.is_leaf(), "a gradient sum of a tensor that is not a leaf");
   if (group->size() == 1) return;
+  // Lazily, so that a model without such parameters has no work at the end of its backwards.
   if (state_->terms.empty()) {
     state_->end->Add(
         [weak = std::weak_ptr<State>(state_)] {
@@ -253,7 +280,7 @@ void GradientSum::Scale(const at::Tensor& parameter, double factor) {
   state_->parameters[state_->Find(parameter)].scale = factor;
 }
 
-void GradientSum::TakeByHand(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].handed = true; }
+void GradientSum::TakeByHand(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].manual = true; }
 
 bool GradientSum::Sums(const at::Tensor& parameter) const {
   const auto& parameters = state_->parameters;
@@ -263,7 +290,7 @@ bool GradientSum::Sums(const at::Tensor& parameter) const {
 
 void GradientSum::Hand(const at::Tensor& parameter, at::Tensor gradient) {
   const size_t index = state_->Find(parameter);
-  Check(state_->parameters[index].handed, "a gradient handed over for a parameter that autograd brings");
+  Check(state_->parameters[index].manual, "a gradient by hand for a parameter whose gradient comes from autograd");
   state_->HoldBack(index, std::move(gradient));
 }
 

@@ -22,6 +22,31 @@ namespace moonshard {
 namespace autograd = torch::autograd;
 using MapPtr = std::shared_ptr<const ShardMap>;
 
+// How a row runs
+//
+// A TensorRedistribution is a shared, constant RedistributionSpec: one row of the table with its group and label. A call
+// runs Forward outside of autograd (no_grad), then hangs one RedistributionBackward node behind the result by hand. The
+// node runs Backward, again without autograd. c10d's collectives write memory that autograd does not see, so letting
+// autograd record the parts (narrow, cat, copies) would cost a node each and still miss the collective itself.
+//
+// Why each row is exact, with n ranks, forward f and upstream gradient g:
+//   replicate -> shared      f is the identity. Each rank's consumer computes a different function of the same x, so the
+//                            gradient of x is the sum of the ranks' gradients: all-reduce.
+//   shard -> shared          the same after an all-gather; each rank needs only its shard of the sum: reduce-scatter.
+//   shard -> replicate       after the all-gather every rank computes the same, so g is equal on all ranks and already
+//                            the full gradient: the shard's gradient is a slice. A reduce-scatter here would count n times.
+//   partial -> replicate     y = sum of x_r, so dy/dx_r = 1: g passes unchanged.
+//   partial -> shared        the sum, used differently on each rank: all-reduce both ways.
+//   partial -> shard         reduce-scatter; each term x_r contributes to every shard, so it needs all of g: all-gather.
+//   replicate -> shard       a slice; x is replicated and so must its gradient be: all-gather of the slices' gradients.
+//   shard(a) -> shard(b)     a transposition of the blocks between ranks; the inverse transposition of g.
+//   shared -> partial        x / n on each rank is a term of x. The gradient of a term is replicated: g / n on each rank is
+//                            a term of the gradient, which a shared value expects.
+//
+// In place. A collective does not bump the version counter, so writing over a tensor that autograd saved, or over a
+// gradient that a sibling also receives, is a wrong result without an error. AxisGroup::AllReduce therefore reuses its
+// input only if this function holds the one reference to both tensor and storage (hence the std::move on the way there);
+// every other row writes to new memory.
 struct RedistributionSpec {
   RedistributionRow row = RedistributionRow::kIdentity;
   Layout from;
@@ -33,12 +58,13 @@ struct RedistributionSpec {
   std::string name;  // "shard(1) -> shared"
   int uses = 0;
 
-  // The shards of the dim that `layout` (one of from and to) shards. Tables of heads and parts are kept for the last size.
+  // The shards of the dim that `layout` (one of from and to) shards. A plain map is three numbers; the tables of heads and
+  // packed parts are cached for the last size, which for features is the only one.
   MapPtr Map(const Layout& layout, int64_t size) const;
 
  private:
-  mutable std::mutex mutex_;
-  mutable MapPtr kept_[2];
+  mutable std::mutex mutex_;  // the backward runs on autograd's threads
+  mutable MapPtr cached_[2];  // of from, of to
 };
 
 namespace {
@@ -49,13 +75,14 @@ constexpr const char* kRows =
 
 Diagnostic NoSuchRedistribution(const Layout& from, const Layout& to, const std::string& label) {
   Diagnostic d =
-      MakeDiagnostic(Finding::kNoSuchRedistribution, "no move leads from " + from.ToText() + " to " + to.ToText());
+      MakeDiagnostic(Finding::kNoSuchRedistribution, "no redistribution from " + from.ToText() + " to " + to.ToText());
   d.path = label;
   d.declared = from.ToText() + " -> " + to.ToText();
   d.required = std::string("one of: ") + kRows;
   return d;
 }
 
+// The global size of the dim that `layout` shards: of packed parts their sum, else `given`.
 int64_t StaticSize(const Layout& layout, int64_t given) {
   if (!layout.is_shard() || layout.parts.empty()) return given;
   int64_t sum = 0;
@@ -63,12 +90,12 @@ int64_t StaticSize(const Layout& layout, int64_t given) {
   return sum;
 }
 
-int64_t DimOf(const RedistributionSpec& move, const Layout& layout, const at::Tensor& tensor) {
+int64_t DimOf(const RedistributionSpec& spec, const Layout& layout, const at::Tensor& tensor) {
   const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
   if (dim >= 0 && dim < tensor.dim()) return dim;
   Diagnostic d =
       MakeDiagnostic(Finding::kBadDim, layout.ToText() + " of a tensor that has no dim " + std::to_string(layout.dim));
-  d.path = move.label.text();
+  d.path = spec.label.text();
   d.declared = layout.ToText();
   d.required = "a dim of a tensor of shape " + ShapeToString(tensor.sizes());
   throw PlanError({std::move(d)});
@@ -78,18 +105,19 @@ int64_t BytesOf(at::IntArrayRef shape, const at::Tensor& like) {
   return std::accumulate(shape.begin(), shape.end(), like.element_size(), std::multiplies<>());
 }
 
-// What the ranks' shards of a plain shard add up to, from a small exchange. All ranks see all sizes, so all of them find
-// the same fault.
-int64_t AgreeOnSize(const RedistributionSpec& move, int64_t dim, int64_t mine) {
-  const std::vector<int64_t> sizes = move.group->ExchangeNumbers(mine, move.label);
+// The sum of the ranks' shard sizes, from an exchange of one number a rank. A rank cannot compute it from its own size: 5
+// and 6 elements over 4 ranks both give rank 0 two. All ranks see all sizes, so all of them throw or none does, and the
+// group stays usable.
+int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) {
+  const std::vector<int64_t> sizes = spec.group->ExchangeNumbers(mine, spec.label);
   const int64_t full = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  const MapPtr map = move.Map(move.from, full);
+  const MapPtr map = spec.Map(spec.from, full);
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     if (sizes[rank] == map->length(static_cast<int64_t>(rank))) continue;
     Diagnostic d =
         MakeDiagnostic(Finding::kCollectiveMismatch, "the shards of dim " + std::to_string(dim) + " on " +
-                                                         move.group->name() + " are not cut like torch.chunk");
-    d.path = move.label.text();
+                                                         spec.group->name() + " are not the shards of torch.chunk");
+    d.path = spec.label.text();
     d.declared = "shards of " + ShapeToString(sizes);
     d.required = "shards of " + std::to_string(map->block()) + ", the last ones shorter, for " + std::to_string(full) +
                  " elements";
@@ -98,19 +126,20 @@ int64_t AgreeOnSize(const RedistributionSpec& move, int64_t dim, int64_t mine) {
   return full;
 }
 
-// The global size of the dim that arrives in shards.
-int64_t ArrivingSize(const RedistributionSpec& move, int64_t dim, int64_t local) {
-  if (move.from_size >= 0) return move.from_size;
-  if (move.from.heads > 0) {
+// The global size of the sharded dim of an input, by the cheapest source that is certain: the plan, the head count, a size
+// that a slice or reduce-scatter noted earlier in this call (every rank noted the same), an exchange.
+int64_t GlobalSizeOf(const RedistributionSpec& spec, int64_t dim, int64_t local) {
+  if (spec.from_size >= 0) return spec.from_size;
+  if (spec.from.heads > 0) {
     // Equal shards: heads/n heads on each rank, or one head where there are fewer heads than ranks.
-    return local * std::min(move.from.heads, move.group->size());
+    return local * std::min(spec.from.heads, spec.group->size());
   }
-  if (const std::optional<int64_t> noted = CallFrame::OnlySize(*move.group, dim)) return *noted;
-  return AgreeOnSize(move, dim, local);
+  if (const std::optional<int64_t> noted = CallFrame::OnlySize(*spec.group, dim)) return *noted;
+  return ExchangeSize(spec, dim, local);
 }
 
-// A moving tensor: what the forward found out and the backward needs again.
-struct Passage {
+// What the forward determined and the backward needs: no tensor, so that a redistribution keeps no activation alive.
+struct ForwardContext {
   MapPtr from;
   MapPtr to;
   int64_t from_dim = 0;
@@ -123,23 +152,25 @@ std::vector<int64_t> WithSize(const at::Tensor& tensor, int64_t dim, int64_t siz
   return shape;
 }
 
-class Mover {
+// The collectives that rows are made of, in the form that AxisGroup takes: blocks of equal size, one a rank, along dim 0.
+// ShardMap packs shards into such blocks and back, so one code serves even, uneven, head and packed shards.
+class RowCollectives {
  public:
-  Mover(const RedistributionSpec& move, Direction direction)
-      : move_(move), group_(*move.group), direction_(direction) {}
+  RowCollectives(const RedistributionSpec& spec, Direction direction)
+      : spec_(spec), group_(*spec.group), direction_(direction) {}
 
   at::Tensor AllReduce(at::Tensor tensor) const {
     const std::vector<int64_t> shape = tensor.sizes().vec();
-    const CollectiveUse use = {direction_, &move_.label, shape, BytesOf(shape, tensor), -1};
+    const CollectiveUse use = {direction_, &spec_.label, shape, BytesOf(shape, tensor), -1};
     return group_.AllReduce(std::move(tensor), use);
   }
 
-  // Sums the last features alone.
+  // Sums the last `features` of the last dim; those before them pass unchanged.
   at::Tensor AllReduceLast(const at::Tensor& tensor, int64_t features) const {
     if (tensor.dim() == 0 || tensor.size(-1) < features) {
       Diagnostic d = MakeDiagnostic(Finding::kBadDim, "a tensor with fewer features than are shared");
-      d.path = move_.label.text();
-      d.declared = move_.to.ToText();
+      d.path = spec_.label.text();
+      d.declared = spec_.to.ToText();
       d.required = "at most the features of a tensor of shape " + ShapeToString(tensor.sizes());
       throw PlanError({std::move(d)});
     }
@@ -147,126 +178,135 @@ class Mover {
     return at::cat({tensor.narrow(-1, 0, before), AllReduce(tensor.narrow(-1, before, features).contiguous())}, -1);
   }
 
-  at::Tensor Gather(const at::Tensor& shard, const ShardMap& map, int64_t dim, bool sum) const {
+  // Shards -> full. `add_replicas` where `shard` is a gradient: the replicas of a head hold terms of its gradient.
+  at::Tensor Gather(const at::Tensor& shard, const ShardMap& map, int64_t dim, bool add_replicas) const {
     const std::vector<int64_t> shape = WithSize(shard, dim, map.size());
-    const CollectiveUse use = {direction_, &move_.label, shape, BytesOf(shape, shard), Misfit(shard, map, dim)};
-    return map.Unpack(group_.AllGather(map.ToBlock(shard, dim), use), dim, sum);
+    const CollectiveUse use = {direction_, &spec_.label, shape, BytesOf(shape, shard), SizeMismatch(shard, map, dim)};
+    return map.Unpack(group_.AllGather(map.ToBlock(shard, dim), use), dim, add_replicas);
   }
 
-  at::Tensor ReduceScatter(const at::Tensor& full, const ShardMap& map, int64_t dim, bool once) const {
-    const CollectiveUse use = {direction_, &move_.label, full.sizes(), BytesOf(full.sizes(), full), -1};
-    return map.FromBlock(group_.ReduceScatter(map.Pack(full, dim, once), use), dim, group_.rank());
+  // Terms of the full tensor -> shards of the sum. `first_replica_only` where `full` is a gradient.
+  at::Tensor ReduceScatter(const at::Tensor& full, const ShardMap& map, int64_t dim, bool first_replica_only) const {
+    const CollectiveUse use = {direction_, &spec_.label, full.sizes(), BytesOf(full.sizes(), full), -1};
+    return map.FromBlock(group_.ReduceScatter(map.Pack(full, dim, first_replica_only), use), dim, group_.rank());
   }
 
-  // [.., shard of from_dim, .., whole to_dim, ..] -> [.., whole from_dim, .., shard of to_dim, ..].
+  // [.., shard of from_dim, .., full to_dim, ..] -> [.., full from_dim, .., shard of to_dim, ..].
   at::Tensor AllToAll(const at::Tensor& tensor, const ShardMap& from, int64_t from_dim, const ShardMap& to,
-                      int64_t to_dim, bool once, bool sum) const {
+                      int64_t to_dim, bool first_replica_only, bool add_replicas) const {
     const std::vector<int64_t> shape = WithSize(tensor, from_dim, from.size());
-    const CollectiveUse use = {direction_, &move_.label, shape, BytesOf(tensor.sizes(), tensor),
-                               Misfit(tensor, from, from_dim)};
+    const CollectiveUse use = {direction_, &spec_.label, shape, BytesOf(tensor.sizes(), tensor),
+                               SizeMismatch(tensor, from, from_dim)};
     const int64_t n = group_.size();
+    // from_dim is padded first: the blocks of an all-to-all must be of one size on all ranks.
     const at::Tensor padded = from.ToBlock(tensor, from_dim).movedim(0, from_dim);
-    at::Tensor got = group_.AllToAll(to.Pack(padded, to_dim, once), use);
-    // Block s holds what rank s has of from_dim and this rank gets of to_dim: [n, to.block, the other dims].
-    got = got.unflatten(0, {n, to.block()}).narrow(1, 0, to.length(group_.rank())).movedim(1, to_dim + 1);
-    got = got.movedim(from_dim + 1, 1).flatten(0, 1);
-    return from.Unpack(got, from_dim, sum);
+    at::Tensor received = group_.AllToAll(to.Pack(padded, to_dim, first_replica_only), use);
+    // Block s is rank s's shard of from_dim within this rank's shard of to_dim: [n, to.block, the other dims]. Cut the
+    // padding of to_dim, then bring rank and from_dim together in front, as Unpack takes them.
+    received = received.unflatten(0, {n, to.block()}).narrow(1, 0, to.length(group_.rank())).movedim(1, to_dim + 1);
+    received = received.movedim(from_dim + 1, 1).flatten(0, 1);
+    return from.Unpack(received, from_dim, add_replicas);
   }
 
  private:
-  int64_t Misfit(const at::Tensor& shard, const ShardMap& map, int64_t dim) const {
+  // The size of a shard that is not the one the map gives this rank, for CollectiveUse::misfit; -1 where it is. It is
+  // reported inside the collective, so that the other ranks throw too instead of waiting.
+  int64_t SizeMismatch(const at::Tensor& shard, const ShardMap& map, int64_t dim) const {
     return shard.size(dim) == map.length(group_.rank()) ? -1 : shard.size(dim);
   }
 
-  const RedistributionSpec& move_;
+  const RedistributionSpec& spec_;
   AxisGroup& group_;
   Direction direction_;
 };
 
-at::Tensor Forward(const RedistributionSpec& move, at::Tensor x, Passage& passage) {
-  const Mover mover(move, Direction::kForward);
-  if (move.from.is_shard()) {
-    passage.from_dim = DimOf(move, move.from, x);
-    const int64_t local = x.size(passage.from_dim);
-    passage.from = move.Map(move.from, ArrivingSize(move, passage.from_dim, local));
+at::Tensor Forward(const RedistributionSpec& spec, at::Tensor x, ForwardContext& context) {
+  const RowCollectives collectives(spec, Direction::kForward);
+  if (spec.from.is_shard()) {
+    context.from_dim = DimOf(spec, spec.from, x);
+    const int64_t local = x.size(context.from_dim);
+    context.from = spec.Map(spec.from, GlobalSizeOf(spec, context.from_dim, local));
   }
-  if (move.to.is_shard()) {
-    passage.to_dim = DimOf(move, move.to, x);
-    const int64_t size = x.size(passage.to_dim);
-    passage.to = move.Map(move.to, size);
-    CallFrame::NoteSize(*move.group, passage.to_dim, size);
+  if (spec.to.is_shard()) {
+    context.to_dim = DimOf(spec, spec.to, x);
+    const int64_t size = x.size(context.to_dim);
+    context.to = spec.Map(spec.to, size);
+    // A later shard -> full of the same dim in this call (the sequence, back from a row of blocks) finds its size here.
+    CallFrame::NoteSize(*spec.group, context.to_dim, size);
   }
-  switch (move.row) {
+  switch (spec.row) {
     case RedistributionRow::kIdentity:
     case RedistributionRow::kReplicateToShared: return x;
     case RedistributionRow::kShardToShared:
-    case RedistributionRow::kShardToReplicate: return mover.Gather(x, *passage.from, passage.from_dim, false);
+    case RedistributionRow::kShardToReplicate: return collectives.Gather(x, *context.from, context.from_dim, false);
     case RedistributionRow::kPartialToReplicate:
-    case RedistributionRow::kPartialToShared: return mover.AllReduce(std::move(x));
-    case RedistributionRow::kPartialToShard: return mover.ReduceScatter(x, *passage.to, passage.to_dim, false);
-    case RedistributionRow::kSharedToPartial: return at::div(x, move.group->size());
+    case RedistributionRow::kPartialToShared: return collectives.AllReduce(std::move(x));
+    case RedistributionRow::kPartialToShard: return collectives.ReduceScatter(x, *context.to, context.to_dim, false);
+    case RedistributionRow::kSharedToPartial: return at::div(x, spec.group->size());
     case RedistributionRow::kReplicateToShard:
-      // A copy: a view would keep the whole alive and share its versions.
-      return passage.to->Take(x, passage.to_dim, move.group->rank(), false).clone(at::MemoryFormat::Contiguous);
+      // A copy: a view would keep the full tensor alive and share its version counter.
+      return context.to->Take(x, context.to_dim, spec.group->rank(), false).clone(at::MemoryFormat::Contiguous);
     case RedistributionRow::kShardToShard:
-      if (passage.from_dim == passage.to_dim)
-        throw PlanError({NoSuchRedistribution(move.from, move.to, move.label.text())});
-      return mover.AllToAll(x, *passage.from, passage.from_dim, *passage.to, passage.to_dim, false, false);
+      if (context.from_dim == context.to_dim)
+        throw PlanError({NoSuchRedistribution(spec.from, spec.to, spec.label.text())});
+      return collectives.AllToAll(x, *context.from, context.from_dim, *context.to, context.to_dim, false, false);
   }
   return x;
 }
 
-at::Tensor Backward(const RedistributionSpec& move, at::Tensor gradient, const Passage& passage) {
-  const Mover mover(move, Direction::kBackward);
-  switch (move.row) {
+at::Tensor Backward(const RedistributionSpec& spec, at::Tensor gradient, const ForwardContext& context) {
+  const RowCollectives collectives(spec, Direction::kBackward);
+  switch (spec.row) {
     case RedistributionRow::kIdentity:
     case RedistributionRow::kPartialToReplicate: return gradient;
-    case RedistributionRow::kSharedToPartial: return at::div(gradient, move.group->size());
+    case RedistributionRow::kSharedToPartial: return at::div(gradient, spec.group->size());
     case RedistributionRow::kReplicateToShared:
-      return move.to.is_shared_last() ? mover.AllReduceLast(gradient, move.to.last)
-                                      : mover.AllReduce(std::move(gradient));
-    case RedistributionRow::kPartialToShared: return mover.AllReduce(std::move(gradient));
-    case RedistributionRow::kShardToShared: return mover.ReduceScatter(gradient, *passage.from, passage.from_dim, true);
+      return spec.to.is_shared_last() ? collectives.AllReduceLast(gradient, spec.to.last)
+                                      : collectives.AllReduce(std::move(gradient));
+    case RedistributionRow::kPartialToShared: return collectives.AllReduce(std::move(gradient));
+    case RedistributionRow::kShardToShared:
+      return collectives.ReduceScatter(gradient, *context.from, context.from_dim, true);
     case RedistributionRow::kShardToReplicate:
-      return passage.from->Take(gradient, passage.from_dim, move.group->rank(), true);
+      return context.from->Take(gradient, context.from_dim, spec.group->rank(), true);
     case RedistributionRow::kPartialToShard:
-    case RedistributionRow::kReplicateToShard: return mover.Gather(gradient, *passage.to, passage.to_dim, true);
+    case RedistributionRow::kReplicateToShard: return collectives.Gather(gradient, *context.to, context.to_dim, true);
     case RedistributionRow::kShardToShard:
-      return mover.AllToAll(gradient, *passage.to, passage.to_dim, *passage.from, passage.from_dim, true, true);
+      return collectives.AllToAll(gradient, *context.to, context.to_dim, *context.from, context.from_dim, true, true);
   }
   return gradient;
 }
 
-// A raw Node costs half of an autograd::Function and holds no tensor.
+// A raw Node costs half of what an autograd::Function does and holds no tensor.
 class RedistributionBackward final : public autograd::Node {
  public:
-  RedistributionBackward(std::shared_ptr<const RedistributionSpec> move, Passage passage, autograd::edge_list&& edges)
-      : Node(std::move(edges)), move_(std::move(move)), passage_(std::move(passage)) {}
+  RedistributionBackward(std::shared_ptr<const RedistributionSpec> spec, ForwardContext context,
+                         autograd::edge_list&& edges)
+      : Node(std::move(edges)), spec_(std::move(spec)), context_(std::move(context)) {}
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     at::Tensor gradient = std::move(gradients[0]);
-    // Zeros where autograd has nothing: another rank may have something, and the collective needs every rank.
+    // An undefined gradient becomes zeros: on another rank it may be defined, and the collective needs every rank.
     if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
     if (at::GradMode::is_enabled() && gradient.requires_grad()) {
-      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a move between layouts cannot be differentiated twice");
-      d.path = move_->label.text();
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a redistribution cannot be differentiated twice");
+      d.path = spec_->label.text();
       d.declared = "backward with create_graph";
       d.required = "first-order gradients";
       throw PlanError({std::move(d)});
     }
     const at::NoGradGuard no_grad;
-    Region region(move_->name, move_->label.text(), move_->group->axis());
-    region.Takes(gradient, GradientLayout(move_->to));
-    at::Tensor out = Backward(*move_, std::move(gradient), passage_);
-    region.Makes(out, GradientLayout(move_->from));
+    Region region(spec_->name, spec_->label.text(), spec_->group->axis());
+    region.Takes(gradient, GradientLayout(spec_->to));
+    at::Tensor out = Backward(*spec_, std::move(gradient), context_);
+    region.Makes(out, GradientLayout(spec_->from));
     return {std::move(out)};
   }
 
-  std::string name() const override { return "MoveBackward(" + move_->label.text() + ")"; }
+  std::string name() const override { return "RedistributionBackward(" + spec_->label.text() + ")"; }
 
  private:
-  std::shared_ptr<const RedistributionSpec> move_;
-  Passage passage_;
+  std::shared_ptr<const RedistributionSpec> spec_;
+  ForwardContext context_;
 };
 
 }  // namespace
@@ -280,15 +320,15 @@ Layout GradientLayout(const Layout& layout) {
 MapPtr RedistributionSpec::Map(const Layout& layout, int64_t size) const {
   if (layout.is_plain_shard()) return ShardMap::Make(layout, size, group->size()).ValueOrThrow();
   const std::lock_guard lock(mutex_);
-  MapPtr& kept = kept_[&layout == &to ? 1 : 0];
-  if (!kept || kept->size() != size) kept = ShardMap::Make(layout, size, group->size()).ValueOrThrow();
-  return kept;
+  MapPtr& cached = cached_[&layout == &to ? 1 : 0];
+  if (!cached || cached->size() != size) cached = ShardMap::Make(layout, size, group->size()).ValueOrThrow();
+  return cached;
 }
 
 Result<TensorRedistribution> TensorRedistribution::Make(const Layout& from, const Layout& to,
                                                         std::shared_ptr<AxisGroup> group,
                                                         RedistributionOptions options) {
-  Check(group != nullptr, "a move needs a group");
+  Check(group != nullptr, "a redistribution needs a group");
   const std::optional<RedistributionRow> row = RowOf(from, to);
   if (!row) return NoSuchRedistribution(from, to, options.label);
   auto spec = std::make_shared<RedistributionSpec>();
@@ -300,6 +340,7 @@ Result<TensorRedistribution> TensorRedistribution::Make(const Layout& from, cons
   spec->uses = options.uses;
   spec->label = CollectiveLabel(std::move(options.label));
   spec->name = from.ToText() + " -> " + to.ToText();
+  // Sizes that the plan determines are checked here, before a model runs; the others with the first tensor.
   Diagnostics errors;
   const auto check = [&](const Layout& layout, int64_t size) {
     if (!layout.is_shard() || size < 0) return;
@@ -319,25 +360,27 @@ Result<TensorRedistribution> TensorRedistribution::Make(const Layout& from, cons
 at::Tensor TensorRedistribution::operator()(at::Tensor tensor) const {
   if (is_identity() || !tensor.defined()) return tensor;
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
+  // The region reports layouts to the operator checker and the footprint, which do not look into it.
   Region region(spec_->name, spec_->label.text(), spec_->group->axis());
   region.Takes(tensor, spec_->from);
   autograd::edge_list edges;
   if (recorded) edges.push_back(autograd::impl::gradient_edge(tensor));
-  Passage passage;
-  const c10::TensorImpl* const came = tensor.unsafeGetTensorImpl();
+  ForwardContext context;
+  const c10::TensorImpl* const input = tensor.unsafeGetTensorImpl();
   at::Tensor out;
   {
     const at::NoGradGuard no_grad;
-    out = Forward(*spec_, std::move(tensor), passage);
-    // An identity row gets a tensor of its own to carry the edge.
-    if (recorded && out.unsafeGetTensorImpl() == came) out = out.view_as(out);
+    out = Forward(*spec_, std::move(tensor), context);
+    // The edge of an identity row needs a tensor of its own: the input keeps its history.
+    if (recorded && out.unsafeGetTensorImpl() == input) out = out.view_as(out);
   }
   region.Makes(out, spec_->to);
   if (!recorded) return out;
   const auto node = std::shared_ptr<RedistributionBackward>(
-      new RedistributionBackward(spec_, std::move(passage), std::move(edges)), autograd::deleteNode);
+      new RedistributionBackward(spec_, std::move(context), std::move(edges)), autograd::deleteNode);
   autograd::create_gradient_edge(out, node);
-  // In-place operators on the view would write into the input behind its history; marked so, they raise.
+  // An in-place operator on that view would change the input without the input's history knowing. A view made inside a
+  // custom function raises then, as autograd::Function's outputs do.
   if (auto* view = autograd::impl::get_view_autograd_meta(out); view != nullptr && view->has_bw_view()) {
     view->set_creation_meta(autograd::CreationMeta::IN_CUSTOM_FUNCTION);
   }

@@ -1,23 +1,28 @@
-// TensorMove: carries a local tensor from one layout to another along one mesh axis, with the backward that the layouts
-// fix. Every pair is one row of this table; a pair without a row is an error. (A layout's gradient has the dual layout:
-// plan/layout.h. Peers: the conjugate pairs f and g of Megatron-LM, Shoeybi et al. 2019; spmd_types.)
+// TensorRedistribution: brings a local tensor from one layout to another along one mesh axis, with the backward that the
+// two layouts determine. Every pair is one row of this table; a pair without a row is an error.
 //
-//   from -> to               forward          backward
-//   replicate -> shared      -                all-reduce
-//   shard(d)  -> shared      all-gather       reduce-scatter
-//   shard(d)  -> replicate   all-gather       take own shard
-//   partial   -> replicate   all-reduce       -
-//   partial   -> shared      all-reduce       all-reduce
-//   partial   -> shard(d)    reduce-scatter   all-gather
-//   replicate -> shard(d)    take own shard   all-gather
-//   shard(a)  -> shard(b)    all-to-all       all-to-all
-//   shared    -> partial     each its share   each its share
+//   from -> to               forward             backward
+//   replicate -> shared      -                   all-reduce
+//   shard(d)  -> shared      all-gather          reduce-scatter
+//   shard(d)  -> replicate   all-gather          slice
+//   partial   -> replicate   all-reduce          -
+//   partial   -> shared      all-reduce          all-reduce
+//   partial   -> shard(d)    reduce-scatter      all-gather
+//   replicate -> shard(d)    slice               all-gather
+//   shard(a)  -> shard(b)    all-to-all          all-to-all
+//   shared    -> partial     divide by n         divide by n
 //
-// Where only the last features are shared (shared_last), only their gradient is summed. A share is 1/n of the value: for
-// what is added to terms of a sum and would count once a rank.
-// Equal layouts, and any row on an axis of one rank, return the tensor itself. A shard may be of any form (plain and
-// uneven, heads, heads with replicas, packed); where shards are replicated, piece_map.h says who holds the gradient.
-// Stage before: collective (AxisGroup). Stage after: apply, which runs moves at module boundaries.
+// The backward column follows from the forward one. The gradient of a shared value is partial, that of a partial value is
+// replicated, every other layout is that of its gradient too (GradientLayout); the backward takes the gradient layout of
+// `to` to that of `from`. replicate -> shared and partial -> replicate are the conjugate pair f and g of Megatron-LM
+// (Shoeybi et al. 2019), the rows between shard(d) and shared or partial its sequence-parallel pair (Korthikanti et al.
+// 2022).
+//
+// shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a value that every rank
+// holds for being added to terms of a sum, where it would otherwise count once a rank.
+// Equal layouts, and any row on an axis of one rank, return the tensor itself. A shard may have any form (plain and
+// uneven, heads, heads with replicas, packed); shard_map.h says what happens to the gradient of replicas.
+// Stage before: collective (AxisGroup). Stage after: apply, which runs redistributions at module boundaries.
 #pragma once
 
 #include <cstdint>
@@ -34,39 +39,39 @@ namespace moonshard {
 
 struct RedistributionSpec;
 
-// What the gradient of a value of this layout is: its dual (plan/layout.h). Of shared_last, whose gradient has no word,
-// itself.
+// The layout of the gradient of a value that has `layout`. shared_last is returned as it is: its gradient, partial in the
+// last features alone, has no layout of its own.
 Layout GradientLayout(const Layout& layout);
 
 struct RedistributionOptions {
-  // Global sizes of the dims that `from` and `to` shard, where they are always the same (features); -1: only known at
-  // run time (a sequence). The sizes of packed parts win.
+  // Global sizes of the dims that `from` and `to` shard, where the plan determines them (features); -1: known only at
+  // run time (a sequence). The sizes of packed parts take precedence.
   int64_t from_size = -1;
   int64_t to_size = -1;
   std::string label;  // for errors: module path and plan line; the same on every rank
-  int uses = 0;       // how many siblings ask for this move of one tensor (shared_moves.h); 0: not known
+  int uses = 0;       // how many siblings share one result of it (shared_redistributions.h); 0: unknown
 };
 
 class TensorRedistribution {
  public:
-  // Errors: kNoSuchMove (the rows there are are named), and those of DimPieces where the sizes are known.
+  // Errors: kNoSuchRedistribution (lists the rows), and those of DimShards where the sizes are known.
   static Result<TensorRedistribution> Make(const Layout& from, const Layout& to, std::shared_ptr<AxisGroup> group,
                                            RedistributionOptions options = {});
 
-  // The tensor in the new layout. All ranks of the group call it in the same order. Move the tensor in where it is not
-  // needed any more: the sole reference lets an all-reduce reuse its memory. With gradients off or on an input that
-  // needs none no backward is recorded; an identity row then returns the tensor itself, else a view on which in-place
-  // operators raise. Differentiating its backward again is an error (kNotSupported).
+  // Returns the tensor in the new layout. All ranks of the group call it in the same order. Pass the tensor by std::move
+  // where it is not needed afterwards: an all-reduce reuses the memory of a tensor that it alone owns. No backward is
+  // recorded while gradients are off, or for an input that needs none; an identity row then returns the tensor itself,
+  // otherwise a view on which in-place operators raise. Differentiating its backward is an error (kNotSupported).
   //
-  // Where `from` is a shard whose size is not known, it is the one size noted in the current outermost call
-  // (CallFrame::OnlySize); failing that the ranks exchange the sizes of their shards.
-  // Throws PlanError: kBadDim, kCollectiveMismatch (also: this rank's shard is not its part of the whole), kRankLost,
-  // kNoSuchMove where both dims turn out to be one dim cut in two ways.
+  // The global size of a sharded input comes from the options, else from the head count, else it is the one size noted in
+  // the current outermost call (CallFrame::OnlySize), else the ranks exchange the sizes of their shards.
+  // Throws PlanError: kBadDim, kCollectiveMismatch (also: this rank's shard has another size than the layout gives it),
+  // kRankLost, kNoSuchRedistribution where both dims of shard(a) -> shard(b) turn out to be the same dim.
   at::Tensor operator()(at::Tensor tensor) const;
 
   // Whether it always returns the tensor itself.
   bool is_identity() const;
-  // Whether the two do the same, labels apart.
+  // Whether both compute the same; labels are not compared.
   bool SameAs(const TensorRedistribution& other) const;
   int uses() const;
   const std::string& label() const;

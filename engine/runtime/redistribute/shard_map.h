@@ -1,10 +1,10 @@
-// PieceMap: cuts and joins tensors along one dim by the table of plan/shards.h, in the forms that collectives take: equal
-// blocks, one a rank, in front. Knows no ranks at run time but through its arguments; no communication.
+// ShardMap: shards a tensor along one dim by the table of layout/shards.h and joins shards again, in the form that
+// collectives take: equal blocks along dim 0, one a rank. Local computation only; ranks are arguments.
 //
-// Replicas (fewer heads than ranks): the value of a shard is the same on all of them, and its gradient is the sum over
-// them. So a gradient that goes to shards is given to the first replica (`once`) and the others get zeros, and gradients
-// that come from shards are added over the replicas (`sum`). A sum of the weight's gradient over the replicas then counts
-// each contribution once.
+// Replicas (fewer heads than ranks): each holds the same shard, and the gradient of the shard is the sum over them. So a
+// gradient that is sharded goes to the first replica alone (`first_replica_only`), zeros to the others, and gradients of
+// shards are added over the replicas when they are joined (`add_replicas`). The sum of a weight's gradient over its
+// replicas then counts every contribution once.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ namespace moonshard {
 
 class ShardMap {
  public:
-  // A dim of `size` elements over `ranks` ranks; `layout` is a shard. Errors as DimPieces::Make.
+  // The shards of a dim of `size` elements over `ranks` ranks; `layout` is a shard. Errors as DimShards::Make.
   static Result<std::shared_ptr<const ShardMap>> Make(const Layout& layout, int64_t size, int64_t ranks);
 
   int64_t size() const { return size_; }
   int64_t ranks() const { return ranks_; }
   int64_t length(int64_t rank) const;       // of a rank's shard
-  int64_t block() const { return block_; }  // of the longest shard: what every rank's block is padded to
+  int64_t block() const { return block_; }  // length of the longest shard, to which every rank's block is padded
 
-  // The shard of `rank` along `dim`. May be a view of `whole`. With `once`, parts of which another rank is the first
-  // replica are zeros.
-  at::Tensor Take(const at::Tensor& full, int64_t dim, int64_t rank, bool once) const;
-  // [..., size, ...] -> [ranks * block, ...], contiguous, `dim` moved to the front; block r is the shard of rank r and
-  // zeros. With `once`, parts that are no first replica are zeros.
-  at::Tensor Pack(const at::Tensor& full, int64_t dim, bool once) const;
-  // The reverse, from the shards that the ranks sent: [ranks * block, ...] -> [..., size, ...], contiguous. Replicas
-  // are dropped but for the first; with `sum` they are added.
-  at::Tensor Unpack(const at::Tensor& blocks, int64_t dim, bool sum) const;
-  // A shard as a block: [..., length, ...] -> [block, ...], contiguous, zeros behind.
+  // The shard of `rank` along `dim`; may be a view of `full`. With `first_replica_only`, parts of which another rank is
+  // the first replica are zeros.
+  at::Tensor Take(const at::Tensor& full, int64_t dim, int64_t rank, bool first_replica_only) const;
+  // [..., size, ...] -> [ranks * block, ...], contiguous, `dim` moved to the front; block r is the shard of rank r,
+  // padded with zeros. With `first_replica_only`, parts of other replicas are zeros.
+  at::Tensor Pack(const at::Tensor& full, int64_t dim, bool first_replica_only) const;
+  // The inverse, from the blocks of all ranks: [ranks * block, ...] -> [..., size, ...], contiguous. Of replicas the first
+  // is used; with `add_replicas` their sum.
+  at::Tensor Unpack(const at::Tensor& blocks, int64_t dim, bool add_replicas) const;
+  // A shard as a block: [..., length, ...] -> [block, ...], contiguous, padded with zeros.
   at::Tensor ToBlock(const at::Tensor& shard, int64_t dim) const;
-  // The reverse: a rank's block as its shard, contiguous.
+  // The inverse: a rank's block as its shard, contiguous.
   at::Tensor FromBlock(const at::Tensor& block, int64_t dim, int64_t rank) const;
 
  private:
@@ -52,7 +52,7 @@ class ShardMap {
     bool first_replica;
   };
 
-  bool plain_ = true;  // torch.chunk: segments_ is empty
+  bool plain_ = true;  // torch.chunk: segments_ and lengths_ are empty
   bool replicas_ = false;
   int64_t size_ = 0;
   int64_t ranks_ = 1;

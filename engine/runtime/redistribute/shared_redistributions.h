@@ -1,12 +1,12 @@
-// Shared moves: siblings that ask for the same move of the same tensor (q, k, v; gate, up) get one result. Their
-// partial gradients then add up locally and one collective runs each way.
+// SharedRedistributions: siblings that redistribute the same tensor in the same way (q, k, v; gate, up) share one result.
+// Autograd adds their gradients locally, so one collective runs in each direction.
 //
-// A result is kept in the frame of the call that encloses the siblings, and is given again while
-//   - the move is the same (TensorMove::SameAs) and the tensor is the same object, with the same version,
-//   - gradients, inference mode and the tensor's requires_grad are as they were,
-//   - nobody wrote into the result.
-// It is dropped after `uses` hits in all (where the moves say so), when its tensor dies, and with the frame, so nothing
-// that was gathered outlives the call. A frame ends by an exception too.
+// A result is cached in the frame of the call that encloses the siblings, and returned again while
+//   - the redistribution is the same (TensorRedistribution::SameAs) and the tensor is the same object, of the same version,
+//   - grad mode, inference mode and the tensor's requires_grad are the same,
+//   - the result was not written to.
+// It is dropped after `uses` uses (where the redistribution has that number), when its input dies, and with the frame,
+// whether that ends normally or by an exception: nothing that was gathered outlives the call.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,25 @@
 
 namespace moonshard {
 
-// move(tensor), or what a sibling got for it in the current frame. Without a frame, for a move that changes nothing,
-// and for one with uses() == 1 it is move(tensor). A hit costs tens of nanoseconds.
-at::Tensor RunShared(const TensorRedistribution& move, const at::Tensor& tensor);
+// redistribution(tensor), or the cached result of a sibling in the current frame. Without a frame, for an identity and for
+// one with uses() == 1 nothing is cached. A hit costs tens of nanoseconds.
+at::Tensor RunShared(const TensorRedistribution& redistribution, const at::Tensor& tensor);
 
-// The results of one frame.
+// The results of one frame. Owns them until they are used up, their input dies or the frame ends.
 class SharedRedistributions {
  public:
-  at::Tensor Run(const TensorRedistribution& move, const at::Tensor& tensor);
+  at::Tensor Run(const TensorRedistribution& redistribution, const at::Tensor& tensor);
   size_t kept() const { return entries_.size(); }
 
  private:
   struct Entry {
-    TensorRedistribution move;
-    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // weak: an address alone may have been used again
+    TensorRedistribution redistribution;
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // weak: a raw address may belong to a newer tensor
     int64_t version;
     uint8_t mode;  // ModeOf
     at::Tensor result;
     int64_t result_version;
-    int uses_left;  // below 0: not known
+    int uses_left;  // below 0: unknown, kept until the input dies or the frame ends
   };
 
   std::vector<Entry> entries_;

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/layout/layout.h"
 
@@ -65,7 +66,7 @@ void Vocabulary::CheckCall(const std::string& what, const at::Tensor& targets, i
     const size_t count = static_cast<size_t>(ids.numel());
     const auto* data = ids.const_data_ptr<int64_t>();
     const std::string_view bytes(reinterpret_cast<const char*>(data), count * sizeof(int64_t));
-    signature += ", targets that hash to " + std::to_string(StableHash(bytes));
+    signature += ", targets that hash to " + std::to_string(HashOf(bytes));
     for (Diagnostic& error : FindForeignTargets({data, count}, size_, ignore_index)) errors.push_back(std::move(error));
   }
   group_->StartCheckInputs(CollectiveLabel(std::move(signature)), label_);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/core/base/check.h"
-#include "engine/io/checkpoint/hash.h"
+#include "engine/core/base/hash.h"
 
 namespace moonshard {
 namespace {

@@ -10,10 +10,10 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
-#include "engine/io/checkpoint/hash.h"
-#include "engine/io/safetensors/file.h"
 #include "engine/io/safetensors/header.h"
+#include "engine/io/storage/file.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/scalar_type.h"
 #include "engine/train/training_state/random_states.h"

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/rank_file.h"
 #include "engine/io/safetensors/writer.h"
 
@@ -36,15 +36,7 @@ std::string FromHex(const std::string& text) {
 }
 
 std::string NotePath(const std::string& place, int64_t rank) {
-  return Staging::PartialOf(place) + "/" + RankFileName(rank) + ".note";
-}
-
-// Not synced: Aside::Commit does that for what stays.
-Failure WriteText(Storage& storage, const std::string& path, const std::string& content) {
-  Result<std::unique_ptr<WritableFile>> file = storage.OpenForWriting(path);
-  if (!file.ok()) return file.diagnostics().front();
-  if (Failure failed = file.value()->Truncate(content.size())) return failed;
-  return file.value()->Write(0, content.data(), content.size());
+  return StagingDirectory::PartialOf(place) + "/" + RankFileName(rank) + ".note";
 }
 
 Result<JsonValue> ReadNote(const std::string& place, int64_t rank) { return ReadJsonFile(NotePath(place, rank)); }
@@ -83,7 +75,7 @@ Diagnostics WriteRankPart(Storage& storage, const StepJob& job) {
   const Manifest& manifest = job.laid_out.manifest;
   if (const std::optional<size_t> file = FileToWrite(manifest, job.rank)) {
     Result<RankFileWriter> writer =
-        RankFileWriter::Create(storage, Staging::PartialOf(job.place) + "/new", job.laid_out, *file);
+        RankFileWriter::Create(storage, StagingDirectory::PartialOf(job.place) + "/new", job.laid_out, *file);
     if (!writer.ok()) return writer.diagnostics();
     // From front to back.
     std::vector<size_t> order;
@@ -105,11 +97,11 @@ Diagnostics WriteRankPart(Storage& storage, const StepJob& job) {
   JsonValue::Object generators;
   for (const auto& [name, state] : job.generators) generators[name] = ToHex(state);
   note["generators"] = std::move(generators);
-  if (Failure failed = WriteText(storage, NotePath(job.place, job.rank), WriteJson(note, 0))) return {*failed};
+  if (Failure failed = WriteFile(storage, NotePath(job.place, job.rank), WriteJson(note, 0))) return {*failed};
   return {};
 }
 
-Diagnostics CompleteStep(Storage& storage, const RunFolder& run, StepJob& job) {
+Diagnostics CompleteStep(Storage& storage, const RunDirectory& run, StepJob& job) {
   Manifest& manifest = job.laid_out.manifest;
   std::vector<std::map<std::string, std::string>> generators(static_cast<size_t>(manifest.mesh.world_size()));
   for (size_t rank = 0; rank < generators.size(); ++rank) {
@@ -131,17 +123,17 @@ Diagnostics CompleteStep(Storage& storage, const RunFolder& run, StepJob& job) {
 
   std::vector<std::string> files = {kManifestFile, kRandomFile};
   for (const RankFile& file : manifest.rank_files) files.push_back(file.name);
-  if (Failure failed =
-          WriteForm(storage, job.staging->folder(), FitForm(*job.form, job.form_tensors, manifest), manifest, files)) {
+  if (Failure failed = WriteForm(storage, job.staging->directory(), FitForm(*job.form, job.form_tensors, manifest),
+                                 manifest, files)) {
     return {*failed};
   }
   const std::string random = RandomFile(generators);
   job.record.random_bytes = random.size();
   job.record.random_hash = HashOf(random);
-  if (Failure failed = MakeFoldersFor(storage, job.staging->folder(), kRandomFile)) return {*failed};
-  if (Failure failed = WriteText(storage, job.staging->PathOf(kRandomFile), random)) return {*failed};
+  if (Failure failed = MakeDirectoriesFor(storage, job.staging->directory(), kRandomFile)) return {*failed};
+  if (Failure failed = WriteFile(storage, job.staging->PathOf(kRandomFile), random)) return {*failed};
   manifest.extra = job.record.ToJson();
-  if (Failure failed = WriteText(storage, job.staging->PathOf(kManifestFile), manifest.ToText())) return {*failed};
+  if (Failure failed = WriteFile(storage, job.staging->PathOf(kManifestFile), manifest.ToText())) return {*failed};
   if (Failure failed = job.staging->Commit(files)) return {*failed};
   job.staging.reset();
   if (Failure failed = run.PointTo(storage, job.step)) {
@@ -154,7 +146,7 @@ Diagnostics CompleteStep(Storage& storage, const RunFolder& run, StepJob& job) {
 void AbandonStep(Storage& storage, StepJob& job) {
   if (!job.staging) return;
   job.staging.reset();
-  Staging::Forget(job.place, storage);
+  StagingDirectory::RemovePartial(job.place, storage);
 }
 
 }  // namespace moonshard

@@ -16,9 +16,9 @@
 #include "engine/core/base/result.h"
 #include "engine/io/checkpoint/lay_out.h"
 #include "engine/io/checkpoint/model_form.h"
-#include "engine/io/checkpoint/run_folder.h"
-#include "engine/io/checkpoint/staging.h"
+#include "engine/io/checkpoint/run_directory.h"
 #include "engine/io/checkpoint/training_record.h"
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 
@@ -32,7 +32,7 @@ struct StepJob {
   std::map<std::string, std::string> generators;  // state by name, as bytes
 
   // Rank 0's.
-  std::optional<Staging> staging;
+  std::optional<StagingDirectory> staging;
   TrainingRecord record;
   std::vector<FormTensor> form_tensors;
   std::shared_ptr<const ModelForm> form;
@@ -47,7 +47,7 @@ Diagnostics WriteRankPart(Storage& storage, const StepJob& job);
 
 // Rank 0's, after every rank has written its part. When it returns without an error the step is in its place and `latest`
 // names it. Returns warnings. Errors: kWriteFailed, kFileUnreadable.
-Diagnostics CompleteStep(Storage& storage, const RunFolder& run, StepJob& job);
+Diagnostics CompleteStep(Storage& storage, const RunDirectory& run, StepJob& job);
 
 // Gives up a step: what is there of it goes away.
 void AbandonStep(Storage& storage, StepJob& job);

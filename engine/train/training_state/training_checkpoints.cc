@@ -10,8 +10,8 @@
 
 #include "engine/core/base/check.h"
 #include "engine/io/checkpoint/model_form.h"
-#include "engine/io/checkpoint/paths.h"
-#include "engine/train/training_state/rank_talk.h"
+#include "engine/io/storage/storage.h"
+#include "engine/runtime/collective/store_group.h"
 #include "engine/train/training_state/saved_state.h"
 #include "engine/train/training_state/step_reader.h"
 #include "engine/train/training_state/step_writer.h"
@@ -68,7 +68,7 @@ Result<OptimizerOf> FindOptimizer(const TrainingState& state) {
 
 struct TrainingCheckpoints::Impl {
   Impl(const std::string& folder, const DeviceMesh& mesh, TrainingCheckpointOptions o)
-      : options(std::move(o)), run(folder), talk(mesh, "training checkpoints", options.timeout) {
+      : options(std::move(o)), run(folder), ranks(mesh, "training checkpoints", options.timeout) {
     Check(!mesh.recording(), "a mesh without peers saves nothing");
     if (!options.storage) own_storage = PosixStorage();
   }
@@ -84,7 +84,7 @@ struct TrainingCheckpoints::Impl {
   std::unique_ptr<StepJob> Begin(const TrainingState& state, int64_t step, bool copy) {
     auto job = std::make_unique<StepJob>();
     job->step = step;
-    job->rank = talk.rank();
+    job->rank = ranks.rank();
     job->place = run.PathOf(step);
     std::optional<SavedState> saved;
     std::optional<OptimizerOf> optimizer;
@@ -97,8 +97,9 @@ struct TrainingCheckpoints::Impl {
       return found;
     });
     const JsonValue told = JsonValue::Object{{"step", step}, {"memory", saved ? saved->told() : JsonValue()}};
-    const JsonValue settled = talk.Agree("begin to save " + StepFolderName(step), errors, told,
-                                         [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
+    const JsonValue settled =
+        ranks.GatherOrFail("begin to save " + StepDirectoryName(step), errors, told,
+                           [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
     begin_errors = Guarded([&] {
       LayOutJob(state, *saved, settled, copy, *job);
       return Diagnostics();
@@ -123,9 +124,9 @@ struct TrainingCheckpoints::Impl {
     options_staging.storage = &storage();
     options_staging.replace = true;
     Diagnostics found;
-    job.staging = Staging::Open(job.place, options_staging).Collect(found);
+    job.staging = StagingDirectory::Open(job.place, options_staging).Collect(found);
     if (job.staging) return settled;
-    Staging::Forget(job.place, storage());
+    StagingDirectory::RemovePartial(job.place, storage());
     throw PlanError(ByFirst(std::move(found)));
   }
 
@@ -169,7 +170,7 @@ struct TrainingCheckpoints::Impl {
   // What rank 0 says of its own disk.
   Diagnostics ByFirst(Diagnostics found) const {
     for (Diagnostic& d : found) {
-      if (talk.world() > 1) d.message = "rank 0: " + d.message;
+      if (ranks.world_size() > 1) d.message = "rank 0: " + d.message;
     }
     return found;
   }
@@ -178,12 +179,12 @@ struct TrainingCheckpoints::Impl {
   Diagnostics Complete(StepJob& job, Diagnostics errors) {
     if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
     try {
-      return DiagnosticsFromJson(
-          talk.Agree("save " + StepFolderName(job.step), errors, nullptr, [&](const std::vector<JsonValue>&) {
-            const Diagnostics found = CompleteStep(storage(), run, job);
-            if (HasErrors(found)) throw PlanError(ByFirst(found));
-            return DiagnosticsToJson(found);
-          }));
+      return DiagnosticsFromJson(ranks.GatherOrFail("save " + StepDirectoryName(job.step), errors, nullptr,
+                                                    [&](const std::vector<JsonValue>&) {
+                                                      const Diagnostics found = CompleteStep(storage(), run, job);
+                                                      if (HasErrors(found)) throw PlanError(ByFirst(found));
+                                                      return DiagnosticsToJson(found);
+                                                    }));
     } catch (const PlanError& error) {
       // Where a rank is lost, another one may still be writing: the next run removes it.
       if (error.diagnostics().front().finding != Finding::kRankLost) AbandonStep(storage(), job);
@@ -209,7 +210,7 @@ struct TrainingCheckpoints::Impl {
       if (!optimizer) return found;
       reader.emplace(state, optimizer->adapter);
       for (Diagnostic& d : reader->Open(run.PathOf(step))) found.push_back(std::move(d));
-      if (!HasErrors(found) && talk.first()) {
+      if (!HasErrors(found) && ranks.rank() == 0) {
         std::optional<ModelForm> read = FormOfSharded(reader->folder(), reader->manifest()).Collect(found);
         if (read) its_form = std::make_shared<const ModelForm>(std::move(*read));
       }
@@ -217,11 +218,11 @@ struct TrainingCheckpoints::Impl {
     });
     const auto name_good = [&](Diagnostics& all) { NameLastGood(step, all); };
     const auto nothing = [](const std::vector<JsonValue>&) { return JsonValue(); };
-    talk.Agree("load " + StepFolderName(step), Only(errors, true), nullptr, nothing, name_good);
+    ranks.GatherOrFail("load " + StepDirectoryName(step), Only(errors, true), nullptr, nothing, name_good);
     errors = Guarded([&] { return reader->Read(options.check_all); });
-    talk.Agree("read " + StepFolderName(step), Only(errors, true), nullptr, nothing, name_good);
+    ranks.GatherOrFail("read " + StepDirectoryName(step), Only(errors, true), nullptr, nothing, name_good);
     errors = Guarded([&] { return reader->Finish(state); });
-    talk.Agree("resume " + StepFolderName(step), Only(errors, true), nullptr, nothing);
+    ranks.GatherOrFail("resume " + StepDirectoryName(step), Only(errors, true), nullptr, nothing);
     for (Diagnostic& d : errors) found.push_back(std::move(d));
     if (its_form && options.model_folder.empty()) form = its_form;
     return {step, reader->manifest().mesh, Only(found, false)};
@@ -244,8 +245,8 @@ struct TrainingCheckpoints::Impl {
 
   TrainingCheckpointOptions options;
   std::unique_ptr<Storage> own_storage;
-  RunFolder run;
-  RankTalk talk;
+  RunDirectory run;
+  StoreGroup ranks;
   std::shared_ptr<const ModelForm> form = std::make_shared<const ModelForm>();
   Diagnostics begin_errors;  // of this rank, between agreeing on a save and writing it
   std::thread thread;
@@ -262,14 +263,14 @@ TrainingCheckpoints TrainingCheckpoints::Open(const std::string& folder, const D
                                               const TrainingCheckpointOptions& options) {
   auto impl = std::make_unique<Impl>(folder, mesh, options);
   Diagnostics found;
-  if (impl->talk.first() && !options.model_folder.empty()) {
+  if (impl->ranks.rank() == 0 && !options.model_folder.empty()) {
     // Steps within the model directory would be files of the model.
     if (Failure nested = RefuseNested(options.model_folder, folder)) found.push_back(std::move(*nested));
     std::optional<ModelForm> form = FormOfModel(options.model_folder).Collect(found);
     if (form) impl->form = std::make_shared<const ModelForm>(std::move(*form));
   }
-  impl->talk.Agree("open '" + folder + "'", Only(found, true), nullptr,
-                   [](const std::vector<JsonValue>&) { return JsonValue(); });
+  impl->ranks.GatherOrFail("open '" + folder + "'", Only(found, true), nullptr,
+                           [](const std::vector<JsonValue>&) { return JsonValue(); });
   impl->warnings = Only(found, false);
   return TrainingCheckpoints(std::move(impl));
 }
@@ -301,7 +302,7 @@ std::optional<int64_t> TrainingCheckpoints::Latest() {
   Diagnostics warnings = Wait();
   impl_->warnings = std::move(warnings);
   const JsonValue latest =
-      impl_->talk.Ask("find the latest step", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
+      impl_->ranks.GatherAndBroadcast("find the latest step", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
         const std::optional<int64_t> step = impl_->run.Latest().ValueOrThrow();
         return step ? JsonValue(*step) : JsonValue();
       });

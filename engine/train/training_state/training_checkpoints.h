@@ -38,7 +38,7 @@
 #include <ATen/core/Generator.h>
 
 #include "engine/core/base/diagnostic.h"
-#include "engine/io/checkpoint/run_folder.h"  // IWYU pragma: export
+#include "engine/io/checkpoint/run_directory.h"  // IWYU pragma: export
 #include "engine/io/storage/storage.h"
 #include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/mesh/device_mesh.h"

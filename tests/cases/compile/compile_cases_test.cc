@@ -16,8 +16,7 @@
 #include <map>
 
 #include "dsl/language/eval/load_plan.h"
-#include "engine/plan/compile/compile.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard {
@@ -66,12 +65,8 @@ std::string Outcome(const std::map<std::string, std::string>& sections) {
   if (!section("config").empty()) inputs.config = ParseJson(section("config"), "config.json").ValueOrThrow();
   const Result<Plan> plan = EvaluatePlan(section("plan"), "test.lua", inputs);
   if (!plan.ok()) return ToText(plan.diagnostics());
-  const Result<MatchedPlan> matched = MatchRules(std::make_shared<const Plan>(plan.value()), tree);
-  if (!matched.ok()) return ToText(matched.diagnostics());
-  const Result<CompiledPlan> compiled = CompilePlan(matched.value(), inputs.mesh);
-  std::string out = ToText(matched.diagnostics()) + ToText(compiled.diagnostics());
-  if (compiled.ok()) out += compiled.value().ToText();
-  return out;
+  const Result<CompiledPlan> compiled = ResolvePlan(std::make_shared<const Plan>(plan.value()), tree, inputs.mesh);
+  return ToText(compiled.diagnostics()) + (compiled.ok() ? compiled.value().ToText() : "");
 }
 
 TEST_CASE("compile cases") {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/local_shape.h"

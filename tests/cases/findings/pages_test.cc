@@ -105,7 +105,7 @@ TEST_CASE("every finding has a page, and every page a finding") {
     const FindingPage* page = FindPage(pages, info.id);
     REQUIRE(page != nullptr);
     CHECK(page->title == info.title);
-    for (const char* heading : {"", "Why", "Example", "Cure"}) CHECK(!page->Section(heading).empty());
+    for (const char* heading : {"", "Why", "Example", "Suggested fix"}) CHECK(!page->Section(heading).empty());
   }
   for (const EmbeddedPage& page : EmbeddedPages()) {
     CHECK(page.path == "engine/core/findings/pages/" + ReadPage(page.text).id + ".md");

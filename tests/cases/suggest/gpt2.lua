@@ -4,7 +4,7 @@
 local transformer <const> = require "transformer"
 local n_heads <const> = config.n_head
 
--- Linear layers whose weight lies as [in, out]: output features in pieces.
+-- Linear layers whose weight lies as [in, out]: output features in shards.
 local function turned_colwise(cut)
   return style {
     name = "turned_colwise",
@@ -14,7 +14,7 @@ local function turned_colwise(cut)
   }
 end
 
--- And input features in pieces.
+-- And input features in shards.
 local turned_rowwise <const> = style {
   name = "turned_rowwise",
   params = { weight = shard(0) },

@@ -164,8 +164,8 @@ TEST_CASE("a fused dim is cut part by part") {
 
 TEST_CASE("what does not fit is refused with what would") {
   CHECK_THAT(ShardErrorOf(Layout::Shard(0, 6), 48, 4), Catch::Contains("MS0304") &&
-                                                      Catch::Contains("6 heads do not fit on 4 ranks") &&
-                                                      Catch::Contains("legal sizes: 1, 2, 3, 6, 12"));
+                                                           Catch::Contains("6 heads do not fit on 4 ranks") &&
+                                                           Catch::Contains("legal sizes: 1, 2, 3, 6, 12"));
   CHECK_THAT(ShardErrorOf(Layout::Shard(0, 5), 48, 5), Catch::Contains("a dim of 48 elements is not made of 5 heads"));
   CHECK_THAT(ShardErrorOf(Layout::Shard(0, -4), 48, 4), Catch::Contains("is not made of -4 heads"));
   CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{32}, {8}}), 48, 2),

@@ -1,13 +1,12 @@
-// The files for editors and people, made of the tables: Lua reads the definitions, and they define what a plan can name;
-// the page's examples are those that words_test.cc runs.
+// The files for editors and people, generated from the table of builtins: Lua reads the definitions, and they define what a plan can name;
+// the page's examples are those that builtins_test.cc evaluates.
 #include "dsl/language/reference/forms.h"
 
 #include <catch2/catch.hpp>
 #include <set>
 #include <sstream>
 
-#include "dsl/language/bind/names.h"
-#include "dsl/language/reference/words.h"
+#include "dsl/language/bind/builtins.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/plan/precision_words.h"
@@ -39,7 +38,7 @@ TEST_CASE("Lua reads the definitions, and they define the names of the language 
   std::istringstream words(out);
   for (std::string word; words >> word;) found.insert(word);
   std::set<std::string> listed;
-  for (const NameInfo& info : AllNames()) {
+  for (const BuiltinInfo& info : AllBuiltins()) {
     std::string name = info.name;
     if (const size_t colon = name.find(':'); colon != std::string::npos) name[colon] = '.';  // a method is a field
     if (const size_t dot = name.find('.'); dot != std::string::npos) listed.insert(name.substr(0, dot));
@@ -100,13 +99,13 @@ TEST_CASE("a type of texts is the texts, which an editor offers and checks") {
   CHECK(text.find("\n---@class layout\n") != std::string::npos);
 }
 
-TEST_CASE("the page has every word, every key and every example") {
+TEST_CASE("the page has every name, every key and every example") {
   const std::string page = ReferencePage();
-  for (const NameInfo& info : AllNames())
+  for (const BuiltinInfo& info : AllBuiltins())
     CHECK(page.find("### `" + std::string(info.name) + "`\n") != std::string::npos);
   for (const KeyInfo& key : AllKeys()) {
-    if (std::string(key.table) != "route_keys")
-      CHECK(page.find("| `" + std::string(key.key) + "` |") != std::string::npos);
+    INFO(key.table << "." << key.key);
+    if (key.key != kPositional) CHECK(page.find(std::string(key.key) + "` | `") != std::string::npos);
   }
   size_t examples = 0;
   for (size_t at = 0; (at = page.find("```lua\n", at)) != std::string::npos; ++examples) {
@@ -119,6 +118,10 @@ TEST_CASE("the page has every word, every key and every example") {
     CHECK(EvaluatePlan(text, "page.lua", inputs).ok());
   }
   CHECK(examples >= 35);
+}
+
+TEST_CASE("the luacheck configuration is generated from the table of builtins") {
+  CheckGolden(MOONSHARD_SOURCE_DIR "/.luacheckrc", LuacheckConfig());
 }
 
 TEST_CASE("the settings for an editor switch Lua's own libraries off") {

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "tests/dsl/inputs.h"
 #include "tests/support/golden.h"
 
@@ -69,7 +69,7 @@ moonshard::Diagnostics Try(const std::string& text, const std::string& name) {
   std::optional<moonshard::Plan> plan = moonshard::EvaluatePlan(text, name, inputs).Collect(said);
   if (!plan) return said;
   const moonshard::Resolution resolved =
-      moonshard::MatchAndCompile(std::make_shared<const moonshard::Plan>(*std::move(plan)), tree, inputs.mesh);
+      moonshard::RunPasses(std::make_shared<const moonshard::Plan>(*std::move(plan)), tree, inputs.mesh);
   said.insert(said.end(), resolved.diagnostics.begin(), resolved.diagnostics.end());
   return said;
 }

@@ -4,8 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "dsl/language/eval/load_plan.h"
-#include "engine/plan/compile/compile.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/golden.h"
 #include "tests/support/tree_text.h"
 
@@ -17,7 +16,7 @@ CompiledPlan Compile(const std::string& tree, const std::string& plan, const std
   inputs.mesh = MeshShape::Parse(mesh).ValueOrThrow();
   auto evaluated = std::make_shared<const Plan>(EvaluatePlan(plan, "plan.lua", inputs).ValueOrThrow());
   auto read = std::make_shared<const ModuleTree>(TreeFromText(tree));
-  return CompilePlan(MatchRules(evaluated, read).ValueOrThrow(), inputs.mesh).ValueOrThrow();
+  return ResolvePlan(evaluated, read, inputs.mesh).ValueOrThrow();
 }
 
 const std::string kBlock =

@@ -7,8 +7,7 @@
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/hugging_face/base_path.h"
 #include "dsl/planning/hugging_face/idiomatic.h"
-#include "engine/plan/compile/compile.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/golden.h"
 #include "tests/support/tree_text.h"
 
@@ -34,12 +33,9 @@ PlanInputs Inputs(const ModuleTree* tree) {
 std::string Compiled(const std::string& text, const ModuleTree& tree) {
   const Result<Plan> plan = EvaluatePlan(text, "imported.lua", Inputs(&tree));
   if (!plan.ok()) return ToText(plan.diagnostics());
-  const Result<MatchedPlan> matched =
-      MatchRules(std::make_shared<const Plan>(plan.value()), std::make_shared<const ModuleTree>(tree));
-  if (!matched.ok()) return ToText(matched.diagnostics());
-  const Result<CompiledPlan> compiled = CompilePlan(matched.value(), Inputs(&tree).mesh);
-  return (ToText(matched.diagnostics()) + ToText(compiled.diagnostics())) +
-         (compiled.ok() ? compiled.value().ToText() : "");
+  const Result<CompiledPlan> compiled = ResolvePlan(std::make_shared<const Plan>(plan.value()),
+                                                    std::make_shared<const ModuleTree>(tree), Inputs(&tree).mesh);
+  return ToText(compiled.diagnostics()) + (compiled.ok() ? compiled.value().ToText() : "");
 }
 
 TEST_CASE("imported plans, and what they do") {

@@ -12,9 +12,8 @@
 #include "dsl/planning/hugging_face/lua_text.h"
 #include "dsl/planning/hugging_face/plan_file.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/compile.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/match/match.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/golden.h"
 #include "tests/support/tree_text.h"
 
@@ -121,8 +120,9 @@ CompiledPlan Resolve(const Section& section, const std::string& form, MatchedPla
   inputs.mesh = MeshShape::Parse("tp=2").ValueOrThrow();
   auto plan = std::make_shared<const Plan>(
       EvaluatePlan(WriteLuaPlan(choice, "", "plans.json").text, "plans.json", inputs).ValueOrThrow());
-  *matched = MatchRules(plan, std::make_shared<const ModuleTree>(TreeFromText(section.tree))).ValueOrThrow();
-  return CompilePlan(*matched, inputs.mesh).ValueOrThrow();
+  Resolution resolved = RunPasses(plan, std::make_shared<const ModuleTree>(TreeFromText(section.tree)), inputs.mesh);
+  if (resolved.compiled) *matched = *resolved.matched;
+  return ToResult(std::move(resolved)).ValueOrThrow();
 }
 
 std::string KeyOf(const Plan& plan, int32_t rule) {

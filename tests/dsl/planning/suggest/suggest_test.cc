@@ -8,7 +8,7 @@
 #include <set>
 
 #include "dsl/language/eval/load_plan.h"
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/core/base/text.h"
 #include "engine/io/safetensors/tree.h"
 #include "tests/cases/families/family.h"
@@ -39,8 +39,10 @@ struct Suggested {
     inputs.model = tree.get();
     inputs.options = options;
     Result<Plan> plan = EvaluatePlan(suggestion.text, "suggested.lua", inputs);
-    if (!plan.ok()) return {nullptr, std::nullopt, std::nullopt, plan.diagnostics()};
-    return MatchAndCompile(std::make_shared<const Plan>(std::move(plan).value()), tree, inputs.mesh);
+    Resolution failed;
+    failed.diagnostics = plan.diagnostics();
+    if (!plan.ok()) return failed;
+    return RunPasses(std::make_shared<const Plan>(std::move(plan).value()), tree, inputs.mesh);
   }
 
  private:

@@ -13,7 +13,6 @@ namespace {
 
 using Catch::Contains;
 
-
 struct Row {
   std::string name;
   std::string model;
@@ -133,7 +132,7 @@ TEST_CASE("a model directory that is not there is one error; check answers 1, as
   CHECK(RunProgram(MOONSHARD_PROGRAM, {"check", kParity + "llama_gqa", "--plan", "lama"}).code == 1);
   CHECK(RunProgram(MOONSHARD_PROGRAM, {"explain", kParity + "llama_gqa", "--plan", "lama"}).code == 2);
   const std::string file = kParity + "llama_gqa/config.json";
-  CHECK_THAT(RunProgram(MOONSHARD_PROGRAM, {"explain", file}).err, Contains("'" + file + "' is no directory"));
+  CHECK_THAT(RunProgram(MOONSHARD_PROGRAM, {"explain", file}).err, Contains("'" + file + "' is not a directory"));
   const Outcome help = RunProgram(MOONSHARD_PROGRAM, {"--help"});
   CHECK_THAT(help.out,
              Contains("1 check found errors (also in a plan or model that cannot be read), or the work failed"));

@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Contains;
 
-
 bool Same(const std::string& a, const std::string& b) { return RunProgram("/usr/bin/diff", {"-r", a, b}).code == 0; }
 
 // A Llama of some megabytes, so that there is time to stop in the middle.

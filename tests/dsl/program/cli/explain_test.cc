@@ -8,7 +8,6 @@
 namespace moonshard::test {
 namespace {
 
-
 std::vector<std::string> KeysOf(const JsonValue& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.AsObject()) keys.push_back(key);
@@ -31,6 +30,36 @@ TEST_CASE("explain: the text") {
   CHECK_THAT(done.out, Contains("backward: 5 all_reduce (1.25 KiB)"));
 }
 
+TEST_CASE("explain --passes: every pass with its time and what it made, also of a plan that fails") {
+  const Outcome done = Run({"explain", kModel, "--mesh", "tp=2", "--passes"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK(done.err == kChoice);
+  CHECK_THAT(done.out, Catch::Matches("read +[0-9]+\\.[0-9]{3} ms  21 tensors in 6 files\n"
+                                      "evaluate +[0-9]+\\.[0-9]{3} ms  9 rules of plan llama\n"
+                                      "match +[0-9]+\\.[0-9]{3} ms  21 of 21 modules by 9 rules\n"
+                                      "compile [^\n]*\n(lint|flow)[^]*\ntotal +[0-9]+\\.[0-9]{3} ms\n"));
+  // The passes come beside the explanation, which they leave as it is.
+  const JsonValue with =
+      ParseJson(Run({"explain", kModel, "--mesh", "tp=2", "--json", "--passes"}).out, "out").ValueOrThrow();
+  JsonValue::Object rest = with.AsObject();
+  const JsonValue passes = rest.at("passes");
+  rest.erase("passes");
+  CHECK(JsonValue(rest) == ParseJson(Run({"explain", kModel, "--mesh", "tp=2", "--json"}).out, "out").ValueOrThrow());
+  for (const JsonValue& pass : passes.AsArray()) {
+    CHECK(KeysOf(pass) == Keys{"errors", "made", "name", "notes", "seconds", "warnings"});
+  }
+  CHECK(passes.AsArray().size() == 13);
+  // A plan that does not fit: the last pass is the one that found it.
+  const ScratchFolder scratch;
+  const std::string bad = scratch.Write("bad.lua", "return plan { at('modle.norm', replicated()) }\n");
+  const Outcome failed = Run({"explain", kModel, "--plan", bad, "--passes"});
+  INFO(failed.ToText());
+  CHECK(failed.code == 2);
+  CHECK_THAT(failed.out, Contains("nothing, 1 error\ntotal "));
+  CHECK_THAT(failed.err, Contains("error[MS0202]"));
+}
+
 TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same in every run") {
   const std::vector<std::string> words = {"explain", kModel, "--mesh", "tp=2", "--json"};
   const Outcome done = Run(words);
@@ -39,8 +68,8 @@ TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same 
   CHECK(done.err == kChoice);
   CHECK(Run(words).out == done.out);
   const JsonValue json = ParseJson(done.out, "stdout").ValueOrThrow();
-  CHECK(KeysOf(json) ==
-        Keys{"findings", "format_version", "mesh", "modules", "plan", "plan_hash", "rank", "rules", "totals"});
+  CHECK(KeysOf(json) == Keys{"findings", "format_version", "mesh", "modules", "plan", "plan_hash", "program", "rank",
+                             "rules", "totals"});
   CHECK(json.Find("format_version")->AsString() == "1.0");
   CHECK(json.Find("plan")->AsString() == "llama");
   CHECK(json.Find("rank")->AsInt() == 0);

@@ -13,7 +13,6 @@ namespace {
 
 using Catch::Contains;
 
-
 Words Check(const std::string& plan, const Words& more) {
   Words words = {"check", kModel, "--mesh", "tp=2", "--plan", plan};
   words.insert(words.end(), more.begin(), more.end());
@@ -125,7 +124,7 @@ TEST_CASE("explain-finding lists them all, and explains each by identifier and n
   CHECK(json.Find("format_version")->AsString() == "1.0");
   CHECK(json.Find("findings")->AsArray().size() == AllFindings().size());
   for (const JsonValue& finding : json.Find("findings")->AsArray()) {
-    for (const char* key : {"id", "name", "severity", "title", "meaning", "why", "example", "cure"}) {
+    for (const char* key : {"id", "name", "severity", "title", "meaning", "why", "example", "suggested_fix", "cure"}) {
       INFO(finding.Find("id")->AsString() << " " << key);
       CHECK(!finding.Find(key)->AsString().empty());
     }
@@ -134,7 +133,7 @@ TEST_CASE("explain-finding lists them all, and explains each by identifier and n
   const Outcome by_id = Run({"explain-finding", "MS0202"});
   CHECK(by_id.code == 0);
   CHECK(by_id.out.starts_with("MS0202 unmatched-rule (error): a rule that matches nothing\n"));
-  for (const char* part : {"Why", "Example", "Cure", "model.layer.*.mlp.gate_proj", "did you mean"}) {
+  for (const char* part : {"Why", "Example", "Suggested fix", "model.layer.*.mlp.gate_proj", "did you mean"}) {
     CHECK_THAT(by_id.out, Contains(part));
   }
   for (const char* name : {"ms0202", "unmatched-rule"}) CHECK(Run({"explain-finding", name}).out == by_id.out);

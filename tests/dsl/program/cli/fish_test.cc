@@ -33,7 +33,7 @@ TEST_CASE("fish completes verbs, options, values, plans and files") {
   CHECK_THAT(offered("moonshard check --plan qwen3_m"), Catch::StartsWith("qwen3_moe\t"));
   CHECK_THAT(offered("moonshard eval model --dtype b"), Catch::StartsWith("bfloat16\t"));
   CHECK_THAT(offered("moonshard repl -c 1 --mode c"), Catch::StartsWith("csv\t"));
-  CHECK_THAT(offered("moonshard explain-finding pieces-not-m"), Catch::StartsWith("pieces-not-made"));
+  CHECK_THAT(offered("moonshard explain-finding shards-not-m"), Catch::StartsWith("shards-not-made"));
   CHECK_THAT(offered("moonshard check model --mesh t"), Catch::StartsWith("tp="));
   CHECK_THAT(offered("moonshard check model --mesh tp=2,dp_s"), Catch::StartsWith("tp=2,dp_shard="));
   CHECK(offered("moonshard check model --option ").empty());

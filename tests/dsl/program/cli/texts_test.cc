@@ -93,7 +93,7 @@ TEST_CASE("bash completes verbs, options, values and plans") {
   CHECK(completed("moonshard eval model --dtype b") == " bfloat16\n");
   CHECK(completed("moonshard check --plan qwen3_m") == " qwen3_moe\n");
   CHECK(completed("moonshard completion z") == " zsh\n");
-  CHECK(completed("moonshard explain-finding pieces-not-m") == " pieces-not-made\n");
+  CHECK(completed("moonshard explain-finding shards-not-m") == " shards-not-made\n");
   CHECK_THAT(completed("moonshard explain-finding MS03"), Contains("MS0301\n") && !Contains("MS0201"));
   CHECK(completed("moonshard check model --mesh t") == " tp=\n");
   CHECK_THAT(completed("moonshard check model --mesh ''"), Contains("dp_shard=\n") && Contains("\ntp=\n"));
@@ -137,7 +137,7 @@ TEST_CASE("definitions come in four forms") {
   CHECK(RunProgram(MOONSHARD_PROGRAM, {"completion"}).code == 2);
 }
 
-TEST_CASE("a plan of strangers is evaluated in a child process") {
+TEST_CASE("an untrusted plan is evaluated in a child process") {
   const ScratchFolder scratch;
   const std::string model = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
   const std::string plain = RunProgram(MOONSHARD_PROGRAM, {"explain", model, "--mesh", "tp=2"}).out;

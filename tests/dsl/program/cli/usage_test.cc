@@ -9,7 +9,6 @@ namespace {
 
 using Catch::Contains;
 
-
 TEST_CASE("help and version are data") {
   const Outcome version = Run({"--version"});
   CHECK(version.code == 0);

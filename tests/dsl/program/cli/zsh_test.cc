@@ -36,7 +36,7 @@ TEST_CASE("zsh completes verbs, options, values, plans and files") {
   completes("moonshard check --plan qwen3_m", "--plan qwen3_moe ");
   completes("moonshard eval model --dtype b", "--dtype bfloat16 ");
   completes("moonshard repl --mode js", "--mode json ");
-  completes("moonshard explain-finding pieces-not-m", "explain-finding pieces-not-made ");
+  completes("moonshard explain-finding shards-not-m", "explain-finding shards-not-made ");
   completes("moonshard check model --mesh dp_s", "--mesh dp_shard=");
   completes("moonshard check model --mesh tp=2,dp_r", "--mesh tp=2,dp_replicate=");
   completes("moonshard completion z", "completion zsh ");

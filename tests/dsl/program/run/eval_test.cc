@@ -12,7 +12,6 @@ namespace {
 
 using Catch::Contains;
 
-
 // eval of inputs_1 with gradients, on two ranks, into `out`.
 Outcome Eval(const std::string& out, const Words& more, const std::string& input = kModel + "/inputs_1.safetensors") {
   Words words = {"eval", kModel, "--mesh", "tp=2", "--input", input, "--output", out, "--grads"};

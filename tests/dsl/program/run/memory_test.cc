@@ -10,7 +10,6 @@ namespace {
 
 using Catch::Contains;
 
-
 Outcome Explain(const std::string& model, const Words& more) {
   Words words = {"explain", model, "--memory"};
   words.insert(words.end(), more.begin(), more.end());

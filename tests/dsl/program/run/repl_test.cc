@@ -9,7 +9,6 @@ namespace {
 
 using Catch::Contains;
 
-
 TEST_CASE(":verify starts as many ranks as the mesh has, with the session's plan, mesh and options") {
   // On another mesh than the one the session began with.
   Process repl(MOONSHARD_PROGRAM, {"repl", kModel, "-c", ":mesh tp=2", "-c", ":option sequence_parallel=true", "-c",

@@ -9,7 +9,6 @@ namespace {
 
 using Catch::Contains;
 
-
 Outcome Verify(const std::string& model, const Words& more) {
   Words words = {"verify", kParity + model};
   words.insert(words.end(), more.begin(), more.end());

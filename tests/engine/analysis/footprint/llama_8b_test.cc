@@ -60,7 +60,7 @@ Predicted Predict(bool sequence_parallel, bool recompute) {
   Plan plan = LoadPlanFile("llama", inputs).ValueOrThrow();
   if (recompute) plan.recompute.emplace_back().modules = {{"model.layers.*"}};
   const std::shared_ptr<AppliedPlan> applied =
-      ParallelizeModule(*net.module, plan, mesh, {.deferred_type = at::kBFloat16, .around = recorder->around()});
+      ParallelizeModule(*net.module, plan, mesh, {.deferred_type = at::kBFloat16});
   const Vocabulary vocabulary = VocabularyOf(*applied, "lm_head").ValueOrThrow();
   const at::Tensor ids = at::empty({1, kTokens}, at::TensorOptions(at::kMeta).dtype(at::kLong));
   recorder->Begin(*applied);

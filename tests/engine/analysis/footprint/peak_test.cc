@@ -127,7 +127,7 @@ Footprint PredictedPeak(const Setup& setup) {
   const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(ReadConfig(setup.folder)))});
   const auto recorder = std::make_shared<StepRecorder>();
   const StepRecorder::Scope scope(recorder);
-  const Model model = Make(setup, at::kMeta, {.around = recorder->around()});
+  const Model model = Make(setup, at::kMeta, {});
   const at::Tensor ids = at::empty({kBatch, kSequence}, at::TensorOptions(at::kMeta).dtype(at::kLong));
   recorder->Begin(*model.applied);
   at::Tensor loss;

@@ -51,7 +51,7 @@ TEST_CASE("units take what the step on the meta device does") {
       const MetaScope meta;
       const auto recorder = std::make_shared<StepRecorder>();
       const StepRecorder::Scope scope(recorder);
-      auto model = MakeUnitsModel(setup, at::kMeta, {.around = recorder->around()});
+      auto model = MakeUnitsModel(setup, at::kMeta, {});
       Step(model, at::kMeta);
       recorder->Begin(model.applied());
       Step(model, at::kMeta);

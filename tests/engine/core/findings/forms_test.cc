@@ -79,6 +79,44 @@ TEST_CASE("JSON has what there is, and an empty list where there is nothing") {
   CHECK(findings[2].Find("severity")->AsString() == "note");
 }
 
+TEST_CASE("a diagnostic is the same after JSON, in every member") {
+  std::string wrong;
+  const JsonValue json = ParseJson(WriteJson(ToJson(Hard()), 0), "out").ValueOrThrow();
+  const std::optional<Diagnostics> read = ReadDiagnosticsJson(json, wrong);
+  INFO(wrong);
+  REQUIRE(read);
+  REQUIRE(read->size() == Hard().size());
+  for (size_t i = 0; i < read->size(); ++i) {
+    const Diagnostic& is = (*read)[i];
+    const Diagnostic was = Hard()[i];
+    CHECK(is.finding == was.finding);
+    CHECK(is.severity == was.severity);
+    CHECK(is.where == was.where);
+    CHECK(is.related == was.related);
+    CHECK(is.ToText() == was.ToText());
+  }
+}
+
+TEST_CASE("JSON that is not a list of diagnostics is refused with the member") {
+  const auto wrong_with = [](const std::string& from, const std::string& to) {
+    std::string text = WriteJson(ToJson(Hard()), 0);
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), to);
+    std::string wrong;
+    CHECK_FALSE(ReadDiagnosticsJson(ParseJson(text, "out").ValueOrThrow(), wrong));
+    return wrong;
+  };
+  CHECK(wrong_with("\"id\":\"MS0204\"", "\"id\":\"MS9999\"") == "there is no finding 'MS9999'");
+  CHECK(wrong_with("\"id\":\"MS0204\"", "\"id\":4") == "'id' is of kind integer, not a string");
+  CHECK(wrong_with("\"severity\":\"error\"", "\"severity\":\"fatal\"") == "there is no severity 'fatal'");
+  CHECK(wrong_with("\"message\":", "\"massage\":") == "'message' is missing");
+  CHECK(wrong_with("\"column\":7", "\"column\":-7") == "'column' is not a position");
+  CHECK(wrong_with("\"help\":", "\"halp\":") == "there are members that it does not have");
+  std::string wrong;
+  CHECK_FALSE(ReadDiagnosticsJson(JsonValue("text"), wrong));
+  CHECK(wrong == "diagnostics are of kind string, not a list");
+}
+
 TEST_CASE("GitHub's annotations: one line each, with what would end a property or a line escaped") {
   CHECK(GithubAnnotations(Hard()) ==
         "::error file=plans/mine%2C too%3A100%25.lua,line=4,col=7,endColumn=10,title=MS0204 two rules claim one module"

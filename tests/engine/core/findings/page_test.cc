@@ -25,7 +25,7 @@ return plan {}
 said
 ```
 
-## Cure
+## Suggested fix
 
 Do it.
 )";
@@ -37,7 +37,7 @@ TEST_CASE("a page is its title, sections and blocks") {
   CHECK(page.title == "a rule that matches nothing");
   CHECK(page.Section("") == "What it is.");
   CHECK(page.Section("Why") == "Because.");
-  CHECK(page.Section("Cure") == "Do it.");
+  CHECK(page.Section("Suggested fix") == "Do it.");
   CHECK(page.Section("Elsewhere").empty());
   REQUIRE(page.sections.size() == 4);
   const std::vector<PageBlock> blocks = page.Blocks();
@@ -62,8 +62,8 @@ TEST_CASE("a page for a terminal") {
   const std::string text = PageText(page, false);
   CHECK(text ==
         "MS0202 unmatched-rule (error): a rule that matches nothing\n\nWhat it is.\n\nWhy\n\nBecause.\n\nExample\n\n"
-        "    ## no heading\n    return plan {}\n\n    said\n\nCure\n\nDo it.\n");
-  CHECK(PageText(page, true).find("\033[1mCure\033[0m") != std::string::npos);
+        "    ## no heading\n    return plan {}\n\n    said\n\nSuggested fix\n\nDo it.\n");
+  CHECK(PageText(page, true).find("\033[1mSuggested fix\033[0m") != std::string::npos);
   CHECK(ListText({page}, false) == "MS0202  error    unmatched-rule  a rule that matches nothing\n");
 }
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/convert.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"

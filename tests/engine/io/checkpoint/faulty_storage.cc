@@ -58,8 +58,12 @@ FaultyStorage::~FaultyStorage() = default;
 
 Failure FaultyStorage::Call(const std::string& path) {
   const int64_t call = calls_++;
-  if (fault_ == Fault::kCrash && call == at_) throw Crash();
-  if (fault_ != Fault::kError || call < at_) return std::nullopt;
+  if (fault_ == Fault::kCrash && call == at_) {
+    crashed_ = true;
+    throw Crash();
+  }
+  // What destructors do after a crash has no effect: the process is gone.
+  if (!crashed_ && (fault_ != Fault::kError || call < at_)) return std::nullopt;
   Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "': No space left on device");
   d.path = path;
   return d;
@@ -74,10 +78,19 @@ Result<std::unique_ptr<WritableFile>> FaultyStorage::OpenForWriting(const std::s
   return Result<std::unique_ptr<WritableFile>>(std::make_unique<FaultyFile>(*this, std::move(file).value(), path));
 }
 
-Failure FaultyStorage::MakeFolder(const std::string& path) {
+Result<std::unique_ptr<WritableFile>> FaultyStorage::CreateForWriting(const std::string& path,
+                                                                      std::optional<uint32_t> mode) {
+  if (Failure failed = Call(path)) return *failed;
+  Result<std::unique_ptr<WritableFile>> file = real_->CreateForWriting(path, mode);
+  if (!file.ok()) return file.diagnostics();
+  unsynced_.push_back({Kind::kMade, path, ""});
+  return Result<std::unique_ptr<WritableFile>>(std::make_unique<FaultyFile>(*this, std::move(file).value(), path));
+}
+
+Failure FaultyStorage::MakeDirectory(const std::string& path) {
   if (Failure failed = Call(path)) return failed;
   if (!fs::exists(path)) unsynced_.push_back({Kind::kMade, path, ""});
-  return real_->MakeFolder(path);
+  return real_->MakeDirectory(path);
 }
 
 void FaultyStorage::Moved(const std::string& from, const std::string& to) {
@@ -124,9 +137,9 @@ Failure FaultyStorage::RemoveAll(const std::string& path) {
   return std::nullopt;
 }
 
-Failure FaultyStorage::SyncFolder(const std::string& path) {
+Failure FaultyStorage::SyncDirectory(const std::string& path) {
   if (Failure failed = Call(path)) return failed;
-  std::erase_if(unsynced_, [&](const NameChange& change) { return FolderOf(change.path) == path; });
+  std::erase_if(unsynced_, [&](const NameChange& change) { return DirectoryOf(change.path) == path; });
   return std::nullopt;
 }
 

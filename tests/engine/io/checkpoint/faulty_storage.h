@@ -1,6 +1,6 @@
 // FaultyStorage: a Storage over real directories that stops at a call of the test's choice, and can lose power: then what was
 // not synced is gone, or half gone, as file systems may do it. Files lose what was written since their Sync; names
-// (made, renamed, removed) what happened since the SyncFolder of the directory they are in.
+// (made, renamed, removed) what happened since the SyncDirectory of the directory they are in.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,13 @@ class FaultyStorage : public Storage {
   void LosePower(Random& random);
 
   Result<std::unique_ptr<WritableFile>> OpenForWriting(const std::string& path) override;
-  Failure MakeFolder(const std::string& path) override;
+  Result<std::unique_ptr<WritableFile>> CreateForWriting(const std::string& path,
+                                                         std::optional<uint32_t> mode) override;
+  Failure MakeDirectory(const std::string& path) override;
   Failure Rename(const std::string& from, const std::string& to) override;
   Failure Exchange(const std::string& a, const std::string& b) override;
   Failure RemoveAll(const std::string& path) override;
-  Failure SyncFolder(const std::string& path) override;
+  Failure SyncDirectory(const std::string& path) override;
 
  private:
   friend class FaultyFile;
@@ -53,6 +55,7 @@ class FaultyStorage : public Storage {
   Fault fault_;
   int64_t at_;
   int64_t calls_ = 0;
+  bool crashed_ = false;
   std::unique_ptr<Storage> real_;
   std::vector<NameChange> unsynced_;                            // in order
   std::map<std::string, std::optional<std::string>> contents_;  // of files written since their Sync: what they had

@@ -6,7 +6,7 @@
 
 #include "engine/io/checkpoint/convert.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
-#include "engine/io/checkpoint/staging.h"
+#include "engine/io/storage/staging.h"
 #include "tests/engine/io/checkpoint/faulty_storage.h"
 #include "tests/engine/io/checkpoint/random_model.h"
 
@@ -29,11 +29,11 @@ void Save(const std::string& out, Storage& storage, int64_t step) {
   LaidOut laid_out = LayOut(kTensors, MeshShape::Parse("dp_replicate=2,tp=2").ValueOrThrow()).ValueOrThrow();
   StagingOptions options;
   options.storage = &storage;
-  Staging staging = Staging::Open(out, options).ValueOrThrow();
+  StagingDirectory staging = StagingDirectory::Open(out, options).ValueOrThrow();
   std::vector<std::string> files = {kManifestFile};
   for (size_t file = 0; file < laid_out.manifest.rank_files.size(); ++file) {
     files.push_back(laid_out.manifest.rank_files[file].name);
-    RankFileWriter writer = RankFileWriter::Create(storage, staging.folder(), laid_out, file).ValueOrThrow();
+    RankFileWriter writer = RankFileWriter::Create(storage, staging.directory(), laid_out, file).ValueOrThrow();
     for (size_t t = laid_out.manifest.tensors.size(); t-- > 0;) {
       const std::string& name = laid_out.manifest.tensors[t].name;
       const std::string all = Bytes(name);

@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "engine/core/base/hash.h"
 #include "engine/io/checkpoint/chunks.h"
 #include "engine/io/checkpoint/cover.h"
-#include "engine/io/checkpoint/hash.h"
 #include "engine/io/checkpoint/lay_out.h"
 #include "tests/engine/io/checkpoint/random_model.h"
 

@@ -1,4 +1,4 @@
-// What is written reads back bit for bit, in the order of the Rust writer, and appears whole or not at all.
+// What is written reads back bit for bit, in the order of the Rust writer, and appears complete or not at all.
 #include "engine/io/safetensors/writer.h"
 
 #include <catch2/catch.hpp>
@@ -88,7 +88,7 @@ TEST_CASE("every dtype passes through in chunks of any size") {
   }
 }
 
-TEST_CASE("a file that was there is replaced only by a whole one") {
+TEST_CASE("an existing file is replaced only by a complete one") {
   TestFolder folder;
   folder.Write("a", "old");
   const std::string data(16, 'x');

@@ -4,7 +4,7 @@
 
 #include "engine/layout/redistributions.h"
 #include "engine/plan/compile/cost.h"
-#include "engine/plan/compile/gradient_terms.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/mostly_replicated.h"
 #include "tests/support/compiled_mlp.h"
@@ -43,11 +43,17 @@ TEST_CASE("two axes cut one dim one after the other") {
 
 TEST_CASE("siblings share a move, and totals count it once") {
   const CompiledPlan plan = CompileMlp("tp=2");
-  const std::vector<SharedRedistribution> shared = SharedRedistributionsOf(plan).at(0);
   std::vector<int> uses;
-  std::ranges::transform(shared, std::back_inserter(uses), &SharedRedistribution::uses);
-  CHECK(uses == std::vector<int>{0, 2, 2, 0});
-  CHECK((shared[1].first && !shared[2].first));
+  std::vector<std::string> with;
+  for (size_t m = 0; m < 4; ++m) {
+    for (const ProgramStep& step : plan.ProgramOf(m).enter) {
+      if (step.kind != StepKind::kRedistributeInput) continue;
+      uses.push_back(step.uses);
+      with.push_back(step.shared_with);
+    }
+  }
+  CHECK(uses == std::vector<int>{2, 2});
+  CHECK(with == std::vector<std::string>{"", "gate"});
   const PlanTotals totals = TotalsOf(plan, 0, Tokens{2, 3});
   CollectiveCounts expected;
   expected.Add(Direction::kForward, CollectiveKind::kAllReduce, 2 * 3 * 4 * 4);

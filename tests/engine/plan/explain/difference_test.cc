@@ -13,8 +13,7 @@ using test::MakeRule;
 using Part = PlanDifference::Part;
 
 CompiledPlan Compiled(const Plan& plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh) {
-  return CompilePlan(MatchRules(std::make_shared<const Plan>(plan), std::move(tree)).ValueOrThrow(), mesh)
-      .ValueOrThrow();
+  return ResolvePlan(std::make_shared<const Plan>(plan), std::move(tree), mesh).ValueOrThrow();
 }
 
 TEST_CASE("a plan does nothing otherwise than itself") {

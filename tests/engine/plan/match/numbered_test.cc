@@ -1,6 +1,6 @@
 // Keys of Hugging Face plans. The names and keys of the first table are what transformers' own
 // replace_layer_number_by_wildcard makes of the names.
-#include "engine/plan/match/numbered.h"
+#include "engine/plan/match/pattern.h"
 
 #include <re2/re2.h>
 #include <catch2/catch.hpp>

@@ -7,7 +7,6 @@
 
 #include "engine/core/base/text.h"
 #include "engine/layout/module_tree.h"
-#include "engine/plan/match/pattern_set.h"
 
 namespace moonshard {
 namespace {
@@ -73,7 +72,7 @@ TEST_CASE("patterns that cannot be read say why and where") {
       {"a.***", "'**' stands for whole components and must be alone between dots"},
       {"a.{5..2}", "the range {5..2} counts down"},
       {"a.{0..99999}", "the range {0..99999} has more than 4096 numbers"},
-      {"a.{0..x}", "'{0..x}' is no range of numbers such as {0..15}"},
+      {"a.{0..x}", "'{0..x}' is not a range of numbers such as {0..15}"},
       {"a.[.]", "a character class cannot hold the dot between components"},
       {"a.[+-9]", "a character class cannot hold the dot between components"},
       {"{a,**}.b", "'**' cannot be all of one alternative, with more beside the braces"},

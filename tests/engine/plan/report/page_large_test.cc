@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "dsl/language/eval/load_plan.h"
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "tests/bench/large_tree.h"
 #include "tests/engine/plan/report/pages.h"
 
@@ -27,7 +27,7 @@ CompiledPlan LargePlan() {
       "  at(\"model.layers.*.mlp.gate\", replicated()),\n"
       "  default(replicated()) }\n";
   Plan plan = EvaluatePlan(text, "large.lua", inputs).ValueOrThrow();
-  Resolution resolution = MatchAndCompile(std::make_shared<const Plan>(std::move(plan)), tree, inputs.mesh);
+  Resolution resolution = RunPasses(std::make_shared<const Plan>(std::move(plan)), tree, inputs.mesh);
   INFO(ToText(resolution.diagnostics));
   REQUIRE(resolution.compiled);
   return *std::move(resolution.compiled);
@@ -40,7 +40,7 @@ CompiledPlan UnlikePlan() {
   for (int64_t i = 0; i < kLayers; ++i) {
     tree->Add("layers." + std::to_string(i), "Linear", {{"weight", {i + 1, 4}, DType::kF32, false}});
   }
-  return *MatchAndCompile(std::make_shared<const Plan>(), tree, MeshShape()).compiled;
+  return *RunPasses(std::make_shared<const Plan>(), tree, MeshShape()).compiled;
 }
 
 // Two seconds from the file to the first picture; a machine that others keep busy does not tell, and that is said.

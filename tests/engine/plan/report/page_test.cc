@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "dsl/planning/resolve_model/resolve.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/io/safetensors/tree.h"
 #include "tests/engine/plan/report/pages.h"
 
@@ -137,7 +137,7 @@ FailedPlan Failed(const std::string& plan) {
   const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
   FailedPlan failed{.name = plan, .mesh = folder.mesh};
   failed.tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder.checkpoint, folder.config));
-  const Resolution resolved = ResolveStages(plan, InputsOf(options, folder, *failed.tree), failed.tree);
+  const Resolution resolved = ResolveModel(options, folder.config, folder.mesh, failed.tree);
   failed.plan = resolved.plan;
   failed.findings = resolved.diagnostics;
   return failed;

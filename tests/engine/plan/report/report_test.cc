@@ -46,7 +46,7 @@ TEST_CASE("equal layers are one node, and what differs is not") {
   };
   const auto fold = [](const std::shared_ptr<const ModuleTree>& of, const char* recomputed) {
     auto plan = std::make_shared<Plan>();
-    CompiledPlan compiled = CompilePlan(MatchRules(plan, of).ValueOrThrow(), Mesh("tp=1")).ValueOrThrow();
+    CompiledPlan compiled = ResolvePlan(plan, of, Mesh("tp=1")).ValueOrThrow();
     if (recomputed != nullptr) compiled.recomputed = {recomputed};
     std::string labels;
     for (const FoldedNode& node : FoldTree(compiled).nodes) {

@@ -17,6 +17,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "engine/core/base/hash.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/collective/label.h"
 #include "engine/runtime/nn/embedding.h"
@@ -102,7 +103,7 @@ struct Run {
 int64_t HashOf(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().contiguous();
   return static_cast<int64_t>(
-      StableHash({static_cast<const char*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())}));
+      HashOf({static_cast<const char*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())}));
 }
 
 at::Tensor GeneratorState() { return at::detail::getDefaultCPUGenerator().get_state(); }

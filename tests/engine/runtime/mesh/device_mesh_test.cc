@@ -1,6 +1,8 @@
 // Meshes of thread ranks: who is in which group, and that the groups work.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -15,7 +17,9 @@ namespace moonshard {
 namespace {
 
 using test::Expect;
+using test::RankFailure;
 using test::RunRanks;
+using test::RunRanksFailing;
 
 // The mesh ranks that take part in a group's all-gather.
 std::vector<int64_t> Members(const MeshGroup& group, int64_t mesh_rank) {
@@ -88,6 +92,59 @@ TEST_CASE("an existing group becomes the tp axis, with or without a store") {
       Expect(Members(*mesh.Group(MeshAxis::kTp), mesh.rank()).size() == 4, "the original goes on");
     }
   });
+}
+
+// The groups of `mesh` along tp and dp, made by somebody else; `crossed` joins the ranks of dp that are not neighbours in it.
+DeviceMesh::Groups TheirGroups(DeviceMesh& mesh, const std::string& name, bool crossed = false) {
+  const auto made = [&](MeshAxis axis, std::vector<int64_t> ranks) {
+    std::string key = name;
+    for (int64_t rank : ranks) key += "_" + std::to_string(rank);
+    const auto place = std::ranges::find(ranks, mesh.rank()) - ranks.begin();
+    return std::pair(std::string(ToString(axis)),
+                     MakeGlooGroup(c10::make_intrusive<c10d::PrefixStore>(key, mesh.store()), static_cast<int>(place),
+                                   static_cast<int>(ranks.size()), key, "127.0.0.1", std::chrono::seconds(20),
+                                   std::chrono::seconds(20)));
+  };
+  std::vector<int64_t> dp = mesh.shape().GroupOf(mesh.rank(), MeshAxis::kDpShard);
+  if (crossed) dp = mesh.rank() == 0 || mesh.rank() == 3 ? std::vector<int64_t>{0, 3} : std::vector<int64_t>{1, 2};
+  return {made(MeshAxis::kTp, mesh.shape().GroupOf(mesh.rank(), MeshAxis::kTp)), made(MeshAxis::kDpShard, dp)};
+}
+
+TEST_CASE("existing groups become the axes of a mesh, with or without a store") {
+  for (const char* shape : {"dp=2,tp=2", "dp=3,tp=2", "dp=2,tp=1"}) {
+    DYNAMIC_SECTION(shape) {
+      RunRanks(shape, [](DeviceMesh& mesh) {
+        for (bool with_store : {true, false}) {
+          MeshOptions options;
+          options.host = "127.0.0.1";
+          const DeviceMesh::Groups groups = TheirGroups(mesh, with_store ? "given" : "alone");
+          const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>("groups", mesh.store());
+          DeviceMesh made = DeviceMesh::FromGroups(groups, options, with_store ? store : nullptr);
+          Expect(made.shape() == mesh.shape() && made.rank() == mesh.rank(), "shape and rank of the groups");
+          Expect(made.Group(MeshAxis::kDpShard)->backend == groups[1].second, "the group itself");
+          for (MeshAxis axis : {MeshAxis::kTp, MeshAxis::kDpShard}) {
+            if (made.shape().size(axis) == 1) continue;
+            Expect(Members(*made.Group(axis), made.rank()) == mesh.shape().GroupOf(mesh.rank(), axis),
+                   std::string("members along ") + ToString(axis));
+          }
+          made.Close();
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("existing groups that are no grid are refused on every rank") {
+  const std::vector<RankFailure> failures = RunRanksFailing("dp=2,tp=2", [](DeviceMesh& mesh) {
+    MeshOptions options;
+    options.host = "127.0.0.1";
+    DeviceMesh::FromGroups(TheirGroups(mesh, "crossed", true), options);
+  });
+  REQUIRE(failures.size() == 4);
+  for (const RankFailure& failure : failures) {
+    CHECK(failure.text.find("MS0308") != std::string::npos);
+    CHECK(failure.text.find("the groups are not the axes of a mesh") != std::string::npos);
+  }
 }
 
 TEST_CASE("a rank that does not come is an error in time on the others") {

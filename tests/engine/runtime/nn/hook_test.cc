@@ -18,8 +18,8 @@ namespace {
 
 using moonshard::Hookable;
 using moonshard::Record;
-using moonshard::RecordingBoundary;
-using Seen = std::vector<RecordingBoundary::Seen>;
+using moonshard::RecordingStep;
+using Seen = std::vector<RecordingStep::Seen>;
 using torch::Tensor;
 
 // y = 2 x, with a child and a parameter so that clone has something to copy.
@@ -260,6 +260,39 @@ TEST_CASE("an exception in forward ends the call") {
   CHECK(plan->entered == 1);
   CHECK(plan->left == 0);
   CHECK(plan->destroyed == 1);
+}
+
+TEST_CASE("an exception says in whose call it was thrown, once, and stays what it is") {
+  struct RaisingImpl : torch::nn::Module {
+    Tensor forward(const Tensor& x) {
+      if (kind == 0) throw std::out_of_range("far");
+      if (kind == 1) TORCH_CHECK_INDEX(false, "far");
+      if (kind == 2) throw std::bad_alloc();
+      return x;
+    }
+    int kind = 0;
+  };
+  struct AroundImpl : torch::nn::Module {
+    Tensor forward(const Tensor& x) { return (*inner)(x); }
+    torch::nn::ModuleHolder<moonshard::nn::Hooked<RaisingImpl>>* inner = nullptr;
+  };
+  torch::nn::ModuleHolder<moonshard::nn::Hooked<RaisingImpl>> raising{
+      std::make_shared<moonshard::nn::Hooked<RaisingImpl>>()};
+  torch::nn::ModuleHolder<moonshard::nn::Hooked<AroundImpl>> around{
+      std::make_shared<moonshard::nn::Hooked<AroundImpl>>()};
+  around->inner = &raising;
+  Record(*raising, "'a.b' (p.lua:3)");
+  Record(*around, "'a' (p.lua:2)");
+  CHECK_THROWS_AS(around(Ones()), std::out_of_range);
+  CHECK_THROWS_WITH(around(Ones()), "far\nin the call of 'a.b' (p.lua:3)");
+  raising->kind = 1;
+  CHECK_THROWS_AS(around(Ones()), c10::IndexError);
+  CHECK_THROWS_WITH(around(Ones()), Catch::Contains("far") && Catch::Contains("in the call of 'a.b' (p.lua:3)") &&
+                                        !Catch::Contains("in the call of 'a' "));
+  raising->kind = 2;
+  CHECK_THROWS_AS(around(Ones()), std::bad_alloc);
+  raising->kind = 3;
+  CHECK_NOTHROW(around(Ones()));
 }
 
 TEST_CASE("an argument by value is the only owner while forward runs") {

@@ -11,7 +11,6 @@
 #include "engine/runtime/nn/embedding.h"
 #include "engine/runtime/nn/linear.h"
 #include "engine/runtime/nn/norm.h"
-#include "engine/runtime/nn/norm_head.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// A Boundary for tests: writes down what it is shown and lets the test replace tensors.
+// A step for tests: writes down what it is shown and lets the test replace tensors.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace moonshard {
 
-class RecordingBoundary : public Boundary {
+class RecordingStep : public BoundaryStep {
  public:
   struct Seen {
     size_t position;
@@ -26,23 +26,23 @@ class RecordingBoundary : public Boundary {
   int entered = 0, left = 0, destroyed = 0;
   std::map<size_t, std::function<at::Tensor(const at::Tensor&)>> on_argument, on_result;
 
-  std::unique_ptr<Call> Enter(std::span<const TensorSlot> slots) override {
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> slots) override {
     ++entered;
     Apply(slots, on_argument, arguments);
     return std::make_unique<CountedCall>(*this);
   }
-  void Leave(Call& call, std::span<const TensorSlot> slots) override {
+  void Leave(State* state, std::span<const TensorSlot> slots) override {
     ++left;
-    right_call = right_call && dynamic_cast<CountedCall*>(&call) != nullptr && destroyed < entered;
+    right_call = right_call && dynamic_cast<CountedCall*>(state) != nullptr && destroyed < entered;
     Apply(slots, on_result, results);
   }
   bool right_call = true;
 
  private:
-  struct CountedCall : Call {
-    explicit CountedCall(RecordingBoundary& owner) : owner(owner) {}
+  struct CountedCall : State {
+    explicit CountedCall(RecordingStep& owner) : owner(owner) {}
     ~CountedCall() override { ++owner.destroyed; }
-    RecordingBoundary& owner;
+    RecordingStep& owner;
   };
   static void Apply(std::span<const TensorSlot> slots,
                     const std::map<size_t, std::function<at::Tensor(const at::Tensor&)>>& redistributions,
@@ -56,10 +56,10 @@ class RecordingBoundary : public Boundary {
   }
 };
 
-inline std::shared_ptr<RecordingBoundary> Record(Hookable& module) {
-  auto boundary = std::make_shared<RecordingBoundary>();
-  module.SetBoundary(boundary);
-  return boundary;
+inline std::shared_ptr<RecordingStep> Record(Hookable& module, const std::string& where = "") {
+  auto step = std::make_shared<RecordingStep>();
+  module.SetBoundary(std::make_shared<Boundary>(Boundary::Steps{{step}, {{step, 0, false}}, 0, nullptr}, 0, where));
+  return step;
 }
 
 }  // namespace moonshard

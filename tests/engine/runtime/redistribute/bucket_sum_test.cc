@@ -23,7 +23,8 @@ using test::Throws;
 
 // Parameters 0, 1, 2, each a bucket, which a backward reaches in this order.
 struct BucketRig {
-  explicit BucketRig(DeviceMesh& mesh) : group(AxisGroup::Make(mesh, MeshAxis::kTp)), weight(double(group->rank()) + 1) {
+  explicit BucketRig(DeviceMesh& mesh)
+      : group(AxisGroup::Make(mesh, MeshAxis::kTp)), weight(double(group->rank()) + 1) {
     std::vector<GradientSum::Bucket> buckets;
     for (int i = 0; i < 3; ++i) {
       parameters.push_back(Leaf());

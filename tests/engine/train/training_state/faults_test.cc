@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/io/checkpoint/run_folder.h"
+#include "engine/io/checkpoint/run_directory.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "tests/engine/io/checkpoint/faulty_storage.h"
 #include "tests/engine/io/checkpoint/random_model.h"
@@ -37,11 +37,11 @@ class SmallDisk : public Storage {
     if (!file.ok()) return file;
     return Result<std::unique_ptr<WritableFile>>(std::make_unique<OnIt>(*this, std::move(file).value(), path));
   }
-  Failure MakeFolder(const std::string& path) override { return real_->MakeFolder(path); }
+  Failure MakeDirectory(const std::string& path) override { return real_->MakeDirectory(path); }
   Failure Rename(const std::string& from, const std::string& to) override { return real_->Rename(from, to); }
   Failure Exchange(const std::string& a, const std::string& b) override { return real_->Exchange(a, b); }
   Failure RemoveAll(const std::string& path) override { return real_->RemoveAll(path); }
-  Failure SyncFolder(const std::string& path) override { return real_->SyncFolder(path); }
+  Failure SyncDirectory(const std::string& path) override { return real_->SyncDirectory(path); }
 
  private:
   class OnIt : public WritableFile {
@@ -144,15 +144,15 @@ TEST_CASE("a file system that is really full loses no step") {
       Expect(error.find("No space left on device") != std::string::npos, error);
       if (mesh.rank() == 0) saved = trainer.step - 1;
       Expect(checkpoints.Latest() == trainer.step - 1, "the last one that had room");
-      if (mesh.rank() == 0) fs::remove_all(disk + "/run/" + StepFolderName(1));
+      if (mesh.rank() == 0) fs::remove_all(disk + "/run/" + StepDirectoryName(1));
       checkpoints.Save(trainer.state, trainer.step);
     }
     Trainer resumed({"dp=2"}, mesh);
     Expect(TrainingCheckpoints::Open(disk + "/run", mesh).Load(resumed.state).step > 1, "a step");
   }));
   CHECK(saved > 1);
-  for (int64_t step : RunFolder(disk + "/run").Steps()) {
-    CHECK(CheckSharded(disk + "/run/" + StepFolderName(step)).empty());
+  for (int64_t step : RunDirectory(disk + "/run").Steps()) {
+    CHECK(CheckSharded(disk + "/run/" + StepDirectoryName(step)).empty());
   }
   CHECK(umount(disk.c_str()) == 0);
 }
@@ -350,7 +350,7 @@ TEST_CASE("one run saves to a directory at a time") {
 TEST_CASE("the last steps are kept, and those of a run that was gone back from left alone") {
   const ScratchFolder scratch;
   const auto expect_steps = [&](const std::vector<int64_t>& want) {
-    CHECK(RunFolder(scratch / "run").Steps() == want);
+    CHECK(RunDirectory(scratch / "run").Steps() == want);
   };
   const auto save = [&](int64_t step, int64_t keep) {
     RunRanks("dp=2", [&](DeviceMesh& mesh) {
@@ -385,9 +385,9 @@ TEST_CASE("a rank that does not come is named by the others") {
       return;
     }
     const std::string error = ErrorOf([&] { checkpoints.Save(trainer.state, 2); });
-    Expect(error.find("MS0503") != std::string::npos && error.find("rank 1 did not come") != std::string::npos, error);
+    Expect(error.find("MS0503") != std::string::npos && error.find("rank 1 did not join") != std::string::npos, error);
     const std::string again = ErrorOf([&] { checkpoints.Save(trainer.state, 3); });
-    Expect(again.find("rank 1 did not come") != std::string::npos, "it stays lost: " + again);
+    Expect(again.find("rank 1 did not join") != std::string::npos, "it stays lost: " + again);
   });
   for (const RankFailure& failure : failures) FAIL_CHECK(failure.text);
   CHECK(CheckSharded(scratch / "run/step_00000001").empty());

@@ -26,8 +26,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "engine/io/checkpoint/hash.h"
-#include "engine/io/checkpoint/run_folder.h"
+#include "engine/core/base/hash.h"
+#include "engine/io/checkpoint/run_directory.h"
 #include "engine/plan/plan/plan.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/hook.h"
@@ -301,7 +301,7 @@ class Supervisor {
       resumed_[rank] = 0;
       for (const std::string& line : Lines(trace_, rank)) resumed_[rank] += line.starts_with("resumed");
     }
-    const Result<std::optional<int64_t>> latest = RunFolder(run).Latest();
+    const Result<std::optional<int64_t>> latest = RunDirectory(run).Latest();
     if (!latest.ok()) return Fail(ToText(latest.diagnostics())) == 0;
     latest_ = latest.value().value_or(0);
     if (latest_ < Highest("saved ")) {
@@ -309,7 +309,7 @@ class Supervisor {
                   std::to_string(latest_)) == 0;
     }
     if (latest_ == 0) return true;
-    const Diagnostics damage = CheckSharded(RunFolder(run).PathOf(latest_));
+    const Diagnostics damage = CheckSharded(RunDirectory(run).PathOf(latest_));
     if (!damage.empty()) Fail(ToText(damage));
     return damage.empty();
   }

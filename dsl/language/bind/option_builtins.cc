@@ -1,0 +1,133 @@
+// options.
+#include <charconv>
+
+#include "dsl/language/bind/arguments.h"
+#include "dsl/language/bind/evaluation.h"
+#include "dsl/language/bind/values.h"
+#include "dsl/language/sandbox/environment.h"
+
+namespace moonshard {
+namespace {
+
+bool SameKind(const JsonValue& a, const JsonValue& b) {
+  return (a.is_bool() && b.is_bool()) || (a.is_string() && b.is_string()) ||
+         ((a.is_int() || a.is_double()) && (b.is_int() || b.is_double()));
+}
+
+// "true or false", ...: what an option with this default takes.
+const char* TypeText(const JsonValue& value) {
+  if (value.is_bool()) return "true or false";
+  if (value.is_int()) return "an integer";
+  if (value.is_double()) return "a number";
+  return "a text";
+}
+
+template <class Number>
+std::optional<JsonValue> ParseNumber(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return JsonValue(number);
+}
+
+// `given` as a value of the type of `declared`; nothing where it is none.
+std::optional<JsonValue> Fit(const JsonValue& given, const JsonValue& declared) {
+  if (given.is_string() && !declared.is_string()) {
+    const std::string& text = given.AsString();
+    if (declared.is_int()) return ParseNumber<int64_t>(text);
+    if (declared.is_double()) return ParseNumber<double>(text);
+    if (text == "true") return JsonValue(true);
+    if (text == "false") return JsonValue(false);
+    return std::nullopt;
+  }
+  if (declared.is_double() && given.is_int()) return JsonValue(given.AsDouble());
+  const bool same = (given.is_bool() && declared.is_bool()) || (given.is_int() && declared.is_int()) ||
+                    (given.is_double() && declared.is_double()) || (given.is_string() && declared.is_string());
+  return same ? std::optional(given) : std::nullopt;
+}
+
+std::optional<JsonValue> DefaultAt(lua_State* L, int index) {
+  if (lua_isboolean(L, index)) return JsonValue(lua_toboolean(L, index) != 0);
+  if (const std::optional<std::string> text = StringAt(L, index)) return JsonValue(*text);
+  if (lua_isinteger(L, index) != 0) return JsonValue(static_cast<int64_t>(lua_tointeger(L, index)));
+  if (lua_type(L, index) == LUA_TNUMBER) return JsonValue(lua_tonumber(L, index));
+  return std::nullopt;
+}
+
+std::string Quoted(const JsonValue& value) {
+  return value.is_string() ? "'" + value.AsString() + "'" : WriteJson(value, 0);
+}
+
+// The value of an option whose default this plan gives: what was given from outside, what a plan that extends this one
+// declared, or the default.
+JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonValue& fallback) {
+  ScriptState& state = evaluation.state();
+  const SourceSpan here = state.UserSpan(name);
+  const auto declared = evaluation.options().find(name);
+  if (declared != evaluation.options().end()) {
+    // A text of the command line may stand for any kind; what a plan writes is of the kind that it wrote.
+    const std::optional<JsonValue> value = Fit(declared->second.value, fallback);
+    if (value && SameKind(declared->second.fallback, fallback)) return *value;
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' is declared twice with different types",
+                                  declared->second.source);
+    d.declared = TypeText(declared->second.fallback);
+    d.required = TypeText(fallback);
+    const JsonValue& written = declared->second.fallback;
+    if (written.is_string() && Fit(written, fallback)) d.help = "write " + written.AsString() + ", without quotes";
+    d.related.push_back(here);
+    state.Report(std::move(d));
+    return fallback;
+  }
+  JsonValue value = fallback;
+  const auto given = evaluation.inputs().options.find(name);
+  if (given != evaluation.inputs().options.end()) {
+    if (const std::optional<JsonValue> fitted = Fit(given->second, fallback)) {
+      value = *fitted;
+    } else {
+      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' has a value of the wrong kind", here);
+      d.declared = Quoted(given->second);
+      d.required = TypeText(fallback);
+      state.Report(std::move(d));
+    }
+  }
+  evaluation.options().emplace(name, DeclaredOption{value, fallback, here});
+  return value;
+}
+
+int Options(lua_State* L) {
+  if (AnyPoison(L)) return PushPoison(L);
+  if (!IsTable(L, 1)) return BadArgument(L, "options", "it takes a table: options { name = default }", 1);
+  lua_settop(L, 1);
+  PushSortedKeys(L, 1);
+  lua_newtable(L);  // [given, keys, values]
+  for (lua_Integer i = 1; lua_rawgeti(L, 2, i) != LUA_TNIL; ++i, lua_settop(L, 3)) {
+    lua_pushvalue(L, 4);
+    lua_rawget(L, 1);  // [given, keys, values, key, default]
+    const std::optional<std::string> name = StringAt(L, 4);
+    const std::optional<JsonValue> fallback = DefaultAt(L, 5);
+    if (!name) {
+      BadArgument(L, "options", "an option needs a name", 4);
+      continue;
+    }
+    if (fallback) {
+      PushJson(L, Declare(Evaluation::From(L), *name, *fallback), "");
+    } else if (IsPoison(L, 5)) {
+      lua_pushvalue(L, 5);
+    } else {
+      BadArgument(L, "options", "the default of '" + *name + "' must be a boolean, a number or a text", 5);
+    }
+    lua_setfield(L, 3, name->c_str());
+  }
+  lua_settop(L, 3);
+  MakeReadOnly(L, ReadOnlyKind::kOptions, "options");
+  return 1;
+}
+
+}  // namespace
+
+void AddOptionBuiltins(lua_State* L) {
+  lua_pushcfunction(L, &Guarded<&Options>);
+  SetName(L, "options");
+}
+
+}  // namespace moonshard

@@ -1,0 +1,64 @@
+// Run directory: the steps of a training run on disk, each a sharded checkpoint that is complete or not there, and `latest`,
+// which names one of them:
+//
+//   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": its name and the name's XXH3, replaced after the step is in
+//                         its place. Written by hand the name alone is enough
+//   run/step_00000100/    manifest.h
+//   run/step_00000200.partial/   a step that a process left (aside.h), or is writing
+//
+// Stages before: storage.h, aside.h. Used by training_state.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/base/result.h"
+#include "engine/io/storage/storage.h"
+
+namespace moonshard {
+
+// "step_00000100"; and back: nothing for any other name.
+std::string StepDirectoryName(int64_t step);
+std::optional<int64_t> StepOfDirectoryName(const std::string& name);
+
+class RunDirectory {
+ public:
+  explicit RunDirectory(std::string folder) : folder_(std::move(folder)) {}
+  RunDirectory(RunDirectory&& other) noexcept;
+  RunDirectory& operator=(RunDirectory&& other) noexcept;
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+  // Gives up the lock.
+  ~RunDirectory();
+
+  const std::string& folder() const { return folder_; }
+  std::string PathOf(int64_t step) const { return folder_ + "/" + StepDirectoryName(step); }
+
+  // Steps that are there, complete, smallest first.
+  std::vector<int64_t> Steps() const;
+  // The step that `latest` names; nothing where there is no such file. Errors: kFileUnreadable; kBadManifest: it names
+  // none, or one that is not there.
+  Result<std::optional<int64_t>> Latest() const;
+  // The last step below `step` of which every byte is as it was written (CheckSharded: reads all of it).
+  std::optional<int64_t> LastGoodBefore(int64_t step) const;
+
+  // Makes the directory, takes it for this process until this object goes, and removes what killed processes left. Nothing
+  // where it is taken already. Errors: kWriteFailed, also where another process has it.
+  Failure Take(Storage& storage);
+  // Lets `latest` name the step.
+  Failure PointTo(Storage& storage, int64_t step) const;
+  // Removes steps below `step` but the last `keep` - 1; keep 0: none. Returns warnings.
+  Diagnostics Prune(Storage& storage, int64_t step, int64_t keep) const;
+
+ private:
+  std::string folder_;
+  int lock_ = -1;
+};
+
+// Everything that does not have the bytes that were written, by file and tensor: kCorruptData, and what
+// ShardedCheckpoint finds. Reads all of it.
+Diagnostics CheckSharded(const std::string& folder);
+
+}  // namespace moonshard

@@ -1,0 +1,172 @@
+// The program of a plan as text and as JSON. Modules whose paths differ in numbers only and whose programs are the same are
+// one entry, in the order in which the first of them stands in the tree.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/compile/sharded.h"
+#include "engine/plan/explain/explain.h"
+#include "engine/plan/explain/fold.h"
+#include "engine/plan/explain/words.h"
+
+namespace moonshard {
+namespace {
+
+struct ProgramEntry {
+  const ModuleProgram* program = nullptr;
+  std::vector<std::string> paths;
+};
+
+std::vector<ProgramEntry> EntriesOf(const CompiledPlan& plan) {
+  std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
+  std::vector<ProgramEntry> out;
+  for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
+    const Module& module = plan.tree->modules()[m];
+    if (plan.ProgramOf(m).empty()) continue;
+    const auto [entry, fresh] = numbers.try_emplace({module.path_class, plan.program_of[m]}, out.size());
+    if (fresh) out.push_back({&plan.ProgramOf(m), {}});
+    out[entry->second].paths.push_back(module.path);
+  }
+  return out;
+}
+
+struct SumEntry {
+  PlannedGroup group;
+  std::vector<std::string> params;  // folded
+};
+
+std::vector<SumEntry> SumsOf(const CompiledPlan& plan) {
+  const std::set<ParamRef> repeats = Repeats(*plan.tree);
+  std::map<std::tuple<PlannedGroup, uint32_t, uint32_t>, size_t> numbers;
+  std::vector<std::pair<PlannedGroup, std::vector<std::string>>> found;
+  for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
+    for (const PlannedSum& sum : plan.ProgramOf(m).sums) {
+      if (repeats.contains({m, sum.param})) continue;
+      const auto [entry, fresh] =
+          numbers.try_emplace({sum.group, plan.tree->modules()[m].path_class, sum.param}, found.size());
+      if (fresh) found.push_back({sum.group, {}});
+      found[entry->second].second.push_back(plan.tree->PathOf({m, sum.param}));
+    }
+  }
+  std::vector<SumEntry> out;
+  for (const PlannedGroup& group : plan.groups) {
+    SumEntry entry = {group, {}};
+    for (const auto& [of, paths] : found) {
+      if (of == group) entry.params.push_back(FoldPaths(paths));
+    }
+    if (!entry.params.empty()) out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+// Duties of a call that no other encloses: every module whose calls are intercepted may be called so.
+bool IsOfOutermostCall(const ProgramStep& step) {
+  return step.kind == StepKind::kOutermostCall || step.kind == StepKind::kFinishCall;
+}
+
+std::string CollectivesOf(const ProgramStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
+  switch (step.kind) {
+    case StepKind::kRedistributeInput:
+      if (!step.shared_with.empty()) return "";
+      return CollectivesText(*steps.inputs[static_cast<size_t>(step.position)], plan.mesh);
+    case StepKind::kRedistributeOutput:
+      return CollectivesText(*steps.outputs[static_cast<size_t>(step.position)], plan.mesh);
+    case StepKind::kGatherUnit: return UnitRanks(plan) > 1 ? "all_gather forward, reduce_scatter backward" : "";
+    case StepKind::kReshardUnit: return UnitRanks(plan) > 1 && !step.keeps ? "all_gather backward" : "";
+    default: return "";
+  }
+}
+
+void AddSteps(std::string& out, const char* side, const std::vector<ProgramStep>& list, const ProgramEntry& entry,
+              const CompiledPlan& plan) {
+  const bool root = entry.paths.front().empty();
+  bool first = true;
+  for (const ProgramStep& step : list) {
+    if (IsOfOutermostCall(step) && !root) continue;
+    const std::string collectives = CollectivesOf(step, plan.steps[entry.program->steps], plan);
+    out += std::string(first ? "    " : "          ") + (first ? side : "") + ToText(step, *entry.program, plan);
+    out += (collectives.empty() ? "" : "  (" + collectives + ")") + "\n";
+    first = false;
+  }
+}
+
+JsonValue StepsToJson(const std::vector<ProgramStep>& list, const ModuleProgram& program, const CompiledPlan& plan) {
+  JsonValue::Array out;
+  for (const ProgramStep& step : list) {
+    JsonValue::Object object = {{"step", ToString(step.kind)}, {"text", ToText(step, program, plan)}};
+    const bool moves = step.kind == StepKind::kRedistributeInput || step.kind == StepKind::kRedistributeOutput;
+    if (moves) {
+      object["position"] = static_cast<int64_t>(step.position);
+      object["axis"] = ToString(step.axis);
+    }
+    if (step.uses > 1) object["uses"] = static_cast<int64_t>(step.uses);
+    if (!step.shared_with.empty()) object["shared_with"] = step.shared_with;
+    if (!step.dtype.empty()) object["dtype"] = step.dtype;
+    out.emplace_back(std::move(object));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string ProgramText(const CompiledPlan& plan) {
+  std::string out = "program, in the order in which steps run around a module's call";
+  out += plan.sums_gradients
+             ? "; a call that no other encloses also compares its inputs and watches for sums of gradients:\n"
+             : ":\n";
+  for (const ProgramEntry& entry : EntriesOf(plan)) {
+    std::string steps;
+    AddSteps(steps, "enter ", entry.program->enter, entry, plan);
+    AddSteps(steps, "leave ", entry.program->leave, entry, plan);
+    if (steps.empty()) continue;
+    const std::string path = FoldPaths(entry.paths);
+    out += "  " + (path.empty() ? "(root)" : path) + "\n" + steps;
+  }
+  std::vector<std::string> groups;
+  for (const PlannedGroup& group : plan.groups) groups.push_back(ToText(group, plan.mesh));
+  out += "  groups: " + Join(groups, ", ") + "\n";
+  for (const SumEntry& sum : SumsOf(plan)) {
+    const bool in_buckets = !plan.buckets.empty() && sum.group.axis != MeshAxis::kTp;
+    out += "  gradients summed over " + ToText(sum.group, plan.mesh) +
+           (in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce beside the backward"
+                       : std::string(", in one all_reduce a dtype when the backward ends")) +
+           ": " + Join(sum.params, ", ") + "\n";
+  }
+  return out;
+}
+
+JsonValue ProgramJson(const CompiledPlan& plan) {
+  JsonValue::Array order;
+  for (size_t kind = 0; kind < kStepKindCount; ++kind) order.emplace_back(ToString(static_cast<StepKind>(kind)));
+  JsonValue::Array modules;
+  for (const ProgramEntry& entry : EntriesOf(plan)) {
+    modules.emplace_back(JsonValue::Object{{"modules", FoldPaths(entry.paths)},
+                                           {"count", static_cast<int64_t>(entry.paths.size())},
+                                           {"enter", StepsToJson(entry.program->enter, *entry.program, plan)},
+                                           {"leave", StepsToJson(entry.program->leave, *entry.program, plan)}});
+  }
+  const auto to_json = [](const PlannedGroup& group) {
+    return JsonValue::Object{{"axis", ToString(group.axis)}, {"ranks", group.ranks}};
+  };
+  JsonValue::Array groups;
+  for (const PlannedGroup& group : plan.groups) groups.emplace_back(to_json(group));
+  JsonValue::Array sums;
+  for (const SumEntry& sum : SumsOf(plan)) {
+    JsonValue::Array params;
+    for (const std::string& param : sum.params) params.emplace_back(param);
+    JsonValue::Object object = to_json(sum.group);
+    object["params"] = std::move(params);
+    sums.emplace_back(std::move(object));
+  }
+  return JsonValue::Object{{"order", std::move(order)},
+                           {"modules", std::move(modules)},
+                           {"groups", std::move(groups)},
+                           {"sums", std::move(sums)},
+                           {"buckets", static_cast<int64_t>(plan.buckets.size())},
+                           {"gradient_scale", plan.gradient_scale}};
+}
+
+}  // namespace moonshard

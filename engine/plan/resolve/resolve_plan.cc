@@ -1,0 +1,181 @@
+#include "engine/plan/resolve/resolve_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "engine/plan/compile/compile.h"
+#include "engine/plan/compile/mostly_replicated.h"
+#include "engine/plan/lint/flow.h"
+#include "engine/plan/lint/lint.h"
+
+namespace moonshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string Count(size_t count, const std::string& one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+// What the passes work on. `flow` refers to `out.compiled`, which stays where it is until the last pass has run.
+struct Work {
+  Resolution out;
+  std::optional<Flow> flow;
+};
+
+// `run` adds its findings to `found` and returns what it made, for PassRecord::made.
+struct Pass {
+  const char* name;
+  std::string (*run)(Work& work, Diagnostics& found);
+};
+
+std::string RunMatch(Work& work, Diagnostics& found) {
+  work.out.matched = MatchRules(work.out.plan, work.out.tree).Collect(found);
+  if (!work.out.matched) return "nothing";
+  const auto claimed = std::ranges::count_if(work.out.matched->rule_of, [](int32_t rule) { return rule >= 0; });
+  return std::to_string(claimed) + " of " + Count(work.out.tree->modules().size(), "module") + " by " +
+         Count(work.out.plan->rules.size(), "rule");
+}
+
+std::string RunCompile(Work& work, Diagnostics& found) {
+  work.out.compiled = CompilePlan(*work.out.matched, work.out.mesh).Collect(found);
+  if (!work.out.compiled) return "nothing";
+  const CompiledPlan& compiled = *work.out.compiled;
+  return Count(compiled.steps.size(), "distinct module program") +
+         (compiled.units.empty() ? "" : ", " + Count(compiled.units.size(), "unit"));
+}
+
+std::string RunShare(Work& work, Diagnostics& found) {
+  if (std::optional<Diagnostic> full = FindMostlyReplicated(*work.out.compiled)) found.push_back(std::move(*full));
+  return "";
+}
+
+// What the lint passes read. It is made after the findings of match are in the compiled plan: a rule that matched nothing
+// in the headers may be the one that the others wait for.
+std::string RunFlow(Work& work, Diagnostics&) {
+  work.out.compiled->findings = work.out.diagnostics;
+  work.flow.emplace(*work.out.compiled);
+  const size_t classes = work.flow->groups().size();
+  return std::to_string(classes) + (classes == 1 ? " class of modules" : " classes of modules");
+}
+
+template <void (*Lint)(const Flow&, Diagnostics&)>
+std::string RunLint(Work& work, Diagnostics& found) {
+  if (work.out.mesh.world_size() == 1) return "not run: one rank";
+  Lint(*work.flow, found);
+  return "";
+}
+
+template <void (*Lint)(const Flow&, Diagnostics&)>
+std::string RunTpLint(Work& work, Diagnostics& found) {
+  if (work.out.mesh.size(MeshAxis::kTp) == 1) return "not run: one rank of tp";
+  Lint(*work.flow, found);
+  return "";
+}
+
+// In the order in which their findings are reported. The passes from the first of lint on only read the compiled plan.
+constexpr Pass kPasses[] = {
+    {"match", RunMatch},
+    {"compile", RunCompile},
+    {"lint-share", RunShare},
+    {"flow", RunFlow},
+    {"lint-large", RunLint<LintLargeReplicated>},
+    {"lint-shards", RunTpLint<LintShards>},
+    {"lint-heads", RunTpLint<LintHeads>},
+    {"lint-stream", RunTpLint<LintStream>},
+    {"lint-partial", RunTpLint<LintPartialSums>},
+    {"lint-norms", RunTpLint<LintNorms>},
+    {"lint-cost", RunTpLint<LintCost>},
+};
+
+// match and compile leave nothing to go on with where they fail; a lint pass that finds an error leaves the plan to the
+// passes behind it.
+bool CanGoOn(const Work& work, size_t passes_run) {
+  return passes_run == 1 ? work.out.matched.has_value() : work.out.compiled.has_value();
+}
+
+}  // namespace
+
+PassRecord MakeRecord(std::string name, std::string made, const Diagnostics& found, double seconds) {
+  const auto of = [&](Severity severity) {
+    return static_cast<size_t>(std::ranges::count(found, severity, &Diagnostic::severity));
+  };
+  return {std::move(name), std::move(made), of(Severity::kError), of(Severity::kWarning), of(Severity::kNote), seconds};
+}
+
+Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh) {
+  Check(plan && tree, "ResolvePlan needs a plan and a module tree");
+  Work work;
+  work.out.plan = std::move(plan);
+  work.out.tree = std::move(tree);
+  work.out.mesh = mesh;
+  for (const Pass& pass : kPasses) {
+    Diagnostics found;
+    const Clock::time_point begin = Clock::now();
+    std::string made = pass.run(work, found);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    work.out.passes.push_back(MakeRecord(pass.name, std::move(made), found, seconds));
+    work.out.diagnostics.insert(work.out.diagnostics.end(), found.begin(), found.end());
+    if (!CanGoOn(work, work.out.passes.size())) return std::move(work.out);
+  }
+  if (HasErrors(work.out.diagnostics)) {
+    work.out.compiled.reset();
+  } else {
+    work.out.compiled->findings = work.out.diagnostics;
+  }
+  return std::move(work.out);
+}
+
+Result<CompiledPlan> ToResult(Resolution resolution) {
+  if (!resolution.compiled) return std::move(resolution.diagnostics);
+  return Result<CompiledPlan>(*std::move(resolution.compiled), std::move(resolution.diagnostics));
+}
+
+Result<CompiledPlan> ResolvePlan(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree,
+                                 const MeshShape& mesh) {
+  return ToResult(RunPasses(std::move(plan), std::move(tree), mesh));
+}
+
+std::string PassesText(std::span<const PassRecord> passes) {
+  const std::string sum = "total";
+  size_t width = sum.size();
+  double total = 0;
+  for (const PassRecord& pass : passes) {
+    width = std::max(width, pass.name.size());
+    total += pass.seconds;
+  }
+  const auto line = [&](const std::string& name, double seconds, const std::string& rest) {
+    char time[32];
+    std::snprintf(time, sizeof(time), "%10.3f ms", 1e3 * seconds);
+    return name + std::string(width - name.size(), ' ') + time + (rest.empty() ? "" : "  " + rest) + "\n";
+  };
+  std::string out;
+  for (const PassRecord& pass : passes) {
+    std::string rest = pass.made;
+    const auto add = [&](size_t count, const char* what) {
+      if (count > 0) rest += (rest.empty() ? "" : ", ") + Count(count, what);
+    };
+    add(pass.errors, "error");
+    add(pass.warnings, "warning");
+    add(pass.notes, "note");
+    out += line(pass.name, pass.seconds, rest.empty() ? "no findings" : rest);
+  }
+  return out + line(sum, total, "");
+}
+
+JsonValue PassesJson(std::span<const PassRecord> passes) {
+  JsonValue::Array out;
+  for (const PassRecord& pass : passes) {
+    out.emplace_back(JsonValue::Object{{"name", pass.name},
+                                       {"made", pass.made},
+                                       {"errors", pass.errors},
+                                       {"warnings", pass.warnings},
+                                       {"notes", pass.notes},
+                                       {"seconds", pass.seconds}});
+  }
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,384 @@
+#include "engine/runtime/apply/boundary_steps.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <ATen/ops/add.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "engine/core/base/check.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/plan/compile/precision.h"
+#include "engine/plan/compile/source_of.h"
+#include "engine/runtime/apply/input_signature.h"
+#include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/fsdp/unit_step.h"
+#include "engine/runtime/precision/cast_step.h"
+#include "engine/runtime/recompute/recompute.h"
+#include "engine/runtime/redistribute/call_frame.h"
+#include "engine/runtime/redistribute/local_experts.h"
+#include "engine/runtime/redistribute/shared_redistributions.h"
+
+namespace moonshard {
+namespace {
+
+// Duties of a call that no other encloses, wherever in the model it is: the host may call any module. Its frame holds the
+// sizes of dims that are cut during the call. The inside of a call that runs again in a backward has a frame of its own
+// too, and no duties: they were done when the call was made.
+class OutermostCallStep final : public BoundaryStep {
+ public:
+  OutermostCallStep(const BoundaryParts& parts, std::shared_ptr<AxisGroup> group, InputSignature signature,
+                    const std::string& path)
+      : group_(std::move(group)),
+        gradient_sum_(parts.plan.sums_gradients ? parts.gradient_sum : nullptr),
+        values_(parts.values),
+        guard_(parts.guard),
+        streams_(parts.streams),
+        signature_(std::move(signature)),
+        label_("the inputs of '" + path + "'") {}
+
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
+    if (CallFrame::Current() != nullptr) return nullptr;
+    if (torch::autograd::get_current_graph_task_id() != -1) return std::make_unique<Open>(nullptr, false);
+    if (values_) values_->Check();
+    if (guard_) guard_->Check();
+    if (group_) group_->StartCheckInputs(signature_.Of(arguments), label_);
+    if (gradient_sum_) gradient_sum_->Rearm();
+    if (streams_) streams_->Begin();
+    return std::make_unique<Open>(streams_.get(), true);
+  }
+
+  void Leave(State* state, std::span<const TensorSlot> results) override {
+    if (state == nullptr || !static_cast<const Open*>(state)->outermost) return;
+    if (gradient_sum_) {
+      for (const TensorSlot& slot : results) {
+        if (slot.tensor->defined()) gradient_sum_->Watch(*slot.tensor);
+      }
+    }
+    // A call without a collective must not leave the comparison of its inputs to the next.
+    if (group_) group_->FinishCheck();
+  }
+
+ private:
+  struct Open final : State {
+    Open(RandomStreams* streams, bool outermost) : outermost(outermost), streams(streams) {}
+    ~Open() override {
+      if (streams != nullptr) streams->End();
+    }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+    bool outermost;
+    RandomStreams* streams;
+    CallFrame frame;
+  };
+
+  std::shared_ptr<AxisGroup> group_;  // whose ranks compare; null on one
+  std::shared_ptr<GradientSum> gradient_sum_;
+  std::shared_ptr<DeferredValues> values_;
+  std::shared_ptr<const ShardGuard> guard_;
+  std::shared_ptr<RandomStreams> streams_;
+  InputSignature signature_;
+  CollectiveLabel label_;
+};
+
+class DrawStep final : public BoundaryStep {
+ public:
+  DrawStep(std::shared_ptr<RandomStreams> streams, DrawFrom inside, DrawFrom after)
+      : streams_(std::move(streams)), inside_(inside), after_(after) {}
+
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> /*arguments*/) override {
+    std::unique_ptr<Before> before;
+    if (after_ == DrawFrom::kAsBefore) before = std::make_unique<Before>(streams_->now());
+    Use(inside_);
+    return before;
+  }
+  void Leave(State* state, std::span<const TensorSlot> /*results*/) override {
+    if (after_ != DrawFrom::kAsBefore) return Use(after_);
+    streams_->Use(static_cast<const Before*>(state)->stream);
+  }
+
+ private:
+  struct Before final : State {
+    explicit Before(RandomStream stream) : stream(stream) {}
+    RandomStream stream;
+  };
+  void Use(DrawFrom stream) { streams_->Use(stream == DrawFrom::kOwn ? RandomStream::kOwn : RandomStream::kCommon); }
+
+  std::shared_ptr<RandomStreams> streams_;
+  DrawFrom inside_;
+  DrawFrom after_;
+};
+
+class RedistributeStep final : public BoundaryStep {
+ public:
+  RedistributeStep(int32_t position, TensorRedistribution redistribution)
+      : position_(static_cast<size_t>(position)), redistribution_(std::move(redistribution)) {}
+
+  // Siblings find the result of the first of them in the frame of the call that encloses them.
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
+    for (const TensorSlot& slot : arguments) {
+      if (slot.position != position_ || !slot.tensor->defined()) continue;
+      *slot.tensor = redistribution_.uses() > 1 ? RunShared(redistribution_, *slot.tensor)
+                                                : redistribution_(std::move(*slot.tensor));
+    }
+    return nullptr;
+  }
+  void Leave(State* /*state*/, std::span<const TensorSlot> results) override {
+    for (const TensorSlot& slot : results) {
+      if (slot.position == position_ && slot.tensor->defined()) {
+        *slot.tensor = redistribution_(std::move(*slot.tensor));
+      }
+    }
+  }
+
+ private:
+  size_t position_;
+  TensorRedistribution redistribution_;
+};
+
+class RouteStep final : public BoundaryStep {
+ public:
+  RouteStep(Route route, LocalExperts experts, std::string path)
+      : route_(route), experts_(experts), path_(std::move(path)) {}
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
+    Keep(arguments);
+    return nullptr;
+  }
+  void Leave(State* /*state*/, std::span<const TensorSlot> results) override { Keep(results); }
+
+ private:
+  void Keep(std::span<const TensorSlot> slots) const {
+    at::Tensor none;
+    at::Tensor* ids = &none;
+    at::Tensor* weights = &none;
+    for (const TensorSlot& slot : slots) {
+      if (slot.position == static_cast<size_t>(route_.ids)) ids = slot.tensor;
+      if (slot.position == static_cast<size_t>(route_.weights)) weights = slot.tensor;
+    }
+    if (!ids->defined() || !weights->defined()) {
+      Diagnostic d = MakeDiagnostic(Finding::kBadInput, "a call of '" + path_ + "' has not what its route names");
+      d.path = path_;
+      d.declared = "route=" + ToText(route_);
+      d.required = "a tensor of ids and one of weights at these positions, counted from 0";
+      throw PlanError({std::move(d)});
+    }
+    experts_.Keep(*ids, *weights, path_);
+  }
+
+  Route route_;
+  LocalExperts experts_;
+  std::string path_;
+};
+
+class ShareResultsStep final : public BoundaryStep {
+ public:
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> /*arguments*/) override { return std::make_unique<Frame>(); }
+
+ private:
+  struct Frame final : State {
+    CallFrame frame;
+  };
+};
+
+class AddParametersStep final : public BoundaryStep {
+ public:
+  explicit AddParametersStep(std::vector<at::Tensor> late) : late_(std::move(late)) {}
+  void Leave(State* /*state*/, std::span<const TensorSlot> results) override {
+    for (const TensorSlot& slot : results) {
+      if (slot.position != 0 || !slot.tensor->defined()) continue;
+      for (const at::Tensor& parameter : late_) *slot.tensor = at::add(*slot.tensor, parameter);
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> late_;
+};
+
+std::optional<c10::ScalarType> TypeNamed(const std::string& name) {
+  const std::optional<DType> dtype = DTypeNamed(name);
+  return dtype ? ScalarTypeOf(*dtype) : std::nullopt;
+}
+
+// Walks a program and makes what it lists. Two steps of a program that belong together (gather and reshard, draw inside and
+// after) are one object, which the second one leaves.
+class BoundaryMaker {
+ public:
+  BoundaryMaker(const BoundaryParts& parts, size_t module, std::vector<TensorRedistribution> redistributions,
+                std::vector<at::Tensor> late)
+      : parts_(parts),
+        plan_(parts.plan),
+        module_(module),
+        path_(plan_.tree->modules()[module].path),
+        steps_(plan_.StepsOf(module)),
+        program_(plan_.ProgramOf(module)),
+        redistributions_(std::move(redistributions)),
+        late_(std::move(late)) {}
+
+  std::shared_ptr<Boundary> Make() {
+    for (const ProgramStep& step : program_.enter) Enter(step);
+    for (const ProgramStep& step : program_.leave) Leave(step);
+    const SourceSpan& source = SourceOf(plan_, steps_);
+    std::string where = path_.empty() ? "the model" : "'" + path_ + "'";
+    if (source.known()) where += " (" + source.ToString() + ")";
+    return std::make_shared<Boundary>(std::move(out_), module_, std::move(where), parts_.observers);
+  }
+
+ private:
+  void Enter(const ProgramStep& step) {
+    if (step.kind == StepKind::kRecompute) return Recompute(step);
+    std::shared_ptr<BoundaryStep> made = Made(step);
+    if (!made) return;
+    entered_[step.kind] = static_cast<int>(out_.enter.size());
+    out_.enter.push_back(std::move(made));
+    if (step.kind < StepKind::kRecompute) out_.inside = out_.enter.size();
+  }
+
+  std::shared_ptr<BoundaryStep> Made(const ProgramStep& step) {
+    switch (step.kind) {
+      case StepKind::kBeginStep: return std::make_shared<RootStep>(parts_.units, parts_.order);
+      case StepKind::kGatherUnit: return std::make_shared<UnitStep>(OwnUnit(), path_.empty());
+      case StepKind::kCastArguments: return MakeCast(step);
+      case StepKind::kKeepResults: return std::make_shared<KeepResultsStep>();
+      case StepKind::kOutermostCall: return MakeOutermost();
+      case StepKind::kDrawInside: return MakeDraw(step.stream);
+      case StepKind::kRedistributeInput:
+      case StepKind::kRedistributeOutput:
+        return std::make_shared<RedistributeStep>(step.position, std::move(redistributions_.at(redistributed_++)));
+      case StepKind::kRouteInputs:
+      case StepKind::kRouteOutputs: return std::make_shared<RouteStep>(*steps_.route, OwnExperts(), path_);
+      case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
+      case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
+      default: Check(false, "a step that begins nothing"); return nullptr;
+    }
+  }
+
+  void Leave(const ProgramStep& step) {
+    switch (step.kind) {
+      case StepKind::kEndStep: return LeaveWhatEntered(StepKind::kBeginStep, true);
+      case StepKind::kReshardUnit: return LeaveWhatEntered(StepKind::kGatherUnit, true);
+      case StepKind::kFinishCall: return LeaveWhatEntered(StepKind::kOutermostCall, false);
+      case StepKind::kDrawAfter:
+        if (entered_.contains(StepKind::kDrawInside)) return LeaveWhatEntered(StepKind::kDrawInside, false);
+        if (parts_.streams)
+          out_.leave.push_back({std::make_shared<DrawStep>(parts_.streams, step.stream, step.stream)});
+        return;
+      case StepKind::kCastResults:
+        // Back to what came: by the innermost cast, which noted it.
+        if (step.dtype.empty()) return LeaveWhatEntered(StepKind::kCastArguments, true);
+        out_.leave.push_back({std::make_shared<CastStep>(std::nullopt, TypeNamed(step.dtype)), -1, true});
+        return;
+      default: out_.leave.push_back({Made(step)});
+    }
+  }
+  void LeaveWhatEntered(StepKind kind, bool outside) {
+    const auto entered = entered_.find(kind);
+    Check(entered != entered_.end(), "a program ends what it has not begun");
+    out_.leave.push_back({out_.enter[static_cast<size_t>(entered->second)], entered->second, outside});
+  }
+
+  void Recompute(const ProgramStep& step) {
+    const Recomputed& section = plan_.plan->recompute[static_cast<size_t>(step.position)];
+    std::optional<KeptResults::Policy> kept;
+    if (section.selective()) kept = KeptResults::Policy{section.keeps_attention, section.keeps_matmuls};
+    out_.runner = std::make_shared<RecomputeRunner>(kept, parts_.streams);
+  }
+
+  std::shared_ptr<BoundaryStep> MakeCast(const ProgramStep& step) const {
+    // A cast of this very module is undone behind it; that of the whole model is not.
+    const bool back = std::ranges::any_of(program_.leave, [](const ProgramStep& leaving) {
+      return leaving.kind == StepKind::kCastResults && leaving.dtype.empty();
+    });
+    return std::make_shared<CastStep>(TypeNamed(step.dtype), std::nullopt, back);
+  }
+
+  std::shared_ptr<BoundaryStep> MakeOutermost() const {
+    std::vector<std::optional<int>> arriving;
+    std::vector<bool> replicated;
+    for (const std::optional<Redistribution>& input : steps_.inputs) {
+      replicated.push_back(input && input->from[MeshAxis::kTp] == Layout::Replicate());
+      const bool shards = input && input->from[MeshAxis::kTp].is_shard();
+      arriving.push_back(shards ? std::optional(input->from[MeshAxis::kTp].dim) : std::nullopt);
+    }
+    const int64_t tp = plan_.mesh.size(MeshAxis::kTp);
+    InputSignature signature(parts_.cut_dims, std::move(arriving), std::move(replicated), parts_.check_inputs);
+    return std::make_shared<OutermostCallStep>(parts_, tp > 1 ? parts_.groups.at({MeshAxis::kTp, tp}) : nullptr,
+                                               std::move(signature), path_);
+  }
+
+  std::shared_ptr<BoundaryStep> MakeDraw(DrawFrom inside) const {
+    if (!parts_.streams) return nullptr;  // ranks that are threads of one process share a generator
+    const auto after = std::ranges::find(program_.leave, StepKind::kDrawAfter, &ProgramStep::kind);
+    Check(after != program_.leave.end(), "a program that draws inside and nothing after");
+    return std::make_shared<DrawStep>(parts_.streams, inside, after->stream);
+  }
+
+  const std::shared_ptr<Unit>& OwnUnit() const {
+    const auto unit = std::ranges::find(plan_.units, path_, &ShardedUnit::path);
+    Check(unit != plan_.units.end(), "a program that gathers a unit that is not there");
+    return parts_.units.at(static_cast<size_t>(unit - plan_.units.begin()));
+  }
+
+  LocalExperts OwnExperts() const {
+    const std::vector<Interval> own =
+        LocalIntervals({steps_.experts}, Placement(Layout::Shard(0)), plan_.mesh, parts_.rank).front();
+    return own.empty() ? LocalExperts{steps_.experts, 0} : LocalExperts{own.front().begin, own.front().length};
+  }
+
+  const BoundaryParts& parts_;
+  const CompiledPlan& plan_;
+  size_t module_;
+  const std::string& path_;
+  const ModuleSteps& steps_;
+  const ModuleProgram& program_;
+  std::vector<TensorRedistribution> redistributions_;
+  size_t redistributed_ = 0;
+  std::vector<at::Tensor> late_;
+  std::map<StepKind, int> entered_;  // the last of each kind: index into out_.enter
+  Boundary::Steps out_;
+};
+
+// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where only the run tells.
+int64_t FeatureSize(const Layout& layout, int64_t features) {
+  return layout.is_shard() && layout.dim == -1 ? features : -1;
+}
+
+}  // namespace
+
+std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, size_t module, const PlanGroups& groups,
+                                                      Diagnostics& diagnostics) {
+  std::vector<TensorRedistribution> out;
+  const ModuleSteps& steps = plan.StepsOf(module);
+  const ModuleProgram& program = plan.ProgramOf(module);
+  // Line numbers, but no directory: the file may lie elsewhere on another rank.
+  const std::string line = " (line " + std::to_string(SourceOf(plan, steps).line) + ")";
+  const auto add = [&](const ProgramStep& step, const Redistribution& redistribution, int64_t features,
+                       const char* side) {
+    const Layout& from = redistribution.from[step.axis];
+    const Layout& to = redistribution.to[step.axis];
+    const std::string label =
+        plan.tree->modules()[module].path + " " + side + " " + std::to_string(step.position) + line;
+    std::optional<TensorRedistribution> made =
+        TensorRedistribution::Make(from, to, groups.at({step.axis, plan.mesh.size(step.axis)}),
+                                   {FeatureSize(from, features), FeatureSize(to, features), label, step.uses})
+            .Collect(diagnostics);
+    if (made) out.push_back(*std::move(made));
+  };
+  for (const ProgramStep& step : program.enter) {
+    if (step.kind != StepKind::kRedistributeInput) continue;
+    add(step, *steps.inputs[static_cast<size_t>(step.position)], steps.in_features, "input");
+  }
+  for (const ProgramStep& step : program.leave) {
+    if (step.kind != StepKind::kRedistributeOutput) continue;
+    add(step, *steps.outputs[static_cast<size_t>(step.position)], steps.out_features, "output");
+  }
+  return out;
+}
+
+std::shared_ptr<Boundary> MakeBoundary(const BoundaryParts& parts, size_t module,
+                                       std::vector<TensorRedistribution> redistributions,
+                                       std::vector<at::Tensor> late) {
+  return BoundaryMaker(parts, module, std::move(redistributions), std::move(late)).Make();
+}
+
+}  // namespace moonshard

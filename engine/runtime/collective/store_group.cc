@@ -1,0 +1,288 @@
+// One exchange is one round trip through the store: every rank but 0 sets a key of its own, rank 0 reads them all and sets
+// the answer, every rank reads that. Rank 0 alone decides, so no two ranks can come to different conclusions: a rank that
+// is late finds the answer that says so instead of succeeding where the others failed.
+//
+// Waiting polls the store. c10d's own wait holds the connection of the process until the key is there, and a collective
+// on another thread that needs the store (to make a group, to report an error) would wait behind a save of minutes.
+#include "engine/runtime/collective/store_group.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "engine/core/base/check.h"
+#include "engine/core/base/hash.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The first pause between two looks at the store, and the longest.
+constexpr std::chrono::microseconds kFirstPause{100};
+constexpr std::chrono::microseconds kLongestPause{10'000};
+// How much longer than the gather a rank waits for the answer, and how long rank 0 waits for the answer to be read.
+constexpr std::chrono::seconds kGrace{10};
+
+struct StoreTimeout : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::string StoreErrorText(const std::exception& error) {
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
+  return error.what();
+}
+
+Diagnostic RanksMissing(const std::string& what, const std::string& why) {
+  Diagnostic d = MakeDiagnostic(Finding::kRankLost, "not all ranks joined to " + what);
+  d.declared = why;
+  d.required = "every rank of the mesh";
+  d.help = "look at the output of the other ranks: the first failure is theirs";
+  return d;
+}
+
+// The diagnostics of all ranks, equal ones once; what not every rank reports gets the numbers of the ranks that do.
+Diagnostics MergeByText(const std::vector<Diagnostics>& by_rank) {
+  struct Reported {
+    Diagnostic diagnostic;
+    std::vector<size_t> ranks;
+  };
+  std::vector<std::string> order;
+  std::map<std::string, Reported> reported;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    for (const Diagnostic& d : by_rank[rank]) {
+      const auto [entry, is_new] = reported.try_emplace(d.ToText(), Reported{d, {}});
+      if (is_new) order.push_back(entry->first);
+      if (entry->second.ranks.empty() || entry->second.ranks.back() != rank) entry->second.ranks.push_back(rank);
+    }
+  }
+  Diagnostics out;
+  for (const std::string& text : order) {
+    Reported& one = reported.at(text);
+    if (one.ranks.size() < by_rank.size()) {
+      std::vector<std::string> ranks;
+      for (size_t rank : one.ranks) ranks.push_back(std::to_string(rank));
+      one.diagnostic.message = "rank " + Join(ranks, ", ") + ": " + one.diagnostic.message;
+    }
+    out.push_back(std::move(one.diagnostic));
+  }
+  return out;
+}
+
+Diagnostic TextsDiffer(const std::string& subject, size_t rank_a, const std::string& text_a, size_t rank_b,
+                       const std::string& text_b) {
+  const std::vector<std::string> a = Split(text_a, '\n');
+  const std::vector<std::string> b = Split(text_b, '\n');
+  size_t line = 0;
+  while (line < a.size() && line < b.size() && a[line] == b[line]) ++line;
+  const auto show = [line](const std::vector<std::string>& lines) {
+    return line < lines.size() ? "\"" + lines[line] + "\"" : std::string("(no more lines)");
+  };
+  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks do not hold the same: " + subject + " differs");
+  d.declared = "line " + std::to_string(line + 1) + " of rank " + std::to_string(rank_a) + ": " + show(a) +
+               "; of rank " + std::to_string(rank_b) + ": " + show(b);
+  d.required = "the same on every rank";
+  d.help = "start every rank with the same plan, options, config and version of the program";
+  return d;
+}
+
+}  // namespace
+
+JsonValue DiagnosticsToJson(const Diagnostics& diagnostics) {
+  JsonValue::Array out;
+  for (const Diagnostic& d : diagnostics) {
+    out.push_back(JsonValue::Object{{"finding", InfoOf(d.finding).id},
+                                    {"severity", static_cast<int>(d.severity)},
+                                    {"message", d.message},
+                                    {"path", d.path},
+                                    {"file", d.where.file},
+                                    {"line", d.where.line},
+                                    {"declared", d.declared},
+                                    {"required", d.required},
+                                    {"help", d.help}});
+  }
+  return out;
+}
+
+Diagnostics DiagnosticsFromJson(const JsonValue& json) {
+  Diagnostics out;
+  for (const JsonValue& one : json.AsArray()) {
+    const auto text = [&](const char* key) { return one.Find(key)->AsString(); };
+    const auto info =
+        std::ranges::find(AllFindings(), text("finding"), [](const FindingInfo& i) { return std::string(i.id); });
+    Check(info != AllFindings().end(), "a finding of another version");
+    Diagnostic d = MakeDiagnostic(info->finding, text("message"));
+    d.severity = static_cast<Severity>(one.Find("severity")->AsInt());
+    d.path = text("path");
+    d.where.file = text("file");
+    d.where.line = static_cast<int>(one.Find("line")->AsInt());
+    d.declared = text("declared");
+    d.required = text("required");
+    d.help = text("help");
+    out.push_back(std::move(d));
+  }
+  return out;
+}
+
+StoreGroup::StoreGroup(const DeviceMesh& mesh, std::string_view name, std::chrono::milliseconds timeout)
+    : rank_(mesh.rank()), world_size_(mesh.recording() ? 1 : mesh.shape().world_size()), timeout_(timeout) {
+  if (world_size_ == 1) return;
+  store_ = mesh.store();
+  Check(store_ != nullptr, "ranks without a store");
+  // Groups of one name are numbered. Every rank counts its own, because ranks make them in one order at different times.
+  const std::string base = "exchange/" + std::string(name) + "/";
+  try {
+    prefix_ = base + std::to_string(store_->add(base + "rank " + std::to_string(rank_), 1)) + "/";
+  } catch (const std::exception& error) {
+    throw PlanError({MakeDiagnostic(Finding::kRankLost, "the store of the ranks is gone: " + StoreErrorText(error))});
+  }
+}
+
+StoreGroup::~StoreGroup() = default;
+
+std::string StoreGroup::Key(const std::string& part) const { return prefix_ + std::to_string(exchange_) + "/" + part; }
+
+void StoreGroup::Set(const std::string& key, const std::string& text) {
+  store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+std::string StoreGroup::Wait(const std::string& key, Clock::time_point until) {
+  for (std::chrono::microseconds pause = kFirstPause; !store_->check({key});
+       pause = std::min(2 * pause, kLongestPause)) {
+    if (Clock::now() > until) throw StoreTimeout(key);
+    std::this_thread::sleep_for(pause);
+  }
+  const std::vector<uint8_t> bytes = store_->get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<JsonValue> StoreGroup::Gather(const std::string& what, const JsonValue& mine) {
+  // One deadline for all: with one for each rank, the wait for a mesh of lost ranks would grow with its size.
+  const Clock::time_point until = Clock::now() + timeout_;
+  std::vector<JsonValue> all = {mine};
+  std::vector<std::string> missing;
+  for (int64_t rank = 1; rank < world_size_; ++rank) {
+    const std::string key = Key(std::to_string(rank));
+    try {
+      all.push_back(ParseJson(Wait(key, until), key).ValueOrThrow());
+    } catch (const StoreTimeout&) {
+      missing.push_back(std::to_string(rank));
+    }
+  }
+  if (missing.empty()) return all;
+  std::string seconds = std::to_string(std::chrono::duration<double>(timeout_).count());
+  seconds.resize(seconds.find('.') + 2);
+  throw PlanError({RanksMissing(what, "rank " + Join(missing, ", ") + " did not join within " + seconds + " s")});
+}
+
+// The process of rank 0 may serve the store, so it may not go on to its end before the others have read the answer. Then
+// it removes the keys: a run of weeks saves thousands of times.
+void StoreGroup::Finish() {
+  if (rank_ != 0) {
+    store_->add(Key("read"), 1);
+    return;
+  }
+  const Clock::time_point until = Clock::now() + kGrace;
+  while (store_->add(Key("read"), 0) < world_size_ - 1 && Clock::now() < until) {
+    std::this_thread::sleep_for(kFirstPause);
+  }
+  try {
+    for (int64_t rank = 1; rank < world_size_; ++rank) store_->deleteKey(Key(std::to_string(rank)));
+    store_->deleteKey(Key("answer"));
+    store_->deleteKey(Key("read"));
+  } catch (const std::exception&) {
+    // A store without deleteKey (FileStore) keeps a few kilobytes for each exchange.
+  }
+}
+
+JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValue& mine, const Combine& combine) {
+  if (!lost_.empty()) throw PlanError(lost_);
+  ++exchange_;
+  JsonValue::Object answer;
+  try {
+    if (rank_ == 0 || world_size_ == 1) {
+      try {
+        answer["value"] = combine(world_size_ == 1 ? std::vector<JsonValue>{mine} : Gather(what, mine));
+      } catch (const PlanError& error) {
+        answer["errors"] = DiagnosticsToJson(error.diagnostics());
+        if (error.diagnostics().front().finding == Finding::kRankLost) lost_ = error.diagnostics();
+      } catch (const std::exception& error) {
+        // Whatever it is: without an answer the other ranks would wait for their whole timeout.
+        answer["errors"] = DiagnosticsToJson({MakeDiagnostic(Finding::kInternal, what + ": " + StoreErrorText(error))});
+      }
+      if (world_size_ > 1) Set(Key("answer"), WriteJson(answer, 0));
+    } else {
+      Set(Key(std::to_string(rank_)), WriteJson(mine, 0));
+      // Rank 0 answers at the end of its own timeout at the latest, and may have begun to wait later.
+      const std::string text = Wait(Key("answer"), Clock::now() + timeout_ + kGrace);
+      answer = ParseJson(text, "answer").ValueOrThrow().AsObject();
+    }
+    // With a rank lost, its part of Finish would never come.
+    if (world_size_ > 1 && lost_.empty()) Finish();
+  } catch (const StoreTimeout&) {
+    lost_ = {RanksMissing(what, "rank 0 did not answer")};
+  } catch (const PlanError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const std::exception& error) {
+    lost_ = {RanksMissing(what, "the store of the ranks is gone: " + StoreErrorText(error))};
+  }
+  if (!lost_.empty()) throw PlanError(lost_);
+  if (answer.contains("errors")) {
+    Diagnostics errors = DiagnosticsFromJson(answer["errors"]);
+    if (errors.front().finding == Finding::kRankLost) lost_ = errors;
+    throw PlanError(std::move(errors));
+  }
+  return std::move(answer["value"]);
+}
+
+JsonValue StoreGroup::GatherOrFail(const std::string& what, const Diagnostics& errors, const JsonValue& mine,
+                                   const Combine& combine, const std::function<void(Diagnostics&)>& annotate) {
+  const JsonValue both = JsonValue::Object{{"errors", DiagnosticsToJson(errors)}, {"value", mine}};
+  return GatherAndBroadcast(what, both, [&](const std::vector<JsonValue>& all) {
+    std::vector<Diagnostics> by_rank;
+    std::vector<JsonValue> values;
+    for (const JsonValue& one : all) {
+      by_rank.push_back(DiagnosticsFromJson(*one.Find("errors")));
+      values.push_back(*one.Find("value"));
+    }
+    Diagnostics merged = MergeByText(by_rank);
+    if (!merged.empty()) {
+      if (annotate) annotate(merged);
+      throw PlanError(std::move(merged));
+    }
+    return combine(values);
+  });
+}
+
+void StoreGroup::Agree(const std::string& subject, const std::string& text) {
+  if (world_size_ == 1) return;
+  const std::string what = "compare " + subject;
+  const std::string hash = std::to_string(HashOf(text)) + " " + std::to_string(text.size());
+  // A compiled plan has megabytes: its text travels only from rank 0 and the first rank unlike it.
+  const JsonValue unlike = GatherAndBroadcast(what, hash, [](const std::vector<JsonValue>& hashes) -> JsonValue {
+    const auto found = std::ranges::find_if(hashes, [&](const JsonValue& other) { return other != hashes.front(); });
+    return found == hashes.end() ? JsonValue() : JsonValue(found - hashes.begin());
+  });
+  if (unlike.is_null()) return;
+  const int64_t other = unlike.AsInt();
+  GatherAndBroadcast(what, rank_ == 0 || rank_ == other ? text : "",
+                     [&](const std::vector<JsonValue>& texts) -> JsonValue {
+                       const auto rank = static_cast<size_t>(other);
+                       throw PlanError({TextsDiffer(subject, 0, texts[0].AsString(), rank, texts[rank].AsString())});
+                     });
+}
+
+void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& text,
+           std::chrono::milliseconds timeout) {
+  StoreGroup(mesh, subject, timeout).Agree(std::string(subject), text);
+}
+
+}  // namespace moonshard

@@ -1,0 +1,82 @@
+#include "dsl/planning/resolve_model/resolve_model.h"
+
+#include <catch2/catch.hpp>
+
+namespace moonshard {
+namespace {
+
+const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
+
+ModelOptions OptionsFor(const std::string& plan, const std::string& mesh) {
+  ModelOptions options;
+  options.model = kModel;
+  options.plan = plan;
+  options.mesh = mesh;
+  return options;
+}
+
+TEST_CASE("a model directory and words become a compiled plan") {
+  const Result<CompiledPlan> plan = ResolveFromHeaders(OptionsFor("", "tp=2"));
+  REQUIRE(plan.ok());
+  CHECK(plan.value().plan->name == "llama");
+  CHECK(plan.value().mesh.ToString() == "tp=2");
+  CHECK(plan.value().rule_matches.size() == plan.value().plan->rules.size());
+}
+
+TEST_CASE("what is wrong with the directory and the mesh is said at once") {
+  ModelOptions options = OptionsFor("", "tp=0");
+  options.model = MOONSHARD_SOURCE_DIR "/tests";
+  const Result<CompiledPlan> plan = ResolveFromHeaders(options);
+  REQUIRE(!plan.ok());
+  CHECK(plan.diagnostics().size() == 3);  // mesh, config.json, checkpoint
+}
+
+TEST_CASE("stage by stage: what came before the stage that failed is there") {
+  const CompiledPlan good = ResolveFromHeaders(OptionsFor("", "tp=2")).ValueOrThrow();
+  PlanInputs inputs;
+  inputs.mesh = good.mesh;
+  const std::string cases = MOONSHARD_SOURCE_DIR "/tests/cases/repl/plans/";
+  EvaluationRecord record;
+  inputs.record = &record;
+  const Resolution broken = ResolveModel(cases + "broken.lua", inputs, good.tree);
+  CHECK(broken.plan == nullptr);
+  CHECK(HasErrors(broken.diagnostics));
+  CHECK(record.files == std::vector<std::string>{cases + "broken.lua"});  // also of a plan that failed
+  const Resolution conflict = ResolveModel(cases + "conflict.lua", inputs, good.tree);
+  REQUIRE(conflict.plan != nullptr);
+  CHECK(conflict.plan->rules.size() == 7);
+  CHECK(!conflict.matched);
+  CHECK(!conflict.compiled);
+  CHECK(conflict.diagnostics.size() == 2);
+  auto plan = std::make_shared<Plan>(*good.plan);
+  plan->rules.front().style.params["weight"] = Placement(Layout::Shard(5));
+  const Resolution bad_dim = RunPasses(plan, good.tree, good.mesh);
+  CHECK(bad_dim.matched);
+  CHECK(!bad_dim.compiled);
+  REQUIRE(HasErrors(bad_dim.diagnostics));
+  CHECK(bad_dim.diagnostics.front().finding == Finding::kBadDim);
+}
+
+TEST_CASE("the record of an evaluation has the options, with their defaults") {
+  const CompiledPlan good = ResolveFromHeaders(OptionsFor("", "tp=2")).ValueOrThrow();
+  PlanInputs inputs;
+  inputs.config = ParseJson(R"({"architectures": ["LlamaForCausalLM"], "num_attention_heads": 8})", "c").ValueOrThrow();
+  inputs.mesh = good.mesh;
+  inputs.options = {{"sequence_parallel", "true"}};
+  EvaluationRecord record;
+  inputs.record = &record;
+  CHECK(ResolveModel("", inputs, good.tree).compiled);
+  REQUIRE(record.options.contains("sequence_parallel"));
+  CHECK(record.options.at("sequence_parallel").value == JsonValue(true));
+  CHECK(record.options.at("sequence_parallel").fallback == JsonValue(false));
+  CHECK(record.options.at("sequence_parallel").source.ToString() == "plans/llama.lua:5");
+  CHECK(record.files.empty());  // all built in
+}
+
+TEST_CASE("batch and sequence are two positive numbers") {
+  CHECK(ParseTokens("2,128").value() == std::pair<int64_t, int64_t>(2, 128));
+  for (const char* bad : {"", "5", "2,", "0,4", "2,-1", "2,4,8", "2,x"}) CHECK(!ParseTokens(bad).ok());
+}
+
+}  // namespace
+}  // namespace moonshard
