@@ -125,6 +125,7 @@ void Bench(Sizes sizes, int pairs, bool checked) {
     PlanInputs inputs;
     inputs.mesh = mesh.shape();
     ApplyOptions options;
+    options.initial = InitialValues::kUnchecked;
     if (!checked) options.check.mode = CheckOptions::Mode::kNever;
     auto model = Parallelize(layer, EvaluatePlan(kPlan, "layer.lua", inputs).ValueOrThrow(), mesh, options);
     HandWritten by_hand{config.head_dim, mesh.Group(MeshAxis::kTp)->backend, {}};

@@ -111,7 +111,7 @@ void CheckOneModule(const OneModuleCase& test_case, const std::string& mesh_text
     plan_inputs.config = ParseJson(test_case.config, "config.json").ValueOrThrow();
     const Plan plan = EvaluatePlan(PlanText(test_case.rules), "style.lua", plan_inputs).ValueOrThrow();
     const OneModule model = test_case.make();
-    const auto applied = ParallelizeModule(*model.root, plan, mesh);
+    const auto applied = ParallelizeModule(*model.root, plan, mesh, {.initial = InitialValues::kUnchecked});
     Tensors own;
     for (size_t i = 0; i < inputs.size(); ++i) own.push_back(ShardOf(inputs[i], test_case.arrive[i], mesh));
     const Run run =

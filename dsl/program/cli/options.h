@@ -108,17 +108,18 @@ struct TrainVerb {
   double weight_decay = 0.1;        // of parameters of two dims or more
   std::pair<double, double> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1;         // largest norm of the gradients; 0: not clipped
-  int64_t skips = 3;       // steps in a row that may have no finite loss or gradients
-  int64_t loss_chunk = 0;  // tokens whose logits exist at a time; 0: all
-  uint64_t seed = 0;       // of the order of the data, and of dropout
-  std::string save;        // directory for the run's steps; "": nothing is saved
-  int64_t save_every = 0;  // steps; 0: at the end alone
-  int64_t keep = 3;        // saved steps that are kept; 0: all
-  bool resume = false;     // from the latest step in `save`, if there is one
-  std::string log;         // file of JSON lines, appended to; "": none
-  int64_t log_every = 10;  // steps between lines on a stderr that is not a terminal
-  bool json = false;       // the summary on stdout
+  double clip = 1;           // largest norm of the gradients; 0: not clipped
+  int64_t check_inputs = 0;  // every how many calls the ranks of tp compare all inputs; 0: integers on the CPU alone
+  int64_t skips = 3;         // steps in a row that may have no finite loss or gradients
+  int64_t loss_chunk = 0;    // tokens whose logits exist at a time; 0: all
+  uint64_t seed = 0;         // of the order of the data, and of dropout
+  std::string save;          // directory for the run's steps; "": nothing is saved
+  int64_t save_every = 0;    // steps; 0: at the end alone
+  int64_t keep = 3;          // saved steps that are kept; 0: all
+  bool resume = false;       // from the latest step in `save`, if there is one
+  std::string log;           // file of JSON lines, appended to; "": none
+  int64_t log_every = 10;    // steps between lines on a stderr that is not a terminal
+  bool json = false;         // the summary on stdout
 };
 
 // A model directory to one file a rank; and MergeVerb back.

@@ -94,6 +94,11 @@ void AddTrain(CLI::App& app, TrainVerb& train) {
   AddStep(app, train);
   AddOptimizer(app, train);
   AddRecord(app, train);
+  app.add_option(
+         "--check-inputs", train.check_inputs,
+         "calls of the model between comparisons of all input values across tp (default 0: only integers on the "
+         "CPU, at every call)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", train.seed, "of the order of the data, and of dropout (default 0)");
   app.add_option("--device", train.run.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--timeout", train.run.timeout_s, "seconds to wait for a peer (default 600)")

@@ -46,6 +46,7 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
   }
   ApplyOptions apply;
   apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
+  apply.check_inputs = verb.check_inputs;
   out.model = AppliedPlan::Apply(live, std::move(plan), mesh, apply);
   return out;
 }

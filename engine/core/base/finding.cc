@@ -79,11 +79,14 @@ constexpr std::array kFindings = {
     FindingInfo{F::kNumbersDiffer, "MS0510", kError, "a sharded module that computes other numbers"},
     FindingInfo{F::kNotFinite, "MS0511", kError, "a training step whose numbers are not finite"},
     FindingInfo{F::kNoValues, "MS0512", kError, "a parameter without values"},
+    FindingInfo{F::kInitialValuesDiffer, "MS0513", kError, "ranks that begin with different parameters"},
+    FindingInfo{F::kUnshardedFunction, "MS0514", kError, "a function for unsharded models on a sharded one"},
     FindingInfo{F::kIllTyped, "MS0601", kError, "an operator whose operands do not fit together"},
     FindingInfo{F::kLayoutNotAsDeclared, "MS0602", kError, "a tensor whose layout differs from the plan"},
     FindingInfo{F::kWrongGradient, "MS0603", kError,
                 "a gradient whose layout differs from what its parameter requires"},
     FindingInfo{F::kUnproven, "MS0604", kWarning, "an operator that could not be checked"},
+    FindingInfo{F::kSizeNotScaled, "MS0605", kError, "a size or number that does not scale with the mesh"},
     FindingInfo{F::kInternal, "MS0901", kError, "a defect of moonshard"},
 };
 

@@ -82,11 +82,14 @@ enum class Finding {
   kNumbersDiffer,
   kNotFinite,
   kNoValues,
+  kInitialValuesDiffer,
+  kUnshardedFunction,
   // MS06xx: proofs of a step
   kIllTyped,
   kLayoutNotAsDeclared,
   kWrongGradient,
   kUnproven,
+  kSizeNotScaled,
   // MS09xx
   kInternal,
 };

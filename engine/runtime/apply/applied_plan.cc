@@ -42,7 +42,8 @@ struct AppliedPlan::State {
   std::shared_ptr<GradientSum> gradient_sum;
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<DeferredValues> values;    // null where none was deferred
-  std::shared_ptr<RandomStreams> streams;    // null where values are whole, and where ranks share a generator
+  std::shared_ptr<ShardGuard> guard = std::make_shared<ShardGuard>();
+  std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
   std::shared_ptr<CallObservers> observers = std::make_shared<CallObservers>();
   std::vector<Hookable*> for_observers;  // modules that have a boundary for observers alone
 };
@@ -64,7 +65,9 @@ class Applier {
       redistributions_.push_back(MakeRedistributions(s_.plan, m, s_.groups, diagnostics_));
     }
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
+    if (options_.initial == InitialValues::kCompare) CompareInitialValues(s_.live, s_.mesh);
     AskModules();
+    if (options_.initial == InitialValues::kBroadcast) BroadcastInitialValues(s_.live, s_.mesh, options_.check);
     CutParameters();
     PlannedUnits units = MakeUnits(s_.plan, s_.parameters, s_.mesh.rank(), s_.groups, s_.backward_end, s_.gradient_sum);
     s_.units = units.units;
@@ -76,8 +79,9 @@ class Applier {
   const Module& ModuleAt(size_t m) const { return s_.plan.tree->modules()[m]; }
 
   void SetBoundaries(std::shared_ptr<UnitOrder> order) {
-    const BoundaryParts parts = {s_.plan,    s_.mesh.rank(), s_.groups,        s_.gradient_sum, s_.values,
-                                 s_.streams, s_.units,       std::move(order), s_.observers,    CutDimsOf(s_.plan)};
+    const BoundaryParts parts = {s_.plan,          s_.mesh.rank(), s_.groups,          s_.gradient_sum,
+                                 s_.values,        s_.guard,       s_.streams,         s_.units,
+                                 std::move(order), s_.observers,   CutDimsOf(s_.plan), options_.check_inputs};
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.ProgramOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
       std::vector<at::Tensor> late;
@@ -171,6 +175,7 @@ class Applier {
   // What a unit holds comes to the sum from the unit, scaled already.
   void SumGradients(const std::set<ParamRef>& in_units) {
     for (const LiveParameter& parameter : s_.parameters) {
+      if (!in_units.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);
       if (parameter.is_buffer) continue;
       for (const GradientTerm& term :
            GradientTermsOf(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank())) {

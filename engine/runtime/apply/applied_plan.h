@@ -12,6 +12,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/runtime/apply/initial_values.h"
 #include "engine/runtime/apply/live_tree.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/mesh/device_mesh.h"
@@ -25,6 +26,12 @@ struct ApplyOptions {
   CheckOptions check = {};  // how much ranks compare before they communicate
   std::optional<c10::ScalarType> deferred_type =
       {};  // of floating-point parameters made under DeferInit; none: as made
+  // What parameters begin as, where the ranks made them with values (initial_values.h says what the comparison costs).
+  InitialValues initial = InitialValues::kCompare;
+  // Every how many outermost calls the ranks of tp compare the values of all inputs that the plan takes as replicated
+  // (input_signature.h says which); 0: only those of integers on the CPU, which every call compares. The same on every rank.
+  // Ranks that differ throw kCollectiveMismatch.
+  int64_t check_inputs = 0;
   // Receives the warnings and notes of the plan (CompiledPlan::findings) where it has any: on every rank, after the ranks
   // have agreed on the plan and before the model changes. Empty: they stay in plan().findings.
   std::function<void(const Diagnostics& findings)> on_findings = {};

@@ -33,6 +33,7 @@ class OutermostCallStep final : public BoundaryStep {
       : group_(std::move(group)),
         gradient_sum_(parts.plan.sums_gradients ? parts.gradient_sum : nullptr),
         values_(parts.values),
+        guard_(parts.guard),
         streams_(parts.streams),
         signature_(std::move(signature)),
         label_("the inputs of '" + path + "'") {}
@@ -41,6 +42,7 @@ class OutermostCallStep final : public BoundaryStep {
     if (CallFrame::Current() != nullptr) return nullptr;
     if (torch::autograd::get_current_graph_task_id() != -1) return std::make_unique<Open>(nullptr, false);
     if (values_) values_->Check();
+    if (guard_) guard_->Check();
     if (group_) group_->StartCheckInputs(signature_.Of(arguments), label_);
     if (gradient_sum_) gradient_sum_->Rearm();
     if (streams_) streams_->Begin();
@@ -74,6 +76,7 @@ class OutermostCallStep final : public BoundaryStep {
   std::shared_ptr<AxisGroup> group_;  // whose ranks compare; null on one
   std::shared_ptr<GradientSum> gradient_sum_;
   std::shared_ptr<DeferredValues> values_;
+  std::shared_ptr<const ShardGuard> guard_;
   std::shared_ptr<RandomStreams> streams_;
   InputSignature signature_;
   CollectiveLabel label_;
@@ -286,13 +289,16 @@ class BoundaryMaker {
 
   std::shared_ptr<BoundaryStep> MakeOutermost() const {
     std::vector<std::optional<int>> arriving;
+    std::vector<bool> replicated;
     for (const std::optional<Redistribution>& input : steps_.inputs) {
+      replicated.push_back(input && input->from[MeshAxis::kTp] == Layout::Replicate());
       const bool shards = input && input->from[MeshAxis::kTp].is_shard();
       arriving.push_back(shards ? std::optional(input->from[MeshAxis::kTp].dim) : std::nullopt);
     }
     const int64_t tp = plan_.mesh.size(MeshAxis::kTp);
+    InputSignature signature(parts_.cut_dims, std::move(arriving), std::move(replicated), parts_.check_inputs);
     return std::make_shared<OutermostCallStep>(parts_, tp > 1 ? parts_.groups.at({MeshAxis::kTp, tp}) : nullptr,
-                                               InputSignature(parts_.cut_dims, std::move(arriving)), path_);
+                                               std::move(signature), path_);
   }
 
   std::shared_ptr<BoundaryStep> MakeDraw(DrawFrom inside) const {

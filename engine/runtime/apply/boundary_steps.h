@@ -14,6 +14,7 @@
 
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/apply/deferred_values.h"
+#include "engine/runtime/apply/shard_guard.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/fsdp/unit.h"
 #include "engine/runtime/fsdp/unit_order.h"
@@ -38,11 +39,13 @@ struct BoundaryParts {
   PlanGroups groups;
   std::shared_ptr<GradientSum> gradient_sum;
   std::shared_ptr<DeferredValues> values;
+  std::shared_ptr<const ShardGuard> guard;
   std::shared_ptr<RandomStreams> streams;
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<UnitOrder> order;          // of the units
   std::shared_ptr<const CallObservers> observers;
   std::set<int64_t> cut_dims;  // CutDimsOf(plan)
+  int64_t check_inputs = 0;    // ApplyOptions
 };
 
 // The boundary of a module whose program is not empty; of another one without steps, for observers. `late`: the

@@ -48,13 +48,22 @@ bool InputSignature::MayBeShard(const TensorSlot& slot, int64_t dim) const {
   return dim == (arriving < 0 ? arriving + slot.tensor->dim() : arriving);
 }
 
-std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arguments) const {
+bool InputSignature::IsFull(const TensorSlot& slot) const {
+  if (slot.position < arriving_shards_.size() && arriving_shards_[slot.position]) return false;
+  if (slot.position < replicated_.size() && replicated_[slot.position]) return true;
+  for (int64_t dim = 0; dim < slot.tensor->dim(); ++dim) {
+    if (MayBeShard(slot, dim)) return false;
+  }
+  return true;
+}
+
+std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arguments, bool all) const {
   std::optional<uint64_t> hash;
   for (const TensorSlot& slot : arguments) {
     const at::Tensor& tensor = *slot.tensor;
-    if (!tensor.defined() || !tensor.is_cpu() || !c10::isIntegralType(tensor.scalar_type(), true)) continue;
-    if (slot.position < arriving_shards_.size() && arriving_shards_[slot.position]) continue;
-    const at::Tensor full = tensor.contiguous();
+    if (!tensor.defined() || tensor.is_meta() || !IsFull(slot)) continue;
+    if (!all && (!tensor.is_cpu() || !c10::isIntegralType(tensor.scalar_type(), true))) continue;
+    const at::Tensor full = tensor.detach().cpu().contiguous();
     const std::string_view bytes(static_cast<const char*>(full.const_data_ptr()), full.nbytes());
     hash = hash.value_or(0) * 31 + HashOf(bytes);
   }
@@ -84,9 +93,10 @@ bool InputSignature::IsLike(std::span<const TensorSlot> arguments) const {
 }
 
 const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments) {
-  const std::optional<uint64_t> values = ValuesOf(arguments);
+  const bool all = check_values_ > 0 && calls_++ % check_values_ == 0;
+  const std::optional<uint64_t> values = ValuesOf(arguments, all);
   const bool like_last = IsLike(arguments);
-  if (like_last && values.value_or(0) == values_) return label_;
+  if (like_last && all == all_values_ && values.value_or(0) == values_) return label_;
   if (!like_last) {
     last_.clear();
     VisitNumbers(arguments, [&](int64_t n) {
@@ -96,7 +106,9 @@ const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments)
     shapes_ = TextOf(last_);
   }
   values_ = values.value_or(0);
-  label_ = CollectiveLabel(values ? shapes_ + " with the integers " + Hex(values_) : shapes_);
+  all_values_ = all;
+  const std::string kind = all ? " with the values " : " with the integers ";
+  label_ = CollectiveLabel(values ? shapes_ + kind + Hex(values_) : shapes_);
   return label_;
 }
 

@@ -2,8 +2,11 @@
 // integers 5f3a09c1d20b44e7".
 // Made at every outermost call of a model, so a call like the last one costs no more than looking at its sizes.
 //
-// Integers on the CPU (token ids, positions, masks) are told apart by their values too: ranks that read different batches
-// compute nonsense without any other sign. Values of floating-point tensors and of tensors on a GPU are not looked at.
+// Integers on the CPU (token ids, positions, masks) are compared by their values too: ranks that read different batches
+// compute nonsense without any other sign. Values of floating-point tensors and of tensors on a GPU are compared in every
+// n-th call where the plan asks for it (ApplyOptions::check_inputs): reading them costs a copy to the host and a hash of
+// all bytes. An input that may be a shard, by the module's rule or because the plan shards one of its dims at run time,
+// has values of its own on each rank and is left out.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +28,14 @@ class InputSignature {
   // Shards need not be equally long, so where an input may be one its size is "*": a floating-point one in the dims
   // that the plan cuts at run time (the sequence), and any in the dim in which the module's rule says that it arrives in
   // shards (by argument position; negative counts from the last).
-  InputSignature(std::set<int64_t> cut_dims, std::vector<std::optional<int>> arriving_shards)
-      : cut_dims_(std::move(cut_dims)), arriving_shards_(std::move(arriving_shards)) {}
+  // `replicated`: by argument position, whether the rule declares that the input arrives replicated, whatever its sizes.
+  // `check_values`: every how many calls all values are compared; 0: never.
+  InputSignature(std::set<int64_t> cut_dims, std::vector<std::optional<int>> arriving_shards,
+                 std::vector<bool> replicated = {}, int64_t check_values = 0)
+      : cut_dims_(std::move(cut_dims)),
+        arriving_shards_(std::move(arriving_shards)),
+        replicated_(std::move(replicated)),
+        check_values_(check_values) {}
 
   // Valid until the next call.
   const CollectiveLabel& Of(std::span<const TensorSlot> arguments);
@@ -34,17 +43,23 @@ class InputSignature {
  private:
   bool IsLike(std::span<const TensorSlot> arguments) const;
   bool MayBeShard(const TensorSlot& slot, int64_t dim) const;
-  // One hash of all whole integers on the CPU; nothing where there are none.
-  std::optional<uint64_t> ValuesOf(std::span<const TensorSlot> arguments) const;
+  // One hash of all full integers on the CPU, and with `all` of every other tensor that is full on every rank; nothing
+  // where there are none.
+  std::optional<uint64_t> ValuesOf(std::span<const TensorSlot> arguments, bool all) const;
+  bool IsFull(const TensorSlot& slot) const;
   // Gives `visit` the numbers that describe the tensors, until it answers false.
   template <class Visit>
   bool VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const;
 
   std::set<int64_t> cut_dims_;
   std::vector<std::optional<int>> arriving_shards_;
+  std::vector<bool> replicated_;
+  int64_t check_values_ = 0;
+  int64_t calls_ = 0;
   std::vector<int64_t> last_;  // dtype, number of dims and sizes of each tensor
   std::string shapes_;         // what last_ says
-  uint64_t values_ = 0;        // of all integers
+  uint64_t values_ = 0;        // of all integers, or of all values
+  bool all_values_ = false;    // which of the two
   CollectiveLabel label_{""};
 };
 

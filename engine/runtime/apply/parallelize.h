@@ -24,6 +24,25 @@
 
 namespace moonshard {
 
+// What ParallelModel::parameters() returns: a vector of tensors with a type of its own, so that functions which are wrong
+// for shards can be refused by the compiler.
+class ShardedParameters : public std::vector<at::Tensor> {
+  using std::vector<at::Tensor>::vector;
+};
+
+}  // namespace moonshard
+
+namespace torch::nn::utils {
+// On shards it would take this rank's norm for the whole: each rank would scale by a number of its own, and what is
+// replicated would drift apart. Use moonshard::ClipGradNorm(model, max_norm). The compiler sees this for model.parameters()
+// alone. No run-time check is possible for other lists of the same tensors (net->parameters()): LibTorch scales through
+// grad().data(), which leaves no trace in the gradient, not even in its version. TypeScope finds the norm of shards in a
+// step that it watches, FindDrift the replicated parameters that have drifted.
+double clip_grad_norm_(const moonshard::ShardedParameters&, double, double = 2.0, bool = false) = delete;
+}  // namespace torch::nn::utils
+
+namespace moonshard {
+
 // Without the wrapper, for callers that keep the model themselves. Collective over the mesh; PlanError.
 std::shared_ptr<AppliedPlan> ParallelizeModule(torch::nn::Module& root, const Plan& plan, const DeviceMesh& mesh,
                                                const ApplyOptions& options = {});
@@ -44,8 +63,8 @@ class ParallelModel {
 
   // This rank's shards of the parameters, tied ones once (LibTorch's own parameters() repeats them, and an optimizer
   // would step them twice). What an optimizer is made with.
-  std::vector<at::Tensor> parameters() const {
-    std::vector<at::Tensor> out;
+  ShardedParameters parameters() const {
+    ShardedParameters out;
     for (const LiveParameter& parameter : applied_->parameters()) {
       if (!parameter.is_buffer) out.push_back(parameter.tensor);
     }

@@ -3,6 +3,8 @@
 #include <string>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/text.h"
+#include "engine/plan/compile/not_hookable.h"
 #include "engine/plan/compile/source_of.h"
 #include "engine/runtime/nn/boundary.h"
 
@@ -26,6 +28,7 @@ class Preflight {
       const ModuleSteps& steps = plan_.StepsOf(m);
       for (size_t p = 0; p < steps.params.size(); ++p) CheckAxes(steps.params[p], module, m, p);
       CheckMissing(steps, module);
+      CheckUnhooked(steps, module, m);
       if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
         out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
         return out_;
@@ -53,6 +56,50 @@ class Preflight {
     if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
     out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path,
                                 SourceOf(plan_, steps)));
+  }
+
+  // A layout alone gives a parameter its shard and changes no activation. A module around it with a rule, or modules inside
+  // it (a scale for each head between two projections), can bring activations in the layout that the shard needs. Without
+  // any of them the forward uses a shard on full activations, and what it makes is passed on as though it were full.
+  // `shared` is right without a hook: it only sums a gradient.
+  void CheckUnhooked(const ModuleSteps& steps, const Module& module, size_t m) {
+    if (live_.hooks[m] != nullptr || plan_.mesh.size(MeshAxis::kTp) == 1 || RedistributesAround(module.path) ||
+        RedistributesInside(module.path)) {
+      return;
+    }
+    const ModuleTree::Signature& signature = plan_.tree->parameters(module);
+    for (size_t p = 0; p < steps.params.size(); ++p) {
+      if (!steps.params[p][MeshAxis::kTp].is_shard()) continue;
+      const int32_t own = p < steps.param_rules.size() ? steps.param_rules[p] : -1;
+      const int32_t rule = own >= 0 ? own : steps.rule;
+      Diagnostic d = NotHookable(module, "nothing redistributes what meets its sharded '" + signature[p].name + "'",
+                                 rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(rule)].source);
+      d.help += ", and give the module a style with inputs and outputs; or leave the parameter replicated";
+      out_.push_back(std::move(d));
+    }
+  }
+
+  bool Redistributes(int64_t m) const {
+    if (m < 0 || live_.hooks[static_cast<size_t>(m)] == nullptr) return false;
+    const ModuleSteps& steps = plan_.StepsOf(static_cast<size_t>(m));
+    return !steps.inputs.empty() || !steps.outputs.empty();
+  }
+
+  bool RedistributesAround(std::string_view path) const {
+    while (!path.empty()) {
+      path = ParentOf(path);
+      if (Redistributes(plan_.tree->Find(path))) return true;
+    }
+    return false;
+  }
+
+  bool RedistributesInside(const std::string& path) const {
+    const std::string prefix = path.empty() ? "" : path + ".";
+    for (size_t m = 0; m < live_.modules.size(); ++m) {
+      const std::string& other = plan_.tree->modules()[m].path;
+      if (other != path && other.starts_with(prefix) && Redistributes(static_cast<int64_t>(m))) return true;
+    }
+    return false;
   }
 
   void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {

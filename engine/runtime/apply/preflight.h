@@ -8,7 +8,8 @@
 
 namespace moonshard {
 
-// The same on every rank. kNotSupported: layouts on axes that cannot be applied, a style of which something is missing, a
+// The same on every rank. kNotHookable: a parameter that is sharded over tp in a module whose calls cannot be intercepted,
+// and no module around it redistributes anything. kNotSupported: layouts on axes that cannot be applied, a style of which something is missing, a
 // model that has a plan already.
 Diagnostics CheckApplicable(const LiveTree& live, const CompiledPlan& plan);
 

@@ -81,7 +81,8 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
       const c10::ScalarType used = UsedType(plan, live);
       if (!shares && used == live.tensor.scalar_type()) continue;  // nothing to gather or to cast
       out.params.insert(ref);
-      of_unit.push_back({live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used});
+      of_unit.push_back(
+          {live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used, live.path});
       const bool reduces = plan.plan->precision && live.tensor.is_floating_point();
       options.reduced.push_back(reduces ? ScalarTypeNamed(plan.plan->precision->reduce).value_or(used) : used);
       sum->TakeByHand(live.tensor);

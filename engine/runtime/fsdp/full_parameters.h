@@ -26,6 +26,7 @@ struct UnitParameter {
   at::Tensor tensor;                              // the registered parameter, a leaf that holds this rank's rows
   std::vector<int64_t> shape;                     // of the full parameter
   c10::ScalarType used = c10::ScalarType::Float;  // dtype of the full parameter
+  std::string path = {};                          // for errors
 };
 
 // Parameters of one stored and one used dtype: one buffer, one collective.

@@ -41,14 +41,34 @@ Unit::Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroup
       groups_(std::move(groups)),
       gathered_(parameters_, groups_.all, groups_.some, "the parameters of " + LabelOf(options_)),
       reduction_(parameters_, options_.reduced, options_.scale, groups_.all, groups_.sum,
-                 "the gradients of " + LabelOf(options_)) {}
+                 "the gradients of " + LabelOf(options_)) {
+  accumulators_.resize(parameters_.size());
+  for (const UnitParameter& parameter : parameters_) shard_shapes_.push_back(parameter.tensor.sizes().vec());
+}
+
+void Unit::CheckShards() const {
+  Diagnostics changed;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.sizes() == at::IntArrayRef(shard_shapes_[i])) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
+                                  "'" + parameters_[i].path + "' does not hold this rank's shard any more");
+    d.path = parameters_[i].path;
+    d.declared = "another size since Parallelize, as torch::load or set_data leave it";
+    d.required = "this rank's rows of " + LabelOf(options_);
+    d.help = "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards";
+    changed.push_back(std::move(d));
+  }
+  if (!changed.empty()) throw PlanError(std::move(changed));
+}
 
 void Unit::MakeFull(Direction direction) {
   const at::NoGradGuard no_grad;
   if (users_ == 0) {
+    CheckShards();
     gathered_.Fill(direction);
     shards_.clear();
     for (size_t i = 0; i < parameters_.size(); ++i) {
+      ArmShard(i);
       // The handle keeps the rows alive: set_data drops the parameter's own reference to them.
       shards_.push_back(parameters_[i].tensor.variable_data());
       parameters_[i].tensor.set_data(gathered_.at(i));
@@ -63,10 +83,23 @@ void Unit::Release(After after) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     DetachFromGraph(parameters_[i].tensor);
     parameters_[i].tensor.set_data(shards_[i]);
+    if (accumulators_[i]) autograd::impl::set_grad_accumulator(parameters_[i].tensor, accumulators_[i]);
   }
   shards_.clear();
   if (after == After::kFree) gathered_.Free();
   if (after == After::kKeepSome) gathered_.KeepSome();
+}
+
+// A parameter that was made trainable since, or has another dtype, needs a node of its own: autograd forgot the last one.
+void Unit::ArmShard(size_t i) {
+  const at::Tensor& shard = parameters_[i].tensor;
+  if (!shard.requires_grad()) {
+    accumulators_[i] = nullptr;
+    return;
+  }
+  if (accumulators_[i] && autograd::impl::try_get_grad_accumulator(shard) == accumulators_[i]) return;
+  accumulators_[i] = std::make_shared<ShardNode>(shard);
+  autograd::impl::set_grad_accumulator(shard, accumulators_[i]);
 }
 
 std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
@@ -93,7 +126,11 @@ void Unit::Attach(const std::shared_ptr<Use>& use) {
   std::shared_ptr<autograd::Node> node = use->node.lock();
   if (!node) {
     node = std::shared_ptr<UnitNode>(new UnitNode(weak_from_this(), use), autograd::deleteNode);
-    for (size_t i : use->trainable) node->add_input_metadata(parameters_[i].tensor);
+    for (size_t i : use->trainable) {
+      node->add_input_metadata(parameters_[i].tensor);
+      const bool hooked = !autograd::impl::hooks(parameters_[i].tensor).empty();
+      node->add_next_edge(hooked || !accumulators_[i] ? autograd::Edge() : autograd::Edge(accumulators_[i], 0));
+    }
     use->node = node;
   }
   for (size_t k = 0; k < use->trainable.size(); ++k) {
@@ -140,7 +177,9 @@ void Unit::Close(bool write_back) {
 
 void Unit::GatherAhead(Direction direction) {
   const at::NoGradGuard no_grad;
-  if (users_ == 0) gathered_.Start(direction);
+  if (users_ > 0) return;
+  CheckShards();
+  gathered_.Start(direction);
 }
 
 void Unit::DropAhead() {

@@ -12,6 +12,12 @@
 //   ~ the gradients of the inputs are complete, or the backward ends: reshard, start a reduce-scatter; .grad has it when
 //     the next unit starts its own, or the backward ends
 //
+// torch::autograd::grad cannot return the gradient of a sharded parameter: the shard's comes from a reduce-scatter at the end
+// of the backward, after grad has returned, and what it would find is an undefined tensor. So the node has an edge to each
+// shard's accumulator, along which nothing flows: autograd then runs the node for such a request, and it throws
+// kUnshardedFunction. A parameter with a hook of the host's (register_hook on the leaf) gets no such edge, for the hook would
+// be called with an undefined gradient.
+//
 // A module may be called several times before a backward, within another call's backward (recomputation), under no_grad,
 // and end with an exception. Full parameters may have another dtype than the shards (precision). Gradients are the mean
 // (or sum) over the axis, accumulated in .grad as autograd does; a parameter that no rank used gets none.
@@ -25,6 +31,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/fsdp/full_parameters.h"
@@ -99,6 +106,10 @@ class Unit : public std::enable_shared_from_this<Unit> {
 
   // Each MakeFull is paired with a Release; the last Release reshards.
   void MakeFull(Direction direction);
+  // Makes the accumulator of shard `i` one that the node may have an edge to.
+  void ArmShard(size_t i);
+  // Throws kUnshardedFunction where a parameter holds another tensor than this rank's rows (torch::load, set_data).
+  void CheckShards() const;
   enum class After : uint8_t { kFree, kKeepSome, kKeep };  // what happens to the full tensors then
   void Release(After after);
   void Attach(const std::shared_ptr<Use>& use);
@@ -108,6 +119,10 @@ class Unit : public std::enable_shared_from_this<Unit> {
 
   std::vector<UnitParameter> parameters_;
   std::vector<at::Tensor> shards_;  // handles of this rank's rows, while the parameters are full
+  std::vector<std::vector<int64_t>> shard_shapes_;
+  // By parameter, ShardNodes of the leaves that hold the shards; null where it needs no gradient. Held, because autograd
+  // keeps its accumulator weakly and drops it when a gather changes the dtype.
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   UnitOptions options_;
   UnitGroups groups_;
   FullParameters gathered_;

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace moonshard {
@@ -14,8 +15,36 @@ UnitNode::UnitNode(std::weak_ptr<Unit> unit, std::shared_ptr<Unit::Use> use)
     : unit_(std::move(unit)), use_(std::move(use)) {}
 
 autograd::variable_list UnitNode::apply(autograd::variable_list&& gradients) {
+  RefuseToCapture();
   if (const std::shared_ptr<Unit> unit = unit_.lock()) unit->Collect(*use_, gradients);
-  return {};
+  return autograd::variable_list(num_outputs());
+}
+
+void UnitNode::RefuseToCapture() const {
+  // Empty in a backward() for all leaves; else what autograd was asked for, which it captures.
+  const auto* wanted = autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return;
+  for (const autograd::Edge& edge : next_edges()) {
+    const auto found = wanted->find(edge.function.get());
+    if (found == wanted->end() || found->second.captures_ == nullptr) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
+                                  "torch::autograd::grad has no gradient for a parameter that fsdp shards");
+    if (const std::shared_ptr<Unit> unit = unit_.lock()) d.path = unit->path();
+    d.declared = "a request for the gradient of a shard: it would return an undefined tensor";
+    d.required = "loss.backward(), after which .grad holds the gradient of the shard";
+    throw PlanError({std::move(d)});
+  }
+}
+
+// Autograd runs accumulators before all else that is ready.
+ShardNode::ShardNode(const at::Tensor& shard)
+    : Node(/*sequence_nr=*/UINT64_MAX), accumulate_(std::make_shared<autograd::AccumulateGrad>(shard)) {
+  add_input_metadata(shard);
+}
+
+autograd::variable_list ShardNode::apply(autograd::variable_list&& gradients) {
+  if (!gradients[0].defined()) return {};
+  return accumulate_->apply(std::move(gradients));
 }
 
 UnitInputNode::UnitInputNode(std::weak_ptr<Unit> unit, std::shared_ptr<Unit::Use> use, autograd::edge_list&& edges)

@@ -6,8 +6,8 @@
 namespace moonshard::nn::detail {
 namespace {
 
-[[noreturn]] void Throw(std::string message, std::string help) {
-  Diagnostic diagnostic = MakeDiagnostic(Finding::kNotSupported, std::move(message));
+[[noreturn]] void Throw(std::string message, std::string help, Finding finding = Finding::kNotSupported) {
+  Diagnostic diagnostic = MakeDiagnostic(finding, std::move(message));
   diagnostic.help = std::move(help);
   throw PlanError({std::move(diagnostic)});
 }
@@ -17,6 +17,20 @@ namespace {
 void RefuseToCloneSharded() {
   Throw("a sharded module cannot be cloned: the copy would hold this rank's shards without the plan that joins them",
         "clone before sharding, or build a second model and shard it with the same plan");
+}
+
+void RefuseToSaveSharded() {
+  Throw("torch::save of a sharded module would write this rank's shards under the names of the full tensors",
+        "FullState(model) gathers the full tensors, LocalState(model) names this rank's shards; TrainingCheckpoints "
+        "saves "
+        "a run in shards",
+        Finding::kUnshardedFunction);
+}
+
+void RefuseToLoadSharded() {
+  Throw("torch::load into a sharded module would replace its shards by what the archive holds",
+        "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards",
+        Finding::kUnshardedFunction);
 }
 
 void RefuseToCloneAsBase(const torch::nn::Module& module) {

@@ -65,6 +65,9 @@ inline constexpr bool kIsMutableTensorReference =
 
 // Throws PlanError: the clone would hold shards, and no plan that says so.
 [[noreturn]] void RefuseToCloneSharded();
+// Throw PlanError kUnshardedFunction, with the functions to use for a sharded model.
+[[noreturn]] void RefuseToSaveSharded();
+[[noreturn]] void RefuseToLoadSharded();
 // Throws PlanError: Impl inherits a clone() that makes another class.
 [[noreturn]] void RefuseToCloneAsBase(const torch::nn::Module& module);
 
@@ -114,6 +117,18 @@ class Hooked<Impl, detail::Types<Arguments...>>
       if (const auto* impl = dynamic_cast<const Impl*>(copy.get())) return std::make_shared<Hooked>(*impl);
     }
     detail::RefuseToCloneAsBase(*this);
+  }
+
+  // LibTorch's archives (torch::save, torch::load) know no layouts. Both throw PlanError kUnshardedFunction where a plan
+  // has sharded this module: what is saved would be this rank's shards under the names of full tensors, and what is
+  // loaded would put full tensors where the plan has shards.
+  void save(torch::serialize::OutputArchive& archive) const override {
+    if (boundary_ != nullptr) detail::RefuseToSaveSharded();
+    Impl::save(archive);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    if (boundary_ != nullptr) detail::RefuseToLoadSharded();
+    Impl::load(archive);
   }
 
   bool HoldBack(std::string_view parameter) override {

@@ -62,11 +62,31 @@ void RandomStreams::Begin() {
 
 void RandomStreams::End() {
   Use(RandomStream::kCommon);
+  // The next call peeks at another number, or it would draw on its shards what this one drew.
+  if (state_.drew) {
+    at::CPUGeneratorImpl& cpu = OfCpu();
+    const std::lock_guard lock(cpu.mutex_);
+    cpu.random64();
+  }
   state_ = State();
+}
+
+bool RandomStreams::HasDrawn() const {
+  {
+    at::CPUGeneratorImpl& cpu = OfCpu();
+    const std::lock_guard lock(cpu.mutex_);
+    // A fresh engine has drawn from none of its words; each draw takes one, and a new block begins at its first.
+    if (cpu.engine().data().next_ != 0) return true;
+  }
+  if (device_.is_cpu()) return false;
+  at::Generator generator = OfDevice(device_);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_offset() != 0;
 }
 
 void RandomStreams::Use(RandomStream stream) {
   if (!state_.open || stream == state_.now) return;
+  if (state_.now == RandomStream::kOwn && !state_.drew) state_.drew = HasDrawn();
   if (!state_.made) {
     MakeOwn();
   } else {
@@ -75,19 +95,15 @@ void RandomStreams::Use(RandomStream stream) {
   state_.now = stream;
 }
 
-// The own stream is seeded by a number of the common one, so it differs from call to call and follows the host's seed. The
-// draw happens on every rank of tp at the same place, which keeps the common streams aligned.
+// The own stream is seeded by the number that the common one draws next, which is the same on every rank of tp and stays
+// undrawn: a forward that draws nothing on its shards leaves the common stream where it was.
 void RandomStreams::MakeOwn() {
-  uint64_t drawn = 0;
-  {
-    at::CPUGeneratorImpl& cpu = OfCpu();
-    const std::lock_guard lock(cpu.mutex_);
-    drawn = cpu.random64();
-  }
   state_.idle = Take();
   state_.made = true;
+  at::mt19937 peek = state_.idle.engine;
+  const uint64_t high = peek();
   // A hash and not a sum: seeds of neighbouring coordinates and calls must not coincide.
-  const uint64_t seed = HashOf(std::to_string(drawn) + " " + std::to_string(coordinate_));
+  const uint64_t seed = HashOf(std::to_string(high << 32 | peek()) + " " + std::to_string(coordinate_));
   Put({at::mt19937(seed), std::nullopt, std::nullopt, state_.idle.of_device});
   if (!device_.is_cpu()) {
     at::Generator generator = OfDevice(device_);

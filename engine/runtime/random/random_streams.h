@@ -4,9 +4,14 @@
 //
 // Operators draw from the default generator of the process, so its state is switched. The common stream is the generator
 // as the host seeded it (the same on the ranks of tp). A rank's own stream is a second state that replaces it while the
-// model computes on shards, seeded anew in each outermost call that needs it, from one number of the common stream and
-// this rank's coordinate. Between calls the generator holds the common stream alone, so a saved run needs no other state
-// and can be resumed on another mesh. Source of the technique: Megatron-LM's tracker of two states (Narayanan et al.
+// model computes on shards, seeded anew in each outermost call that needs it, from the number that the common stream draws
+// next, which stays undrawn, and this rank's coordinate. Between calls the generator holds the common stream alone, so a
+// saved run needs no other state and can be resumed on another mesh.
+//
+// Where nothing is drawn on shards, the common stream is after a call where it is on one rank: what a program draws between
+// steps is what it draws there. Where something is (dropout on a rank's own heads), the common stream has advanced by one
+// number more at the end of the call, so that the next call's own numbers are others; one rank advances by as many as it
+// draws for the full tensor, which no rank of tp knows. Source of the technique: Megatron-LM's tracker of two states (Narayanan et al.
 // 2021); PyTorch's OffsetBasedRNGTracker uses offsets for DTensor operators instead.
 //
 // Stage before: none. Stage after: apply, which takes a module's stream from the plan; recompute, which repeats a run
@@ -49,6 +54,7 @@ class RandomStreams {
   struct State {
     bool open = false;  // in a call
     bool made = false;  // whether this call has seeded the own stream
+    bool drew = false;  // whether something was drawn from it
     RandomStream now = RandomStream::kCommon;
     Idle idle;  // of the stream that is not `now`, if it was seeded
   };
@@ -60,6 +66,8 @@ class RandomStreams {
   Idle Take() const;
   void Put(const Idle& idle) const;
   void MakeOwn();
+  // Whether the generators, which hold the own stream, are not as MakeOwn left them.
+  bool HasDrawn() const;
 
   int64_t coordinate_;
   c10::Device device_;

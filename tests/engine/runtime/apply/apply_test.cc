@@ -128,7 +128,7 @@ TEST_CASE("ranks that are given other integers are told") {
     table.style.inputs = {Redistribution{Layout::Replicate(), Layout::Replicate()}};
     table.source = {"gather.lua", 1, 0, 0, ""};
     plan.rules.push_back(table);
-    auto model = Parallelize(Gather(), plan, mesh);
+    auto model = Parallelize(Gather(), plan, mesh, {.initial = InitialValues::kUnchecked});
     const at::Tensor ids = torch::arange(6).reshape({2, 3});
     model.forward(ids);
     model.forward(ids + 1);
@@ -253,7 +253,7 @@ TEST_CASE("a sharded module that is used around its call is found") {
     Plan plan = BlockPlan(false);
     plan.rules.resize(1);
     plan.rules[0].pattern = "fc";
-    auto model = Parallelize(Bypass(), plan, mesh);
+    auto model = Parallelize(Bypass(), plan, mesh, {.initial = InitialValues::kUnchecked});
     Expect(model.applied().Findings().front().finding == Finding::kUnusedHook, "before the first step");
     model.forward(torch::ones({2, 4})).sum().backward();
     const Diagnostics findings = model.applied().Findings();

@@ -103,7 +103,7 @@ TEST_CASE("a sharded model starts as the whole one does, to the bit, whatever th
 
 TEST_CASE("vectors do not decay, and every group takes the rate") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
-    auto model = Parallelize(Block(), BlockPlan(false), mesh);
+    auto model = Parallelize(Block(), BlockPlan(false), mesh, {.initial = InitialValues::kUnchecked});
     torch::optim::AdamW optimizer = MakeAdamW(model, torch::optim::AdamWOptions(1e-3).weight_decay(0.5));
     Expect(optimizer.param_groups().size() == 2, "two groups");
     const auto decay = [&](size_t group) {
@@ -119,7 +119,7 @@ TEST_CASE("vectors do not decay, and every group takes the rate") {
 
 TEST_CASE("the first number that is none is found on every rank, wherever it lies") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
-    auto model = Parallelize(Block(), BlockPlan(false), mesh);
+    auto model = Parallelize(Block(), BlockPlan(false), mesh, {.initial = InitialValues::kUnchecked});
     const World world(mesh);
     Expect(FindNonFinite(model, world).path.empty(), "no gradient yet");
     const auto local = LocalState(model);

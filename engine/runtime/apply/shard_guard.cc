@@ -1,0 +1,45 @@
+#include "engine/runtime/apply/shard_guard.h"
+
+#include <algorithm>
+
+#include "engine/core/base/result.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+std::string SizesText(at::IntArrayRef sizes) {
+  std::vector<std::string> out;
+  for (int64_t size : sizes) out.push_back(std::to_string(size));
+  return "[" + Join(out, ", ") + "]";
+}
+
+}  // namespace
+
+void ShardGuard::Add(const std::string& path, const at::Tensor& parameter, const std::vector<int64_t>& shape) {
+  const std::vector<int64_t> shard = parameter.sizes().vec();
+  if (shard != shape) entries_.push_back({path, parameter, shard, shape});
+}
+
+void ShardGuard::Check() const {
+  const auto is_shard = [](const Entry& entry) { return entry.parameter.sizes() == at::IntArrayRef(entry.shard); };
+  if (std::ranges::all_of(entries_, is_shard)) [[likely]]
+    return;
+  constexpr size_t kMost = 10;
+  Diagnostics changed;
+  for (const Entry& entry : entries_) {
+    if (is_shard(entry) || changed.size() == kMost) continue;
+    const bool full = entry.parameter.sizes() == at::IntArrayRef(entry.shape);
+    Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
+                                  full ? "'" + entry.path + "' holds the full tensor in place of this rank's shard"
+                                       : "'" + entry.path + "' is not this rank's shard any more");
+    d.path = entry.path;
+    d.declared = SizesText(entry.parameter.sizes()) + " since Parallelize, as torch::load or set_data leave it";
+    d.required = SizesText(entry.shard) + ", a shard of " + SizesText(entry.shape);
+    d.help = "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards";
+    changed.push_back(std::move(d));
+  }
+  throw PlanError(std::move(changed));
+}
+
+}  // namespace moonshard
