@@ -78,16 +78,10 @@ Table RulesTable(const Plan& plan, const std::vector<std::string>& paths, const 
 
 // How many modules ask for the same move of the same argument of one parent: they share its collectives.
 int64_t SharersOf(const CompiledPlan& plan, uint32_t module, size_t input) {
-  const std::optional<Redistribution>& move = plan.StepsOf(module).inputs[input];
-  const std::string_view parent = ParentOf(plan.tree->modules()[module].path);
-  int64_t sharers = 0;
-  for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
-    const ModuleSteps& steps = plan.StepsOf(m);
-    if (input >= steps.inputs.size() || steps.inputs[input] != move) continue;
-    const std::string& path = plan.tree->modules()[m].path;
-    sharers += path.starts_with(parent) && ParentOf(path) == parent ? 1 : 0;
+  for (const ProgramStep& step : plan.ProgramOf(module).enter) {
+    if (step.kind == StepKind::kRedistributeInput && step.position == static_cast<int32_t>(input)) return step.uses;
   }
-  return sharers;
+  return 1;
 }
 
 Table RedistributionsTable(const CompiledPlan& plan, uint32_t module) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,7 @@ at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const st
 struct OutputRecorder final : CallObserver {
   explicit OutputRecorder(const CompiledPlan& plan) : plan(plan) {}
   void Left(size_t module, std::span<const TensorSlot> results) override {
+    if (!plan.ProgramOf(module).planned) return;  // a unit alone, which the unsharded model does not have
     for (const TensorSlot& slot : results) {
       if (slot.position != 0 || !slot.tensor->defined()) continue;
       outputs.emplace_back(plan.tree->modules()[module].path, slot.tensor->detach().clone());

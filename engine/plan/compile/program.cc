@@ -74,6 +74,7 @@ class ProgramCompiler {
     ShareRedistributions();
     MarkSections();
     known_.assign(plan_.steps.size(), {});
+    brief_.assign(plan_.steps.size(), {});
     plan_.program_of.resize(modules_.size());
     for (uint32_t m = 0; m < modules_.size(); ++m) plan_.program_of[m] = ProgramFor(m);
     MakeGroups();
@@ -260,7 +261,24 @@ class ProgramCompiler {
     return last_name_ = entry->second;
   }
 
+  // Where no section of the plan speaks of single modules, a key is the steps (of one rule, kind and signature) and what
+  // fits one number: most of 60,000 modules are told apart by that.
   uint32_t ProgramFor(uint32_t m) {
+    if (!sections_.empty() || changes_dtype_ || !more_groups_.empty()) return ProgramOfKey(m);
+    uint64_t brief = (modules_[m].path.empty() ? 1U : 0U) | (encloses_[m] ? 2U : 0U) | (shares_[m] ? 4U : 0U);
+    if (group_[m] != kNone) {
+      const ProgramKey::Shared shared = SharedOf(groups_[group_[m]], m);
+      brief |= static_cast<uint64_t>(shared.uses) << 3 | static_cast<uint64_t>(shared.with + 1) << 35;
+    }
+    std::vector<std::pair<uint64_t, uint32_t>>& known = brief_[plan_.steps_of[m]];
+    for (const auto& [key, program] : known) {
+      if (key == brief) return program;
+    }
+    known.emplace_back(brief, ProgramOfKey(m));
+    return known.back().second;
+  }
+
+  uint32_t ProgramOfKey(uint32_t m) {
     ProgramKey key = KeyOf(m);
     std::vector<Known>& known = known_[plan_.steps_of[m]];
     for (const Known& k : known) {
@@ -467,7 +485,8 @@ class ProgramCompiler {
   std::vector<std::string_view> names_;
   std::unordered_map<std::string_view, int32_t> number_of_name_;
   int32_t last_name_ = -1;
-  std::vector<std::vector<Known>> known_;  // by steps
+  std::vector<std::vector<Known>> known_;                          // by steps
+  std::vector<std::vector<std::pair<uint64_t, uint32_t>>> brief_;  // by steps
 };
 
 }  // namespace

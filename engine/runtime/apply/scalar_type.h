@@ -17,4 +17,7 @@ std::optional<c10::ScalarType> ScalarTypeOf(DType dtype);
 // By torch's name ("bfloat16"); nothing for "" and for a name that is none.
 std::optional<c10::ScalarType> ScalarTypeNamed(std::string_view name);
 
+// Of a plan's name of a dtype ("bfloat16"); none for "".
+std::optional<c10::ScalarType> ScalarTypeNamed(std::string_view name);
+
 }  // namespace moonshard
