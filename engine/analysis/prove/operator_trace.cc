@@ -207,7 +207,8 @@ class Comparing {
   };
 
   Candidate Gather(const TracedOperator& op, size_t i) {
-    const AxisType& type = op.types[i][index_];
+    // A mesh of one rank has no axis, and every result is full.
+    const AxisType type = index_ < op.types[i].size() ? op.types[i][index_] : AxisType::Full();
     Candidate out;
     const bool comparable = type.is_replicate() || type.is_shard() || type.is_partial();
     // A rank that leaves one out leaves it out on every rank.

@@ -144,7 +144,10 @@ void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
   };
   std::map<std::pair<std::string, std::string>, Alike> alike;  // warnings, by what is required and the help
   std::vector<std::pair<std::string, std::string>> order;
-  for (const auto& [key, unclaimed] : by_class) {
+  // By path: a tree from headers and the live model's list their modules in different orders.
+  std::map<std::string_view, Unclaimed> by_path;
+  for (const auto& [key, unclaimed] : by_class) by_path[tree.modules()[unclaimed.module].path] = unclaimed;
+  for (const auto& [path, unclaimed] : by_path) {
     Diagnostic d = About(plan, unclaimed, tokens);
     if (unclaimed.beside_sharded) {
       diagnostics.push_back(std::move(d));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <tuple>
 #include <utility>
 
 #include "engine/plan/compile/compile.h"
@@ -90,6 +91,13 @@ constexpr Pass kPasses[] = {
     {"lint-cost", RunTpLint<LintCost>},
 };
 
+// The order of a pass's findings: by line, those without a line first, then by path. Not that of the modules: a tree from
+// headers and the live model's list the same modules in different orders, and the findings are to be the same.
+bool Before(const Diagnostic& a, const Diagnostic& b) {
+  return std::tie(a.where.file, a.where.line, a.where.column, a.path) <
+         std::tie(b.where.file, b.where.line, b.where.column, b.path);
+}
+
 // match and compile leave nothing to go on with where they fail; a lint pass that finds an error leaves the plan to the
 // passes behind it.
 bool CanGoOn(const Work& work, size_t passes_run) {
@@ -115,6 +123,7 @@ Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const Mod
     Diagnostics found;
     const Clock::time_point begin = Clock::now();
     std::string made = pass.run(work, found);
+    std::ranges::stable_sort(found, Before);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     work.out.passes.push_back(MakeRecord(pass.name, std::move(made), found, seconds));
     work.out.diagnostics.insert(work.out.diagnostics.end(), found.begin(), found.end());

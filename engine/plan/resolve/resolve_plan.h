@@ -6,7 +6,7 @@
 //
 // The programs, Parallelize() and tests resolve through it, so that a plan that one of them refuses is refused by all, and
 // the findings of a plan on a module tree and a mesh are the same everywhere. They are a function of the arguments: nothing
-// in them depends on the rank, the clock or an address. What a pass took is reported beside the plan (PassRecord) and is
+// in them depends on the rank, the clock, an address, or the order of the tree's modules. What a pass took is reported beside the plan (PassRecord) and is
 // part of nothing that is compiled, hashed or compared.
 // Stage before: dsl/language/eval (Plan), a module tree. Stage after: engine/runtime/apply, engine/plan/explain.
 #pragma once

@@ -26,7 +26,7 @@ std::string WidePlan(const ScratchFolder& scratch) {
 
 bool EndedInChild(const Outcome& done) {
   const std::string all = done.out + done.err;
-  return all.find("wide.lua: error[MS0109]: the plan") != std::string::npos &&
+  return all.find("error[MS0109]") != std::string::npos && all.find("wide.lua") != std::string::npos &&
          all.find("evaluated in a process of its own (isolate)") != std::string::npos;
 }
 

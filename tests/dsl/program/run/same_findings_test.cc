@@ -76,8 +76,8 @@ std::string OfParallelize(const std::string& file) {
   Diagnostics found;
   ApplyOptions options;
   options.on_findings = [&](const Diagnostics& findings) { found = findings; };
-  const Plan plan = LoadPlan(file, {.config = config.json(), .mesh = mesh.shape(), .model = live.tree.get()});
   try {
+    const Plan plan = LoadPlan(file, {.config = config.json(), .mesh = mesh.shape(), .model = live.tree.get()});
     const auto applied = ParallelizeModule(*model.module, plan, mesh, options);
     CHECK(FoundText(applied->plan().findings) == FoundText(found));
   } catch (const PlanError& error) {
