@@ -1,10 +1,13 @@
 # Installs MOONSHARD_UMBRELLA as <moonshard/moonshard.h>, and every header of the project that it includes, directly or
 # not, as <moonshard/engine/...> and <moonshard/dsl/...>. Inside, includes of "engine/..." become "moonshard/engine/...",
-# so that an include folder of a host's own named engine/ or dsl/ cannot be meant.
+# so that an include folder of a host's own named engine/ or dsl/ cannot be meant. Headers that an installed one refers to
+# in its comments ("hook.h has the exact rules") come along: they are its manual.
 cmake_policy(VERSION 3.24)
 set(target_folder $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/include/moonshard)
 file(REMOVE_RECURSE ${target_folder})
 set(todo ${MOONSHARD_UMBRELLA})
+# Headers of the private Lua, which no host can include.
+set(MOONSHARD_PRIVATE dsl/language/sandbox/environment.h)
 set(done "")
 while(todo)
   list(POP_FRONT todo header)
@@ -16,6 +19,19 @@ while(todo)
     if(NOT include IN_LIST done AND NOT include IN_LIST todo)
       list(APPEND todo ${include})
     endif()
+  endforeach()
+  # In comments: by the path in the tree, or by the name of a neighbour.
+  string(REGEX MATCHALL "//[^\n]*" comments "${text}")
+  string(REGEX MATCHALL "[A-Za-z0-9_/]+[.]h[^A-Za-z0-9_]" names "${comments}")
+  get_filename_component(directory ${header} DIRECTORY)
+  foreach(name IN LISTS names)
+    string(REGEX REPLACE "[^A-Za-z0-9_]$" "" name "${name}")
+    foreach(path ${name} ${directory}/${name})
+      if(path MATCHES "^(engine|dsl)/.*[.]h$" AND EXISTS ${MOONSHARD_SOURCE_DIR}/${path} AND NOT path IN_LIST MOONSHARD_PRIVATE
+         AND NOT path IN_LIST done AND NOT path IN_LIST todo)
+        list(APPEND todo ${path})
+      endif()
+    endforeach()
   endforeach()
   string(REGEX REPLACE "\n#include \"(engine|dsl)/" "\n#include \"moonshard/\\1/" text "${text}")
   if(header STREQUAL MOONSHARD_UMBRELLA)

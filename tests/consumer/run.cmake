@@ -20,19 +20,51 @@ if(stray)
   message(FATAL_ERROR "installed headers include files of the source tree:\n${stray}")
 endif()
 
+# The installed program prints for the prefix that it was installed to.
+Run(${WORK}/moved/bin/moonshard --version)
+string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" version "${output}")
+file(READ ${WORK}/moved/share/moonshard/luarc.json luarc)
+if(NOT luarc MATCHES "${WORK}/prefix/share/moonshard/library")
+  message(FATAL_ERROR "share/moonshard/luarc.json is not of the prefix:\n${luarc}")
+endif()
+
+# The installed programs find LibTorch where it was at the build; where the loader does not find it they name the variable
+# to set, and with it they run.
+set(model ${SOURCE}/../parity/llama_gqa)
+set(eval eval ${model} --mesh tp=1 --input ${model}/inputs_1.safetensors --output ${WORK}/out.safetensors)
+Run(${WORK}/moved/bin/moonshard ${eval})
+file(REMOVE_RECURSE ${WORK}/without)
+file(COPY ${WORK}/moved/bin DESTINATION ${WORK}/without)
+file(RPATH_REMOVE FILE ${WORK}/without/bin/moonshard-run)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH --unset=MOONSHARD_TORCH_ROOT
+  ${WORK}/without/bin/moonshard ${eval} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT status EQUAL 1 OR NOT output MATCHES "does not find lib.*Set MOONSHARD_TORCH_ROOT")
+  message(FATAL_ERROR "without LibTorch the program ends with ${status}:\n${output}")
+endif()
+Run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH MOONSHARD_TORCH_ROOT=${TORCH} ${WORK}/without/bin/moonshard ${eval})
+
 # CMAKE_PREFIX_PATH alone must do: nothing here knows the build's folders.
 Run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_BUILD_TYPE=Release
   -DCMAKE_PREFIX_PATH=${WORK}/moved -DMOONSHARD_TORCH_ROOT=${TORCH} -DREADME=${SOURCE}/../../README.md
+  -DAUTHORS_PAGE=${SOURCE}/../../engine/runtime/nn/README.md -DMOONSHARD_WANTED=${version}
   "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
-Run(${CMAKE_COMMAND} --build ${WORK}/build)
+Run(${CMAKE_COMMAND} --build ${WORK}/build --parallel 2)
 
-file(REMOVE_RECURSE ${WORK}/store ${WORK}/runs)
-set(rank "'${WORK}/build/consumer' '${SOURCE}/net.lua' '${WORK}/runs'")
-execute_process(
-  COMMAND ${CMAKE_COMMAND} -E env TORCH_FR_BUFFER_SIZE=0 OMP_NUM_THREADS=1 WORLD_SIZE=2 MOONSHARD_STORE=${WORK}/store
-    sh -c "RANK=0 ${rank} & first=$!; RANK=1 ${rank}; second=$?; wait $first && exit $second"
-  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 200)
+# RunTwoRanks(COMMAND): a command line of the shell as two ranks.
+function(RunTwoRanks rank)
+  file(REMOVE_RECURSE ${WORK}/store)
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -E env TORCH_FR_BUFFER_SIZE=0 OMP_NUM_THREADS=1 WORLD_SIZE=2 MOONSHARD_STORE=${WORK}/store
+      sh -c "RANK=0 ${rank} & first=$!; RANK=1 ${rank}; second=$?; wait $first && exit $second"
+    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 200)
+  message("${output}")
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "the ranks ended with ${status}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${WORK}/runs)
+RunTwoRanks("'${WORK}/build/consumer' '${SOURCE}/net.lua' '${WORK}/runs'")
+RunTwoRanks("'${WORK}/build/authors' '${WORK}/build/authors.lua' '${WORK}/authors.safetensors'")
+Run(${WORK}/build/loads_plugin ${WORK}/build/libplugin.so ${SOURCE}/net.lua)
 message("${output}")
-if(NOT status EQUAL 0)
-  message(FATAL_ERROR "the ranks ended with ${status}")
-endif()

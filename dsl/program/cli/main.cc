@@ -13,6 +13,7 @@
 #include "dsl/program/cli/launch.h"
 #include "dsl/program/cli/options.h"
 #include "dsl/program/cli/repl.h"
+#include "dsl/program/cli/torch_library.h"
 #include "dsl/program/cli/verbs.h"
 
 namespace moonshard {
@@ -35,6 +36,11 @@ int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, boo
   if (!std::filesystem::exists(program)) {
     std::cerr << "moonshard: this build has no LibTorch (" << program
               << " is missing): it answers explain and check only\n";
+    return kExitFailed;
+  }
+  const TorchOfBuild torch = {MOONSHARD_TORCH_VERSION, MOONSHARD_TORCH_DIRECTORY};
+  if (const std::optional<std::string> why = WhyNotLoaded(program, torch)) {
+    std::cerr << "moonshard: " << *why;
     return kExitFailed;
   }
   if (StartedByLauncher() || ranks == 0) return Become(program, arguments);

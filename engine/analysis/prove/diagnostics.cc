@@ -9,16 +9,33 @@
 namespace moonshard {
 namespace {
 
-// The module's own rule; failing that the nearest one around it.
-SourceSpan LineOf(const CompiledPlan& plan, std::string_view path) {
+// The line of the rule that says what happens at the calls of the module at `path` or, failing that, of the nearest module
+// around it. Rules that name parameters by their paths say nothing of calls, and default(...) nothing of what is inside a
+// module: neither explains a fault. Not known where only such are there.
+SourceSpan LineOfModule(const CompiledPlan& plan, std::string_view path) {
+  const std::string_view own = path;
   for (;; path = ParentOf(path)) {
     const int64_t module = plan.tree->Find(path);
     if (module >= 0) {
-      const SourceSpan& line = SourceOf(plan, plan.StepsOf(static_cast<size_t>(module)));
-      if (line.known()) return line;
+      const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(module));
+      const bool of_parameter = steps.rule >= 0 && plan.plan->rules[static_cast<size_t>(steps.rule)].parameter;
+      const SourceSpan& line = SourceOf(plan, steps);
+      if (line.known() && !of_parameter && (!steps.is_fallback || path == own)) return line;
     }
     if (path.empty()) return {};
   }
+}
+
+// Failing the module's line, that of the module that `since` names: who made the operand so.
+SourceSpan LineOf(const CompiledPlan& plan, const TypeFault& fault) {
+  ParamRef ref;
+  if (fault.kind == TypeFault::Kind::kGradient && plan.tree->FindParameter(fault.path, &ref)) {
+    return SourceOf(plan, plan.StepsOf(ref.module), ref.param);
+  }
+  const SourceSpan line = LineOfModule(plan, fault.path);
+  const size_t quote = fault.since.find('\'');
+  if (line.known() || quote == std::string::npos) return line;
+  return LineOfModule(plan, fault.since.substr(quote + 1, fault.since.find('\'', quote + 1) - quote - 1));
 }
 
 std::string Alike(const TypeFault& fault) {
@@ -126,7 +143,7 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
     if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size())
       d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
     d.path = fault.path;
-    d.where = LineOf(plan, fault.path);
+    d.where = LineOf(plan, fault);
     out.push_back(std::move(d));
   }
   if (backward > 0) {

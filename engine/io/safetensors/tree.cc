@@ -22,6 +22,15 @@ constexpr std::array<std::string_view, 7> kBuffers = {"inv_freq",    "original_i
                                                       "running_var", "masked_bias",       "num_batches_tracked",
                                                       "position_ids"};
 
+// Not trained: by name, or as masks are: of truth values, or over all pairs of positions whatever the batch and the head
+// (GPT-2's attn.bias [1, 1, n, n]).
+bool IsBufferOfHuggingFace(const Parameter& parameter) {
+  const std::vector<int64_t>& shape = parameter.shape;
+  const bool pairs = shape.size() == 4 && shape[0] == 1 && shape[1] == 1 && shape[2] == shape[3] && shape[2] > 1;
+  return std::ranges::find(kBuffers, parameter.name) != kBuffers.end() || parameter.dtype == DType::kBool ||
+         (pairs && parameter.name != "weight");
+}
+
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 bool IsNumber(std::string_view component) { return !component.empty() && std::ranges::all_of(component, IsDigit); }
@@ -113,7 +122,7 @@ ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& c
     parameter.name = LastComponent(tensor.name);
     parameter.shape = tensor.shape;
     parameter.dtype = tensor.dtype;
-    parameter.is_buffer = std::ranges::find(kBuffers, parameter.name) != kBuffers.end();
+    parameter.is_buffer = IsBufferOfHuggingFace(parameter);
     modules[dot == std::string::npos ? "" : tensor.name.substr(0, dot)].push_back(std::move(parameter));
   }
   for (auto& [path, parameters] : modules) std::ranges::stable_sort(parameters, {}, PlaceInModule);

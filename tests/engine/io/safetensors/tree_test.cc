@@ -37,6 +37,18 @@ const Tensors kSmall = {{"model.embed_tokens.weight", "[8,4]"}, {"model.norm.wei
 
 }  // namespace
 
+TEST_CASE("a causal mask that a checkpoint holds is a buffer") {
+  const std::string text = TreeText({{"h.0.attn.bias", "[1,1,8,8]"},
+                                     {"h.0.attn.masked_bias", "[]"},
+                                     {"h.0.attn.c_attn.bias", "[12]"},
+                                     {"h.0.attn.c_attn.weight", "[4,12]"},
+                                     {"h.0.conv.weight", "[1,1,3,3]"}},
+                                    "{}");
+  CHECK(text.find("h.0.attn ? bias(buffer):bfloat16[1, 1, 8, 8] masked_bias(buffer):bfloat16[]") != std::string::npos);
+  CHECK(text.find("weight:bfloat16[4, 12] bias:bfloat16[12]\n") != std::string::npos);
+  CHECK(text.find("weight:bfloat16[1, 1, 3, 3]\n") != std::string::npos);
+}
+
 TEST_CASE("modules, kinds and order") {
   CHECK(TreeText({{"model.layers.10.mlp.up_proj.weight", "[8,4]"},
                   {"model.layers.2.mlp.up_proj.weight", "[8,4]"},
