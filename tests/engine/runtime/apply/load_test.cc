@@ -82,8 +82,9 @@ TEST_CASE("LoadFullState is the inverse of FullState on every mesh") {
 
         auto other = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
         Initialize(other, 5);
-        LoadFullState(other, FullState(model));
-        ExpectState(other, want);
+        const State state = FullState(model);  // float32, and `other` is float64
+        LoadFullState(other, state);
+        ExpectState(other, state);
       });
     }
   }
