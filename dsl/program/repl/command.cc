@@ -4,7 +4,7 @@
 #include <array>
 
 #include "engine/plan/explain/difference.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

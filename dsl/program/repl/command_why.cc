@@ -7,7 +7,7 @@
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 #include "engine/plan/match/candidates.h"
 #include "engine/plan/match/coverage.h"
 #include "engine/plan/match/pattern.h"

@@ -8,8 +8,7 @@
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/explain/fold.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/explain/fold.h"
+#include "engine/plan/explain/texts.h"
 #include "engine/plan/match/coverage.h"
 #include "engine/plan/match/pattern.h"
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "dsl/program/repl/command.h"
-#include "engine/plan/explain/fold.h"
+#include "engine/plan/explain/texts.h"
 #include "engine/plan/match/candidates.h"
 
 namespace moonshard {

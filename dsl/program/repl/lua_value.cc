@@ -4,7 +4,7 @@
 #include "dsl/language/bind/evaluation.h"
 #include "dsl/language/bind/values.h"
 #include "dsl/language/sandbox/environment.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

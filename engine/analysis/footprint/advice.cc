@@ -5,7 +5,7 @@
 #include "engine/analysis/footprint/footprint.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/data_parallel.h"
-#include "engine/plan/explain/fold.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

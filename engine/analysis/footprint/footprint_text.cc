@@ -4,8 +4,7 @@
 
 #include "engine/analysis/footprint/footprint.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/explain/fold.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

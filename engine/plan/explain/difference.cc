@@ -6,13 +6,12 @@
 #include <tuple>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/explain/fold.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {
 
-// A rule's name in both plans: its pattern, and how many of that pattern stand behind it.
+// What identifies a rule in both plans: its pattern, and how many rules with that pattern follow it.
 using RuleKey = std::tuple<PatternSyntax, std::string, int>;
 
 std::vector<RuleKey> KeysOf(const Plan& plan) {
@@ -73,7 +72,7 @@ Parts PartsOf(const CompiledPlan& plan, size_t module) {
   return parts;
 }
 
-// What is not the same in both, in the second one's order, then what is gone.
+// The properties that differ, in the second plan's order, then those of the first only.
 std::vector<PlanDifference::Part> Differing(const Parts& before, const Parts& after) {
   std::vector<PlanDifference::Part> out;
   const auto find = [](const Parts& parts, const std::string& what) {
@@ -90,7 +89,8 @@ std::vector<PlanDifference::Part> Differing(const Parts& before, const Parts& af
   return out;
 }
 
-// Gathers the modules that are of one path class and change alike.
+// Groups modules of one path class that change in the same way. Both plans store one ModuleSteps for all modules with the
+// same steps, so a pair of indices is compared once, however many modules have it.
 class Grouping {
  public:
   Grouping(const CompiledPlan& before, const CompiledPlan& after) : before_(before), after_(after) {}
@@ -138,7 +138,7 @@ class Grouping {
   std::vector<std::vector<std::string>> paths_;
 };
 
-// Paths that stand in one of two lists only, as changes of `what`.
+// Adds the paths that only one of two lists has, as changes of `what`.
 void AddPaths(const char* what, const std::vector<std::string>& before, const std::vector<std::string>& after,
               PlanDifference& out) {
   std::map<std::pair<bool, std::string>, std::vector<std::string>> groups;  // by whether it is new, and path class

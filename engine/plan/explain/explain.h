@@ -1,5 +1,5 @@
-// Explain: a CompiledPlan for people and for programs, without weights or ranks. The JSON form is a contract
-// (format_version); it is byte-stable: sorted keys, no clock, no address.
+// Explain: a CompiledPlan as text and as JSON, without weights or ranks. The JSON form is a contract (format_version) and
+// byte-stable: sorted keys, nothing that depends on time or addresses.
 // Stage before: compile.
 #pragma once
 
@@ -13,8 +13,8 @@
 namespace moonshard {
 
 struct ExplainOptions {
-  int64_t rank = 0;              // whose local shapes and bytes
-  std::optional<Tokens> tokens;  // of the whole input; none: see TotalsOf
+  int64_t rank = 0;              // whose local shapes and bytes are shown
+  std::optional<Tokens> tokens;  // of the full input; none: see TotalsOf
 };
 
 inline constexpr const char* kExplainFormatVersion = "1.0";
@@ -23,8 +23,8 @@ inline constexpr const char* kExplainFormatVersion = "1.0";
 // from 0; every module that owns parameters or is claimed by a rule is listed.
 JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
 
-// The same as a page of text: modules that differ only in numbers are folded to one entry ("layers.{0..31}"), each with
-// rule, source line, layouts, local shapes and moves; then totals.
+// The same as a page of text: modules that differ only in numbers are folded to one entry ("layers.{0..31}") with its
+// source line, layouts, local shapes and redistributions; then totals.
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options);
 
 // The program alone (compile/program.h): the steps around calls of modules, folded as above, groups, sums of gradients.

@@ -35,9 +35,9 @@ JsonValue HeadsOf(const Placement& placement) {
 
 JsonValue ToJson(const std::vector<std::optional<Redistribution>>& redistributions) {
   JsonValue::Array out;
-  for (const std::optional<Redistribution>& move : redistributions) {
-    if (move) {
-      out.emplace_back(JsonValue::Array{ToJson(move->from), ToJson(move->to)});
+  for (const std::optional<Redistribution>& redistribution : redistributions) {
+    if (redistribution) {
+      out.emplace_back(JsonValue::Array{ToJson(redistribution->from), ToJson(redistribution->to)});
     } else {
       out.emplace_back(nullptr);
     }

@@ -9,8 +9,7 @@
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/sharded.h"
 #include "engine/plan/explain/explain.h"
-#include "engine/plan/explain/fold.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

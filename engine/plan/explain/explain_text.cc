@@ -6,8 +6,7 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/unit_memory.h"
 #include "engine/plan/explain/explain.h"
-#include "engine/plan/explain/fold.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {
@@ -18,8 +17,8 @@ std::string Padded(std::string text, size_t width) {
 }
 
 // "  (all_reduce forward, reduce_scatter backward)", or nothing.
-std::string CostOf(const Redistribution& move, const MeshShape& mesh) {
-  const std::string collectives = CollectivesText(move, mesh);
+std::string CostOf(const Redistribution& redistribution, const MeshShape& mesh) {
+  const std::string collectives = CollectivesText(redistribution, mesh);
   return collectives.empty() ? "" : "  (" + collectives + ")";
 }
 

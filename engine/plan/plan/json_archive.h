@@ -2,8 +2,8 @@
 //
 //   template <class A> void Members(A& archive, T& value);    archive("name", value.name) for each member
 //
-// names the members of a structure once, for both ways. Before anything is read, LastOf<E>() says the last value of each
-// enumeration, which is written as a number.
+// names the members of a structure once, for both directions. Enumerations are written as numbers; LastOf<E>() gives the
+// largest valid one.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ concept Named = requires(A& archive, T& value) {
   Members(archive, value);
 };
 
-// A text may hold any bytes, and JSON's are UTF-8: each byte stands as the code point of its number.
+// A string of a plan may hold any bytes, and JSON is UTF-8: each byte is written as the code point of its value.
 inline std::string ToCodePoints(const std::string& bytes) {
   std::string out;
   for (const char byte : bytes) {

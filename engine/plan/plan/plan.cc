@@ -9,9 +9,9 @@ namespace {
 
 std::string RedistributionsText(const std::vector<std::optional<Redistribution>>& redistributions) {
   std::string out = "[";
-  for (const std::optional<Redistribution>& move : redistributions) {
-    if (&move != redistributions.data()) out += ", ";
-    out += move ? move->from.ToText() + " -> " + move->to.ToText() : "-";
+  for (const std::optional<Redistribution>& redistribution : redistributions) {
+    if (&redistribution != redistributions.data()) out += ", ";
+    out += redistribution ? redistribution->from.ToText() + " -> " + redistribution->to.ToText() : "-";
   }
   return out + "]";
 }

@@ -1,5 +1,5 @@
-// Plan: what a plan file says, as a value. Rules in the order they were written, each a pattern and a style with its
-// own line; no model is known yet. Made by dsl/language/eval from Lua (or by hand in C++); stage after: match.
+// Plan: the content of a plan file as a value: rules in the order they were written, each a pattern and a style with its
+// source line, and sections. Independent of any model. Made by dsl/language/eval from Lua, or in C++. Stage after: match.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace moonshard {
 
-// A tensor arrives in one placement and leaves in another; equal ones mean that nothing happens.
+// A tensor arrives in one placement and leaves in another. Equal placements: no redistribution.
 struct Redistribution {
   Placement from;
   Placement to;
@@ -27,9 +27,9 @@ enum class Lookup : uint8_t {
   kMasked,  // ids whose row another rank owns count as zero rows
 };
 
-// Which arguments or results of a module are the ids of chosen experts and the weights of those, one of each shape.
-// Where each rank holds some of the experts, ids become those of the rank's own, from 0; the number of its own stands for
-// every other expert, whose weight becomes zero.
+// Which arguments or results of a module are the ids of chosen experts and their weights, both of one shape. If each rank
+// has some of the experts, ids become local ones from 0; the rank's number of experts stands for every other expert, whose
+// weight becomes zero.
 struct Route {
   bool inputs = false;  // among the arguments; else the results
   int ids = 0;          // position
@@ -39,28 +39,29 @@ struct Route {
 
 struct KindStyle;
 
-// What a rule does to a module it claims. C++ knows these keys only; every named style is a Lua function that fills
-// them.
+// What a rule does to a module that it claims. These keys are all that C++ knows; every named style is a Lua function that
+// fills them.
 struct Style {
   std::string name;
   std::map<std::string, Placement> params;   // by parameter (or buffer) name; "*": every parameter that is not named
   std::map<std::string, Placement> vectors;  // as params, and in place of them, for parameters of one dim
   std::map<std::string, std::map<std::string, Placement>> kinds;  // by module kind, in place of params
-  std::vector<std::optional<Redistribution>> inputs;              // by argument position; none: left alone
+  std::vector<std::optional<Redistribution>> inputs;              // by argument position; none: unchanged
   std::vector<std::optional<Redistribution>> outputs;             // by position in a tuple; one tensor is 0
-  std::vector<std::string> after;  // parameters kept out of the forward and added once after the first output's move
+  std::vector<std::string>
+      after;  // parameters left out of the forward and added once to the redistributed first output
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
-  // Shards of `params`, and of the last dim of `outputs`, are cut between these heads unless they name their own.
+  // Number of heads of the sharded dims of `params` and of the last dim of `outputs`, where those have no own number.
   int64_t heads = 0;
   std::vector<KindStyle> kind_styles;  // by module kind, in place of all of this
-  bool bare = false;    // may be given to a parameter by its path: its params count then, and its moves do not
-  std::string missing;  // what of it the engine cannot run yet: compile warns, a model that it is applied to is refused
+  bool bare = false;                   // may be given to a parameter by its path; only its params apply then
+  std::string missing;                 // a part that the engine cannot run: compile warns, apply refuses
   bool operator==(const Style& other) const;
 
   // The style for modules of a kind: one of kind_styles, or this.
   const Style& For(const std::string& kind) const;
-  // What it says of a parameter, by its name and number of dims; nullptr where it says nothing. For() was asked before.
+  // Its placement of a parameter, by name and number of dims; nullptr if it has none. Call it on the result of For().
   const Placement* PlacementOf(const std::string& module_kind, const std::string& parameter, size_t dims) const;
 };
 
@@ -84,16 +85,16 @@ struct Rule {
 
 struct Plan {
   std::string name;    // "llama"
-  std::string chosen;  // why it is this one, where it was not named: "plans/index.lua has it for LlamaForCausalLM"
+  std::string chosen;  // why it was chosen, if it was not named: "plans/index.lua has it for LlamaForCausalLM"
   int api = 1;
-  // Rules that match nothing, and unclaimed parameters beside sharded ones, are warnings: for plans of another system
-  // that passes over both in silence.
+  // Rules that match nothing, and unclaimed parameters beside sharded ones, are warnings: for plans of another system that
+  // ignores both.
   bool lenient = false;
   std::vector<Rule> rules;        // in source order; those of an extended plan come last
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims
   SourceSpan fallback_source;
   std::optional<DataParallel> data_parallel;
-  // Sections in source order: of several that name a module the first counts.
+  // Sections in source order; if several name a module, the first applies.
   std::vector<Recomputed> recompute;
   std::optional<Precision> precision;
   std::vector<KeptDType> kept_dtypes;

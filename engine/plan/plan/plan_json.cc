@@ -6,7 +6,7 @@
 
 #include "engine/core/findings/forms.h"
 #include "engine/plan/plan/json_archive.h"
-#include "engine/plan/plan/precision_words.h"
+#include "engine/plan/plan/sections.h"
 
 namespace moonshard {
 
@@ -78,8 +78,8 @@ void Members(A& archive, Placement& placement) {
 }
 
 template <class A>
-void Members(A& archive, Redistribution& move) {
-  auto& [from, to] = move;
+void Members(A& archive, Redistribution& redistribution) {
+  auto& [from, to] = redistribution;
   archive("from", from);
   archive("to", to);
 }

@@ -1,10 +1,10 @@
-// A plan as JSON and back, whole: rules, sections and source lines, and the diagnostics that go with it. How a plan
-// travels between processes (dsl/language/eval/isolated.h); not a form for people, and read by the version that wrote it only.
+// PlanJson: a plan with its diagnostics as JSON and back, without loss. How a plan is sent between processes
+// (dsl/language/eval/isolated.h); not meant for reading, and compatible only with the version that wrote it.
 //
 //   plan == ReadPlanJson(PlanJson(plan), "name").value()    for every plan
 //
-// What is read is not trusted: each number is held to what a layout or a rule can be, and what a plan file could not have
-// said is an error rather than a plan.
+// The JSON is not trusted: every number is checked against the range of its meaning, and what no plan file can express is an
+// error.
 #pragma once
 
 #include <optional>
@@ -16,11 +16,11 @@
 namespace moonshard {
 
 JsonValue PlanJson(const Plan& plan);
-// Errors: kBadJson, naming the member that is missing, too much, of another kind or out of range. `name` is what the
-// error calls the text.
+// Errors: kBadJson, naming the member that is missing, unknown, of another kind or out of range. `name` names the JSON in
+// errors.
 Result<Plan> ReadPlanJson(const JsonValue& json, const std::string& name);
 
-// What an evaluation came to: a plan, or none, and everything that there was to say.
+// The result of an evaluation: a plan, or none, and all diagnostics.
 struct EvaluatedPlan {
   std::optional<Plan> plan;
   Diagnostics diagnostics;

@@ -1,10 +1,13 @@
-// Sections: what a plan says beside its rules: how data-parallel ranks share the parameters, what is computed in which
-// dtype, what is recomputed in the backward. Values as written; no model is known yet.
+// Sections: the parts of a plan besides its rules: how data-parallel ranks share parameters, what is computed in which
+// dtype, what is recomputed in the backward. Values as written, independent of any model.
 // Part of plan.h. Stage after: match, then compile.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/base/diagnostic.h"
@@ -17,26 +20,26 @@ enum class PatternSyntax : uint8_t {
   kNumbered,  // `*` is one number, everything else itself: a key of a Hugging Face plan
 };
 
-// A pattern of modules that a section speaks of.
+// A pattern of modules in a section.
 struct ModulePattern {
   std::string pattern;
   PatternSyntax syntax = PatternSyntax::kGlob;
   SourceSpan source;
 };
 
-// What `fsdp { ... }` or `ddp { ... }` says: how the ranks of the data-parallel axes, which work on different inputs,
-// share the parameters.
+// `fsdp { ... }` or `ddp { ... }`: how the ranks of the data-parallel axes, which work on different inputs, share the
+// parameters.
 struct DataParallel {
   static constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-  // When a unit's parameters go back to shards after its forward. Those of the root stay whole until its backward.
-  // kSome: to shards over `reshard_ranks` neighbours.
+  // Whether a unit's parameters are resharded after its forward. Those of the root stay full until its backward.
+  // kSome: resharded over `reshard_ranks` neighbours.
   enum class Reshard : uint8_t { kAlways, kNever, kAllButLast, kSome };
 
-  // fsdp: every parameter lies in shards over dp_shard, cut along tensor dim 0 of what tp leaves to the rank, and is whole
-  // while its unit is used. ddp: parameters are whole on every rank of the axis.
+  // fsdp: every parameter is sharded over dp_shard, along tensor dim 0 of its tp shard, and full while its unit is used.
+  // ddp: parameters are full on every rank of the axis.
   bool shards = true;
-  std::vector<ModulePattern> wrap;  // of modules that are units; parameters that no unit holds are the root's
+  std::vector<ModulePattern> wrap;  // modules that are units; parameters outside of all units belong to the root
   Reshard reshard = Reshard::kAllButLast;
   int64_t reshard_ranks = 0;
   // How many units ahead of the one in use are gathered, in the order of the last forward; in backward against it.
@@ -55,12 +58,12 @@ struct DataParallel {
   const char* name() const { return shards ? "fsdp" : "ddp"; }
 };
 
-// What `recompute { ... }` says: modules whose activations are not kept for the backward but recomputed in it.
+// `recompute { ... }`: modules whose activations are recomputed in the backward instead of kept.
 struct Recomputed {
   enum class Matmuls : uint8_t { kNone, kEverySecond, kAll };
 
   std::vector<ModulePattern> modules;
-  // What is kept all the same: results of operators within the modules, and of everything within calls of these.
+  // Selective recomputation: results of operators in the modules, and everything in calls of these modules, are kept.
   bool keeps_attention = false;
   Matmuls keeps_matmuls = Matmuls::kNone;
   std::vector<ModulePattern> keep_modules;
@@ -69,23 +72,29 @@ struct Recomputed {
   bool selective() const { return keeps_attention || keeps_matmuls != Matmuls::kNone || !keep_modules.empty(); }
 };
 
-// What `precision { ... }` says. Words of torch ("bfloat16"); "": as it is.
+// The dtypes that precision and keep_dtype accept, by torch's names.
+inline constexpr std::array<std::string_view, 4> kPrecisionDTypes = {"float32", "bfloat16", "float16", "float64"};
+
+inline bool IsPrecisionDType(std::string_view name) {
+  return std::ranges::find(kPrecisionDTypes, name) != kPrecisionDTypes.end();
+}
+
+// `precision { ... }`. Dtypes by torch's names ("bfloat16"); "": unchanged.
 struct Precision {
-  std::string parameters;   // while they are used; what is stored, and what an optimizer sees, stays
-  std::string reduce;       // gradients while fsdp sums them, and while they wait for it
+  std::string parameters;   // while they are used; stored parameters, which the optimizer updates, keep their dtype
+  std::string reduce;       // gradients while fsdp sums and accumulates them
   std::string outputs;      // of the model
   bool cast_inputs = true;  // floating-point inputs of the model become `parameters`
   SourceSpan source;
 };
 
-// What `keep_dtype(pattern, dtype)` says: modules that are computed in a dtype of their own, with all that they hold.
+// `keep_dtype(pattern, dtype)`: modules that compute in a dtype of their own, with everything inside them.
 struct KeptDType {
   ModulePattern modules;
   std::string dtype;
 };
 
-// What `operator_like(name, like)` says: an operator of the user's own is judged by the layout rule of another
-// (types/rule_table.h).
+// `operator_like(name, like)`: a user's own operator is checked by the layout rule of another (types/rule_table.h).
 struct OperatorLike {
   std::string name;  // "mylib::rotate"
   std::string like;  // "aten::silu"

@@ -9,7 +9,7 @@ endforeach()
 file(READ ${FOLDER}/page.html html)
 file(READ ${FOLDER}/page.css style)
 file(WRITE ${OUT} "// Made by engine/plan/report/embed.cmake.
-#include \"engine/plan/report/page.h\"
+#include \"engine/plan/report/report_data.h\"
 
 namespace moonshard {
 

@@ -1,11 +1,11 @@
-#include "engine/plan/report/folded_tree.h"
+#include "engine/plan/report/report_data.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "engine/plan/compile/sharded.h"
-#include "engine/plan/explain/fold.h"
+#include "engine/plan/explain/texts.h"
 
 namespace moonshard {
 namespace {

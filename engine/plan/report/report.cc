@@ -3,7 +3,6 @@
 #include <string_view>
 
 #include "engine/core/base/check.h"
-#include "engine/plan/report/page.h"
 #include "engine/plan/report/report_data.h"
 
 namespace moonshard {

@@ -10,11 +10,8 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/sharded.h"
 #include "engine/plan/explain/explain.h"
-#include "engine/plan/explain/fold.h"
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 #include "engine/plan/match/candidates.h"
-#include "engine/plan/report/folded_tree.h"
-#include "engine/plan/report/shards_json.h"
 #include "engine/plan/resolve/resolve_plan.h"
 
 namespace moonshard {
@@ -26,15 +23,15 @@ constexpr int64_t kMostRanks = 4096;
 JsonValue RedistributionsJson(const std::vector<std::optional<Redistribution>>& redistributions,
                               const MeshShape& mesh) {
   JsonValue::Array out;
-  for (const std::optional<Redistribution>& move : redistributions) {
-    if (!move) {
+  for (const std::optional<Redistribution>& redistribution : redistributions) {
+    if (!redistribution) {
       out.emplace_back(nullptr);
       continue;
     }
-    out.emplace_back(JsonValue::Object{{"from", move->from.ToText()},
-                                       {"to", move->to.ToText()},
-                                       {"forward", CollectiveText(*move, mesh, Direction::kForward)},
-                                       {"backward", CollectiveText(*move, mesh, Direction::kBackward)}});
+    out.emplace_back(JsonValue::Object{{"from", redistribution->from.ToText()},
+                                       {"to", redistribution->to.ToText()},
+                                       {"forward", CollectiveText(*redistribution, mesh, Direction::kForward)},
+                                       {"backward", CollectiveText(*redistribution, mesh, Direction::kBackward)}});
   }
   return out;
 }

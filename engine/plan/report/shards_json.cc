@@ -1,4 +1,4 @@
-#include "engine/plan/report/shards_json.h"
+#include "engine/plan/report/report_data.h"
 
 #include <algorithm>
 

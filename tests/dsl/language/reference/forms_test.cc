@@ -9,7 +9,7 @@
 #include "dsl/language/bind/builtins.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/plan/precision_words.h"
+#include "engine/plan/plan/sections.h"
 #include "tests/dsl/inputs.h"
 #include "tests/dsl/language/sandbox/host_lua.h"
 #include "tests/support/golden.h"

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "engine/plan/explain/words.h"
+#include "engine/plan/explain/texts.h"
 #include "tests/support/compiled_mlp.h"
 
 namespace moonshard {

@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "engine/plan/report/folded_tree.h"
 #include "engine/plan/report/report_data.h"
-#include "engine/plan/report/shards_json.h"
 #include "tests/support/compiled_mlp.h"
 
 namespace moonshard {

@@ -1,0 +1,83 @@
+#include "engine/plan/explain/texts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <set>
+#include <vector>
+
+#include "engine/core/base/check.h"
+#include "engine/core/base/text.h"
+#include "engine/layout/redistributions.h"
+#include "engine/plan/compile/cost.h"
+
+namespace moonshard {
+namespace {
+
+std::string Ranges(const std::set<std::string>& texts) {
+  std::vector<int64_t> numbers;
+  for (const std::string& text : texts) numbers.push_back(std::stoll(text));
+  std::sort(numbers.begin(), numbers.end());
+  std::string out = "{";
+  for (size_t begin = 0; begin < numbers.size();) {
+    size_t end = begin;
+    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
+    if (begin > 0) out += ",";
+    out += std::to_string(numbers[begin]);
+    if (end > begin) out += (end == begin + 1 ? "," : "..") + std::to_string(numbers[end]);
+    begin = end + 1;
+  }
+  return out + "}";
+}
+
+}  // namespace
+
+std::string FoldPaths(const std::vector<std::string>& paths) {
+  Check(!paths.empty(), "nothing to fold");
+  const std::vector<std::string> first = Split(paths.front(), '.');
+  std::vector<std::set<std::string>> values(first.size());
+  for (const std::string& path : paths) {
+    const std::vector<std::string> components = Split(path, '.');
+    Check(components.size() == first.size(), "paths of different classes");
+    for (size_t i = 0; i < components.size(); ++i) values[i].insert(components[i]);
+  }
+  std::vector<std::string> out;
+  for (const std::set<std::string>& value : values) out.push_back(value.size() == 1 ? *value.begin() : Ranges(value));
+  return Join(out, ".");
+}
+
+std::string BytesText(int64_t bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; (value >= 1024 || value <= -1024) && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  std::array<char, 32> text = {};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
+  return text.data();
+}
+
+std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction) {
+  const std::optional<MeshAxis> axis = MovingAxis(redistribution, mesh);
+  if (!axis) return "";
+  const std::optional<RedistributionRow> row = RowOf(redistribution.from[*axis], redistribution.to[*axis]);
+  Check(row.has_value(), "a compiled redistribution without a row");
+  const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
+  return kind ? ToString(*kind) : "";
+}
+
+std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh) {
+  std::vector<std::string> collectives;
+  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const std::string kind = CollectiveText(redistribution, mesh, direction);
+    if (!kind.empty()) collectives.push_back(kind + " " + ToString(direction));
+  }
+  return Join(collectives, ", ");
+}
+
+std::string RedistributionText(const Redistribution& redistribution) {
+  return redistribution.from == redistribution.to ? redistribution.from.ToText()
+                                                  : redistribution.from.ToText() + " -> " + redistribution.to.ToText();
+}
+
+}  // namespace moonshard
