@@ -98,6 +98,7 @@ StepPlace StepRecorder::Where() {
   if (!in_step_) return {};
   StepPlace place = paths_->Where();
   place.op = op_;
+  // A backward begins with its first allocation after one of the forward: what is live then was kept for it.
   if (place.phase != StepPlace::Phase::kForward && last_phase_ == StepPlace::Phase::kForward) {
     backwards_.push_back(now());
   }
@@ -134,6 +135,9 @@ FootprintKind StepRecorder::KindOf(size_t block, const std::vector<bool>& of_gra
   return survives ? FootprintKind::kActivation : FootprintKind::kTemporary;
 }
 
+// Blocks that are live at the event of the peak are summed by module, operator and kind. AdamW's moments are no blocks
+// (the optimizer's state is allocated by its first step, after this one) and are added as two tensors a parameter: a later
+// step has them from its beginning. The peak is therefore that of any step but the first.
 Footprint StepRecorder::End(AppliedPlan& model) {
   model.Unwatch(*this);
   in_step_ = false;

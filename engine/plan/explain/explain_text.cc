@@ -68,7 +68,7 @@ void AddDirection(std::string& out, const CollectiveCounts& counts, Direction di
 std::string After(const CompiledPlan& plan, bool reshard) {
   if (!reshard) return "  until its backward ends";
   const int64_t ranks = plan.plan->data_parallel->reshard_ranks;
-  return ranks == 0 ? "" : "  then in shards over " + std::to_string(ranks) + " ranks";
+  return ranks == 0 ? "" : "  then sharded over " + std::to_string(ranks) + " ranks";
 }
 
 void AddPrecision(std::string& out, const CompiledPlan& plan) {
@@ -82,7 +82,7 @@ void AddUnits(std::string& out, const CompiledPlan& plan) {
   AddPrecision(out, plan);
   const int64_t ranks = UnitRanks(plan);
   if (plan.units.empty() || ranks == 1) return;
-  out += "\nfsdp over " + std::to_string(ranks) + " ranks, whole while used:\n";
+  out += "\nfsdp over " + std::to_string(ranks) + " ranks, full while used:\n";
   for (const bool reshard : {false, true}) {
     std::vector<std::string> paths;
     for (const ShardedUnit& unit : plan.units) {
@@ -105,7 +105,8 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
   std::string out = "plan " + plan.plan->name + "  mesh " + plan.mesh.ToString() + "  rank " +
                     std::to_string(options.rank) + " of " + std::to_string(plan.mesh.world_size()) + "  hash " +
                     plan.Hash() + "\n\n";
-  // In the order in which the first module of each entry stands in the tree.
+  // Entries in the tree order of their first modules.
+  // One entry for all modules of a path class with the same steps.
   std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   std::vector<std::vector<uint32_t>> entries;
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
@@ -130,7 +131,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
   out += "in training also: " + BytesText(totals.gradient_bytes) + " of gradients, " +
          BytesText(totals.optimizer_bytes) + " of AdamW's moments";
   const UnitMemory units = MemoryOfUnits(plan, options.rank);
-  if (units.peak > 0) out += ", at most " + BytesText(units.peak) + " of parameters and gradients that are whole";
+  if (units.peak > 0) out += ", at most " + BytesText(units.peak) + " of full parameters and gradients";
   out += "\ncollectives of one step" +
          (options.tokens ? ", " + std::to_string(options.tokens->batch) + " x " +
                                std::to_string(options.tokens->sequence) + " tokens"

@@ -34,6 +34,8 @@ const Layout* LeavesAs(const ModuleSteps& steps) {
   return steps.outputs.empty() || !steps.outputs[0] ? nullptr : &steps.outputs[0]->to[MeshAxis::kTp];
 }
 
+// Groups by path class and steps: layers that a plan treats differently (the first, or every fourth) are groups of their
+// own with the same class path, and each is checked. Sorted by path, so that findings come in one order.
 Flow::Flow(const CompiledPlan& plan) : plan_(plan) {
   const ModuleTree& tree = *plan.tree;
   std::map<std::pair<uint32_t, uint32_t>, size_t> known;  // by path class and steps

@@ -59,6 +59,7 @@ int64_t HeadSize(const ModuleGroup& group) {
   return left != nullptr && left->heads > 0 ? group.steps->out_features / left->heads : 0;
 }
 
+// Whether a rank's shard of the projection begins or ends inside a head.
 bool CutsThrough(const Flow& flow, const ModuleGroup& group, int64_t head_size) {
   const Layout* left = ShardsLeft(group);
   if (left == nullptr || !left->parts.empty() || group.steps->out_features % head_size != 0) return false;

@@ -171,6 +171,7 @@ class Matcher {
     return true;
   }
 
+  // Sections match by single expressions: a plan has a few of them, and each is needed by itself, for its own finding.
   void MatchSections() {
     const Plan& plan = *matched_.plan;
     if (!plan.data_parallel && plan.recompute.empty() && plan.kept_dtypes.empty()) return;

@@ -193,7 +193,8 @@ bool IsBoundary(const Sequence& sequence, size_t index) {
   return index >= sequence.size() || sequence[index].kind == Node::Kind::kDot;
 }
 
-// Writes RE2 text. Where `chosen` is a choice of the tree, only its alternative `which` is written.
+// Writes RE2 text. If `chosen` is a choice of the tree, only its alternative `which` is written for it. Whether a star is a
+// whole component depends on what surrounds it, through braces too ("{*,a}.b"), so the surroundings are passed down.
 class Writer {
  public:
   Writer(const Node* chosen, size_t which) : chosen_(chosen), which_(which) {}

@@ -20,9 +20,13 @@ bool IsNumber(const std::string& text) {
   return !text.empty() && text.size() < 18 && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-class Folder {
+// Hash-consing, bottom up: a node's text names its steps and the folded nodes of its children, so equal subtrees have equal
+// texts and become one node. Children whose names are numbers and that folded to one node become one child with a label
+// for all of them. Modules are first entered into a plain tree by path, because a tree from headers has no entries for
+// modules without parameters.
+class TreeFolder {
  public:
-  explicit Folder(const CompiledPlan& plan) : plan_(plan), plain_(1) {}
+  explicit TreeFolder(const CompiledPlan& plan) : plan_(plan), plain_(1) {}
 
   FoldedTree Fold() {
     AddModules();
@@ -47,7 +51,7 @@ class Folder {
     }
   }
 
-  // The node of a path, made where it is not there yet.
+  // The plain node of a path, which is added with its ancestors if it is new.
   size_t At(std::string_view path) {
     size_t node = 0;
     while (!path.empty()) {
@@ -68,11 +72,11 @@ class Folder {
     return node;
   }
 
-  // The folded node that a plain one is, made where no equal one is there yet.
+  // The folded node equal to a plain one, which is added if it is new.
   size_t Intern(size_t plain) {
     FoldedNode node = std::move(plain_[plain].own);
     std::vector<std::vector<std::string>> names;
-    std::map<size_t, size_t> numbered;  // by folded node, the child that stands for it
+    std::map<size_t, size_t> numbered;  // folded node -> index of its child here, for children with numbers as names
     for (const auto& [name, child] : plain_[plain].children) {
       const size_t folded = Intern(child);
       const auto same = IsNumber(name) ? numbered.find(folded) : numbered.end();
@@ -108,6 +112,6 @@ class Folder {
 
 }  // namespace
 
-FoldedTree FoldTree(const CompiledPlan& plan) { return Folder(plan).Fold(); }
+FoldedTree FoldTree(const CompiledPlan& plan) { return TreeFolder(plan).Fold(); }
 
 }  // namespace moonshard

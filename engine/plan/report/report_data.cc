@@ -127,7 +127,7 @@ JsonValue MemoryJson(const CompiledPlan& plan) {
   const auto add = [&](int64_t end) {
     const std::string text = std::to_string(begin) + (end > begin + 1 ? ".." + std::to_string(end - 1) : "");
     rows.emplace_back(JsonValue::Object{
-        {"ranks", text}, {"first", begin}, {"count", end - begin}, {"sharded", held.sharded}, {"whole", held.full}});
+        {"ranks", text}, {"first", begin}, {"count", end - begin}, {"sharded", held.sharded}, {"full", held.full}});
   };
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const Held next = HeldBy(plan, counts, rank);

@@ -8,7 +8,7 @@
 //   steps       the steps of modules, each distinct list once: see StepsJson
 //   nodes       the tree, equal subtrees once: {s: index of steps or -1, k: [[label, copies, node]], t: names of parameters
 //               that are stored elsewhere, u: 1 for an fsdp unit, r: 1 for a recomputed module}; `root` is one of them
-//   memory      [{ranks: "0..3", count, sharded, whole}] in bytes
+//   memory      [{ranks: "0..3", count, sharded, full}] in bytes
 //   failed      true for a plan with errors: hash is "", axes and rules are those that are known, layouts, memory and calls
 //               are placeholders
 //   calls       collectives of `rank`'s step: [{at: folded path, copies, what, direction, kind, bytes of one}]

@@ -7,7 +7,7 @@
 namespace moonshard {
 namespace {
 
-// A rank that stands at this place on these axes, and first on all others.
+// The rank with these coordinates on these axes and 0 on all others.
 int64_t RankAt(const MeshShape& mesh, const std::vector<MeshAxis>& axes, int64_t place) {
   std::vector<int64_t> coordinates(kMeshAxisCount, 0);
   for (size_t i = axes.size(); i-- > 0;) {
@@ -47,7 +47,7 @@ JsonValue ShardsJson(const std::vector<int64_t>& shape, const Placement& placeme
       }
       shards.emplace_back(std::move(intervals));
     }
-    dims.emplace_back(JsonValue::Object{{"axes", std::move(names)}, {"of", places}, {"pieces", std::move(shards)}});
+    dims.emplace_back(JsonValue::Object{{"axes", std::move(names)}, {"of", places}, {"shards", std::move(shards)}});
   }
   return dims;
 }

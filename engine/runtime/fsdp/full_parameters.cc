@@ -31,6 +31,8 @@ void TakeStorage(const at::Tensor& tensor) {
 
 }  // namespace
 
+// One collective for each pair of stored and used dtype, in the order of the dtypes: the same on every rank. The dtype that
+// is sent is the used one, so bfloat16 parameters with float32 shards cost half the bytes.
 std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks) {
   std::map<std::pair<c10::ScalarType, c10::ScalarType>, std::vector<size_t>> by_dtype;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -82,6 +84,8 @@ at::Tensor FullParameters::PackedShards(const UnitFlat& flat) const {
   return block;
 }
 
+// The shards are copied into a block when the gather starts, in the used dtype, so that a step of the optimizer between
+// Start and Fill cannot mix old and new rows; `versions_` then differ, and Fill gathers again.
 void FullParameters::Start(Direction direction) {
   if (!stale()) return;
   const Region region("the gather of parameters", label_.text(), group_->axis());
@@ -126,6 +130,8 @@ void FullParameters::Free() {
   filled_ = false;
 }
 
+// For example with 4 ranks of which 2 are neighbours, each rank keeps half of the unit between forward and backward. The
+// backward's gather then stays among neighbours (one machine, a fast link), at the price of that memory.
 void FullParameters::KeepSome() {
   kept_.clear();
   if (some_ && filled_) {

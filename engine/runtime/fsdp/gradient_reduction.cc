@@ -21,6 +21,9 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
       label_(std::move(label)),
       flats_(FlatsOf(parameters, group_->size())) {}
 
+// Gradients are packed rank-major in the dtype of the sum: block r holds the rows that rank r owns of every parameter. A
+// reduce-scatter sums and delivers them at once, where an all-reduce would send twice the bytes and leave every rank with
+// gradients of rows it does not own.
 void GradientReduction::Start(std::vector<at::Tensor> gradients) {
   Check(pending_.empty(), "a reduce-scatter of gradients while another is under way");
   const at::NoGradGuard no_grad;
@@ -77,6 +80,8 @@ void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block) {
       region.BringsGradient(parameters_[flat.members[k]].tensor, shards[k], Layout::Shard(0));
     }
   }
+  // A shard that is summed over further axes too (a shared parameter under tp, hybrid sharding over dp_replicate) goes to
+  // the flat sum of the backward's end; the others are final.
   for (size_t k = 0; k < flat.members.size(); ++k) {
     if (!shards[k].defined()) continue;
     const at::Tensor& parameter = parameters_[flat.members[k]].tensor;

@@ -77,6 +77,8 @@ void Unit::MakeFull(Direction direction) {
   ++users_;
 }
 
+// The shards take the place of the full tensors before those lose their memory: a member that is full-shaped over freed
+// storage would crash whoever reads it. The detached parameter is a leaf again, as optimizers and accumulators require.
 void Unit::Release(After after) {
   if (--users_ > 0) return;
   const at::NoGradGuard no_grad;
@@ -110,6 +112,8 @@ std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
   for (const std::shared_ptr<Unit>& next : groups_.order->AheadInForward(use->place)) {
     next->GatherAhead(Direction::kForward);
   }
+  // Without gradients (evaluation, the first run of a recomputation) nothing is recorded, and Leave finds no output that
+  // requires a gradient; the use ends there.
   if (!at::GradMode::is_enabled()) return use;
   MarkInputs(shared_from_this(), use, arguments);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -149,6 +153,8 @@ void Unit::Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> re
       if (const std::shared_ptr<Unit> unit = weak.lock()) unit->OpenBackward(use);
     });
   }
+  // Resharding pays between forward and backward of a step, when all other units run. The last unit of a forward is the
+  // first of the backward: the plan's default (all_but_last) lets it keep its parameters.
   use->left = true;
   if (backward_may_follow) groups_.order->ExpectBackward(use->place);
   Release(!backward_may_follow ? After::kFree : options_.reshard ? After::kKeepSome : After::kKeep);
@@ -188,6 +194,7 @@ void Unit::DropAhead() {
 
 void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
   if (use->open) return;
+  // The end of the backward closes what no UnitInputNode closes.
   groups_.end->Schedule();
   MakeFull(Direction::kBackward);
   for (const std::shared_ptr<Unit>& next : groups_.order->AheadInBackward(*this, use->place)) {
@@ -214,6 +221,8 @@ void Unit::Collect(Use& use, std::span<const at::Tensor> gradients) {
   }
 }
 
+// The parameters' full gradients of this use are complete. The parameters are freed first: the flat gradient buffer of the
+// reduction is as large, and need not be live beside them.
 void Unit::CloseBackward(Use& use) {
   if (!use.open) return;
   use.open = false;

@@ -125,6 +125,8 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
   for (const at::Tensor& input : inputs) {
     edges.push_back(input.defined() && input.requires_grad() ? autograd::impl::gradient_edge(input) : autograd::Edge());
   }
+  // The node saves the inputs as SavedVariables, which check versions and drop references with the graph. Parameters are
+  // not inputs: the second run reads them through the module, so under fsdp it reads what is gathered then.
   const std::shared_ptr<KeptResults> kept = policy ? std::make_shared<KeptResults>(*policy) : nullptr;
   const auto node = std::shared_ptr<RecomputeNode>(
       new RecomputeNode(inside, inputs, std::move(state), kept, std::move(edges)), autograd::deleteNode);
@@ -145,6 +147,8 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
       }
     }
   }
+  // Every floating-point output requires a gradient from here on, even if nothing inside trains: whether something does is
+  // known only after a run with gradients.
   for (at::Tensor& output : outputs) {
     if (RecomputeNode::IsDifferentiable(output)) autograd::create_gradient_edge(output, node);
   }

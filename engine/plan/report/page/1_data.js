@@ -26,13 +26,13 @@ function bytesText(bytes) {
   return (unit === 0 ? bytes : bytes.toFixed(2)) + " " + units[unit];
 }
 
-function percent(part, whole) {
-  return whole === 0 ? "0 %" : (100 * part / whole).toFixed(1) + " %";
+function percent(part, all) {
+  return all === 0 ? "0 %" : (100 * part / all).toFixed(1) + " %";
 }
 
 const shapeText = (shape) => "[" + shape.join(", ") + "]";
 
-// Where a rank stands on each axis.
+// The coordinate of a rank on each axis.
 function coordinatesOf(rank) {
   const out = {};
   for (const axis of [...data.axes].reverse()) {
@@ -42,7 +42,7 @@ function coordinatesOf(rank) {
   return out;
 }
 
-// Which piece of a cut dim a rank holds: its number among the places on the axes that cut the dim.
+// Which shard of a sharded dim a rank holds: its number among the places on the axes that shard the dim.
 function placeOf(dim, rank) {
   const coordinates = coordinatesOf(rank);
   let place = 0;
@@ -65,15 +65,15 @@ function placeText(dim, place) {
 
 const lengthOf = (intervals) => intervals.reduce((sum, [, length]) => sum + length, 0);
 
-// A rank's shape; null where the data stops before its piece.
+// A rank's shape; null where the data stops before its shard.
 function localShape(param, rank) {
   if (!param.dims) return param.shape;
   const out = [];
   for (let d = 0; d < param.shape.length; ++d) {
     const dim = param.dims[d];
-    const piece = dim && dim.pieces[placeOf(dim, rank)];
-    if (dim && !piece) return null;
-    out.push(dim ? lengthOf(piece) : param.shape[d]);
+    const shard = dim && dim.shards[placeOf(dim, rank)];
+    if (dim && !shard) return null;
+    out.push(dim ? lengthOf(shard) : param.shape[d]);
   }
   return out;
 }
@@ -86,17 +86,17 @@ function localBytes(param, rank) {
   return local === null || elements === 0 ? 0 : param.bytes * product(local) / elements;
 }
 
-// What is under a node: parameters, and bytes whole and on the chosen rank. Nodes are shared, so each is added up once.
+// What is under a node: parameters, and bytes in full and on the chosen rank. Nodes are shared, so each is added up once.
 const sums = { rank: -1, of: [] };
 function sumOf(index) {
   if (sums.rank !== state.rank) Object.assign(sums, { rank: state.rank, of: [] });
   if (sums.of[index]) return sums.of[index];
   const node = data.nodes[index];
-  const sum = { elements: 0, whole: 0, local: 0, modules: node.s >= 0 ? 1 : 0 };
+  const sum = { elements: 0, full: 0, local: 0, modules: node.s >= 0 ? 1 : 0 };
   for (const param of node.s >= 0 ? data.steps[node.s].params : []) {
     if (node.t && node.t.includes(param.name)) continue;
     sum.elements += param.buffer ? 0 : product(param.shape);
-    sum.whole += param.bytes;
+    sum.full += param.bytes;
     sum.local += localBytes(param, state.rank);
   }
   for (const [, copies, child] of node.k) {
@@ -159,7 +159,7 @@ function pathMatches(entry, text) {
   return false;
 }
 
-const communicates = (steps) => steps && [...steps.inputs, ...steps.outputs].some((move) => move && (move.forward || move.backward));
+const communicates = (steps) => steps && [...steps.inputs, ...steps.outputs].some((redistribution) => redistribution && (redistribution.forward || redistribution.backward));
 
 function termMatches(entry, term) {
   const steps = stepsOf(entry.node);
@@ -172,8 +172,8 @@ function filterMatches(entry) {
   const steps = stepsOf(entry.node);
   const params = steps ? steps.params : [];
   switch (state.filter) {
-    case "cut": return params.some((param) => param.dims);
-    case "whole": return params.some((param) => !param.dims);
+    case "sharded": return params.some((param) => param.dims);
+    case "replicated": return params.some((param) => !param.dims);
     case "moves": return communicates(steps);
     case "unclaimed": return steps !== null && steps.rule < 0 && params.length > 0;
     case "findings": return data.findings.some((finding) => finding.path && pathIs(entry, finding.path));

@@ -1,5 +1,5 @@
-// Drawing: a parameter as a rectangle, cut as it is cut, each piece with the ranks that hold it. Rows are one tensor dim,
-// columns another; more dims are sheets behind, or slices side by side where they are cut too.
+// Drawing: a parameter as a rectangle, divided as it is sharded, each shard with the ranks that hold it. Rows are one tensor dim,
+// columns another; more dims are sheets behind, or slices side by side where they are sharded too.
 
 const palette = ["#3566c9", "#e08a2e", "#2a9268", "#bf3f7f", "#7757c4", "#128596", "#9c6f14", "#b6483b"];
 
@@ -20,12 +20,12 @@ function svg(tag, attributes, ...children) {
   return element;
 }
 
-// The pieces of one dim without repeats: [{places: [0, 1], intervals}]. An uncut dim is one piece.
-function distinctPieces(param, d) {
+// The shards of one dim without repeats: [{places: [0, 1], intervals}]. An unsharded dim is one shard.
+function distinctShards(param, d) {
   const dim = param.dims && param.dims[d];
   if (!dim) return [{ places: [], intervals: [[0, param.shape[d]]] }];
   const known = new Map();
-  dim.pieces.forEach((intervals, place) => {
+  dim.shards.forEach((intervals, place) => {
     const text = JSON.stringify(intervals);
     if (!known.has(text)) known.set(text, { places: [], intervals });
     known.get(text).places.push(place);
@@ -46,7 +46,7 @@ function drawnDims(param) {
   return { rows: chosen[0], columns: chosen[1], sliced: cut.length > 2 ? cut[0] : -1 };
 }
 
-// "tp 0", "tp 0, 1": who holds a piece of a dim.
+// "tp 0", "tp 0, 1": the ranks that hold a shard of a dim.
 function holders(dim, places) {
   if (places.length === 1) return placeText(dim, places[0]);
   if (dim.axes.length > 1) return places.map((place) => placeText(dim, place)).join(" and ");
@@ -60,25 +60,25 @@ function describe(param) {
   param.shape.forEach((size, d) => {
     const dim = param.dims && param.dims[d];
     if (!dim) return;
-    const pieces = distinctPieces(param, d).slice(0, 8).map((piece) =>
-      holders(dim, piece.places) + ": " + (piece.intervals.map(([b, n]) => b + " to " + (b + n - 1)).join(" and ") || "nothing"));
-    parts.push("dim " + d + " of " + size + ": " + pieces.join("; ") + (dim.of > 8 ? "; and so on" : ""));
+    const shards = distinctShards(param, d).slice(0, 8).map((shard) =>
+      holders(dim, shard.places) + ": " + (shard.intervals.map(([b, n]) => b + " to " + (b + n - 1)).join(" and ") || "nothing"));
+    parts.push("dim " + d + " of " + size + ": " + shards.join("; ") + (dim.of > 8 ? "; and so on" : ""));
   });
-  return param.name + " " + shapeText(param.shape) + ", " + (parts.join(". ") || "whole on every rank");
+  return param.name + " " + shapeText(param.shape) + ", " + (parts.join(". ") || "replicated on every rank");
 }
 
 // The cells of one sheet: [{x, y, w, h, color, label, mine}] in a box of size 1 x 1.
 function cells(param, dims, slice) {
-  const at = (d) => d < 0 ? [{ places: [], intervals: [[0, 1]] }] : distinctPieces(param, d);
+  const at = (d) => d < 0 ? [{ places: [], intervals: [[0, 1]] }] : distinctShards(param, d);
   const size = (d) => d < 0 ? 1 : Math.max(param.shape[d], 1);
-  const mineIn = (d, piece) => d < 0 || !param.dims || !param.dims[d] ||
-    piece.places.includes(placeOf(param.dims[d], state.rank));
+  const mineIn = (d, shard) => d < 0 || !param.dims || !param.dims[d] ||
+    shard.places.includes(placeOf(param.dims[d], state.rank));
   const rows = at(dims.rows);
   const columns = at(dims.columns);
   const out = [];
   rows.forEach((row, i) => columns.forEach((column, j) => {
-    const label = [[dims.rows, row], [dims.columns, column]].filter(([, piece]) => piece.places.length > 0)
-      .map(([d, piece]) => holders(param.dims[d], piece.places)).join(", ");
+    const label = [[dims.rows, row], [dims.columns, column]].filter(([, shard]) => shard.places.length > 0)
+      .map(([d, shard]) => holders(param.dims[d], shard.places)).join(", ");
     const index = (slice.index * rows.length + i) * columns.length + j;
     for (const [y, h] of row.intervals) {
       for (const [x, w] of column.intervals) {
@@ -94,8 +94,8 @@ function cells(param, dims, slice) {
 function slices(param, dims) {
   if (dims.sliced < 0) return [{ index: 0, label: "", mine: true }];
   const dim = param.dims[dims.sliced];
-  return distinctPieces(param, dims.sliced).slice(0, 4).map((piece, index) => ({
-    index, label: holders(dim, piece.places), mine: piece.places.includes(placeOf(dim, state.rank)) }));
+  return distinctShards(param, dims.sliced).slice(0, 4).map((shard, index) => ({
+    index, label: holders(dim, shard.places), mine: shard.places.includes(placeOf(dim, state.rank)) }));
 }
 
 // How long the sides are drawn: unlike sizes look unlike, but nothing gets too thin to see.
@@ -106,7 +106,7 @@ function sides(param, dims, box) {
   return ratio >= 1 ? { width: box / ratio, height: box } : { width: box, height: box * ratio };
 }
 
-// `large`: with labels and sizes. The piece of the chosen rank has a frame.
+// `large`: with labels and sizes. The shard of the chosen rank has a frame.
 function drawParam(param, large) {
   const dims = drawnDims(param);
   const sheets = slices(param, dims);
@@ -125,7 +125,7 @@ function drawParam(param, large) {
       picture.append(svg("rect", { x: left + back, y: margin.top + behind - back, width, height, class: "sheet" }));
     }
     const top = margin.top + behind;
-    picture.append(svg("rect", { x: left, y: top, width, height, class: "whole" }));
+    picture.append(svg("rect", { x: left, y: top, width, height, class: "full" }));
     if (param.dims) addCells(picture, cells(param, dims, sheet), { left, top, width, height, large });
     if (large && sheet.label) picture.append(svg("text", { x: left + width / 2, y: margin.top - 9, class: "size" }, sheet.label));
   });
@@ -133,7 +133,7 @@ function drawParam(param, large) {
   return picture;
 }
 
-// A small drawing of many pieces is one colour with this rank's own: more could not be told apart.
+// A small drawing of many shards is one colour with this rank's own: more could not be distinguished.
 function addCells(picture, all, box) {
   const few = box.large || all.length <= 16;
   if (!few) picture.append(svg("rect", { x: box.left, y: box.top, width: box.width, height: box.height, class: "many" }));
@@ -146,7 +146,7 @@ function addCell(picture, cell, box) {
   const w = cell.w * box.width;
   const h = cell.h * box.height;
   if (w <= 0 || h <= 0) return;
-  picture.append(svg("rect", { x, y, width: w, height: h, fill: cell.color, class: cell.mine ? "piece mine" : "piece" }));
+  picture.append(svg("rect", { x, y, width: w, height: h, fill: cell.color, class: cell.mine ? "shard mine" : "shard" }));
   if (cell.mine && box.large) {
     picture.append(svg("rect", { x: x + 2, y: y + 2, width: Math.max(w - 4, 0), height: Math.max(h - 4, 0), class: "frame" }));
   }

@@ -4,7 +4,7 @@
 const isOpen = (entry) => state.expanded.has(entry.key);
 const searching = () => state.query !== "" || state.filter !== "all";
 
-// The keys that the search and the filter leave: what matches, and what stands above it.
+// The keys that the search and the filter leave: what matches, and its ancestors.
 let shown = null;
 function findShown() {
   shown = null;
@@ -81,18 +81,18 @@ function treeRow(row) {
     make("span", { class: "label" }, label), times > 1 && make("span", { class: "copies" }, "× " + count(times)));
   const what = make("span", { class: "what" }, steps && steps.style && make("span", { class: "chip" }, steps.style),
     steps && steps.rule < 0 && steps.params.length > 0 && !steps.fallback && !data.failed && make("span", { class: "chip quiet" }, "no rule"));
-  const pieces = make("span", { class: "pieces" });
+  const shards = make("span", { class: "shards" });
   const params = steps ? steps.params : [];
-  for (const param of params.slice(0, 4)) pieces.append(drawParam(param, false));
-  if (params.length > 0 && !data.failed) pieces.append(make("span", { class: "layout", title: params[0].layout }, params[0].layout));
-  const bytes = make("span", { class: "bytes", title: data.failed ? "whole" : "on this rank / whole" },
-    sum.whole > 0 ? (data.failed ? "" : bytesText(sum.local * times) + " / ") + bytesText(sum.whole * times) : "");
+  for (const param of params.slice(0, 4)) shards.append(drawParam(param, false));
+  if (params.length > 0 && !data.failed) shards.append(make("span", { class: "layout", title: params[0].layout }, params[0].layout));
+  const bytes = make("span", { class: "bytes", title: data.failed ? "full" : "on this rank / full" },
+    sum.full > 0 ? (data.failed ? "" : bytesText(sum.local * times) + " / ") + bytesText(sum.full * times) : "");
   const element = make("div", {
     role: "treeitem", class: selected ? "row selected" : "row", style: "--level:" + (row.level - 1),
     "aria-level": row.level, "aria-posinset": row.position, "aria-setsize": row.of, "aria-selected": String(selected),
     "aria-expanded": row.leaf ? undefined : String(row.open), tabindex: selected ? "0" : "-1", "data-key": entry.key,
     "aria-label": label + (times > 1 ? ", " + times + " alike" : "") + (steps && steps.style ? ", " + steps.style : ""),
-  }, name, what, pieces, bytes);
+  }, name, what, shards, bytes);
   element.addEventListener("click", (event) => {
     state.selected = entry.key;
     if (event.target.closest(".twisty") || event.detail === 2) toggle(row, !row.open);
@@ -151,7 +151,7 @@ function treeKey(event) {
   event.preventDefault();
 }
 
-// Unfolds whatever stands above an entry, and selects it.
+// Unfolds the ancestors of an entry, and selects it.
 function reveal(entry) {
   for (let above = entry.parent; above; above = above.parent) state.expanded.add(above.key);
   state.query = byId("search").value = "";

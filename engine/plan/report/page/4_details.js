@@ -1,21 +1,21 @@
-// Details: the selected module: its rule, what moves at its boundary, each parameter drawn large.
+// Details: the selected module: its rule, redistributions at its boundary, each parameter drawn large.
 
 function selectedRow() { return rows.find((row) => row.entry.key === state.selected); }
 
-function moveLine(what, move) {
-  if (!move) return null;
-  const collectives = [["forward", move.forward], ["backward", move.backward]].filter(([, kind]) => kind)
+function redistributionLine(what, redistribution) {
+  if (!redistribution) return null;
+  const collectives = [["forward", redistribution.forward], ["backward", redistribution.backward]].filter(([, kind]) => kind)
     .map(([direction, kind]) => make("span", { class: "chip kind-" + kind }, kind + " " + direction));
-  if (move.from === move.to && collectives.length === 0) return make("li", {}, what + ": ", make("code", {}, move.from));
-  return make("li", {}, what + ": ", make("code", {}, move.from), " → ", make("code", {}, move.to), " ", ...collectives);
+  if (redistribution.from === redistribution.to && collectives.length === 0) return make("li", {}, what + ": ", make("code", {}, redistribution.from));
+  return make("li", {}, what + ": ", make("code", {}, redistribution.from), " → ", make("code", {}, redistribution.to), " ", ...collectives);
 }
 
 function movesList(steps) {
   const lines = [];
-  steps.inputs.forEach((move, i) => lines.push(moveLine("input" + (steps.inputs.length > 1 ? " " + i : ""), move)));
-  steps.outputs.forEach((move, i) => lines.push(moveLine("output" + (steps.outputs.length > 1 ? " " + i : ""), move)));
+  steps.inputs.forEach((redistribution, i) => lines.push(redistributionLine("input" + (steps.inputs.length > 1 ? " " + i : ""), redistribution)));
+  steps.outputs.forEach((redistribution, i) => lines.push(redistributionLine("output" + (steps.outputs.length > 1 ? " " + i : ""), redistribution)));
   if (steps.masked) lines.push(make("li", {}, "ids of rows that other ranks hold count as zero"));
-  if (steps.after) lines.push(make("li", {}, "added after the output's move: ", make("code", {}, steps.after.join(", "))));
+  if (steps.after) lines.push(make("li", {}, "added after the output's redistribution: ", make("code", {}, steps.after.join(", "))));
   if (steps.route) lines.push(make("li", {}, "routes: ", make("code", {}, steps.route)));
   if (steps.missing) lines.push(make("li", {}, "cannot run yet: " + steps.missing));
   return lines.some((line) => line) ? make("ul", { class: "moves" }, ...lines) : null;
@@ -31,26 +31,26 @@ function paramDetails(param, tied) {
     drawParam(param, true),
     make("dl", { class: "facts" },
       !data.failed && make("dt", {}, "layout"), !data.failed && make("dd", {}, make("code", {}, param.layout)),
-      make("dt", {}, "whole"), make("dd", {}, shapeText(param.shape) + " " + param.dtype + ", " + bytesText(param.bytes)),
+      make("dt", {}, "full"), make("dd", {}, shapeText(param.shape) + " " + param.dtype + ", " + bytesText(param.bytes)),
       !data.failed && make("dt", {}, "rank " + state.rank), !data.failed && make("dd", {}, here),
       uncut.length > 0 && param.dims && make("dt", {}, "uncut"), uncut.length > 0 && param.dims && make("dd", {}, "dim " + uncut.join(", dim ")),
       ...manyPieces(param)),
-    param.dims && pieceList(param));
+    param.dims && shardList(param));
 }
 
-// Every piece of every cut dim in words, for drawings too small for labels.
-function pieceList(param) {
-  const lines = param.dims.flatMap((dim, d) => !dim ? [] : distinctPieces(param, d).map((piece) => {
-    const intervals = piece.intervals.map(([begin, length]) => begin + "–" + (begin + length - 1)).join(", ") || "nothing";
-    return make("tr", {}, make("td", {}, holders(dim, piece.places)), make("td", {}, "dim " + d + ": " + intervals),
-      make("td", { class: "number" }, String(lengthOf(piece.intervals))));
+// Every shard of every sharded dim in words, for drawings too small for labels.
+function shardList(param) {
+  const lines = param.dims.flatMap((dim, d) => !dim ? [] : distinctShards(param, d).map((shard) => {
+    const intervals = shard.intervals.map(([begin, length]) => begin + "–" + (begin + length - 1)).join(", ") || "nothing";
+    return make("tr", {}, make("td", {}, holders(dim, shard.places)), make("td", {}, "dim " + d + ": " + intervals),
+      make("td", { class: "number" }, String(lengthOf(shard.intervals))));
   }));
   return make("details", { class: "who" }, make("summary", {}, "who holds what"), make("table", {}, make("tbody", {}, ...lines)));
 }
 
 function manyPieces(param) {
-  const many = (param.dims || []).filter((dim) => dim && dim.of > dim.pieces.length);
-  return many.length === 0 ? [] : [make("dt", {}, "pieces"), make("dd", {}, many.map((dim) => dim.of + ", of which the first " + dim.pieces.length + " are drawn").join("; "))];
+  const many = (param.dims || []).filter((dim) => dim && dim.of > dim.shards.length);
+  return many.length === 0 ? [] : [make("dt", {}, "shards"), make("dd", {}, many.map((dim) => dim.of + ", of which the first " + dim.shards.length + " are drawn").join("; "))];
 }
 
 function ruleLine(steps) {
@@ -76,9 +76,9 @@ function renderDetails() {
     make("p", { class: "chips" }, entry.copies > 1 && make("span", { class: "chip quiet" }, count(entry.copies) + " alike"),
       steps && steps.style && make("span", { class: "chip" }, steps.style),
       node.u && make("span", { class: "chip quiet" }, "fsdp unit"), node.r && make("span", { class: "chip quiet" }, "recomputed")),
-    make("p", { class: "note" }, sum.whole === 0 ? "owns no parameter" :
-      (entry.copies > 1 ? "each: " : "") + count(sum.elements) + " parameters, " + bytesText(sum.whole) + (data.failed ? "" : ", of which rank " +
-      state.rank + " holds " + bytesText(sum.local) + " (" + percent(sum.local, sum.whole) + ")")),
+    make("p", { class: "note" }, sum.full === 0 ? "owns no parameter" :
+      (entry.copies > 1 ? "each: " : "") + count(sum.elements) + " parameters, " + bytesText(sum.full) + (data.failed ? "" : ", of which rank " +
+      state.rank + " holds " + bytesText(sum.local) + " (" + percent(sum.local, sum.full) + ")")),
     steps && !data.failed && ruleLine(steps),
     steps && movesList(steps),
     ...findings.map(findingCard),

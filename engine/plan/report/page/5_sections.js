@@ -14,7 +14,7 @@ function card(title, value, note) {
   return make("div", { class: "card" }, make("dt", {}, title), make("dd", {}, value, make("small", {}, note)));
 }
 
-// What takes a plan without errors is not shown; what is wrong stands first.
+// Parts that need a plan without errors are not shown; the findings come first.
 function renderFailed() {
   const gone = ["memory", "collectives"].concat(data.steps.length === 0 ? ["model"] : [], data.rules.length === 0 ? ["rules"] : []);
   for (const id of gone) {
@@ -22,7 +22,7 @@ function renderFailed() {
     document.querySelector(`nav a[href="#${id}"]`).hidden = true;
   }
   byId("rank").closest("label").hidden = true;
-  for (const value of ["cut", "whole", "moves", "unclaimed"]) byId("filter").querySelector(`[value=${value}]`).remove();
+  for (const value of ["sharded", "replicated", "moves", "unclaimed"]) byId("filter").querySelector(`[value=${value}]`).remove();
   byId("summary").after(byId("findings"));
   const errors = data.findings.filter((finding) => finding.severity === "error").length;
   byId("cards").replaceChildren(
@@ -36,12 +36,12 @@ function renderFailed() {
 
 function renderCards() {
   const { params, sharded } = data.totals;
-  const held = data.memory.map((row) => row.sharded + row.whole);
+  const held = data.memory.map((row) => row.sharded + row.full);
   const most = Math.max(...held);
   const calls = (direction) => data.calls.filter((call) => call.direction === direction).reduce((sum, call) => sum + call.copies, 0);
   const errors = data.findings.filter((finding) => finding.severity === "error").length;
   byId("cards").replaceChildren(
-    card("Parameters", count(params), percent(sharded, params) + " of them cut"),
+    card("Parameters", count(params), percent(sharded, params) + " of them sharded"),
     card("Ranks", count(data.world), data.axes.map((axis) => axis.name + " " + axis.size).join(" × ") || "no axis"),
     card("Memory per rank", bytesText(most), held.length > 1 ? "at most; at least " + bytesText(Math.min(...held)) : "parameters and buffers"),
     card("Collectives", count(calls("forward")) + " + " + count(calls("backward")), "forward + backward, each step"),
@@ -50,26 +50,26 @@ function renderCards() {
 }
 
 function renderMemory() {
-  const most = Math.max(...data.memory.map((row) => row.sharded + row.whole), 1);
-  const whole = sumOf(data.root).whole;
+  const most = Math.max(...data.memory.map((row) => row.sharded + row.full), 1);
+  const full = sumOf(data.root).full;
   const last = data.memory.at(-1);
   const counted = last.first + last.count;
-  byId("memory-note").replaceChildren("Parameters and buffers; gradients, optimizer state and activations come on top. The whole model is " + bytesText(whole) + ". ",
-    make("span", { class: "key cut" }), " in pieces ", make("span", { class: "key whole" }), " whole on every rank",
+  byId("memory-note").replaceChildren("Parameters and buffers; gradients, optimizer state and activations come on top. The full model is " + bytesText(full) + ". ",
+    make("span", { class: "key cut" }), " sharded ", make("span", { class: "key full" }), " replicated on every rank",
     counted < data.world ? ". The first " + count(counted) + " ranks of " + count(data.world) + "." : "");
   byId("memory-rows").replaceChildren(...data.memory.slice(0, 64).map((row) => {
-    const held = row.sharded + row.whole;
+    const held = row.sharded + row.full;
     const mine = row.first <= state.rank && state.rank < row.first + row.count;
     return make("div", { class: mine ? "bar-row mine" : "bar-row", role: "listitem" },
       make("span", { class: "bar-name" }, (row.count > 1 ? "ranks " : "rank ") + row.ranks.replace("..", "–")),
       make("span", { class: "track", "aria-hidden": "true" },
         make("span", { class: "fill cut", style: `width:${100 * row.sharded / most}%` }),
-        make("span", { class: "fill whole", style: `width:${100 * row.whole / most}%` })),
-      make("span", { class: "bar-value" }, bytesText(held) + " = " + bytesText(row.sharded) + " + " + bytesText(row.whole)));
+        make("span", { class: "fill full", style: `width:${100 * row.full / most}%` })),
+      make("span", { class: "bar-value" }, bytesText(held) + " = " + bytesText(row.sharded) + " + " + bytesText(row.full)));
   }));
 }
 
-// Bytes of moves grow with the tokens; those of gradients and units do not.
+// Bytes of redistributions grow with the tokens; those of gradients and units do not.
 function bytesOfCall(call) {
   const scale = call.of === "input" || call.of === "output" ? state.batch * state.sequence / (data.tokens[0] * data.tokens[1]) : 1;
   return call.bytes * scale;

@@ -19,16 +19,16 @@ std::string Shards(const std::vector<int64_t>& shape, const Placement& placement
 }
 
 TEST_CASE("shards of a dim") {
-  CHECK(Shards({5, 4}, Layout::Shard(0), "tp=2") == R"([{"axes":["tp"],"of":2,"pieces":[[[0,3]],[[3,2]]]},null])");
-  CHECK(Shards({2, 4}, Layout::Shard(0), "tp=3") == R"([{"axes":["tp"],"of":3,"pieces":[[[0,1]],[[1,1]],[]]},null])");
+  CHECK(Shards({5, 4}, Layout::Shard(0), "tp=2") == R"([{"axes":["tp"],"of":2,"shards":[[[0,3]],[[3,2]]]},null])");
+  CHECK(Shards({2, 4}, Layout::Shard(0), "tp=3") == R"([{"axes":["tp"],"of":3,"shards":[[[0,1]],[[1,1]],[]]},null])");
   CHECK(Shards({8}, Layout::Packed(0, {{4, 0}, {4, 0}}), "tp=2") ==
-        R"([{"axes":["tp"],"of":2,"pieces":[[[0,2],[4,2]],[[2,2],[6,2]]]}])");
+        R"([{"axes":["tp"],"of":2,"shards":[[[0,2],[4,2]],[[2,2],[6,2]]]}])");
   CHECK(Shards({4, 4}, Layout::Shard(0), "tp=1") == "[null,null]");
   Placement both = Layout::Shard(0);
   both[MeshAxis::kDpShard] = Layout::Shard(0);
   // tp cuts first; the places run over dp_shard and, fastest, tp.
   CHECK(Shards({8}, both, "dp=2,tp=2") ==
-        R"([{"axes":["dp_shard","tp"],"of":4,"pieces":[[[0,2]],[[4,2]],[[2,2]],[[6,2]]]}])");
+        R"([{"axes":["dp_shard","tp"],"of":4,"shards":[[[0,2]],[[4,2]],[[2,2]],[[6,2]]]}])");
   const std::string many = Shards({1000}, Layout::Shard(0), "tp=100");
   CHECK(many.find("\"of\":100") != std::string::npos);
   CHECK(static_cast<int64_t>(std::ranges::count(many, ',')) < 3 * kMostShards);
@@ -78,10 +78,10 @@ TEST_CASE("the collectives of the data are those of the totals") {
 TEST_CASE("memory by rank adds up, equal neighbours in one row") {
   const auto memory = [](const CompiledPlan& plan) { return WriteJson(*ReportData(plan, {}).Find("memory"), 0); };
   // Three matrices of 10 x 4 and float32, and of the uneven ones 7 x 4.
-  CHECK(memory(CompileMlp("tp=2")) == R"([{"count":2,"first":0,"ranks":"0..1","sharded":240,"whole":0}])");
+  CHECK(memory(CompileMlp("tp=2")) == R"([{"count":2,"first":0,"ranks":"0..1","sharded":240,"full":0}])");
   CHECK(
       memory(CompileMlp("tp=2", 7)) ==
-      R"([{"count":1,"first":0,"ranks":"0","sharded":192,"whole":0},{"count":1,"first":1,"ranks":"1","sharded":144,"whole":0}])");
+      R"([{"count":1,"first":0,"ranks":"0","sharded":192,"full":0},{"count":1,"first":1,"ranks":"1","sharded":144,"full":0}])");
 }
 
 TEST_CASE("no name ends the page's data early, and the page is the same in every run") {
