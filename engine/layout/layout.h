@@ -1,5 +1,5 @@
-// Layout: how one tensor lies on the ranks of one mesh axis. The closed algebra of the engine; each word states the
-// value and the gradient (the gradient of a layout has the dual layout):
+// Layout: how one tensor is placed on the ranks of one mesh axis. The closed algebra of the engine; each layout states
+// the value and the gradient (the gradient of a layout has the dual layout):
 //
 //   replicate   value: the same, used the same everywhere       gradient: the same everywhere
 //   shared      value: the same, used by sharded compute        gradient: partial, must be summed
@@ -8,13 +8,13 @@
 //
 // `shared_last(n)` is shared in its last n features and replicate in those before (a projection that makes both).
 //
-// A shard may say what its dim is made of: `heads` (cut only between heads; fewer heads than ranks means each head on
-// axis/heads consecutive ranks) and `parts` (a fused dim, each part cut by itself); or that one rank, its `owner`, holds
-// all of the dim and the others an empty shard (an expert among experts). Which indices a rank holds follows from the
-// layout alone: shards.h.
-// Parts whose sizes are not said are equal ones, and divide the dim; Sized() says them once it is known.
+// A shard may declare what its dim is made of: `heads` (sharded only between heads; fewer heads than ranks means each
+// head on axis/heads consecutive ranks) and `parts` (a fused dim, each part sharded by itself); or that one rank, its
+// `owner`, holds all of the dim and the others an empty shard (an expert among experts). Which indices a rank holds
+// follows from the layout alone: shards.h.
+// Parts without sizes are equal, and divide the dim; Sized() gives them their sizes once the dim is known.
 //
-// Placement: one layout per mesh axis. What a plan writes without naming an axis is about tp.
+// Placement: one layout per mesh axis. A plan that names no axis declares the layout on tp.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ namespace moonshard {
 enum class LayoutKind : uint8_t { kReplicate, kShared, kShard, kPartial };
 
 struct Layout {
-  // One part of a fused dim: `size` elements made of `heads` heads (0: cut anywhere, torch.chunk). Where all parts have
-  // size 0 they are equal parts of whatever size the dim has.
+  // One part of a fused dim: `size` elements made of `heads` heads (0: sharded anywhere, as torch.chunk). Where all
+  // parts have size 0 they are equal parts of whatever size the dim has.
   struct Part {
     int64_t size = 0;
     int64_t heads = 0;
@@ -60,24 +60,25 @@ struct Layout {
 
   bool is_shard() const { return kind == LayoutKind::kShard; }
   bool is_shared_last() const { return kind == LayoutKind::kShared && last > 0; }
-  // Whether it says nothing of what its dim is made of: torch.chunk's shards.
+  // Whether it declares nothing of what its dim is made of: torch.chunk's shards.
   bool is_plain_shard() const { return is_shard() && heads == 0 && parts.empty() && owner < 0; }
   // Whether it has parts whose sizes follow from the dim.
   bool has_equal_parts() const;
-  // The same for a dim of `size` elements: equal parts get their sizes. Where they do not divide it, which compile does
-  // not let through, the last ones are smaller.
+  // The same for a dim of `size` elements: equal parts get their sizes. Where they do not divide it, which compile
+  // refuses, the last ones are smaller.
   Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 
-  // "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the word alone, as JSON prints it.
+  // "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the layout alone, as JSON
+  // prints it.
   std::string ToString() const;
-  // As ToString, with the rest: "shard(0,heads=8)", "shard(0,owner=3)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])"; "packed(0,2)" for
-  // two equal parts. Two layouts are equal if and only if these are.
+  // As ToString, with the rest: "shard(0,heads=8)", "shard(0,owner=3)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])";
+  // "packed(0,2)" for two equal parts. Two layouts are equal if and only if these are.
   std::string ToText() const;
 };
 
-// One layout per mesh axis. Where two axes cut one tensor dim, the inner one cuts first: tp, which compute works on, and
-// then dp_shard what tp leaves to the rank, so that a gather over dp_shard gives tp's shard.
+// One layout per mesh axis. Where two axes shard one tensor dim, the inner one goes first: tp, which compute works on,
+// and then dp_shard the shard of tp, so that an all-gather over dp_shard gives the shard of tp.
 struct Placement {
   std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
 
@@ -88,9 +89,9 @@ struct Placement {
   const Layout& operator[](MeshAxis axis) const { return by_axis[static_cast<size_t>(axis)]; }
   auto operator<=>(const Placement&) const = default;
 
-  // Whether only tp says something else than replicate.
+  // Whether every axis but tp has replicate.
   bool only_tp() const;
-  // The tp layout's text where only tp speaks; else "{dp_shard: shard(0), tp: shard(1)}".
+  // The tp layout's text where only_tp(); else "{dp_shard: shard(0), tp: shard(1)}".
   std::string ToText() const;
 };
 

@@ -1,10 +1,10 @@
-// ModuleTree: what the model looks like, as plain data: modules by dotted path, each with its own parameters. Read from
+// ModuleTree: the structure of a model as plain data: modules by dotted path, each with its own parameters. Read from
 // a live torch::nn::Module (apply/live_tree.h) or from safetensors headers (safetensors/tree.h).
 // Stage after: match.
 //
-// Modules that own the same parameters (names, shapes, dtypes) share a signature, and modules whose paths differ only in
-// components that are numbers share a path class: later stages decide once for each of those instead of once for each
-// of 60,000 modules.
+// Modules that own the same parameters (names, shapes, dtypes) share a signature, and modules whose paths differ only
+// in components that are numbers share a path class: later stages decide once for each of those instead of once for
+// each of 60,000 modules.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace moonshard {
 
 struct Parameter {
   std::string name;            // within its module: "weight"
-  std::vector<int64_t> shape;  // whole, whatever a rank holds
+  std::vector<int64_t> shape;  // full, whatever a rank holds
   DType dtype = DType::kF32;
   bool is_buffer = false;
   bool operator==(const Parameter&) const = default;
@@ -75,7 +75,7 @@ class ModuleTree {
   bool FindParameter(std::string_view path, ParamRef* found) const;
   std::string PathOf(ParamRef param) const;
   const Parameter& At(ParamRef param) const;
-  // Whether the tree knows modules that own no parameter (a live tree does, headers do not).
+  // Whether the tree has the modules that own no parameter (a live tree has, headers have not).
   bool complete() const { return complete_; }
   void set_complete(bool complete) { complete_ = complete; }
 

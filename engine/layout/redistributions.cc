@@ -32,7 +32,7 @@ std::optional<RedistributionRow> RowOf(const Layout& from, const Layout& to) {
   using enum RedistributionRow;
   using K = LayoutKind;
   if (from == to) return kIdentity;
-  // Only what arrives whole can be shared in part.
+  // Features can be shared in part only of a tensor that is replicated.
   if (to.is_shared_last() && from.kind != K::kReplicate) return std::nullopt;
   switch (from.kind) {
     case K::kReplicate:
@@ -42,7 +42,7 @@ std::optional<RedistributionRow> RowOf(const Layout& from, const Layout& to) {
     case K::kShard:
       if (to.kind == K::kShared) return kShardToShared;
       if (to.kind == K::kReplicate) return kShardToReplicate;
-      // Between two cuts of the same dim there is no row: all-to-all exchanges one dim for another.
+      // Between two shardings of the same dim there is no row: all-to-all exchanges one dim for another.
       if (to.kind == K::kShard && from.dim != to.dim) return kShardToShard;
       break;
     case K::kPartial:

@@ -1,5 +1,6 @@
-// The rows of the layout algebra: which moves between two layouts of one axis exist, and which collective each issues
-// either way. Every pair that is not here is an error. compile/ proves and prices plans by this table, layout/ runs it.
+// The rows of the layout algebra: which redistributions between two layouts of one axis exist, and which collective
+// each issues forward and backward. Every other pair is an error. compile checks and prices plans by this table,
+// runtime/redistribute runs it.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ enum class RedistributionRow : uint8_t {
 std::optional<RedistributionRow> RowOf(const Layout& from, const Layout& to);
 // None: no communication.
 std::optional<CollectiveKind> CollectiveOf(RedistributionRow row, Direction direction);
-// The layouts that `from` can move to, for messages: "replicate, shared, shard(d)".
+// The layouts that `from` can be redistributed to, for messages: "replicate, shared, shard(d)".
 std::string TargetsOf(const Layout& from);
 
 }  // namespace moonshard

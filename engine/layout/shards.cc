@@ -1,3 +1,10 @@
+// A plain dim is one part. Every part is sharded by itself, and a rank's shard is the concatenation of its shards of
+// the
+// parts: so the fused q, k and v of attention, or gate and up of an MLP, each lose the same heads or columns on a rank,
+// and the rank's fused output splits at the same places as the full one does, in proportion.
+//
+// With fewer heads than ranks (key and value heads of grouped-query attention) consecutive ranks hold the same head:
+// query heads are dealt to ranks in order, and the query heads that use one key head are consecutive.
 #include "engine/layout/shards.h"
 
 #include <algorithm>
@@ -7,8 +14,9 @@
 namespace moonshard {
 namespace {
 
-// One part of the dim as [part_begin, part_begin + size), cut for one rank.
-DimShards::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64_t ranks, int64_t rank, int64_t owner) {
+// One part of the dim, [part_begin, part_begin + size), sharded for one rank.
+DimShards::LocalPart ShardPart(int64_t part_begin, const Layout::Part& part, int64_t ranks, int64_t rank,
+                               int64_t owner) {
   DimShards::LocalPart local;
   if (owner >= 0) {
     local.global = {part_begin, rank == owner ? part.size : 0};
@@ -23,6 +31,7 @@ DimShards::LocalPart CutPart(int64_t part_begin, const Layout::Part& part, int64
     begin = rank / local.replicas * head_size;
     end = begin + head_size;
   } else {
+    // torch.chunk. With heads that the ranks divide this is a multiple of the head.
     const int64_t chunk = (part.size + ranks - 1) / ranks;
     begin = std::min(part.size, chunk * rank);
     end = std::min(part.size, chunk * (rank + 1));
@@ -57,7 +66,7 @@ std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
 }  // namespace
 
 Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ranks) {
-  Check(layout.is_shard(), "shards of a layout that is no shard");
+  Check(layout.is_shard(), "shards of a layout that is not a shard");
   std::vector<Layout::Part> parts = layout.parts;
   if (parts.empty()) parts.push_back({size, layout.heads});
   int64_t sum = 0;
@@ -96,7 +105,7 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
     int64_t part_begin = 0;
     int64_t local_begin = 0;
     for (const Layout::Part& part : parts) {
-      LocalPart local = CutPart(part_begin, part, ranks, rank, layout.owner);
+      LocalPart local = ShardPart(part_begin, part, ranks, rank, layout.owner);
       local.local_begin = local_begin;
       local_begin += local.global.length;
       part_begin += part.size;

@@ -37,19 +37,20 @@ class DimShards {
   const std::vector<Interval>& of(int64_t rank) const { return intervals_[static_cast<size_t>(rank)]; }
   int64_t length(int64_t rank) const;
   int64_t max_length() const;
-  // How many consecutive ranks hold the same shard; 1 unless there are fewer heads than ranks. Where the parts differ in
-  // it, this is the largest; PartsOf has each.
+  // How many consecutive ranks hold the same shard; 1 unless there are fewer heads than ranks. Where the parts differ
+  // in it, this is the largest; PartsOf has each.
   int64_t replicas() const { return replicas_; }
   // For each part in order: how many consecutive ranks hold the same shard of it, and its interval within the local
   // shard of `rank`. A plain dim is one part.
   struct LocalPart {
-    Interval global;  // of the whole dim
+    Interval global;  // of the full dim
     int64_t local_begin = 0;
     int64_t replicas = 1;
-    bool first_replica = true;  // whether this rank speaks for the shard where each shard may count once
+    bool first_replica = true;  // whether this rank represents the shard where each shard may count once
   };
   std::vector<LocalPart> PartsOf(int64_t rank) const;
-  // Whether every rank's shard is one interval and all are torch.chunk's: gathering them in rank order gives the whole.
+  // Whether every rank's shard is one interval and all are torch.chunk's: gathering them in rank order gives the full
+  // dim.
   bool is_plain() const { return plain_; }
 
  private:

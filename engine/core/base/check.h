@@ -1,5 +1,5 @@
-// Check: our own bugs. A condition that only a defect of moonshard can break throws InternalError with the place;
-// what a user can get wrong is a Diagnostic instead (diagnostic.h).
+// Check: our own bugs. A condition that only a defect of moonshard can violate throws InternalError with the place;
+// mistakes of a user are Diagnostics instead (diagnostic.h).
 #pragma once
 
 #include <source_location>

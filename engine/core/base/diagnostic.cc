@@ -33,7 +33,7 @@ bool ContinuesCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) 
 struct ShownLine {
   std::string text;
   size_t caret = 0;   // bytes before it
-  size_t length = 1;  // characters under which it stands
+  size_t length = 1;  // characters that it underlines
 };
 
 ShownLine Shown(const SourceSpan& span) {
@@ -67,7 +67,7 @@ std::string Excerpt(const SourceSpan& span, bool color) {
   if (span.column > 0) {
     out += "\n" + std::string(kIndent) + Painted(std::string(number.size(), ' ') + " |", kBlue, color) + " ";
     for (size_t i = 0; i < line.caret; ++i) {
-      // Tabs are kept, so that the caret stands under its column whatever a terminal's tab width is.
+      // Tabs are kept, so that the caret is under its column whatever a terminal's tab width is.
       if (!ContinuesCharacter(line.text[i])) out += line.text[i] == '\t' ? '\t' : ' ';
     }
     out += Painted(std::string(line.length, '^'), kGreen, color);

@@ -1,5 +1,5 @@
-// Diagnostic: one thing to say to a user about a plan, a model directory or a group of ranks, with the place, what was
-// declared, what is needed and the nearest thing that would work. Every stage collects all of its diagnostics before
+// Diagnostic: one report to a user about a plan, a model directory or a group of ranks, with the place, what was
+// declared, what is required and the nearest thing that works. Every stage collects all of its diagnostics before
 // it gives up (result.h); the program and PlanError only print them. Identifiers live in finding.h.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace moonshard {
 
-// A place in a text file. line and column count from 1; 0 means unknown. `text` is the whole source line, without its
-// line end, where the maker of the span had it; `length` is how many columns the caret underlines.
+// A place in a text file. line and column count from 1; 0 means unknown. `text` is the source line without its line
+// end, where it was available; `length` is how many columns the caret underlines.
 struct SourceSpan {
   std::string file;
   int line = 0;
@@ -33,15 +33,15 @@ struct Diagnostic {
   std::string message;              // one sentence, no full stop, names in single quotes
   SourceSpan where;                 // the line to change, where there is one
   std::string path;                 // module, parameter, tensor or file concerned; may be empty
-  std::string declared;             // what the plan or the file says; may be empty
-  std::string required;             // what would be right; may be empty
+  std::string declared;             // what the plan or the file declares; may be empty
+  std::string required;             // what would be valid; may be empty
   std::string help;                 // nearest name, legal values, what to do; may be empty
   std::vector<SourceSpan> related;  // other lines that take part (the second rule of a conflict)
 
   // FILE:LINE: severity[ID]: message, then indented lines for path, excerpt with caret, declared, required, help and
   // related places. Ends without a line end. `color` adds the escape sequences of a terminal. What a plan or a model's
-  // files brought into it goes through SafeText; a source line is shown without its control characters, and only the part
-  // around the caret where it is long.
+  // files brought into it goes through SafeText; a source line is shown without its control characters, and only the
+  // part around the caret where it is long.
   std::string ToText(bool color = false) const;
 };
 
@@ -50,8 +50,8 @@ Diagnostic MakeDiagnostic(Finding finding, std::string message, SourceSpan where
 
 using Diagnostics = std::vector<Diagnostic>;
 
-// A text of strangers for a terminal or a log: control bytes but tabs and line ends as \x1b, and of more than `most` bytes
-// only the first. Line ends go on indented, so that no line of it can be taken for a diagnostic.
+// An untrusted text for a terminal or a log: control bytes but tabs and line ends as \x1b, and of more than `most`
+// bytes only the first. Line ends are followed by an indent, so that no line of it looks like a diagnostic.
 std::string SafeText(std::string_view text, size_t most = 2000);
 
 bool HasErrors(const Diagnostics& diagnostics);

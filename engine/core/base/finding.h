@@ -1,7 +1,7 @@
 // Finding: the closed list of what a Diagnostic can be about, each with an identifier that never changes and is never
 // reused. MS01xx the plan language, MS02xx matching, MS03xx layouts and shapes, MS04xx files, MS05xx live models and
-// ranks, MS06xx proofs of a step, MS09xx moonshard itself. A new finding is one line in finding.cc and a page in findings/, which explains it with
-// an example (engine/core/findings/page.h).
+// ranks, MS06xx proofs of a step, MS09xx moonshard itself. A new finding is one line in finding.cc and a page in
+// findings/, which explains it with an example (engine/core/findings/page.h).
 #pragma once
 
 #include <span>
@@ -97,7 +97,7 @@ enum class Finding {
 struct FindingInfo {
   Finding finding;
   const char* id;     // "MS0201"
-  Severity severity;  // unless the diagnostic says otherwise
+  Severity severity;  // unless the diagnostic has another
   const char* title;  // one line, for lists and SARIF
 };
 

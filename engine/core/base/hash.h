@@ -1,5 +1,5 @@
-// Hash: XXH3 of bytes, the same on every machine and in every run. Finds changes that happen by accident; it is no defence
-// against changes made on purpose.
+// Hash: XXH3 of bytes, the same on every machine and in every run. Finds changes that happen by accident; it is no
+// defence against changes made on purpose.
 #pragma once
 
 #include <cstdint>

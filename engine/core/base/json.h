@@ -1,5 +1,5 @@
 // JsonValue: a JSON value as plain data, for config.json, a checkpoint's index and what the program prints. Objects
-// keep their keys sorted, so that whatever is made by walking one is the same on every rank; the text written from a
+// keep their keys sorted, so that everything derived from one is the same on every rank; the text written from a
 // value depends on the value alone.
 #pragma once
 
@@ -79,14 +79,14 @@ class JsonValue {
 };
 
 // The text as a value. `file_name` is what errors call it. Integers beyond int64 become doubles. Errors (kBadJson, with
-// line and column): whatever ReadJson refuses (json_reader.h), and a key that stands twice in one object.
+// line and column): whatever ReadJson refuses (json_reader.h), and a key that is duplicated in one object.
 Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name);
 
 // The file's text as a value. Errors: kFileNotFound, kFileUnreadable, and as ParseJson.
 Result<JsonValue> ReadJsonFile(const std::string& path);
 
 // The value as text, keys sorted, doubles as the shortest text that reads back as the same double ("1.0" keeps its
-// point; one that is not finite is null, for JSON has no other word). indent 0: one line, no spaces. indent n: n
+// point; one that is not finite is null, for JSON has no such number). indent 0: one line, no spaces. indent n: n
 // spaces a level, a line each, an array of numbers on one line. Bytes that are not UTF-8 become U+FFFD. No line end
 // at the end.
 std::string WriteJson(const JsonValue& value, int indent);

@@ -10,7 +10,7 @@
 namespace moonshard {
 namespace {
 
-// Walks the text and tells how far it came: nlohmann's SAX events have no position of their own.
+// Walks the text and records how far it is read: nlohmann's SAX events have no position of their own.
 class TrackingIterator {
  public:
   using iterator_category = std::input_iterator_tag;

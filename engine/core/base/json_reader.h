@@ -1,9 +1,9 @@
-// ReadJson: JSON text as a stream of tokens, as strict as Rust's serde_json. What is built from the tokens is the
-// caller's: a JsonValue (json.h), a safetensors header (safetensors/header.h), a checkpoint's index.
+// ReadJson: JSON text as a stream of tokens, as strict as Rust's serde_json. The sink builds what it needs
+// from the tokens: a JsonValue (json.h), a safetensors header (safetensors/header.h), a checkpoint's index.
 //
 // Refused, beyond plain syntax: a byte order mark, a NUL byte, bytes that are not UTF-8, half of a surrogate pair,
 // anything but white space after the value, values nested 128 deep (serde_json's recursion limit) and numbers beyond a
-// double. Equal keys in one object are reported as they come: whether they are an error is for the caller to say.
+// double. Duplicated keys in one object are passed on: whether they are an error is decided by the sink.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Quoted: a text as a literal between double quotes, with quotes, backslashes, line ends and other control bytes escaped: Lua
-// and Python read it. (JSON escapes otherwise: JsonQuoted in json.h.)
+// Quoted: a text as a literal between double quotes, with quotes, backslashes, line ends and other control bytes
+// escaped: Lua and Python read it. (JSON escapes otherwise: JsonQuoted in json.h.)
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Result<T>: what a stage returns. A value, or none; and in either case everything there is to say. Warnings travel
-// beside the value; with an error there is no value.
+// Result<T>: what a stage returns: a value or none, and in either case all diagnostics. Warnings accompany the value;
+// with an error there is no value.
 #pragma once
 
 #include <optional>
@@ -41,7 +41,7 @@ class [[nodiscard]] Result {
     if (!ok()) throw PlanError(diagnostics_);
     return std::move(*value_);
   }
-  // The value, adding what there is to say to `all`; nothing where the stage failed.
+  // The value, or nothing where the stage failed. Adds the diagnostics to `all`.
   std::optional<T> Collect(Diagnostics& all) && {
     all.insert(all.end(), diagnostics_.begin(), diagnostics_.end());
     return std::move(value_);

@@ -1,5 +1,5 @@
-// docs.github.com, "Workflow commands for GitHub Actions": a message's %, CR and LF are written as %25, %0D and %0A; in a
-// property : and , too.
+// docs.github.com, "Workflow commands for GitHub Actions": a message's %, CR and LF are written as %25, %0D and %0A; in
+// a property : and , too.
 #include "engine/core/findings/forms.h"
 
 namespace moonshard {

@@ -38,7 +38,7 @@ struct FindingPage {
   std::string name;  // "unmatched-rule"
   std::string title;
   std::vector<PageSection> sections;
-  std::string markdown;  // the whole page
+  std::string markdown;  // the complete page
 
   // The section's Markdown; "" where there is none.
   std::string Section(std::string_view heading) const;

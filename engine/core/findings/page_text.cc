@@ -21,7 +21,7 @@ std::string Padded(std::string text, size_t width) {
   return text;
 }
 
-// Markdown without the marks of headings and fences; what stands in a block is indented.
+// Markdown without the marks of headings and fences; the contents of a block are indented.
 std::string Plain(const std::string& markdown) {
   std::string out;
   bool open = false;

@@ -1,3 +1,9 @@
+// A chunk is a range of one dim (`dim_`), one index of every dim before it and all of every dim after it: that is the
+// general form of contiguous bytes of a row-major tensor that begins and ends between indices. The walk chooses the
+// first dim of which an index is small enough for the target, and so passes the tensor's bytes once, in order.
+//
+// Elements of less than a byte set the one limit: a chunk must begin at a byte. An index of a dim before `dim_` must
+// therefore be full bytes, and a range of `dim_` whose indices are not is a multiple of eight of them.
 #include "engine/io/checkpoint/chunks.h"
 
 #include <algorithm>
@@ -7,6 +13,7 @@
 #include "engine/io/safetensors/runs.h"
 
 namespace moonshard {
+
 ChunkWalk::ChunkWalk(std::span<const int64_t> shape, DType dtype, uint64_t target)
     : shape_(shape.begin(), shape.end()) {
   if (shape_.empty()) shape_.push_back(1);
@@ -16,10 +23,10 @@ ChunkWalk::ChunkWalk(std::span<const int64_t> shape, DType dtype, uint64_t targe
   if (done_) return;
   for (size_t d = shape_.size(); d-- > 1;) unit_bits_[d - 1] = unit_bits_[d] * shape_[d];
   const auto most_bits = static_cast<int64_t>(target * 8);
-  // Dims before `dim_` take one index at a time, which must be whole bytes.
+  // Dims before `dim_` take one index at a time, which must be full bytes.
   while (dim_ + 1 < shape_.size() && unit_bits_[dim_] > most_bits && unit_bits_[dim_] % 8 == 0) ++dim_;
   step_ = std::max<int64_t>(1, most_bits / unit_bits_[dim_]);
-  // Any eight indices are whole bytes.
+  // Any eight indices are full bytes.
   if (unit_bits_[dim_] % 8 != 0) step_ = std::max<int64_t>(8, step_ / 8 * 8);
 }
 
@@ -50,7 +57,8 @@ ShardDims ShardInChunk(const ShardDims& shard, const Chunk& chunk) {
   ShardDims out(shard.size());
   for (size_t d = 0; d < shard.size(); ++d) {
     const int64_t end = chunk.first[d] + chunk.lengths[d];
-    // Intervals are in order: those before the chunk are passed over without looking at each.
+    // Intervals are in order, so a binary search skips those before the chunk: an expert's or a head's shard can have
+    // thousands.
     auto interval =
         std::ranges::upper_bound(shard[d], chunk.first[d], {}, [](const Interval& i) { return i.begin + i.length; });
     for (; interval != shard[d].end() && interval->begin < end; ++interval) {
@@ -70,7 +78,7 @@ std::optional<uint64_t> OneRunOf(const Chunk& chunk, DType dtype, const ShardDim
   return last - first == ShareBytes(dtype, in_chunk) ? std::optional(first) : std::nullopt;
 }
 
-const char* CutFromChunk(const Chunk& chunk, DType dtype, const ShardDims& in_chunk, const char* bytes, char* to) {
+const char* TakeFromChunk(const Chunk& chunk, DType dtype, const ShardDims& in_chunk, const char* bytes, char* to) {
   if (const std::optional<uint64_t> begin = OneRunOf(chunk, dtype, in_chunk)) return bytes + *begin;
   const ShardRuns runs(chunk.lengths, in_chunk, BitsOf(dtype));
   runs.Walk(0, to, [&](const Run& run) -> std::optional<Diagnostic> {
@@ -90,7 +98,7 @@ void PutIntoChunk(const Chunk& chunk, DType dtype, const ShardDims& in_chunk, co
   });
 }
 
-bool CutsAtBytes(std::span<const int64_t> shape, DType dtype, const ShardDims& shard) {
+bool ShardsAtBytes(std::span<const int64_t> shape, DType dtype, const ShardDims& shard) {
   if (BitsOf(dtype) % 8 == 0 || ShardBytes(dtype, shard) == 0 || shard.empty()) return true;
   return ShardRuns(shape, shard, BitsOf(dtype)).FitsBytes();
 }

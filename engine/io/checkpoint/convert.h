@@ -1,7 +1,8 @@
-// ShardModel and MergeSharded: a model directory in Hugging Face form -> one safetensors file a rank, and back to the same
-// directory, byte for byte. Streams: a few megabytes pass through memory whatever the tensors' sizes; the metadata of all
-// tensors is held. Both write through aside.h: OUT is complete or what it was before, and a second call after a kill goes
-// on where the first one was. Where OUT is already what would be written (the source is read and hashed to know) it is left.
+// ShardModel and MergeSharded: a model directory in Hugging Face form -> one safetensors file a rank, and back to the
+// same directory, byte for byte. Streams: a few megabytes pass through memory whatever the tensors' sizes; the metadata
+// of all tensors is held. Both write through storage/staging.h: OUT is complete or what it was before, and a second
+// call after a kill resumes where the first one was. Where OUT is already what would be written (the source is read and
+// hashed to find out) it is left.
 // Stages before: safetensors (Checkpoint), compile (CompiledPlan). What the directory holds: manifest.h.
 #pragma once
 
@@ -29,16 +30,16 @@ struct ConvertSummary {
   uint64_t source_bytes = 0;   // read, or to be read
   uint64_t written_bytes = 0;  // of all files in OUT
   uint64_t resumed_bytes = 0;  // of the source, found done by an earlier process
-  bool was_there = false;      // OUT was just this before the call, and is left as it was
+  bool was_there = false;      // OUT already was what would be written, and is left as it was
 };
 
-// MODEL -> OUT. `source` was opened from the directory with its data, `plan` compiled for its tree. Errors: kNotSupported
-// (see LayOut, ListModelFiles; a directory inside the other), kFileUnreadable, kWriteFailed.
+// MODEL -> OUT. `source` was opened from the directory with its data, `plan` compiled for its tree. Errors:
+// kNotSupported (see LayOut, ListModelFiles; a directory inside the other), kFileUnreadable, kWriteFailed.
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
                                   const ConvertOptions& options = {});
 
-// SHARDED -> OUT; of a step of a training run the model's tensors alone (model_form.h). Everything that is read is held
-// against its hash. Errors: those of Manifest::Parse; kCorruptData: for
+// SHARDED -> OUT; of a step of a training run the model's tensors alone (model_form.h). Everything that is read is
+// compared with its hash. Errors: those of Manifest::Parse; kCorruptData: for
 // every tensor or file whose bytes are not those that were written, by name; kFileNotFound, kFileUnreadable,
 // kWriteFailed; kNotSupported: a checkpoint without a model's form.
 Result<ConvertSummary> MergeSharded(const std::string& sharded, const std::string& out,

@@ -1,5 +1,5 @@
-// What ShardModel and MergeSharded share about files: many files of one directory, read or written a little at a time with
-// a limited number of them open at once, and the directory that is written through a StagingDirectory.
+// What ShardModel and MergeSharded share about files: many files of one directory, read or written a little at a time
+// with a limited number of them open at once, and the directory that is written through a StagingDirectory.
 // Stage before: storage (staging.h). Part of shard.cc and merge.cc.
 #pragma once
 
@@ -45,7 +45,7 @@ class InputFiles {
   const std::string& path(size_t file) const { return paths_[file]; }
   // Errors: those of File::Open. Valid until the next call.
   Result<const File*> At(size_t file);
-  // As File::Read, for reading from front to back: where the bytes come slowly they are fetched ahead.
+  // As File::Read, for reading from front to back: where reading is slow, bytes are fetched ahead.
   Failure Read(size_t file, uint64_t offset, void* to, uint64_t bytes);
 
  private:
@@ -61,8 +61,8 @@ struct StagingWork {
 };
 
 // Writes OUT, resuming where an earlier process was, or leaves it where it is what would be written. Returns `summary`,
-// with was_there set where nothing had to be written. Diagnostics are added to `found`, which the result takes; `write` may
-// add to it too. Errors: those of StagingDirectory::Open and of `write`.
+// with was_there set where nothing had to be written. Diagnostics are added to `found`, which the result takes; `write`
+// may add to it too. Errors: those of StagingDirectory::Open and of `write`.
 Result<ConvertSummary> WriteThroughStaging(const std::string& out, const StagingOptions& options,
                                            const StagingWork& work, ConvertSummary& summary, Diagnostics& found);
 

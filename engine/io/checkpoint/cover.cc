@@ -1,3 +1,12 @@
+// The wanted shard is divided into cells: along each dim, at every index where an interval of some stored shard begins
+// or ends. A stored shard has a cell in full or not at all, so covering the shard is a matter of taking each cell once.
+// There are as many cells as the product of the divisions, and these are few: a dim is divided by one axis, rarely by
+// two.
+//
+// Stored shards are tried in three passes. One that is equal to the wanted shard is read without assembling it, and
+// only its bytes have a hash to compare with. One that contains it keeps the read in one file. Only then are cells
+// taken from one shard after the other, in the order of the rank files, so that every process that reads the shard
+// reads the same bytes.
 #include "engine/io/checkpoint/cover.h"
 
 #include <algorithm>
@@ -6,22 +15,22 @@
 namespace moonshard {
 namespace {
 
-// A stretch of indices of one dim that every shard has whole or not at all.
+// A range of indices of one dim that every shard has in full or not at all.
 struct Segment {
   int64_t begin = 0;
   int64_t length = 0;
   int64_t local = 0;  // where the wanted shard has it
 };
 
-// The segments of one dim of the wanted shard.
-std::vector<Segment> SegmentsOf(const std::vector<Interval>& wanted, const std::set<int64_t>& cuts) {
+// The segments of one dim of the wanted shard: its intervals, divided at `bounds`.
+std::vector<Segment> SegmentsOf(const std::vector<Interval>& wanted, const std::set<int64_t>& bounds) {
   std::vector<Segment> out;
   int64_t local = 0;
   for (const Interval& interval : wanted) {
     const int64_t end = interval.begin + interval.length;
     for (int64_t at = interval.begin; at < end;) {
-      const auto cut = cuts.upper_bound(at);
-      const int64_t next = cut == cuts.end() ? end : std::min(*cut, end);
+      const auto bound = bounds.upper_bound(at);
+      const int64_t next = bound == bounds.end() ? end : std::min(*bound, end);
       out.push_back({at, next - at, local});
       local += next - at;
       at = next;
@@ -63,19 +72,19 @@ class Cover {
  public:
   Cover(const ShardDims& wanted, std::span<const std::optional<ShardDims>> stored) : wanted_(wanted), stored_(stored) {
     for (size_t d = 0; d < wanted.size(); ++d) {
-      std::set<int64_t> cuts;
+      std::set<int64_t> bounds;
       for (const std::optional<ShardDims>& shard : stored) {
         if (!shard) continue;
-        for (const Interval& i : (*shard)[d]) cuts.insert({i.begin, i.begin + i.length});
+        for (const Interval& i : (*shard)[d]) bounds.insert({i.begin, i.begin + i.length});
       }
-      segments_.push_back(SegmentsOf(wanted[d], cuts));
+      segments_.push_back(SegmentsOf(wanted[d], bounds));
       cells_ *= segments_.back().size();
     }
     taken_.assign(cells_, false);
   }
 
   std::optional<std::vector<Overlap>> Find() {
-    for (size_t p = 0; p < stored_.size(); ++p) {  // equal: read in one go, and its hash can be checked
+    for (size_t p = 0; p < stored_.size(); ++p) {
       if (left() > 0 && stored_[p] && *stored_[p] == wanted_) Take(p);
     }
     for (size_t p = 0; p < stored_.size() && left() > 0 && out_.empty(); ++p) {
@@ -98,7 +107,8 @@ class Cover {
     return true;
   }
 
-  // Takes from a shard what nobody has yet: as one block where that is all that it shares with the wanted one.
+  // Takes from a shard the cells that are not covered yet: as one block where these are all that it shares with the
+  // wanted one.
   void Take(size_t p) {
     std::vector<std::vector<Held>> held;
     size_t shared = 1;
@@ -106,7 +116,8 @@ class Cover {
       held.push_back(HeldOf((*stored_[p])[d], segments_[d]));
       shared *= held.back().size();
     }
-    std::vector<std::vector<size_t>> fresh;  // cells by their place in `held`, last dim fastest
+    // The cells of the product of `held`, last dim fastest, by their places in `held`.
+    std::vector<std::vector<size_t>> fresh;
     std::vector<size_t> at(segments_.size(), 0);
     for (size_t n = 0; n < shared; ++n) {
       size_t cell = 0;

@@ -1,4 +1,4 @@
-// CoverPiece: which parts of stored shards make up a wanted shard, whatever mesh either was cut for. Stored shards may
+// CoverShard: which parts of stored shards make up a wanted shard, whatever meshes they are for. Stored shards may
 // overlap (replicas, heads on several ranks): each element is taken from one of them.
 // Used by manifest_json.cc (does every tensor have all of its elements?) and sharded_checkpoint.h.
 #pragma once
@@ -21,7 +21,7 @@ struct Overlap {
 };
 
 // Blocks that have every element of `wanted` once. A shard that holds all of it is taken alone, one that is equal to it
-// first of all. Nothing is returned where no shard has some element. Intervals are in order, none twice.
+// first of all. Nothing is returned where no shard has some element. Intervals are in order, without duplicates.
 std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
                                                std::span<const std::optional<ShardDims>> stored);
 

@@ -1,3 +1,9 @@
+// Tensors share layouts: a model of 60 layers has a dozen pairs of shape and placement, so shards are computed once for
+// each pair and tensors refer to them by index. Rank files exist for ranks that differ along an axis that shards
+// something; the others would repeat them byte for byte.
+//
+// Nothing here depends on the rank that runs it. In the middle of training every rank computes the same LaidOut and
+// writes its own file at the offsets that the manifest will declare, without exchanging a word about them.
 #include "engine/io/checkpoint/lay_out.h"
 
 #include <algorithm>
@@ -58,7 +64,7 @@ class Layer {
   }
 
  private:
-  // One for each shape and placement; where an axis of one rank cuts, nothing is cut.
+  // One for each shape and placement; an axis of one rank shards nothing.
   void MakeLayouts() {
     std::map<std::pair<std::vector<int64_t>, std::string>, uint32_t> known;
     for (const PlacedTensor& tensor : tensors_) {
@@ -77,15 +83,17 @@ class Layer {
     }
   }
 
+  // One file for each combination of coordinates along sharding axes: that of the first rank that has it, coordinate 0
+  // on the other axes.
   void MakeRankFiles() {
     const MeshShape& mesh = out_.manifest.mesh;
-    const std::vector<MeshAxis> cutting = CuttingAxes(out_.manifest.layouts);
+    const std::vector<MeshAxis> sharding = ShardingAxes(out_.manifest.layouts);
     std::vector<int64_t> holders = {0};
     for (MeshAxis axis : kMeshAxes) {
-      const bool cuts = std::ranges::find(cutting, axis) != cutting.end();
+      const bool shards = std::ranges::find(sharding, axis) != sharding.end();
       std::vector<int64_t> next;
       for (int64_t outer : holders) {
-        for (int64_t c = 0; c < (cuts ? mesh.size(axis) : 1); ++c) next.push_back(outer * mesh.size(axis) + c);
+        for (int64_t c = 0; c < (shards ? mesh.size(axis) : 1); ++c) next.push_back(outer * mesh.size(axis) + c);
       }
       holders = std::move(next);
     }
@@ -107,13 +115,13 @@ class Layer {
 
   void CheckBytes(const PlacedTensor& tensor, uint32_t layout) {
     for (const std::optional<ShardDims>& shard : out_.manifest.layouts[layout].shards) {
-      if (!shard || CutsAtBytes(tensor.shape, tensor.dtype, *shard)) continue;
+      if (!shard || ShardsAtBytes(tensor.shape, tensor.dtype, *shard)) continue;
       Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                     "a shard of " + QuotedName(tensor.name) + " begins or ends within a byte");
       d.path = tensor.name;
       d.declared =
           std::string(ToString(tensor.dtype)) + " " + ShapeToString(tensor.shape) + " as " + tensor.placement.ToText();
-      d.required = "shards of whole bytes: two elements of float4, four of float6";
+      d.required = "shards of full bytes: two elements of float4, four of float6";
       errors_.push_back(std::move(d));
       return;
     }
@@ -128,7 +136,7 @@ class Layer {
       const PlacedTensor& tensor = tensors_[i];
       std::vector<ShardedTensor>& sorted = out_.manifest.tensors;
       if (!sorted.empty() && sorted.back().name == tensor.name) {
-        errors_.push_back(BadSafetensors("", tensor.name, "tensor " + QuotedName(tensor.name) + " is there twice"));
+        errors_.push_back(BadSafetensors("", tensor.name, "tensor " + QuotedName(tensor.name) + " is duplicated"));
       }
       out_.order[i] = static_cast<uint32_t>(sorted.size());
       sorted.push_back({tensor.name, tensor.dtype, layout_of_[i], std::nullopt,
@@ -136,6 +144,7 @@ class Layer {
     }
   }
 
+  // Offsets follow from the header alone, which is written first, so a file can be written at any place at once.
   void PlaceInFile(size_t file) {
     std::optional<WrittenHeader> header = MakeHeader(out_, file).Collect(errors_);
     if (!header) return;

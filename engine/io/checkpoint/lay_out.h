@@ -1,6 +1,6 @@
 // LayOut: which file of a sharded checkpoint gets which shard of every tensor, and where in it; all but the bytes.
-// Stages before: a compiled plan's placements and the tensors' shapes, from headers or a live model. Stage after: shard.h,
-// or whoever writes a rank's file in the middle of training: on every rank the same.
+// Stages before: a compiled plan's placements and the tensors' shapes, from headers or a live model. Stage after:
+// shard.h, or rank_file.h in the middle of training, with the same result on every rank.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace moonshard {
 struct PlacedTensor {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // whole
+  std::vector<int64_t> shape;  // full
   Placement placement;         // compiled: it fits the shape
 };
 
@@ -31,17 +31,18 @@ struct LaidOut {
 
 // Which of the files that belong to ranks with the same shard of a tensor have it.
 enum class Replicas : uint8_t {
-  kAll,    // each: a rank's file has all that the rank holds
+  kAll,    // all of them: a rank's file has everything that the rank holds
   kFirst,  // the first: nothing is written twice
 };
 
-// Ranks that differ only along axes that cut nothing share a file. In a file, tensors of wider dtypes stand first, else
-// those of the given order. Errors: kNotSupported, a shard of a sub-byte dtype that begins or ends within a byte;
+// Ranks that differ only along axes that shard nothing share a file. In a file tensors of wider dtypes come first,
+// equally wide ones in the given order. Errors: kNotSupported, a shard of a sub-byte dtype that begins or ends within a
+// byte;
 // kBadSafetensors: two tensors of one name; kWriteFailed: as WriteHeader.
 Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh,
                        Replicas replicas = Replicas::kAll);
 
-// The header of a rank file; its tensors begin behind it. LayOut has found it good.
+// The header of a rank file; its tensors begin behind it. Cannot fail after LayOut.
 std::string HeaderOf(const LaidOut& laid_out, size_t file);
 
 }  // namespace moonshard

@@ -14,22 +14,22 @@ const ShardedTensor* Manifest::Find(std::string_view name) const {
 }
 
 size_t Manifest::FileOfRank(int64_t rank) const {
-  const int64_t holder = HolderOf(mesh, CuttingAxes(layouts), rank);
+  const int64_t holder = HolderOf(mesh, ShardingAxes(layouts), rank);
   const auto found = std::ranges::find(rank_files, holder, &RankFile::rank);
   Check(found != rank_files.end(), "a rank without a file");
   return static_cast<size_t>(found - rank_files.begin());
 }
 
-int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& cutting, int64_t rank) {
+int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& sharding, int64_t rank) {
   int64_t holder = 0;
   for (MeshAxis axis : kMeshAxes) {
-    const bool cuts = std::ranges::find(cutting, axis) != cutting.end();
+    const bool cuts = std::ranges::find(sharding, axis) != sharding.end();
     holder = holder * mesh.size(axis) + (cuts ? mesh.Coordinate(rank, axis) : 0);
   }
   return holder;
 }
 
-std::vector<MeshAxis> CuttingAxes(const std::vector<ShardLayout>& layouts) {
+std::vector<MeshAxis> ShardingAxes(const std::vector<ShardLayout>& layouts) {
   std::vector<MeshAxis> axes;
   for (MeshAxis axis : kMeshAxes) {
     const auto cuts = [&](const ShardLayout& layout) { return layout.placement.contains(ToString(axis)); };

@@ -1,17 +1,17 @@
-// Manifest: what a sharded checkpoint says of itself (moonshard.json), as plain data: the mesh and the plan it was cut
-// by, the layout, dtype and whole shape of every tensor, which file holds which shard of it, and a hash for everything.
-// Enough to put the tensors together again, or to find any shard of any tensor for another mesh (sharded_checkpoint.h).
-// The directory:
+// Manifest: the description of a sharded checkpoint (moonshard.json), as plain data: the mesh and the plan it is
+// sharded by, the layout, dtype and full shape of every tensor, which file holds which shard of it, and a hash for
+// everything. Enough to merge the tensors again, or to find any shard of any tensor for another mesh
+// (sharded_checkpoint.h). The directory:
 //
 //   moonshard.json            this, sorted, with a hash of itself
 //   rank-00000.safetensors    what one rank holds, under the parameters' own names, in local shapes
 //   rank-00001.safetensors    ... one for each rank that holds other shards than the ranks before it
 //   config.json, ...          every other file of the model directory, as it is
-//   moonshard/FILE.header     what stands before the tensors in each safetensors file of the model directory
+//   moonshard/FILE.header     the header of each safetensors file of the model directory
 //   moonshard/model.safetensors.index.json
 //
-// The last two only where it was cut from a model directory, or a training run knows the model's form (model_form.h): with
-// them merging gives that directory back, byte for byte where it was only cut.
+// The last two only where it was made from a model directory, or a training run knows the model's form (model_form.h):
+// with them merging gives that directory back, byte for byte where it was only sharded.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@
 namespace moonshard {
 
 inline constexpr const char* kManifestFile = "moonshard.json";
-// Subfolder of what belongs to the source's form rather than to its tensors.
+// Subdirectory of what belongs to the source's form rather than to its tensors.
 inline constexpr const char* kSourceFormDirectory = "moonshard";
 inline constexpr const char* kManifestVersion = "1.0";
 
-// For each dim the indices that a shard holds, in order, none twice, no interval empty, neighbours joined.
+// For each dim the indices that a shard holds, in order, without duplicates, no interval empty, neighbours joined.
 using ShardDims = std::vector<std::vector<Interval>>;
 
 struct RankFile {
@@ -60,10 +60,10 @@ struct SourceFile {
   uint64_t header_hash = 0;
 };
 
-// Tensors of one shape that are cut in the same way.
+// Tensors of one shape that are sharded in the same way.
 struct ShardLayout {
-  std::vector<int64_t> shape;                    // whole
-  std::map<std::string, std::string> placement;  // mesh axis -> layout, for the axes that cut
+  std::vector<int64_t> shape;                    // full
+  std::map<std::string, std::string> placement;  // mesh axis -> layout, for the axes that shard it
   std::vector<std::optional<ShardDims>> shards;  // by rank file; nothing: the file does not have the tensor
 
   bool operator==(const ShardLayout&) const = default;
@@ -73,7 +73,7 @@ struct ShardedTensor {
   std::string name;
   DType dtype = DType::kF32;
   uint32_t layout = 0;               // index into Manifest::layouts
-  std::optional<uint64_t> hash;      // of the whole tensor's bytes, where somebody had it whole
+  std::optional<uint64_t> hash;      // of the full tensor's bytes, where one process had all of them
   std::vector<uint64_t> shard_hash;  // by rank file; 0 where the file does not have the tensor
 };
 
@@ -87,7 +87,7 @@ struct Manifest {
   std::vector<std::vector<std::string>> ties;  // names of one tensor, the stored one first
   std::vector<KeptFile> kept;                  // sorted by name
   std::vector<std::string> folders;            // of the model directory, sorted
-  std::vector<SourceFile> source;              // sorted by name; empty where it was not cut from a model directory
+  std::vector<SourceFile> source;              // sorted by name; empty where it was not made from a model directory
   JsonValue extra = JsonValue::Object();       // the writer's own
 
   // nullptr where there is none.
@@ -100,14 +100,14 @@ struct Manifest {
   std::string ToText() const;
   // Reads it back. Errors, all that are found: those of ParseJson, and kBadManifest: another major version, a text that
   // was changed since it was written, a field that is missing or of another kind, a file name that leads out of the
-  // directory, shards that lie outside their tensor, are out of order, or leave some of it to nobody.
+  // directory, shards that are outside their tensor, out of order, or do not cover it.
   static Result<Manifest> Parse(std::string_view text, const std::string& file_name);
 };
 
-// The first of the world ranks that differ from `rank` only along axes that do not cut.
-int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& cutting, int64_t rank);
-// The axes that cut some tensor of these layouts.
-std::vector<MeshAxis> CuttingAxes(const std::vector<ShardLayout>& layouts);
+// The first of the world ranks that differ from `rank` only along axes that do not shard.
+int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& sharding, int64_t rank);
+// The axes that shard some tensor of these layouts.
+std::vector<MeshAxis> ShardingAxes(const std::vector<ShardLayout>& layouts);
 // "rank-00000.safetensors".
 std::string RankFileName(int64_t rank);
 

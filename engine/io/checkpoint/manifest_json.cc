@@ -218,8 +218,7 @@ class ManifestReader {
   void CheckCover(const ShardLayout& layout, const std::string& path) {
     ShardDims full;
     for (int64_t size : layout.shape) full.push_back({{0, size}});
-    if (!CoverShard(TidyShard(full), layout.shards))
-      fields_.Say("the shards leave some of their tensors to nobody", path);
+    if (!CoverShard(TidyShard(full), layout.shards)) fields_.Say("the shards do not cover all of their tensors", path);
   }
 
   void ReadTensor(const std::string& name, const JsonValue& json) {

@@ -18,9 +18,13 @@
 namespace moonshard {
 namespace {
 
-// A checkpoint can be bad all over: after so many complaints the rest says nothing new.
-constexpr size_t kMostComplaints = 20;
+// A checkpoint can be damaged everywhere: after so many errors the rest is not informative.
+constexpr size_t kMostErrors = 20;
 
+// The source's files are rebuilt one after the other, tensors in the order of their bytes, a chunk at a time: each rank
+// file's share of a chunk is read into its place, then the chunk is written. So the output is written from front to back,
+// and every rank file's shard is read from front to back. Replicas are read from every file that has them, although one
+// would do: a damaged file is found even where its bytes are not needed.
 class Merger {
  public:
   Merger(ShardedCheckpoint& sharded, const std::string& out, const ConvertOptions& options)
@@ -58,14 +62,13 @@ class Merger {
   Storage& storage() { return options_.storage ? *options_.storage : *storage_; }
 
   Diagnostic NotFromModel() const {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported,
-                       "'" + sharded_.folder() + "' was not cut from a model directory that could be put together");
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "'" + sharded_.folder() + "' has no model directory's form to merge into");
     d.path = sharded_.folder();
     return d;
   }
 
-  // A file of the model directory: what stood before its tensors, and these in the order of their bytes.
+  // A file of the model directory: its header, and its tensors in the order of their bytes.
   struct Rebuilt {
     const SourceFile* file = nullptr;
     std::string text;  // of the header
@@ -157,7 +160,7 @@ class Merger {
     if (Failure failed = output.Truncate(0, rebuilt.file->bytes)) return failed;
     if (Failure failed = output.Write(0, 0, rebuilt.text.data(), rebuilt.text.size())) return failed;
     for (const HeaderTensor& tensor : rebuilt.header.tensors) {
-      if (found_.size() >= kMostComplaints) return std::nullopt;
+      if (found_.size() >= kMostErrors) return std::nullopt;
       if (Failure failed = WriteTensor(tensor, rebuilt, output)) return failed;
     }
     return std::nullopt;
@@ -212,7 +215,7 @@ class Merger {
       Report(shards_bytes);
       return std::nullopt;
     }
-    const size_t complaints = found_.size();
+    const size_t errors_before = found_.size();
     Hasher full;
     std::vector<Hasher> hashers(layout.shards.size());
     std::vector<uint64_t> at(layout.shards.size(), 0);
@@ -231,8 +234,8 @@ class Merger {
       if (!layout.shards[file] || hashers[file].Value() == tensor.shard_hash[file]) continue;
       found_.push_back(Corrupt(inputs_->path(file), tensor.name, hashers[file].Value(), tensor.shard_hash[file]));
     }
-    if (found_.size() > complaints) return std::nullopt;
-    // Every shard is what was written, and still the whole is not: two ranks held different replicas.
+    if (found_.size() > errors_before) return std::nullopt;
+    // Every shard is what was written, and still the full tensor is not: two ranks held different replicas.
     if (tensor.hash && full.Value() != *tensor.hash) {
       found_.push_back(Corrupt(output.path(0), tensor.name, full.Value(), *tensor.hash));
       return std::nullopt;

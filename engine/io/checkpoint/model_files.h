@@ -1,5 +1,5 @@
-// ModelFiles: what else is in a model directory besides its tensors: config, tokenizer, index, anything. Kept as it is, so
-// that a directory put together again is the directory that was taken apart.
+// ModelFiles: what else is in a model directory besides its tensors: config, tokenizer, index, anything. Kept as it is,
+// so that merging gives the directory that was sharded.
 #pragma once
 
 #include <string>
@@ -18,12 +18,13 @@ struct ModelFiles {
   std::vector<std::string> folders;  // sorted
 };
 
-// Every regular file under the directory, or link to one, that is no file of the checkpoint. A link's content is kept, not
-// the link. Errors: kFileUnreadable; kNotSupported for a name that is not UTF-8 and for one that a sharded checkpoint
-// uses itself. Warnings (kNotSupported): what is neither file nor directory, and a link to a directory or to nothing; left out.
+// Every regular file under the directory, or link to one, that is not a file of the checkpoint. A link's content is
+// kept, not the link. Errors: kFileUnreadable; kNotSupported for a name that is not UTF-8 and for one that a sharded
+// checkpoint uses itself. Warnings (kNotSupported): what is neither file nor directory, and a link to a directory or to
+// nothing; left out.
 Result<ModelFiles> ListModelFiles(const std::string& folder, const Checkpoint& checkpoint);
 
-// Copies a file of `bytes` bytes and answers the hash of what was copied. Errors: kFileNotFound, kFileUnreadable (also
+// Copies a file of `bytes` bytes and returns the hash of what was copied. Errors: kFileNotFound, kFileUnreadable (also
 // where it has another length), kWriteFailed.
 Result<uint64_t> CopyFile(Storage& storage, const std::string& from, const std::string& to, uint64_t bytes);
 // The hash of bytes [begin, begin + bytes) of a file. Errors: kFileUnreadable.

@@ -37,7 +37,7 @@ std::vector<HeaderTensor> TensorsOf(const std::string& header, const std::string
   HeaderOptions options;
   options.allow_header_only = true;
   Result<Header> parsed = ParseHeader(header, header.size(), name, options);
-  Check(parsed.ok(), "a header that was good when it was read");
+  Check(parsed.ok(), "a header that was valid when it was read");
   metadata = parsed.value().metadata;
   return std::move(parsed.value().tensors);
 }
@@ -123,7 +123,7 @@ class Fitter {
     const auto index = out_.kept.find(kCheckpointIndex);
     if (index == out_.kept.end()) return;
     Result<JsonValue> json = ParseJson(index->second, kCheckpointIndex);
-    if (!json.ok() || !json.value().is_object()) return;  // it was no index when the run began
+    if (!json.ok() || !json.value().is_object()) return;  // it was not an index when the run began
     JsonValue::Object map;
     for (const auto& [name, file] : places_) map.emplace(name, file);
     JsonValue::Object& fields = json.value().AsObject();
@@ -161,7 +161,7 @@ Result<ModelForm> FormOfModel(const std::string& folder) {
     checkpoint = Checkpoint::Open(folder, headers_only).Collect(found);
   }
   if (!checkpoint) return found;
-  found.clear();  // what there is to say of the checkpoint, whoever loads it says
+  found.clear();  // loading the checkpoint reports them
   std::optional<ModelFiles> files = ListModelFiles(folder, *checkpoint).Collect(found);
   if (!files) return found;
   ModelForm form;

@@ -16,7 +16,7 @@
 namespace moonshard {
 
 struct ModelForm {
-  std::map<std::string, std::string> headers;  // by safetensors file: all that stands before its tensors
+  std::map<std::string, std::string> headers;  // by safetensors file: its header, with the length before it
   std::map<std::string, std::string> kept;     // by name: the content of every other file
   std::vector<std::string> folders;            // sorted
 };
@@ -24,8 +24,8 @@ struct ModelForm {
 // Files besides the tensors that are longer than this are no part of the form.
 inline constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 
-// A directory without safetensors files (a run from a config alone) has other files only. Errors: those of Checkpoint::Open
-// and ListModelFiles. Warnings: a file that is left out because it is too long.
+// A directory without safetensors files (a run from a config alone) has other files only. Errors: those of
+// Checkpoint::Open and ListModelFiles. Warnings: a file that is left out because it is too long.
 Result<ModelForm> FormOfModel(const std::string& folder);
 // Of a sharded checkpoint. Errors: kFileNotFound, kFileUnreadable, kCorruptData.
 Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manifest);
@@ -37,14 +37,14 @@ struct FormTensor {
   bool is_buffer = false;
 };
 
-// The form for these tensors (which the manifest has): a file keeps its header where all of its tensors have still their
-// dtype and shape; else it is written anew, as is an index that names the tensors' files or their size. The form's tensors
-// that the model lacks are left out; the model's parameters that the form lacks go to the last file. Without files all
-// tensors, buffers too, go to model.safetensors.
+// The form for these tensors (which the manifest has): a file keeps its header where all of its tensors still have
+// their dtype and shape; else the header is made anew, as is an index that names the tensors' files or their size. The
+// form's tensors that the model lacks are left out; the model's parameters that the form lacks go to the last file.
+// Without files all tensors, buffers too, go to model.safetensors.
 ModelForm FitForm(const ModelForm& form, const std::vector<FormTensor>& tensors, const Manifest& manifest);
 
-// Writes the form's files into `directory` and adds them to the manifest (source, kept, directories); adds their names to
-// `files`. Errors: kWriteFailed.
+// Writes the form's files into `directory` and adds them to the manifest (source, kept, directories); adds their names
+// to `files`. Errors: kWriteFailed.
 Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& form, Manifest& manifest,
                   std::vector<std::string>& files);
 

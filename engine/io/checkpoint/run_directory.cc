@@ -33,7 +33,8 @@ Diagnostic Refused(const std::string& path, const std::string& why) {
   return d;
 }
 
-// What `latest` says of a step: its directory, and the hash of that, for one flipped bit can make one step of another.
+// A step in `latest`: the name of its directory, and the hash of the name, because one flipped bit can turn the name of
+// a step into that of another.
 std::string Named(int64_t step) { return StepDirectoryName(step) + " " + HashToText(HashOf(StepDirectoryName(step))); }
 
 // The directory and all above it.
@@ -121,7 +122,7 @@ std::optional<int64_t> RunDirectory::LastGoodBefore(int64_t step) const {
   return std::nullopt;
 }
 
-Failure RunDirectory::Take(Storage& storage) {
+Failure RunDirectory::Lock(Storage& storage) {
   if (lock_ >= 0) return std::nullopt;
   if (Failure failed = MakeDirectories(storage, folder_)) return failed;
   lock_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -158,7 +159,7 @@ Diagnostics RunDirectory::Prune(Storage& storage, int64_t step, int64_t keep) co
   std::erase_if(before, [&](int64_t other) { return other >= step; });
   const auto gone = static_cast<int64_t>(before.size()) - (keep - 1);
   for (int64_t i = 0; keep > 0 && i < gone; ++i) {
-    // Under another name first: half a step would look like one.
+    // Renamed first: a step that is removed in part would look like a complete one.
     const std::string path = PathOf(before[static_cast<size_t>(i)]);
     const std::string partial = path + ".partial";
     Failure failed = storage.RemoveAll(partial);

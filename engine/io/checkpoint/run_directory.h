@@ -1,12 +1,12 @@
-// Run directory: the steps of a training run on disk, each a sharded checkpoint that is complete or not there, and `latest`,
-// which names one of them:
+// Run directory: the steps of a training run on disk, each a sharded checkpoint that is complete or absent, and
+// `latest`, which names one of them:
 //
 //   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": its name and the name's XXH3, replaced after the step is in
 //                         its place. Written by hand the name alone is enough
 //   run/step_00000100/    manifest.h
-//   run/step_00000200.partial/   a step that a process left (aside.h), or is writing
+//   run/step_00000200.partial/   a step under construction, or left by a killed process (storage/staging.h)
 //
-// Stages before: storage.h, aside.h. Used by training_state.
+// Stages before: manifest.h, storage/staging.h. Used by training_state.
 #pragma once
 
 #include <cstdint>
@@ -30,23 +30,23 @@ class RunDirectory {
   RunDirectory& operator=(RunDirectory&& other) noexcept;
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
-  // Gives up the lock.
+  // Releases the lock.
   ~RunDirectory();
 
   const std::string& folder() const { return folder_; }
   std::string PathOf(int64_t step) const { return folder_ + "/" + StepDirectoryName(step); }
 
-  // Steps that are there, complete, smallest first.
+  // Complete steps, smallest first.
   std::vector<int64_t> Steps() const;
   // The step that `latest` names; nothing where there is no such file. Errors: kFileUnreadable; kBadManifest: it names
-  // none, or one that is not there.
+  // none, or one that does not exist.
   Result<std::optional<int64_t>> Latest() const;
   // The last step below `step` of which every byte is as it was written (CheckSharded: reads all of it).
   std::optional<int64_t> LastGoodBefore(int64_t step) const;
 
-  // Makes the directory, takes it for this process until this object goes, and removes what killed processes left. Nothing
-  // where it is taken already. Errors: kWriteFailed, also where another process has it.
-  Failure Take(Storage& storage);
+  // Makes the directory, locks it for this process until this object is destroyed, and removes what killed processes
+  // left. Does nothing where this object has the lock. Errors: kWriteFailed, also where another process has it.
+  Failure Lock(Storage& storage);
   // Lets `latest` name the step.
   Failure PointTo(Storage& storage, int64_t step) const;
   // Removes steps below `step` but the last `keep` - 1; keep 0: none. Returns warnings.

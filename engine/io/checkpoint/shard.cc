@@ -25,6 +25,10 @@ std::vector<std::string> PathsOf(const Checkpoint& source) {
   return paths;
 }
 
+// The source is read once, in the order of its bytes, a chunk at a time; each rank file's share of the chunk goes to
+// the end of what that file has of the tensor. A tensor's hashes are recorded in the journal when all of its shards are
+// written: the tensor is the unit at which an interrupted run resumes, and what is resumed is read again and compared
+// with the hashes.
 class Sharder {
  public:
   Sharder(const Checkpoint& source, const CompiledPlan& plan, const std::string& out, const ConvertOptions& options)
@@ -99,8 +103,8 @@ class Sharder {
     summary_.rank_files = static_cast<int64_t>(manifest.rank_files.size());
   }
 
-  // Whether OUT is what this would write: of this plan and mesh, from these bytes. So that doing again what was done, or
-  // was killed when it had just been done, is no error.
+  // Whether OUT is what this would write: of this plan and mesh, from these bytes. Then a repeated call, also one after
+  // a kill at the very end, succeeds.
   bool IsThere() {
     std::error_code ignored;
     if (!std::filesystem::exists(out_ + "/" + kManifestFile, ignored)) return false;
@@ -141,7 +145,7 @@ class Sharder {
            std::ranges::all_of(source_.tensors(), tensor_is);
   }
 
-  // What is cut, and how: another plan or mesh, or a source that was touched, is other work.
+  // What is sharded, and how: another plan or mesh, or a source that was touched, is other work.
   std::string Work() const {
     const auto stamp = [](const std::string& path) {
       struct stat status = {};
@@ -227,7 +231,7 @@ class Sharder {
         const uint64_t bytes = ShareBytes(stored.dtype, share);
         if (bytes == 0) continue;
         share_.resize(std::max<size_t>(share_.size(), bytes));
-        const char* data = CutFromChunk(chunk, stored.dtype, share, buffer_.data(), share_.data());
+        const char* data = TakeFromChunk(chunk, stored.dtype, share, buffer_.data(), share_.data());
         hashers[file].Add(data, bytes);
         if (Failure failed = outputs.Write(file, at[file], data, bytes)) return failed;
         at[file] += bytes;
@@ -242,7 +246,7 @@ class Sharder {
     return staging_->Record(stored.name, noted);
   }
 
-  // What stands before the tensors in each of the source's files.
+  // The header of each of the source's files.
   Failure WriteSourceForm() {
     for (size_t i = 0; i < source_.files().size(); ++i) {
       const CheckpointFile& file = source_.files()[i];

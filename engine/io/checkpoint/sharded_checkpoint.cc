@@ -46,7 +46,7 @@ Diagnostic WithinByte(const ShardedTensor& tensor) {
   return d;
 }
 
-// What a header says of a tensor against the manifest; nothing where they agree.
+// The difference between a header and the manifest about a tensor; nothing where they agree.
 Failure Differs(const ShardedTensor& tensor, const std::vector<int64_t>& local, const HeaderTensor& found,
                 const std::string& path) {
   if (found.dtype == tensor.dtype && found.shape == local) return std::nullopt;
@@ -76,7 +76,7 @@ Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
   if (!file.ok()) {
     Diagnostic d = file.diagnostics().front();
     if (d.finding == Finding::kFileNotFound) {
-      d.message = "'" + folder + "' is no sharded checkpoint: there is no " + kManifestFile;
+      d.message = "'" + folder + "' is not a sharded checkpoint: there is no " + kManifestFile;
       d.help = "moonshard shard makes one from a model directory";
       const std::vector<int64_t> steps = RunDirectory(folder).Steps();
       if (!steps.empty()) {

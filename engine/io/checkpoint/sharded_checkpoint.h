@@ -1,6 +1,6 @@
-// ShardedCheckpoint: a sharded directory open for reading: where the bytes of any shard of any tensor lie, for any mesh, and
-// the bytes. Reads the manifest, then of each rank file its header when the file is first needed.
-// Stage before: manifest.h. Used by merge.cc, and by whoever loads onto another mesh than the one that saved.
+// ShardedCheckpoint: a sharded directory open for reading: where the bytes of any shard of any tensor are, for any
+// mesh, and the bytes. Reads the manifest, then of each rank file its header when the file is first needed.
+// Stage before: manifest.h. Used by merge.cc, and to load onto another mesh than the one that saved.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// Of the world rank's local tensor under a placement: what LocalIntervals gives, TidyPiece'd, is such a shard.
+// Of the world rank's local tensor under a placement: what LocalIntervals gives, after TidyShard, is such a shard.
 class ShardedCheckpoint {
  public:
   // Errors: kFileNotFound (no manifest: not a sharded checkpoint), and those of Manifest::Parse.
@@ -37,16 +37,17 @@ class ShardedCheckpoint {
   // kCorruptData: another length or header than was written; kBadManifest: tensors that do not fit the manifest.
   Result<const std::vector<uint64_t>*> Offsets(size_t file);
 
-  // The byte ranges that make up a shard of a tensor of the manifest, from as few files as may be. Errors: those of
+  // The byte ranges that make up a shard of a tensor of the manifest, from as few files as possible. Errors: those of
   // Offsets; kNotSupported: a shard that begins or ends within a byte.
   Result<std::vector<ByteRange>> Locate(const ShardedTensor& tensor, const ShardDims& wanted);
 
-  // The shard, row-major, into PieceBytes bytes. A shard that a file has just so is held against its hash
-  // (kCorruptData); one that is put together from others is not. Memory: what is wanted, once more. Errors: as Locate.
+  // The shard, row-major, into ShardBytes bytes. A shard that a file has in exactly this form is compared with its
+  // hash (kCorruptData); one that is assembled from others is not. Memory: the wanted bytes, once more. Errors: as
+  // Locate.
   Failure ReadShard(const ShardedTensor& tensor, const ShardDims& wanted, void* destination);
 
-  // Holds what a rank file has of a tensor against its hash, if it has anything; little memory. Errors: kCorruptData,
-  // and those of Offsets.
+  // Compares the shard of a tensor in a rank file with its hash, if the file has one; little memory. Errors:
+  // kCorruptData, and those of Offsets.
   Failure CheckShard(const ShardedTensor& tensor, size_t file);
 
  private:

@@ -32,7 +32,7 @@ class Reader {
   const JsonValue* Need(const JsonValue& in, const char* key, bool (JsonValue::*is)() const) {
     const JsonValue* value = in.Find(key);
     if (value && (value->*is)()) return value;
-    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, std::string("the training record has no good '") + key + "'");
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, std::string("the training record has no valid '") + key + "'");
     d.where.file = file_;
     found_.push_back(std::move(d));
     return nullptr;

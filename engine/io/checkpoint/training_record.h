@@ -1,6 +1,6 @@
-// TrainingRecord: what a checkpoint written in the middle of training says besides its tensors; in the manifest's
-// `extra`, under "training". As plain data: whoever reads it needs no LibTorch.
-// Stage before: manifest.h. Used by training_state, which writes and reads it, and by whatever looks at a run.
+// TrainingRecord: what a checkpoint written in the middle of training records besides its tensors; in the
+// manifest's `extra`, under "training". Plain data: reading it needs no LibTorch.
+// Stage before: manifest.h. Used by training_state, which writes and reads it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace moonshard {
 // The file of the ranks' generators, within the step's directory: tensors "rank_00000.cpu", bytes.
 inline constexpr const char* kRandomFile = "moonshard/random.safetensors";
 
-// Parameters of which an optimizer remembers the same kind of things.
+// Parameters for which an optimizer keeps the same kinds of state.
 struct MemoryRecord {
   JsonValue::Object values;             // {"step": 100}
   std::vector<std::string> tensors;     // "exp_avg"; in the checkpoint OptimizerTensorName, sorted

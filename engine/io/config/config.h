@@ -1,6 +1,6 @@
 // ModelConfig: the config.json of a model directory, as the plan language shows it (`config`), as the reference models
 // read it and as the module tree takes ties from it. The fields stay as the file has them: what a missing one means
-// is for whoever asks.
+// is decided by the reader.
 #pragma once
 
 #include <optional>
@@ -18,12 +18,12 @@ class ModelConfig {
   ModelConfig() = default;  // no field at all
   // `file_name` is what errors call it.
   explicit ModelConfig(JsonValue::Object fields, std::string file_name = "config.json");
-  // FOLDER/config.json. Errors: kFileNotFound, kFileUnreadable, kBadJson (also for what is no object).
+  // DIRECTORY/config.json. Errors: kFileNotFound, kFileUnreadable, kBadJson (also for what is not an object).
   static Result<ModelConfig> Read(const std::string& folder);
 
   const JsonValue& json() const { return json_; }
   const std::string& file_name() const { return file_name_; }
-  // The value of a field; nullptr where the file has none. A field that is null is there.
+  // The value of a field; nullptr where the file has none. A field that is null exists.
   const JsonValue* Get(std::string_view key) const { return json_.Find(key); }
 
   // Field model_type, "" where there is none: "llama".

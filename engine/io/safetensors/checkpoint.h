@@ -1,5 +1,5 @@
-// Checkpoint: the tensors of a model directory as its safetensors headers declare them: name, dtype, shape and where the
-// bytes are. Reads headers only: Llama 3.1 405B's (1,138 tensors in 191 files) take milliseconds.
+// Checkpoint: the tensors of a model directory as its safetensors headers declare them: name, dtype, shape and where
+// the bytes are. Reads headers only: Llama 3.1 405B's (1,138 tensors in 191 files) take milliseconds.
 // Stages after: tree.h (the module tree that plans are matched against), reader.h (the bytes of one rank's shards).
 #pragma once
 

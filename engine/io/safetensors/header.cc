@@ -76,14 +76,14 @@ uint64_t CheckTensors(const std::vector<RawTensor>& sorted, const std::string& f
 }
 
 void CheckFileLength(const Header& header, uint64_t file_bytes, const std::string& file_name, Diagnostics& found) {
-  // data_begin is at most 100,000,008: the sum can pass 2^64 only for offsets that lie.
+  // data_begin is at most 100,000,008: the sum can pass 2^64 only for wrong offsets.
   uint64_t wanted = 0;
   const bool overflow = __builtin_add_overflow(header.data_begin, header.data_bytes, &wanted);
   if (!overflow && wanted == file_bytes) return;
   const bool shorter = overflow || file_bytes < wanted;
-  Diagnostic d = BadSafetensors(
-      file_name, "",
-      shorter ? "the file is shorter than its header says: it was cut off" : "the file goes on after its last tensor");
+  Diagnostic d = BadSafetensors(file_name, "",
+                                shorter ? "the file is shorter than its header declares: it is truncated"
+                                        : "the file continues after its last tensor");
   d.declared = std::to_string(file_bytes) + " bytes";
   d.required = (overflow ? "more than 2^64" : std::to_string(wanted)) + " bytes: " + std::to_string(header.data_begin) +
                " to the end of the header, " + std::to_string(header.data_bytes) + " of tensors";
@@ -121,7 +121,7 @@ Result<Header> ParseHeader(std::string_view head, uint64_t file_bytes, const std
   Diagnostics found;
   const std::optional<uint64_t> length = JsonBytes(head, file_bytes, file_name, found);
   if (!length) return found;
-  Check(head.size() >= kHeaderLengthBytes + *length, "ParseHeader needs the whole header");
+  Check(head.size() >= kHeaderLengthBytes + *length, "ParseHeader needs all of the header");
   HeaderJson json = ParseHeaderJson(head.substr(kHeaderLengthBytes, *length), file_name, found);
   if (HasErrors(found)) return found;
 

@@ -1,12 +1,12 @@
 // The header of a safetensors file: read, and checked by exactly the rules of the Rust reader (safetensors 0.8,
-// Metadata::validate and the serde types behind it), so that a file is good here if and only if it is good there.
+// Metadata::validate and the serde types behind it), so that a file is valid here if and only if it is valid there.
 // Stage after: checkpoint.h, which joins the headers of a model directory.
 //
 // A file is  N: 8 bytes, little endian | N bytes of JSON | the tensors' bytes, one after the other, to the end.
 // The JSON is one object: tensor name -> {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, offsets
 // counting from the first byte after it; "__metadata__" -> {text: text} or null. What may surprise: white space may
-// surround the object, unknown fields are passed over, a tensor may also be the array [dtype, shape, data_offsets], a
-// dtype also {"F32": null}, and of a name that stands twice the last one counts (a warning here).
+// surround the object, unknown fields are ignored, a tensor may also be the array [dtype, shape, data_offsets], a
+// dtype also {"F32": null}, and of a duplicated name the last one counts (a warning here).
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Header {
 
 struct HeaderOptions {
   // Accept a file that ends exactly after its header, for work that reads no weight. Any other length that differs from
-  // what the header says is an error always.
+  // the header is always an error.
   bool allow_header_only = false;
 };
 

@@ -73,7 +73,7 @@ class HeaderSink {
       tensor_ = {};
       tensor_.name = std::move(token.text);
       in_metadata_ = tensor_.name == kMetadataKey;
-      if (in_metadata_ && std::exchange(metadata_seen_, true)) Complain("'__metadata__' stands twice in the header");
+      if (in_metadata_ && std::exchange(metadata_seen_, true)) Complain("'__metadata__' is duplicated in the header");
     } else if (!Ends(token)) {
       if (in_metadata_ && token.event != JsonEvent::kNull) ComplainMetadata();
       if (!in_metadata_) ComplainTensor();
@@ -122,7 +122,7 @@ class HeaderSink {
     if (field == kOther) {
       if (sequence_) Complain("tensor " + QuotedName(tensor_.name) + " is an array of more than three fields");
     } else if (std::exchange(seen_[field], true)) {
-      ComplainField("stands twice", "one of each field");
+      ComplainField("is duplicated", "one of each field");
     }
   }
 
@@ -183,7 +183,7 @@ class HeaderSink {
     }
     Diagnostic d =
         BadSafetensors(file_name_, tensor_.name,
-                       "tensor " + QuotedName(tensor_.name) + " stands twice in the header; the last one counts");
+                       "tensor " + QuotedName(tensor_.name) + " is duplicated in the header; the last one counts");
     d.severity = Severity::kWarning;
     found_.push_back(std::move(d));
     out_.tensors[known->second] = std::move(tensor_);

@@ -27,8 +27,8 @@ struct HeaderJson {
   std::map<std::string, std::string> metadata;
 };
 
-// The entries of the text. What is wrong with it is added to `found`, with warnings for names that stand twice; without
-// an error among them every entry is whole.
+// The entries of the text. What is wrong with it is added to `found`, with warnings for duplicated names; without an
+// error among them every entry is complete.
 HeaderJson ParseHeaderJson(std::string_view text, const std::string& file_name, Diagnostics& found);
 
 // A complaint about a safetensors file, or about one tensor in it.

@@ -16,10 +16,10 @@ namespace {
 // A run at least this long gets a call of its own; shorter ones share windows of the file.
 constexpr uint64_t kDirectBytes = 1024;
 constexpr uint64_t kWindowBytes = uint64_t{256} * 1024;
-// Bytes that nobody asked for and that are read all the same to save a call.
+// The largest gap between two runs that is read too, to save a call.
 constexpr uint64_t kMostGapBytes = 4096;
 
-// How far ahead of the reading the system is asked to fetch, in steps that it does not cut short.
+// How far ahead of the reading the system is asked to fetch, in steps that it does not shorten.
 constexpr uint64_t kAheadBytes = uint64_t{16} * 1024 * 1024;
 constexpr uint64_t kAheadStep = uint64_t{512} * 1024;
 // Bytes of the file for each byte of the shard up to which what lies between the runs is fetched too: on one machine

@@ -1,3 +1,6 @@
+// Dims behind the last one that the shard has in part are contiguous in the tensor and in the shard alike. So `inner_`,
+// that last dim, ends the recursion: an interval of it, with everything behind, is one run. For colwise shards of a
+// matrix that is the full shard, for rowwise ones a run a row.
 #include "engine/io/safetensors/runs.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// PieceRuns: a shard of a row-major tensor as the runs of bytes that are neighbours both in the tensor and in the shard.
-// What reads a shard from a file, cuts one out of memory or puts one back walks them.
+// ShardRuns: a shard of a row-major tensor as the runs of bytes that are neighbours both in the tensor and in the
+// shard. Reading a shard from a file, copying one out of memory and putting one back all walk these runs.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class ShardRuns {
   std::pair<uint64_t, uint64_t> Span() const;
   // Whether every run begins and ends at a byte. Without it there is no Walk.
   bool FitsBytes() const;
-  // Every run in the order of the shard's bytes, until the sink answers an error, which is returned. The tensor begins
+  // Every run in the order of the shard's bytes, until the sink returns an error, which is returned. The tensor begins
   // at `begin`, the shard at `to`.
   std::optional<Diagnostic> Walk(uint64_t begin, char* to, const RunSink& sink) const;
 
@@ -43,7 +43,7 @@ class ShardRuns {
   std::span<const int64_t> shape_;
   std::span<const std::vector<Interval>> dims_;
   std::vector<int64_t> unit_bits_;  // of one index of each dim
-  size_t inner_ = 0;                // dims from here on make one run: all but this one are whole
+  size_t inner_ = 0;                // dims from here on make one run: all but this one are full
 };
 
 }  // namespace moonshard

@@ -82,7 +82,7 @@ std::string GuessKind(std::string_view path, const ModuleTree::Signature& parame
 }
 
 bool TiesHead(const ModelConfig& config, bool head_stored) {
-  // A classifier has a head of its own kind, whatever the field says of the language model.
+  // A classifier has a head of its own kind, whatever the field declares for the language model.
   if (!head_stored && config.architecture().ends_with("Classification")) return false;
   if (const std::optional<bool> tie = config.tie_word_embeddings()) return *tie;
   return !head_stored &&
@@ -103,7 +103,7 @@ const std::string* FindEmbedding(const std::map<std::string, ModuleTree::Signatu
   return nullptr;
 }
 
-// Where the head stands or, if it is stored nowhere, would stand: "5.lm_head" where that alone is called so.
+// The path of the head, stored or not: "5.lm_head" where that is the only one of the name.
 std::string FindHead(const std::map<std::string, ModuleTree::Signature, NaturalOrder>& modules) {
   std::vector<std::string> named;
   for (const auto& [path, parameters] : modules) {
@@ -144,7 +144,7 @@ ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& c
     ParamRef tied;
     const std::string weight = "." + std::string(kWeight);
     const bool both = tree.FindParameter(*embedding + weight, &stored) && tree.FindParameter(head + weight, &tied);
-    // A stored head of another shape is no copy of the embedding, whatever the config says.
+    // A stored head of another shape is not a copy of the embedding, whatever the config declares.
     if (both && tree.At(stored).shape == tree.At(tied).shape) tree.AddTie({stored, tied});
   }
   tree.set_complete(false);

@@ -1,4 +1,4 @@
-// TreeFromCheckpoint: what a model looks like, as far as the headers of its checkpoint tell: the modules that own
+// TreeFromCheckpoint: what the headers of a model's checkpoint show of the model: the modules that own
 // parameters, with names, shapes and dtypes. Enough to match and compile a plan without loading a weight.
 // Stage before: checkpoint.h. Stage after: match. A live model's tree is made by apply.
 #pragma once
@@ -19,10 +19,10 @@ namespace moonshard {
 // shape [1, 1, n, n] that are no weight.
 //
 // Ties: where the config's tie_word_embeddings is true, lm_head.weight is the embedding's weight, stored or not; a
-// head that is not stored is added. It may stand in another module ("5.lm_head") where no other is called so. The embedding
-// (embed_tokens, wte, ...) comes first in the tie. Where the field is missing the head is tied if the architecture is a
-// "...ForCausalLM" or "...ForConditionalGeneration" that transformers ties by default and the file has no head. A
-// classifier's head is not tied.
+// head that is not stored is added. It may be in another module ("5.lm_head") where no other is called so. The
+// embedding (embed_tokens, wte, ...) comes first in the tie. Where the field is missing the head is tied if the
+// architecture is a "...ForCausalLM" or "...ForConditionalGeneration" that transformers ties by default and the file
+// has no head. A classifier's head is not tied.
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
 // SafetensorsWriter: writes a safetensors file as a stream. All tensors are declared first, then their bytes follow
-// in the order of order(), in chunks of any size; nothing is held but a buffer. The file appears under its name when it is
-// complete (storage/staging.h). Elements pass through unchanged, whatever their dtype.
+// in the order of order(), in chunks of any size; nothing is held but a buffer. The file appears under its name when it
+// is complete (storage/staging.h). Elements pass through unchanged, whatever their dtype.
 #pragma once
 
 #include <cstdint>

@@ -256,8 +256,8 @@ bool StagingDirectory::ReadJournal(const std::string& work) {
   size_t at = text->find('\n');
   if (at == std::string::npos || text->substr(0, at) != HashToText(HashOf(work))) return false;
   ++at;
-  // The journal is never synced on its own: after a kill its last line may be incomplete, after a power cut anything can
-  // be in it. So a line is only a hint, which the caller compares with the bytes of the part.
+  // The journal is never synced on its own: after a kill its last line may be incomplete, after a power cut anything
+  // can be in it. So a line is only a hint, which the caller compares with the bytes of the part.
   for (size_t end = 0; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
     const Result<JsonValue> line = ParseJson(std::string_view(*text).substr(at, end - at), "journal");
     const JsonValue* moving = line.ok() ? line.value().Find("moving") : nullptr;
@@ -283,8 +283,8 @@ Failure StagingDirectory::Start(const std::string& work) {
   const bool resumes = !work.empty() && fs::is_directory(directory_, ignored) && ReadJournal(work);
   const std::string journal = partial_ + "/journal";
   if (!resumes) {
-    // The journal is removed before the directory and made after it: a journal that exists describes the directory beside
-    // it, and never one that another work left.
+    // The journal is removed before the directory and made after it: a journal that exists describes the directory
+    // beside it, and never one that another work left.
     for (const std::string& path : {journal, directory_}) {
       if (Failure failed = storage_->RemoveAll(path)) return failed;
     }

@@ -4,10 +4,10 @@
 //   StagedFile                           a file that is written as a stream
 //   StagingDirectory                     a directory, which several processes may fill and a later one may resume
 //
-// All of them work alike: new content is written beside its place under another name, synced, renamed to its place in one
-// step, and the directory that has the name is synced. The order is what counts. A rename before the sync of the content
-// could survive a power cut that the content does not, and the name would show zeros. Without the sync of the directory
-// the content could survive under a name that was lost.
+// All of them work alike: new content is written beside its place under another name, synced, renamed to its place in
+// one step, and the directory that has the name is synced. The order is what counts. A rename before the sync of the
+// content could survive a power cut that the content does not, and the name would show zeros. Without the sync of the
+// directory the content could survive under a name that was lost.
 //
 // Every change of the disk is a call of Storage (storage.h), so that a test can stop each of them at every call.
 #pragma once
@@ -26,11 +26,12 @@
 namespace moonshard {
 
 // A file that appears under its name when it is complete. What is no regular file (a pipe, /dev/stdout) is written to
-// directly; a symbolic link is followed. A file that is replaced keeps its permissions, and is refused where it may not be
-// written to.
+// directly; a symbolic link is followed. A file that is replaced keeps its permissions, and is refused where it may not
+// be written to.
 class StagedFile {
  public:
-  // Creates PATH.tmp-PID-N. `storage` outlives the object. Errors: kWriteFailed, as in every function; they name `path`.
+  // Creates PATH.tmp-PID-N. `storage` outlives the object. Errors: kWriteFailed, as in every function; they name
+  // `path`.
   static Result<StagedFile> Create(Storage& storage, const std::string& path);
   StagedFile(StagedFile&& other) noexcept;
   StagedFile& operator=(StagedFile&& other) noexcept;
@@ -78,16 +79,16 @@ struct StagingOptions {
 //   OUT.partial/journal   a hash of the work, then a line for each part that is written, with its hashes
 //   OUT                   gets new/ by one rename (or, where something is replaced, one exchange) after all is synced
 //
-// A process that is killed leaves OUT.partial. The next one for the same work resumes there: what the journal records is
-// read, hashed, and kept where the hash is right, so that nothing needs to be synced on the way. Anything else in it is
-// removed. Two processes never write one directory: OUT.partial is locked (flock).
+// A process that is killed leaves OUT.partial. The next one for the same work resumes there: what the journal records
+// is read, hashed, and kept where the hash is right, so that nothing needs to be synced on the way. Anything else in it
+// is removed. Two processes never write one directory: OUT.partial is locked (flock).
 class StagingDirectory {
  public:
   // Errors: kWriteFailed, also where OUT holds something and `replace` is not set, where another process is writing it,
   // and where the system refuses.
   static Result<StagingDirectory> Open(const std::string& out, const StagingOptions& options);
-  // OUT.partial, for processes that write into a directory that one of them has opened: files of the directory go into its
-  // new/; what they put beside that is removed by Commit.
+  // OUT.partial, for processes that write into a directory that one of them has opened: files of the directory go into
+  // its new/; what they put beside that is removed by Commit.
   static std::string PartialOf(const std::string& out);
   // Removes what an earlier process left for OUT, unless a process is at work on it.
   static void RemovePartial(const std::string& out, Storage& storage);
@@ -98,8 +99,8 @@ class StagingDirectory {
   // Leaves what is there for the next process.
   ~StagingDirectory();
 
-  // Whether an earlier process of the same work had moved the directory to its place and was killed before it had removed
-  // the rest. Then there is nothing left to write, and no directory to write it to.
+  // Whether an earlier process of the same work had moved the directory to its place and was killed before it had
+  // removed the rest. Then there is nothing left to write, and no directory to write it to.
   bool published() const { return published_; }
 
   // OUT.partial/new.
@@ -112,8 +113,8 @@ class StagingDirectory {
   // Records that a part is written, with its hashes.
   Failure Record(const std::string& key, const std::vector<uint64_t>& hashes);
 
-  // Moves the directory to its place and removes OUT.partial. `files` (within the directory) are all its files, also those
-  // of other processes: each is synced first, then every directory.
+  // Moves the directory to its place and removes OUT.partial. `files` (within the directory) are all its files, also
+  // those of other processes: each is synced first, then every directory.
   Failure Commit(const std::vector<std::string>& files);
 
  private:

@@ -83,10 +83,10 @@ class PosixFile : public WritableFile {
     uint64_t end = 0;
   };
 
-  // Asks the system to write back each stretch of kWriteBackBytes as soon as it is full, so that the disk works while the
-  // next one is computed and Sync finds little left to do. Where the page cache is slower than the disk (pace.h), waits
-  // for the stretch before and gives its pages back. Waiting for the stretch just written would stop this thread for the
-  // disk; the one before is nearly always there already.
+  // Asks the system to write back each stretch of kWriteBackBytes as soon as it is full, so that the disk works while
+  // the next one is computed and Sync finds little left to do. Where the page cache is slower than the disk (pace.h),
+  // waits for the stretch before and gives its pages back. Waiting for the stretch just written would stop this thread
+  // for the disk; the one before is nearly always there already.
   void StartWriteBack(uint64_t offset, uint64_t bytes) {
     if (offset != now_.end) now_ = {offset, offset};
     now_.end = offset + bytes;
@@ -164,7 +164,7 @@ class Posix : public Storage {
     if (descriptor < 0) return Failed(path, errno);
     const int error = ::fsync(descriptor) == 0 ? 0 : errno;
     ::close(descriptor);
-    // Some file systems cannot sync a directory and say so.
+    // Some file systems cannot sync a directory, and answer EINVAL.
     if (error != 0 && error != EINVAL) return Failed(path, error);
     return std::nullopt;
   }
@@ -184,7 +184,7 @@ Failure RefuseNested(const std::string& from, const std::string& to) {
   const std::filesystem::path b = Real(to);
   if (!IsIn(a, b) && !IsIn(b, a)) return std::nullopt;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + to + "' cannot be written from '" + from +
-                                                            "': one directory is, or lies in, the other");
+                                                            "': one directory is, or is within, the other");
   d.path = to;
   d.required = "two directories apart from each other";
   return d;

@@ -19,8 +19,8 @@ inline constexpr uint64_t kMostPerSystemCall = 0x7ffff000;
 // Nothing, or an error. Every error of a Storage is kWriteFailed, with the path.
 using Failure = std::optional<Diagnostic>;
 
-// A file open for writing at any offset; what is no regular file (a pipe) takes bytes in order only, and has neither length
-// nor Sync. Closing it (the destructor) promises nothing about the disk: Sync does.
+// A file open for writing at any offset; what is no regular file (a pipe) takes bytes in order only, and has neither
+// length nor Sync. Closing it (the destructor) promises nothing about the disk: Sync does.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -65,7 +65,7 @@ std::unique_ptr<Storage> PosixStorage();
 // The directory that a path is in; "." for a bare name.
 std::string DirectoryOf(const std::string& path);
 
-// kNotSupported where one directory is the other or lies in it, links followed: one cannot be read while the other is
+// kNotSupported where one directory is the other or is within it, links followed: one cannot be read while the other is
 // written.
 Failure RefuseNested(const std::string& from, const std::string& to);
 

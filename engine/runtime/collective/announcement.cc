@@ -22,7 +22,7 @@ std::string ToText(const Announcement& announcement) {
                      c10::toString(static_cast<c10::ScalarType>(announcement.dtype)) + " " +
                      ShapeToString(std::span(announcement.shape).first(dims));
   if (announcement.misfit >= 0) {
-    text += ", of which a shard of " + std::to_string(announcement.misfit) + " is not this rank's part";
+    text += ", of which a shard of " + std::to_string(announcement.misfit) + " is not this rank's";
   }
   return text;
 }
@@ -33,20 +33,20 @@ Diagnostic MismatchError(const std::string& group, std::span<const int64_t> rank
   const bool misfit = std::ranges::any_of(announcements, [](const Announcement& a) { return a.misfit >= 0; });
   Diagnostic d = MakeDiagnostic(Finding::kCollectiveMismatch,
                                 inputs ? "the ranks of " + group + " call the model with different inputs"
-                                       : "the ranks of " + group + " do not bring the same to one collective");
+                                       : "the ranks of " + group + " call different collectives");
   d.path = labels.front();
-  // Ranks that brought the same are told together.
-  std::vector<std::pair<std::string, std::vector<std::string>>> brought;
+  // Ranks with equal calls share a line.
+  std::vector<std::pair<std::string, std::vector<std::string>>> calls;
   for (size_t i = 0; i < announcements.size(); ++i) {
     const std::string text = inputs ? labels[i] : ToText(announcements[i]) + " for " + labels[i];
-    auto same = std::ranges::find(brought, text, &std::pair<std::string, std::vector<std::string>>::first);
-    if (same == brought.end()) same = brought.insert(same, {text, {}});
+    auto same = std::ranges::find(calls, text, &std::pair<std::string, std::vector<std::string>>::first);
+    if (same == calls.end()) same = calls.insert(same, {text, {}});
     same->second.push_back(std::to_string(ranks[i]));
   }
   std::vector<std::string> lines;
-  for (const auto& [text, who] : brought) lines.push_back("rank " + Join(who, ", ") + ": " + text);
+  for (const auto& [text, who] : calls) lines.push_back("rank " + Join(who, ", ") + ": " + text);
   d.declared = Join(lines, "; ");
-  d.required = misfit ? "shards of one tensor, cut like torch.chunk"
+  d.required = misfit ? "shards of one tensor, as torch.chunk makes them"
                       : "the same kind, dtype and shape in the same order on every rank";
   return d;
 }

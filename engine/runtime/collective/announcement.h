@@ -1,5 +1,5 @@
-// What a rank says before a collective: a record of fixed size that the ranks of a group exchange and compare, because
-// Gloo aborts the process on unequal shapes and swaps data in silence where the order differs.
+// Announcement: the record of fixed size that a rank sends before a collective. The ranks of a group exchange and
+// compare them, because Gloo aborts the process on unequal shapes and mixes up data in silence where the order differs.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct Announcement {
   uint64_t label = 0;                        // CollectiveLabel::hash
   int64_t misfit = -1;                       // size of a local shard that the shape does not allow; -1: it fits
 
-  // Whether the ranks may go on together.
+  // Whether the two ranks may run the collective together.
   bool Agrees(const Announcement& other) const;
 };
 static_assert(sizeof(Announcement) == 64);
@@ -35,8 +35,8 @@ inline constexpr uint8_t kInputsKind = 255;
 // "all_gather (backward, call 3) of Double [2, 6]", or "inputs of the call".
 std::string ToText(const Announcement& announcement);
 
-// kCollectiveMismatch with what each rank brought; `labels` are the ranks' own label texts, cut to a fixed length, and
-// `ranks` the mesh ranks. Equal on every rank of the group.
+// kCollectiveMismatch with the call of each rank; `labels` are the ranks' own label texts, truncated to a fixed length,
+// and `ranks` the mesh ranks. Equal on every rank of the group.
 Diagnostic MismatchError(const std::string& group, std::span<const int64_t> ranks,
                          std::span<const Announcement> announcements, std::span<const std::string> labels);
 

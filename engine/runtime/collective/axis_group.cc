@@ -1,3 +1,16 @@
+// A collective goes through three steps: compare, count, run. The comparison is first because c10d cannot be asked
+// after a
+// mistake: Gloo ends the process where sizes differ, silently exchanges the wrong data where two collectives of
+// equal size come in another order, and waits for its timeout where one rank calls another collective. Every rank sends
+// a record of what it is about to do; all of them see all records, so that all of them throw, and none is left in the
+// collective.
+//
+// The comparison costs a round trip. It is done on the first `checked` collectives of a group, which cover a step or
+// two of
+// training: programs repeat themselves, and a plan that fits its ranks once fits them again. Which ones are compared
+// follows from their number alone, so that no rank compares while another one does not. What can still differ later,
+// inputs whose shapes change from call to call, is compared by StartCheckInputs once a call, with the wait moved behind
+// the local compute.
 #include "engine/runtime/collective/axis_group.h"
 
 #include <algorithm>
@@ -6,7 +19,6 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
@@ -17,13 +29,9 @@ namespace {
 
 constexpr size_t kLabelBytes = 512;  // of each rank's label, exchanged when ranks disagree
 
-std::string TextOf(const std::exception& error) {
-  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
-  return error.what();
-}
-
 Diagnostic RankLost(const std::string& group, const std::string& label, const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kRankLost, "a rank of " + group + " went away or did not come in time");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kRankLost, "a rank of " + group + " exited or did not respond within the timeout");
   d.path = label;
   d.declared = why;
   d.required = "every rank of the group in every collective";
@@ -31,15 +39,14 @@ Diagnostic RankLost(const std::string& group, const std::string& label, const st
   return d;
 }
 
-// Whether writing into the tensor's memory is seen by nobody else. A collective does not bump the version counter, so
+// Whether no other tensor sees a write into the tensor's memory. A collective does not bump the version counter, so
 // writing into memory that autograd saved, or into a gradient that a sibling also gets, would be a silent error.
 bool HasSoleOwner(const at::Tensor& tensor) {
   return tensor.is_contiguous() && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
 // What c10d may hold for a while after the collective is over (Gloo's threads do): the memory, but neither the caller's
-// tensor nor its graph.
-// (Unlike detach() this makes no view, which would keep the tensor.)
+// tensor nor its graph. Unlike detach() this makes no view, which would keep the tensor.
 at::Tensor WithoutHistory(const at::Tensor& tensor) { return tensor.variable_data(); }
 
 Announcement Announce(CollectiveKind kind, c10::ScalarType dtype, const CollectiveUse& use, uint32_t sequence) {
@@ -91,7 +98,7 @@ void AxisGroup::Guard(const CollectiveLabel& label, Call&& call) {
   try {
     call();
   } catch (const std::exception& error) {
-    broken_ = TextOf(error);
+    broken_ = ErrorText(error);
     throw PlanError({RankLost(name_, label.text(), broken_)});
   }
 }
@@ -121,7 +128,8 @@ void AxisGroup::StartCompare(const Announcement& mine, const CollectiveLabel& la
   });
 }
 
-// Every rank sees the same records, so every rank decides alike whether the second exchange takes place.
+// Labels are long and rarely needed, so they are exchanged after a difference only. Every rank sees the same records,
+// so every rank decides alike whether this second exchange takes place.
 void AxisGroup::FinishCheck() {
   if (!pending_) return;
   const std::unique_ptr<PendingCheck> pending = std::move(pending_);
@@ -153,7 +161,7 @@ void AxisGroup::GuardCollective(const CollectiveLabel& label, const Announcement
     try {
       call();
     } catch (const std::exception& error) {
-      throw std::runtime_error(ToText(what) + ": " + TextOf(error));
+      throw std::runtime_error(ToText(what) + ": " + ErrorText(error));
     }
   });
 }

@@ -1,14 +1,15 @@
-// AxisGroup: the collectives of one group of ranks on plain local tensors, each with its result when it returns. Knows
-// no layouts (layout/ does) and no autograd; counts what it does, and compares what the ranks bring before c10d sees it.
-// Stage before: mesh (MeshGroup). Stage after: layout (TensorMove, GradientSum).
+// AxisGroup: the collectives of one group of ranks on plain local tensors, each with its result when it returns. Has no
+// layouts and no autograd (redistribute has); counts its collectives, and compares the ranks' calls before c10d sees
+// them. Stage before: mesh (MeshGroup). Stage after: redistribute (TensorRedistribution, GradientSum).
 //
 // Errors are thrown as PlanError:
-//   kCollectiveMismatch  the ranks bring different kinds, dtypes or shapes, or are at different places of the program;
-//                        every rank of the group throws it, with what each brought, and the group stays usable
-//   kRankLost            c10d failed: a peer died or did not come within the mesh's timeout. The group is then broken and
-//                        every later call throws at once
-// Kinds, shapes and labels are compared on the first `checked` collectives of a group (a small exchange on the CPU before
-// each, by position and so the same on every rank); after these StartCheckInputs keeps a cheap watch once a call.
+//   kCollectiveMismatch  the ranks call with different kinds, dtypes or shapes, or are at different places of the program;
+//                        every rank of the group throws it, with the call of each, and the group stays usable
+//   kRankLost            c10d failed: a peer died or did not join within the mesh's timeout. The group is then broken and
+//                        every later call throws without waiting
+// Kinds, shapes and labels are compared on the first `checked` collectives of a group (a small exchange on the CPU
+// before each, by position and so the same on every rank); after these StartCheckInputs keeps a cheap watch once a
+// call.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +73,7 @@ class AxisGroup {
   const std::string& name() const { return name_; }  // "tp[0,1]"
   int64_t rank() const { return rank_; }             // within the group
   int64_t size() const { return size_; }
-  c10::Device device() const;  // where its tensors lie
+  c10::Device device() const;  // of its tensors
   const CollectiveCounts& counts() const { return *counts_; }
   void ClearCounts() { *counts_ = CollectiveCounts{}; }
 
@@ -88,9 +89,9 @@ class AxisGroup {
   // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
   at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
 
-  // The same in two halves. What is given must stay as it is until Finish, which returns the result and throws what went
-  // wrong on the way. Several may be under way; they begin in the same order on every rank. The all-reduce's result is in
-  // the memory of `buffer`, which is contiguous and nobody else's.
+  // The same in two halves. What is given must stay as it is until Finish, which returns the result and throws what
+  // went wrong on the way. Several may be under way; they begin in the same order on every rank. The all-reduce's
+  // result is in the memory of `buffer`, which is contiguous and has no other owner.
   PendingCollective StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use);
   PendingCollective StartAllGather(const at::Tensor& shard, const CollectiveUse& use);
   PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
@@ -99,21 +100,21 @@ class AxisGroup {
   // One number from every rank, in rank order. Not counted.
   std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);
 
-  // Whether all ranks call with the same: `signature` says what (shapes and dtypes of inputs that must be equal), and is
-  // what the error shows. Does not wait: the answer is taken, and an error thrown, by the group's next call of any kind
-  // or by FinishCheck. One exchange of 64 bytes; nothing in mode kNever. Not counted.
+  // Compares `signature` (shapes and dtypes of inputs that must be equal on all ranks), which errors show. Does not
+  // wait: the answer is read, and an error thrown, by the group's next call of any kind or by FinishCheck. One exchange
+  // of 64 bytes; nothing in mode kNever. Not counted.
   void StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label);
   void FinishCheck();
 
  private:
   AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check, std::shared_ptr<CollectiveCounts> counts);
 
-  // Compares, counts and runs `call`, turning what c10d throws into kRankLost. What was announced.
+  // Compares, counts and runs `call`, turning what c10d throws into kRankLost. Returns what was announced.
   template <class Call>
   Announcement Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
   template <class Call>
   void Guard(const CollectiveLabel& label, Call&& call);
-  // Guard, whose error says which collective it was.
+  // Guard, whose error names the collective.
   template <class Call>
   void GuardCollective(const CollectiveLabel& label, const Announcement& what, Call&& call);
   void Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);

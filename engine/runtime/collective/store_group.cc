@@ -1,6 +1,6 @@
-// One exchange is one round trip through the store: every rank but 0 sets a key of its own, rank 0 reads them all and sets
-// the answer, every rank reads that. Rank 0 alone decides, so no two ranks can come to different conclusions: a rank that
-// is late finds the answer that says so instead of succeeding where the others failed.
+// One exchange is one round trip through the store: every rank but 0 sets a key of its own, rank 0 reads them all and
+// sets the answer, every rank reads that. Rank 0 alone decides, so no two ranks can come to different conclusions: a
+// rank that is late finds the answer that says so instead of succeeding where the others failed.
 //
 // Waiting polls the store. c10d's own wait holds the connection of the process until the key is there, and a collective
 // on another thread that needs the store (to make a group, to report an error) would wait behind a save of minutes.
@@ -12,7 +12,6 @@
 #include <thread>
 #include <utility>
 
-#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "engine/core/base/check.h"
@@ -33,11 +32,6 @@ constexpr std::chrono::seconds kGrace{10};
 struct StoreTimeout : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-
-std::string StoreErrorText(const std::exception& error) {
-  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
-  return error.what();
-}
 
 Diagnostic RanksMissing(const std::string& what, const std::string& why) {
   Diagnostic d = MakeDiagnostic(Finding::kRankLost, "not all ranks joined to " + what);
@@ -135,12 +129,13 @@ StoreGroup::StoreGroup(const DeviceMesh& mesh, std::string_view name, std::chron
   if (world_size_ == 1) return;
   store_ = mesh.store();
   Check(store_ != nullptr, "ranks without a store");
-  // Groups of one name are numbered. Every rank counts its own, because ranks make them in one order at different times.
+  // Groups of one name are numbered. Every rank counts its own, because ranks make them in one order at different
+  // times.
   const std::string base = "exchange/" + std::string(name) + "/";
   try {
     prefix_ = base + std::to_string(store_->add(base + "rank " + std::to_string(rank_), 1)) + "/";
   } catch (const std::exception& error) {
-    throw PlanError({MakeDiagnostic(Finding::kRankLost, "the store of the ranks is gone: " + StoreErrorText(error))});
+    throw PlanError({MakeDiagnostic(Finding::kRankLost, "the store of the ranks is gone: " + ErrorText(error))});
   }
 }
 
@@ -181,8 +176,8 @@ std::vector<JsonValue> StoreGroup::Gather(const std::string& what, const JsonVal
   throw PlanError({RanksMissing(what, "rank " + Join(missing, ", ") + " did not join within " + seconds + " s")});
 }
 
-// The process of rank 0 may serve the store, so it may not go on to its end before the others have read the answer. Then
-// it removes the keys: a run of weeks saves thousands of times.
+// The process of rank 0 may serve the store, so it may not go on to its end before the others have read the answer.
+// Then it removes the keys: a run of weeks saves thousands of times.
 void StoreGroup::Finish() {
   if (rank_ != 0) {
     store_->add(Key("read"), 1);
@@ -213,8 +208,8 @@ JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValu
         answer["errors"] = DiagnosticsToJson(error.diagnostics());
         if (error.diagnostics().front().finding == Finding::kRankLost) lost_ = error.diagnostics();
       } catch (const std::exception& error) {
-        // Whatever it is: without an answer the other ranks would wait for their whole timeout.
-        answer["errors"] = DiagnosticsToJson({MakeDiagnostic(Finding::kInternal, what + ": " + StoreErrorText(error))});
+        // Whatever it is: without an answer the other ranks would wait for their full timeout.
+        answer["errors"] = DiagnosticsToJson({MakeDiagnostic(Finding::kInternal, what + ": " + ErrorText(error))});
       }
       if (world_size_ > 1) Set(Key("answer"), WriteJson(answer, 0));
     } else {
@@ -232,7 +227,7 @@ JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValu
   } catch (const InternalError&) {
     throw;
   } catch (const std::exception& error) {
-    lost_ = {RanksMissing(what, "the store of the ranks is gone: " + StoreErrorText(error))};
+    lost_ = {RanksMissing(what, "the store of the ranks is gone: " + ErrorText(error))};
   }
   if (!lost_.empty()) throw PlanError(lost_);
   if (answer.contains("errors")) {

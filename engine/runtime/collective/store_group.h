@@ -1,6 +1,6 @@
-// StoreGroup: gather, broadcast and agreement of short texts between all ranks of a mesh, over c10d's store and beside all
-// collectives, so that a background thread may use it while training goes on. Rank 0 is the root: it gathers, decides and
-// broadcasts, and every rank leaves with the same value or the same errors.
+// StoreGroup: gather, broadcast and agreement of short texts between all ranks of a mesh, over c10d's store and beside
+// all collectives, so that a background thread may use it while training goes on. Rank 0 is the root: it gathers,
+// decides and broadcasts, and every rank leaves with the same value or the same errors.
 //
 //   Agree(mesh, "the compiled plan", plan.CanonicalText());                // once, before the first collective
 //   StoreGroup group(mesh, "training checkpoints", timeout);               // or several exchanges under one name
@@ -24,10 +24,10 @@
 
 namespace moonshard {
 
-// Every function is collective: each rank calls the same ones in the same order, on one thread at a time. `what` is what
-// errors call the exchange, an infinitive: "save step 3". Throws PlanError kRankLost where a rank does not join within
-// `timeout`, on every rank that did, with the missing ranks; after that every call throws it. On one rank and in a
-// Recording mesh nothing is exchanged.
+// Every function is collective: each rank calls the same ones in the same order, on one thread at a time. `what` is
+// what errors call the exchange, an infinitive: "save step 3". Throws PlanError kRankLost where a rank does not join
+// within `timeout`, on every rank that did, with the missing ranks; after that every call throws it. On one rank and in
+// a Recording mesh nothing is exchanged.
 class StoreGroup {
  public:
   // `name` separates this group's keys from those of others over the same store.
@@ -45,9 +45,9 @@ class StoreGroup {
   using Combine = std::function<JsonValue(const std::vector<JsonValue>& all)>;
   JsonValue GatherAndBroadcast(const std::string& what, const JsonValue& mine, const Combine& combine);
 
-  // As GatherAndBroadcast, where each rank may have errors. Where any has one, all errors are thrown on every rank, equal
-  // ones once, those of some ranks alone with their numbers, and `combine` is not called; `annotate` (on rank 0, may be
-  // empty) may change them first.
+  // As GatherAndBroadcast, where each rank may have errors. Where any has one, all errors are thrown on every rank,
+  // equal ones once, those of some ranks alone with their numbers, and `combine` is not called; `annotate` (on rank 0,
+  // may be empty) may change them first.
   JsonValue GatherOrFail(const std::string& what, const Diagnostics& errors, const JsonValue& mine,
                          const Combine& combine, const std::function<void(Diagnostics&)>& annotate = {});
 
@@ -71,8 +71,8 @@ class StoreGroup {
   Diagnostics lost_;      // why no exchange is possible any more; empty while one is
 };
 
-// StoreGroup::Agree of a group of its own. Called once for a mesh before its first collective: ranks with different plans
-// would otherwise hang or mix up data there.
+// StoreGroup::Agree of a group of its own. Called once for a mesh before its first collective: ranks with different
+// plans would otherwise hang or mix up data there.
 void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& text,
            std::chrono::milliseconds timeout = std::chrono::minutes(2));
 

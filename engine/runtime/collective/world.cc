@@ -15,7 +15,8 @@ World::World(const DeviceMesh& mesh) {
 
 std::vector<int64_t> World::All(int64_t mine, const CollectiveLabel& label) const {
   std::vector<int64_t> all = {mine};
-  // Ranks count row-major, so that what an axis brings goes behind what the axes within it have.
+  // Ranks count row-major with tp innermost, and groups_ begins with the innermost axis: the numbers of one coordinate
+  // of the next axis are a contiguous block of those gathered so far.
   for (const std::shared_ptr<AxisGroup>& group : groups_) {
     std::vector<int64_t> more(all.size() * static_cast<size_t>(group->size()));
     for (size_t inner = 0; inner < all.size(); ++inner) {

@@ -1,13 +1,13 @@
 // World: small numbers from every rank of a mesh, whatever its axes: losses to be averaged, counters for a log, whether
-// somebody was asked to stop. For a trainer, between steps.
+// a rank was asked to stop. For a trainer, between steps.
 //
 //   const World world(mesh);
 //   const double mean = world.Mean(loss, CollectiveLabel("loss"));
 //   if (world.Max(asked_to_stop, CollectiveLabel("stop")) > 0) break;
 //
-// Every call is collective over the whole mesh: all ranks make the same calls in the same order, and get the same answer.
-// It travels as the comparisons between ranks do (AxisGroup::ExchangeNumbers: microseconds where the ranks share a
-// machine), is not counted, and does nothing on one rank or in a Recording mesh. Throws PlanError: kRankLost.
+// Every call is collective over the whole mesh: all ranks make the same calls in the same order, and get the same
+// answer. It travels as the comparisons between ranks do (AxisGroup::ExchangeNumbers: microseconds where the ranks
+// share a machine), is not counted, and does nothing on one rank or in a Recording mesh. Throws PlanError: kRankLost.
 // Stage before: mesh. Beside it: AxisGroup, which has the collectives of tensors.
 #pragma once
 

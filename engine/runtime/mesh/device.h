@@ -12,7 +12,7 @@ namespace moonshard {
 struct NcclPlugin;
 
 enum class DeviceChoice : uint8_t {
-  kAuto,  // a GPU where this build knows CUDA and the machine has one; else the CPU
+  kAuto,  // a GPU where this build has CUDA and the machine has one; else the CPU
   kCpu,
   kCuda,
 };

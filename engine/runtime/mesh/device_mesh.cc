@@ -30,11 +30,6 @@ constexpr const char* kLoopback = "127.0.0.1";
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-std::string TextOf(const std::exception& error) {
-  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
-  return error.what();
-}
-
 [[noreturn]] void Fail(Finding finding, std::string message, std::string declared, std::string required,
                        std::string help = {}) {
   Diagnostic d = MakeDiagnostic(finding, std::move(message));
@@ -50,7 +45,7 @@ auto Rendezvous(const std::string& what, F&& run) {
   try {
     return run();
   } catch (const std::exception& error) {
-    Fail(Finding::kRankLost, "not all ranks joined to make " + what, TextOf(error),
+    Fail(Finding::kRankLost, "not all ranks joined to make " + what, ErrorText(error),
          "every rank of the mesh, at the same time",
          "look at the output of the other ranks: the first failure is theirs");
   }
@@ -178,6 +173,11 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
 
 }  // namespace
 
+std::string ErrorText(const std::exception& error) {
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
+  return error.what();
+}
+
 struct DeviceMesh::State {
   MeshShape shape;
   int64_t rank = 0;
@@ -186,13 +186,13 @@ struct DeviceMesh::State {
   StorePtr store;
   bool closed = false;
   std::shared_ptr<CollectiveLog> log;  // of a Recording mesh
-  // By axis and size; the whole axis is the group of its size.
+  // By axis and size; the full axis is the group of its size.
   std::map<std::pair<MeshAxis, int64_t>, std::shared_ptr<const MeshGroup>> groups;
 
   std::shared_ptr<const MeshGroup> Make(MeshAxis axis, int64_t k);
 };
 
-// Ranks of one group make it under the same name, so only they take part.
+// Ranks of one group make it under the same name, which includes their ranks, so only they take part.
 std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t k) {
   auto group = std::make_shared<MeshGroup>();
   const std::vector<int64_t> full = shape.GroupOf(rank, axis);
@@ -223,7 +223,8 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
                          ? device.nccl->make_group(prefix("nccl"), my_rank, size, group->name, options.timeout)
                          : gloo();
     group->exchange = MakeExchange(*group, prefix("exchange"), options, gloo);
-    // A rank that is connected, works and leaves would break the connecting of a slower one.
+    // Without this barrier a rank that is connected could finish its work and exit while a slower one still connects to
+    // it, and the slower one would report it as lost.
     const auto connected = prefix("connected");
     if (connected->add("ranks", 1) == k) connected->set("all", std::vector<uint8_t>{1});
     connected->wait({"all"}, options.rendezvous_timeout);
@@ -234,11 +235,11 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
 DeviceMesh DeviceMesh::Join(std::shared_ptr<State> state, int64_t local_rank) {
   state->device = ChooseDevice(state->options.device, local_rank).ValueOrThrow();
   if (state->shape.world_size() > 1) {
-    // How many meshes this rank has made over this store: the same on all ranks, and fresh keys for each mesh.
+    // The number of meshes that this rank has made over this store: the same on all ranks, and new keys for each mesh.
     const std::string name = "moonshard/" + state->shape.ToString();
-    const int64_t turn =
+    const int64_t number =
         Rendezvous("the mesh", [&] { return state->store->add(name + "/made/" + std::to_string(state->rank), 1); });
-    state->store = c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(turn), state->store);
+    state->store = c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(number), state->store);
   }
   for (MeshAxis axis : kMeshAxes) {
     const int64_t size = state->shape.size(axis);
@@ -419,7 +420,7 @@ void DeviceMesh::Close() {
         usleep(1000);
       }
     } catch (const std::exception&) {
-      // The store is gone with a rank that failed; there is nobody left to wait for.
+      // The store ended with a rank that failed: there is no rank to wait for.
     }
   }
   state_->groups.clear();

@@ -1,6 +1,6 @@
-// DeviceMesh: who this process talks to. A MeshShape, this rank, its device and one c10d group for every axis above 1
-// (Gloo on a CPU, NCCL on GPUs) with an exchange of small records beside it (rank_exchange.h). The groups are made in
-// one fixed order on every rank.
+// DeviceMesh: the ranks that this process communicates with. A MeshShape, this rank, its device and one c10d group for
+// every axis above 1 (Gloo on a CPU, NCCL on GPUs) with an exchange of small records beside it (rank_exchange.h). The
+// groups are made in one fixed order on every rank.
 // Stage before: plan/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
 //
 //   auto mesh = DeviceMesh::FromEnvironment({{"dp", 2}, {"tp", 4}});   // torchrun, srun, or MOONSHARD_STORE (launch.h)
@@ -8,11 +8,12 @@
 // A mesh is a handle: copies share the groups, which close when the last copy goes. One thread at a time uses a mesh.
 // Every factory is collective (each rank of the mesh calls it) and throws PlanError:
 //   kBadMesh    unknown axis, wrong number of ranks, missing or unusable environment variables, no such device
-//   kRankLost   a rank did not come within `rendezvous_timeout`
+//   kRankLost   a rank did not join within `rendezvous_timeout`
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,6 +47,9 @@ struct MeshOptions {
   std::string host = {};
 };
 
+// The text of an exception of c10d without the C++ stack that c10 appends to what().
+std::string ErrorText(const std::exception& error);
+
 class DeviceMesh {
  public:
   using Axes = std::vector<std::pair<std::string, int64_t>>;
@@ -72,8 +76,8 @@ class DeviceMesh {
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options = {},
                               const c10::intrusive_ptr<c10d::Store>& store = {});
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options = {});
-  // Rank `rank` of a mesh without peers: collectives are noted in recorded() and give shapes, not values. `device`: where
-  // tensors lie; the meta device for a step without storage.
+  // Rank `rank` of a mesh without peers: collectives are recorded in recorded() and give shapes, not values. `device`:
+  // of the tensors; the meta device for a step without storage.
   static DeviceMesh Recording(const MeshShape& shape, int64_t rank = 0, c10::Device device = c10::Device(c10::kCPU));
 
   const MeshShape& shape() const;
@@ -89,14 +93,15 @@ class DeviceMesh {
   // by all ranks of the axis in the same order.
   std::shared_ptr<const MeshGroup> SubGroup(MeshAxis axis, int64_t k) const;
 
-  // Where the ranks of the mesh agree on things; keys are the mesh's own. None in a Recording mesh.
+  // The store that all ranks of the mesh share (collective/store_group.h); its keys are the mesh's own. None in a
+  // Recording mesh.
   c10::intrusive_ptr<c10d::Store> store() const;
-  // What a Recording mesh has seen so far.
+  // The collectives of a Recording mesh so far.
   const std::vector<RecordedCollective>& recorded() const;
 
-  // Lets go of groups and store in order, after giving the other ranks a few seconds to come as far: rank 0 may serve
-  // the store that they still read. Groups that others hold stay open. Never throws. Without it the last copy's
-  // destructor closes at once, which is right when this rank failed.
+  // Releases groups and store, after waiting a few seconds for the other ranks to call it too: rank 0 may serve the
+  // store that they still read. Groups that others hold stay open. Never throws. Without it the last copy's destructor
+  // closes without waiting, which is right when this rank failed.
   void Close();
 
  private:

@@ -44,7 +44,7 @@ class Reader {
     const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), value);
     if (failed != std::errc() || end != text->data() + text->size() || value < 0 || value > most) {
       errors.push_back(BadMesh("the environment variable " + name + " is not usable", name + " = " + *text,
-                               "a whole number from 0 to " + std::to_string(most)));
+                               "an integer from 0 to " + std::to_string(most)));
       return 0;
     }
     return value;
@@ -175,7 +175,7 @@ Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape
   } else if (reader.Has("SLURM_PROCID")) {
     ReadSlurm(reader, launch);
   } else if (shape.world_size() != 1) {
-    return BadMesh("the environment does not say which rank this process is",
+    return BadMesh("the environment does not set the rank of this process",
                    "a mesh of " + shape.ToString() + " and neither RANK nor SLURM_PROCID nor those of mpirun",
                    "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or srun's or mpirun's variables",
                    "start " + std::to_string(shape.world_size()) +

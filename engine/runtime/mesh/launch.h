@@ -1,4 +1,4 @@
-// Launch: what the environment says about this process among the ranks. Plain data; opens nothing.
+// Launch: the environment variables that place this process among the ranks. Plain data; opens nothing.
 // Stage after: DeviceMesh::FromEnvironment, which opens the store and makes the groups.
 //
 //   torchrun        RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
@@ -37,7 +37,7 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 // The process's own.
 std::optional<std::string> ProcessEnvironment(const std::string& name);
 
-// Errors (kBadMesh), all at once: variables that are missing or no numbers, a rank outside the world, and a world that
+// Errors (kBadMesh), all at once: variables that are missing or not numbers, a rank outside the world, and a world that
 // is not as large as `shape`.
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape);
 

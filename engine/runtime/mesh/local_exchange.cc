@@ -86,8 +86,8 @@ std::optional<size_t> Receive(const Socket& socket, std::span<uint8_t> record) {
   return static_cast<size_t>(got);
 }
 
-// Where sockets of this process can be reached: equal for two processes that can talk through them. "" where that
-// cannot be told.
+// Where sockets of this process can be reached: the boot of the machine, the network namespace and the user. Equal for
+// two processes that can connect to each other; "" where it is not known.
 std::string Place() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -97,7 +97,7 @@ std::string Place() {
   return boot + " " + space.substr(0, static_cast<size_t>(length)) + " user " + std::to_string(geteuid());
 }
 
-// A socket at a name that the kernel chose, which vanishes with it; and the name.
+// A socket at an abstract name that the kernel chose, which ends with it; and the name.
 std::pair<Socket, std::string> Listen(int64_t size) {
   Socket socket = Open();
   sockaddr_un address{};
@@ -146,7 +146,7 @@ class LocalExchange final : public RankExchange {
     return ++started_;
   }
 
-  // Records come in the order they were sent, so those of earlier exchanges are taken and kept.
+  // A socket delivers records in the order in which they were sent, so those of earlier exchanges are read and kept.
   std::vector<uint8_t> Finish(int64_t started) override {
     while (finished_ < started) {
       std::vector<uint8_t> all = ReceiveAll(sent_.front());
@@ -170,7 +170,7 @@ class LocalExchange final : public RankExchange {
       }
       const std::optional<size_t> got = Receive(peers_[r], record);
       const auto who = [&] { return "rank " + std::to_string(r) + " of the group "; };
-      if (!got) throw std::runtime_error(who() + "did not come within " + std::to_string(timeout_.count()) + " ms");
+      if (!got) throw std::runtime_error(who() + "did not respond within " + std::to_string(timeout_.count()) + " ms");
       if (*got == 0) throw std::runtime_error(who() + "closed its connection");
       if (*got != bytes) throw std::runtime_error(who() + "is at another place of the program");
     }
@@ -221,7 +221,7 @@ std::shared_ptr<RankExchange> MakeLocalExchange(const c10::intrusive_ptr<c10d::S
     SetTimeout(peer, join);
     uint8_t who = 0;
     if (Receive(peer, {&who, 1}) != size_t{1})
-      throw std::runtime_error("a rank of this machine does not say its number");
+      throw std::runtime_error("a rank of this machine does not send its number");
     Check(who > rank && who < size && peers[who].fd() < 0, "a rank connected twice");
     peers[who] = std::move(peer);
     --missing;

@@ -21,7 +21,7 @@ struct MeshGroup {
   std::string name;                             // "tp[4,5,6,7]": the axis and the mesh ranks
   std::vector<int64_t> ranks;                   // mesh ranks in the group's order
   int64_t rank = 0;                             // this process's place in it
-  c10::Device device = c10::Device(c10::kCPU);  // where tensors of `backend` lie
+  c10::Device device = c10::Device(c10::kCPU);  // of the tensors of `backend`
   c10::intrusive_ptr<c10d::Backend> backend;    // none in a group of one
   std::shared_ptr<RankExchange> exchange;       // none in a group of one, and where `recording`
   bool recording = false;                       // no peers exist: nothing is exchanged

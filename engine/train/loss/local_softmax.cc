@@ -1,3 +1,10 @@
+// Two passes over the logits, forward and backward, each a block of rows at a time, so that the float copy of
+// half-precision logits and the exponentials stay in cache: for a vocabulary of 128,000 the logits of one sequence are
+// the largest tensor of the step, and a temporary of their size would double it.
+//
+// Every rank subtracts its own maximum, never a common one. A common maximum would cost an all-reduce before the sums,
+// and JoinStatistics can rescale the sums afterwards: s_a exp(m_a - M) is exact up to rounding. The rescaled value
+// underflows to 0 only where the rank's columns contribute nothing to the row in the accumulation dtype.
 #include "engine/train/loss/local_softmax.h"
 
 #include <algorithm>
@@ -59,6 +66,7 @@ at::ScalarType AccumulationType(at::ScalarType dtype) { return dtype == at::kDou
 
 void LocalStatistics(const at::Tensor& logits, const TargetColumns& targets, Wanted wanted, const at::Tensor& out) {
   Check(out.size(0) == wanted.count() && out.size(1) == logits.size(0), "statistics of another shape");
+  // No columns: sums over nothing, and a maximum that loses every comparison.
   if (logits.size(1) == 0) {
     out.zero_();
     out[0].fill_(-kInfinity);
@@ -73,6 +81,7 @@ void LocalStatistics(const at::Tensor& logits, const TargetColumns& targets, Wan
     const auto put = [&](const at::Tensor& value) { out.select(0, slot++).narrow(0, begin, length).copy_(value); };
     put(max);
     const at::Tensor shifted_sum = wanted.shifted_sum ? shifted.sum(1) : at::Tensor();
+    // The moment needs z - m and exp(z - m) at once; without it the exponential overwrites its argument.
     const at::Tensor exp = wanted.moment ? shifted.exp() : shifted.exp_();
     put(exp.sum(1));
     if (wanted.target) {
@@ -91,6 +100,8 @@ RowStatistics JoinStatistics(const at::Tensor& gathered, const Vocabulary& vocab
   const at::Tensor sums = take();
   RowStatistics row;
   row.max = Finite(maxima.amax(0));
+  // A rank without columns has -inf: its weight is exp(-inf) = 0, and its shift must be finite, because 0 times -inf is
+  // NaN.
   const at::Tensor weights = (maxima - row.max).exp();
   const at::Tensor shifts = Finite(maxima) - row.max;
   row.log_sum = (weights * sums).sum(0).log();
@@ -118,6 +129,7 @@ void LocalGradient(const at::Tensor& logits, const at::Tensor& max, const at::Te
     log_p.sub_(log_sum.narrow(0, begin, length).unsqueeze(1));
     at::Tensor d;
     if (c.log_probability.defined()) {
+      // Entropy needs p and log p at once; the other losses overwrite log p.
       d = log_p.exp();
       const at::Tensor p_log_p = TimesLog(d, log_p);
       d.mul_(c.probability.unsqueeze(1)).addcmul_(p_log_p, c.log_probability.unsqueeze(1));

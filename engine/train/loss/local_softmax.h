@@ -1,8 +1,8 @@
-// The local part of a softmax over a vocabulary in shards: what one rank can say of its columns, how the ranks' answers
-// join, and the gradient of its columns. Plain tensors, no communication, no autograd. Rows are tokens; everything but
-// the logits is in the accumulation dtype: float for half-precision and float logits, double for double.
+// The local part of a softmax over a vocabulary in shards: what one rank computes of its columns, how the ranks'
+// results join, and the gradient of its columns. Plain tensors, no communication, no autograd. Rows are tokens;
+// everything but the logits is in the accumulation dtype: float for half-precision and float logits, double for double.
 //
-// A rank's shard z_1..z_v of one row is told by (Milakov and Gimelshein 2018, "Online normalizer calculation for
+// A rank's shard z_1..z_v of one row is described by (Milakov and Gimelshein 2018, "Online normalizer calculation for
 // softmax", whose pairs join in any order):
 //
 //   m = max z              s = sum exp(z - m)              -inf and 0 where there are no columns
@@ -10,7 +10,7 @@
 //   d = sum (z - m)        for label smoothing
 //   u = sum exp(z - m) (z - m)                             for the entropy
 //
-// and shards a, b, ... of the whole row join, with M = max m_a, w_a = exp(m_a - M), as
+// and shards a, b, ... of the full row join, with M = max m_a, w_a = exp(m_a - M), as
 //
 //   log Z = log sum w_a s_a       (the log-sum-exp of the row is M + log Z; kept apart, because for large logits the
 //                                  difference z - M is exact and z - (M + log Z) is not)
@@ -28,12 +28,12 @@
 
 namespace moonshard {
 
-// Where the targets lie in this rank's columns.
+// Where the targets are in this rank's columns.
 struct TargetColumns {
   at::Tensor column;  // [tokens] int64: the local column, 0 where another rank holds the target
   at::Tensor mine;    // [tokens] bool
 
-  // `targets` is [tokens]. Ids outside the vocabulary are nobody's.
+  // `targets` is [tokens]. Ids outside the vocabulary belong to no rank.
   static TargetColumns Of(const at::Tensor& targets, const Interval& shard);
   TargetColumns Narrow(int64_t begin, int64_t length) const;
   bool defined() const { return column.defined(); }
@@ -47,7 +47,7 @@ struct Wanted {
   int64_t count() const { return 2 + int64_t{target} + int64_t{shifted_sum} + int64_t{moment}; }
 };
 
-// A row of the whole vocabulary, each [tokens]; those not wanted are undefined.
+// A row of the full vocabulary, each [tokens]; those not wanted are undefined.
 struct RowStatistics {
   at::Tensor max;          // M, 0 for -inf
   at::Tensor log_sum;      // log Z
@@ -59,7 +59,8 @@ struct RowStatistics {
 // The accumulation dtype for logits of `dtype`.
 at::ScalarType AccumulationType(at::ScalarType dtype);
 
-// Fills `out` [wanted.count(), tokens] from this rank's `logits` [tokens, v]. Temporaries are a block of rows at a time.
+// Fills `out` [wanted.count(), tokens] from this rank's `logits` [tokens, v]. Temporaries are a block of rows at a
+// time.
 void LocalStatistics(const at::Tensor& logits, const TargetColumns& targets, Wanted wanted, const at::Tensor& out);
 
 // The ranks' statistics [ranks, wanted.count(), tokens], in rank order, as one.

@@ -1,3 +1,14 @@
+// Every loss here is a function of a few statistics of a row (local_softmax.h), and each rank has those of its columns.
+// One all-gather of the statistics gives every rank the full row's, from which all of them compute the same value: the
+// loss is replicated without a second collective. The gradient of a rank's logits needs its own logits and the row's
+// statistics alone, so the backward communicates nothing.
+//
+// An all-gather instead of all-reduces: the maximum and the sums would take two dependent reductions (the sums need the
+// common maximum), and gathered terms are added in rank order, which gives every rank the same bits.
+//
+// The forward is computed without gradients, and the tape is one node a loss (Record). Autograd through the operators
+// would keep the softmax of all columns for the backward, which recomputes it from the logits and two numbers a row
+// instead.
 #include "engine/train/loss/losses.h"
 
 #include <algorithm>
@@ -44,7 +55,7 @@ Diagnostics CheckLogits(const Vocabulary& vocabulary, const ShardedLogits& logit
       errors.push_back(BadInput("logits of a dtype that no loss is defined for", c10::toString(logits.dtype()),
                                 "double, float, bfloat16 or half"));
   }
-  // In a larger group the collective compares it, so that every rank says which one is wrong.
+  // In a larger group the collective compares it, so that every rank throws the same error.
   if (vocabulary.group().size() == 1 && logits.columns() != vocabulary.size()) {
     errors.push_back(BadInput("logits that are not the vocabulary's", std::to_string(logits.columns()) + " columns",
                               std::to_string(vocabulary.size()) + " columns"));
@@ -103,7 +114,7 @@ RowStatistics Statistics(const Vocabulary& vocabulary, const ShardedLogits& logi
   return JoinStatistics(Gather(vocabulary, logits, mine), vocabulary, wanted);
 }
 
-// How input `i` of `count` lies: shards of the vocabulary, or what they are computed from.
+// The layout of input `i` of `count`: shards of the vocabulary, or what they are computed from.
 Layout InputLayout(size_t i, size_t count) {
   if (i > 0) return Layout::Shard(0);
   return count == 1 ? Layout::Shard(-1) : Layout::Shared();
@@ -319,7 +330,7 @@ at::Tensor Entropy(const Vocabulary& vocabulary, const ShardedLogits& logits) {
     Take(region, logits);
     const RowStatistics row = Statistics(vocabulary, logits, {}, {.moment = true});
     const at::Tensor entropy = row.log_sum - row.moment / row.log_sum.exp();
-    // A copy: whoever writes into the result leaves the backward's own alone.
+    // A copy, because a caller may write into the result and the backward needs its own.
     value = entropy.view(logits.tokens_shape()).clone();
     region.Makes(value, Layout::Replicate());
     tape = {row.max, row.log_sum, {}, [entropy](const at::Tensor& gradient) {

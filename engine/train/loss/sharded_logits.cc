@@ -55,7 +55,7 @@ Diagnostics CheckHead(const Vocabulary& vocabulary, const at::Tensor& hidden, co
   return errors;
 }
 
-// Adds a @ b to `sum`, in float for half precision where more than one product comes.
+// Adds a @ b to `sum`, in float for half precision where there is more than one product.
 void AddProduct(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, bool only) {
   if (!sum.defined()) {
     sum = at::mm(a, b);
@@ -75,10 +75,11 @@ ShardedLogits ShardedLogits::OfHead(const Vocabulary& vocabulary, at::Tensor hid
                                     const HeadOptions& options) {
   Diagnostics errors = CheckHead(vocabulary, hidden, weight, bias, options);
   if (!errors.empty()) throw PlanError(std::move(errors));
-  RedistributionOptions move;
-  move.label = vocabulary.label().text() + " hidden";
-  hidden = TensorRedistribution::Make(options.hidden, Layout::Shared(), vocabulary.shared_group(), std::move(move))
-               .ValueOrThrow()(std::move(hidden));
+  RedistributionOptions redistribution;
+  redistribution.label = vocabulary.label().text() + " hidden";
+  hidden =
+      TensorRedistribution::Make(options.hidden, Layout::Shared(), vocabulary.shared_group(), std::move(redistribution))
+          .ValueOrThrow()(std::move(hidden));
   return {{std::move(hidden), std::move(weight), std::move(bias)}, options.chunk};
 }
 

@@ -1,5 +1,5 @@
 // ShardedLogits: this rank's columns of the logits, as the losses take them: a tensor that exists, or hidden states and
-// the head's local weight, from which the columns are computed a chunk of tokens at a time and forgotten. In the second
+// the head's local weight, from which the columns are computed a chunk of tokens at a time and dropped. In the second
 // form neither forward nor backward holds more than one chunk of them: the backward computes each chunk again (a third
 // matrix product more than a head and a loss that keep them).
 // Stage before: vocabulary.h. Stage after: losses.h.
@@ -20,10 +20,10 @@ namespace moonshard {
 
 struct HeadOptions {
   int64_t chunk = 1024;  // tokens whose logits exist at a time
-  // How `hidden` lies on the vocabulary's axis. With `shared` the losses' gradient of hidden is this rank's term of a
-  // sum over the axis, and nothing is communicated: the sum is the caller's. From another layout that leads to `shared`
-  // (replicate, partial, shard(d) of the tokens under sequence parallelism) it is moved there as a colwise head would
-  // move it (layout/move.h), with that move's collective each way.
+  // The layout of `hidden` on the vocabulary's axis. With `shared` the losses' gradient of hidden is this rank's term
+  // of a sum over the axis, and nothing is communicated: the sum is the caller's. From another layout that leads to
+  // `shared` (replicate, partial, shard(d) of the tokens under sequence parallelism) it is redistributed as a colwise
+  // head would do it (redistribute/redistribute.h), with that redistribution's collective each way.
   Layout hidden = Layout::Shared();
 };
 
@@ -34,10 +34,10 @@ class ShardedLogits {
 
   // hidden [..., h] times weight [v, h] transposed, plus bias [v] where there is one; all of one dtype, in which the
   // product is made whatever autocast says. Gradients of the weight are added up over the chunks in float at least.
-  // A head that a plan shards is then used around its call: the plan's own moves at the head do not run (`hidden` above
-  // says what does instead), and AppliedPlan::Findings names it as bypassed. Its parameters must hold this rank's shard
-  // in forward and backward, so it cannot be part of an fsdp unit that gives them back in between.
-  // Throws PlanError: kBadInput, kNoSuchMove, and what a move throws.
+  // A head that a plan shards is then used around its call: the plan's own redistributions at the head do not run
+  // (`hidden` above replaces them), and AppliedPlan::Findings names it as bypassed. Its parameters must hold this
+  // rank's shard in forward and backward, so it cannot be part of an fsdp unit that gives them back in between.
+  // Throws PlanError: kBadInput, kNoSuchMove, and what a redistribution throws.
   static ShardedLogits OfHead(const Vocabulary& vocabulary, at::Tensor hidden, at::Tensor weight, at::Tensor bias = {},
                               const HeadOptions& options = {});
 
@@ -55,8 +55,8 @@ class ShardedLogits {
   // The same without its tensors.
   ShardedLogits Emptied() const { return {std::vector<at::Tensor>(inputs_.size()), chunk_}; }
 
-  // body(begin, logits): [n, v] of tokens [begin, begin + n), in order. Without gradients; the chunk of a head is the
-  // body's own to overwrite, the whole logits are not.
+  // body(begin, logits): [n, v] of tokens [begin, begin + n), in order. Without gradients; the body may overwrite
+  // the chunk of a head, and not logits that exist.
   void ForEachChunk(const std::function<void(int64_t begin, const at::Tensor& logits)>& body) const;
 
   // The gradients of inputs(), from gradient(begin, logits, out), which writes that of tokens [begin, begin + n) into

@@ -1,5 +1,5 @@
-// Vocabulary: the dim of the logits that lies in shards over a mesh axis, as `colwise { output = shard(-1) }` leaves it
-// (plans: option loss_parallel). Says which token ids this rank's columns are, and checks targets against it.
+// Vocabulary: the dim of the logits that is sharded over a mesh axis, as `colwise { output = shard(-1) }` leaves it
+// (plans: option loss_parallel). Has the token ids of this rank's columns, and checks targets against it.
 // Stage before: collective (AxisGroup). Stage after: sharded_logits.h and losses.h.
 #pragma once
 
@@ -18,14 +18,14 @@ namespace moonshard {
 struct VocabularyOptions {
   std::string label = "loss";  // for errors: where the loss is taken; the same on every rank
   // Targets must be ids of the vocabulary, and the same on every rank. Looking at them on the host waits for the device
-  // where they lie on one. Unchecked, the loss of an id outside the vocabulary is NaN, and targets that differ between
+  // where they are on one. Unchecked, the loss of an id outside the vocabulary is NaN, and targets that differ between
   // ranks are a silently wrong loss.
   bool check_targets = true;
 };
 
 class Vocabulary {
  public:
-  // `size` is the whole vocabulary; its shards over `group` are torch.chunk's, the last ones shorter or empty.
+  // `size` is that of the full vocabulary; its shards over `group` are torch.chunk's, the last ones shorter or empty.
   // Errors: kBadInput for a size below 1.
   static Result<Vocabulary> Make(std::shared_ptr<AxisGroup> group, int64_t size, VocabularyOptions options = {});
 
@@ -37,8 +37,9 @@ class Vocabulary {
   const CollectiveLabel& label() const { return label_; }
 
   // Starts comparing over the ranks what they are about to do: `what` (function, shapes, dtype and options) and, where
-  // targets are given ([tokens]) and checked, every target. Then throws `errors`, and those of the targets, as PlanError
-  // on every rank; where the ranks differ, kCollectiveMismatch instead (AxisGroup::StartCheckInputs says when).
+  // targets are given ([tokens]) and checked, every target. Then throws `errors`, and those of the targets, as
+  // PlanError on every rank; where the ranks differ, kCollectiveMismatch instead (at the time that
+  // AxisGroup::StartCheckInputs has).
   // Errors: kBadInput with the first ids outside [0, size) that are not `ignore_index`.
   void CheckCall(const std::string& what, const at::Tensor& targets, int64_t ignore_index, Diagnostics errors) const;
 

@@ -32,7 +32,7 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
     d.required = "shard(-1), or replicate";
     return d;
   }
-  // In a group of one the losses talk to nobody.
+  // In a group of one the losses communicate nothing.
   auto group =
       in_shards ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
   return Vocabulary::Make(std::move(group), weight->shape[0], std::move(options));

@@ -1,10 +1,10 @@
-// VocabularyOf: how a sharded model's logits lie, as the losses want to know it.
+// VocabularyOf: the vocabulary of a sharded model's logits, for the losses.
 // Stage before: applied_plan.h. Stage after: loss/losses.h.
 //
 //   const Vocabulary vocabulary = VocabularyOf(model, "lm_head").ValueOrThrow();
 //   CrossEntropy(vocabulary, net->forward(ids), targets).backward();
 //
-// is the whole loss where the plan leaves the logits in shards, and the same loss without a collective where it gathers
+// is the full loss where the plan leaves the logits sharded, and the same loss without a collective where it gathers
 // them.
 #pragma once
 
@@ -16,8 +16,8 @@
 
 namespace moonshard {
 
-// The vocabulary of what module `head` puts out: in shards over tp where the plan says that its output leaves as
-// shard(-1), else whole on every rank. Its size is the number of rows of the head's weight.
+// The vocabulary of the output of module `head`: sharded over tp where the plan declares the output shard(-1), else
+// full on every rank. Its size is the number of rows of the head's weight.
 // Errors: kBadInput where there is no such module or it has no `weight`; kNotSupported for any other layout.
 Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& head, VocabularyOptions options = {});
 

@@ -1,6 +1,6 @@
-// AdamW over a sharded model: torch::optim::AdamW on this rank's shards, which is all it takes: the update of an element
-// needs that element's gradient and moments alone (Loshchilov and Hutter 2019, algorithm 2). Each rank keeps the moments of
-// its own shards.
+// AdamW over a sharded model: torch::optim::AdamW on this rank's shards, which is all it takes: the update of an
+// element needs that element's gradient and moments alone (Loshchilov and Hutter 2019, algorithm 2). Each rank keeps
+// the moments of its own shards.
 // Stage before: apply (gradients are summed when backward returns). Beside it: learning_rate.h, finite.h.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace moonshard {
 
-// AdamW in two groups: parameters of two dims or more with `options.weight_decay()`, the rest (biases, norms' scales) with
-// none. How many dims a parameter has is asked of the whole tensor, and tied parameters are stepped once.
+// AdamW in two groups: parameters of two dims or more with `options.weight_decay()`, the rest (biases, norms' scales)
+// with none. The number of dims is that of the full tensor, and tied parameters are stepped once.
 torch::optim::AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options);
 
 // In every group of any optimizer.

@@ -1,6 +1,6 @@
-// Finite: which gradient, or which parameter, holds a number that is none. For the step whose loss or gradient norm is NaN
-// or infinite: it looks at every element, and is not for every step.
-// Stage before: clip_grad_norm.h, which tells that there is one.
+// Finite: the first parameter or gradient that holds NaN or an infinity. For the step whose loss or gradient norm is
+// NaN or infinite: it reads every element, and is too slow for every step.
+// Stage before: clip_grad_norm.h, which detects that there is one.
 #pragma once
 
 #include <string>

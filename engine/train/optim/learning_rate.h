@@ -1,5 +1,5 @@
-// LearningRate: the learning rate of a step. Numbers in, a number out: a run that is resumed needs nothing but the step.
-// Stage after: SetLearningRate (adamw.h).
+// LearningRate: the learning rate of a step. Numbers in, a number out: a run that is resumed needs nothing but the
+// step. Stage after: SetLearningRate (adamw.h).
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace {
 using torch::optim::Optimizer;
 
 // Fields of an optimizer's options or memory under their names, in either direction. A value that is missing or of
-// another kind on the way back is noted.
+// another kind when read back is reported.
 class Writer {
  public:
   explicit Writer(JsonValue::Object& values, std::map<std::string, at::Tensor>* tensors = nullptr)
@@ -78,7 +78,7 @@ class Reader {
   }
   void Say(const char* name) {
     found_.push_back(MakeDiagnostic(Finding::kBadManifest,
-                                    std::string("the checkpoint has no good '") + name + "' of the optimizer"));
+                                    std::string("the checkpoint has no valid '") + name + "' of the optimizer"));
   }
 
   const JsonValue::Object& values_;

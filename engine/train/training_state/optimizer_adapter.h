@@ -1,5 +1,5 @@
-// OptimizerAdapter: what an optimizer remembers of each parameter, and the options of its groups, under names: what a
-// training checkpoint keeps of it. LibTorch's own optimizers have adapters here; a host with an optimizer of its own
+// OptimizerAdapter: an optimizer's state for each parameter and the options of its groups, under names, for a training
+// checkpoint. LibTorch's own optimizers have adapters here; a host with an optimizer of its own
 // writes one and puts it into TrainingState::adapter.
 // Stage after: training_checkpoints.h.
 #pragma once
@@ -21,9 +21,9 @@ class Optimizer;
 
 namespace moonshard {
 
-// What an optimizer remembers of one parameter.
+// An optimizer's state for one parameter.
 struct ParameterMemory {
-  // By name ("exp_avg"): a tensor with the shape that the parameter has on this rank, which is cut and put together as
+  // By name ("exp_avg"): a tensor with the shape that the parameter has on this rank, which is sharded and merged as
   // the parameter is; or one of no dims, equal on every rank. Others are refused (kNotSupported).
   std::map<std::string, at::Tensor> tensors;
   // By name ("step"): booleans, integers, finite numbers or texts, equal on every rank.
@@ -37,24 +37,24 @@ class OptimizerAdapter {
   OptimizerAdapter(const OptimizerAdapter&) = delete;
   OptimizerAdapter& operator=(const OptimizerAdapter&) = delete;
 
-  // "adamw": what wrote a checkpoint must read it.
+  // "adamw": a checkpoint is read by an adapter of the kind that wrote it.
   virtual std::string kind() const = 0;
   // The parameters (the model's own tensors) by group.
   virtual std::vector<std::vector<at::Tensor>> Groups() const = 0;
   // A group's options ("lr"), equal on every rank.
   virtual JsonValue::Object OptionsOf(size_t group) const = 0;
-  // `options` are what OptionsOf answered when the checkpoint was saved. Errors: kBadManifest, an option that is missing
-  // or of another kind.
+  // `options` are what OptionsOf returned when the checkpoint was saved. Errors: kBadManifest, an option that is
+  // missing or of another kind.
   virtual Diagnostics SetOptions(size_t group, const JsonValue::Object& options) = 0;
-  // Nothing where the optimizer remembers nothing of the parameter yet. Handles: copied before the optimizer steps again.
+  // Nothing where the optimizer has no state for the parameter yet. Handles: copied before the optimizer steps again.
   virtual std::optional<ParameterMemory> MemoryOf(const at::Tensor& parameter) const = 0;
-  // Replaces what is remembered; tensors lie on the parameter's device and are the optimizer's from here on. Nothing:
-  // forgets. Errors: kBadManifest, a name that is missing.
+  // Replaces the state; tensors are on the parameter's device and belong to the optimizer from here on. Nothing: drops
+  // the state. Errors: kBadManifest, a name that is missing.
   virtual Diagnostics SetMemory(const at::Tensor& parameter, std::optional<ParameterMemory> memory) = 0;
 };
 
-// For Adam, AdamW, SGD, Adagrad and RMSprop. `optimizer` outlives the adapter. Errors: kNotSupported for any other, also
-// one derived from these, which may remember more.
+// For Adam, AdamW, SGD, Adagrad and RMSprop. `optimizer` outlives the adapter. Errors: kNotSupported for any other,
+// also one derived from these, which may remember more.
 Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(torch::optim::Optimizer& optimizer);
 
 }  // namespace moonshard

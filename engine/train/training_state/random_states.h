@@ -1,14 +1,14 @@
-// Random states: which state a rank's generators go on with when a run is loaded.
+// Random states: which state a rank's generators resume from when a run is loaded.
 //
 //   On a mesh of the same axes    the rank's own.
 //   On any other                  a rank has a data coordinate d (dp_replicate, dp_shard) and a model coordinate m (the
 //                                 other axes). It takes the state of the saved rank (d, m) where there was one. Else:
-//     all saved ranks of d alike    theirs (they must draw alike: dropout on replicated values)
-//     no saved rank of d            as above with data coordinate 0 for d, then seeded anew from that state and d
-//     saved ranks of d not alike    seeded anew from the state of (d, 0) and m
+//     all saved ranks of d equal    theirs (they must draw equal numbers: dropout on replicated values)
+//     no saved rank of d            as above with data coordinate 0 for d, then reseeded from that state and d
+//     saved ranks of d not equal    reseeded from the state of (d, 0) and m
 //
 // So every rank's numbers follow from the checkpoint and the mesh alone, data-parallel ranks draw differently, and the
-// ranks of one data coordinate draw alike exactly if they did.
+// ranks of one data coordinate draw equal numbers exactly if they did when the run was saved.
 // Used by training_checkpoints.h.
 #pragma once
 

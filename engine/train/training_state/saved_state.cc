@@ -1,5 +1,11 @@
-// What ranks tell each other: {"kind", "groups": [{"options", "parameters"}], "memories": [{"kind", "parameters"}],
-// "empty": parameters}, parameters as begin, length, begin, length, ... of indices into the model's. The kind of a memory:
+// A rank describes the state of its optimizer by kind and not by value: parameters with equal kinds are listed
+// together, as runs of indices, so that what a model of thousands of parameters gathers is a few hundred bytes. A rank
+// whose shard of a parameter is empty lists it as empty and has no vote about it: its optimizer may never have made
+// state for it.
+//
+// What ranks gather: {"kind", "groups": [{"options", "parameters"}], "memories": [{"kind", "parameters"}],
+// "empty": parameters}, parameters as begin, length, begin, length, ... of indices into the model's. The kind of a
+// memory:
 // {"values": {"step": 5}, "tensors": {"exp_avg": ["F32", "shard"]}}. Settled: the same without "empty".
 #include "engine/train/training_state/saved_state.h"
 
@@ -19,7 +25,7 @@
 namespace moonshard {
 namespace {
 
-constexpr const char* kShard = "piece";
+constexpr const char* kShard = "shard";
 constexpr const char* kNumber = "number";
 
 std::vector<int64_t> LocalShapeHere(const AppliedPlan& model, const LiveParameter& parameter) {
@@ -64,9 +70,9 @@ JsonValue MemoriesToJson(const std::map<size_t, JsonValue>& kinds) {
   return out;
 }
 
-std::map<size_t, JsonValue> MemoriesFromJson(const JsonValue& told) {
+std::map<size_t, JsonValue> MemoriesFromJson(const JsonValue& declared) {
   std::map<size_t, JsonValue> kinds;
-  for (const JsonValue& memory : told.Find("memories")->AsArray()) {
+  for (const JsonValue& memory : declared.Find("memories")->AsArray()) {
     for (size_t index : IndicesOf(*memory.Find("parameters"))) kinds[index] = *memory.Find("kind");
   }
   return kinds;
@@ -171,7 +177,7 @@ void SavedState::AddOptimizer(const OptimizerAdapter& optimizer, Diagnostics& er
       std::optional<ParameterMemory> memory = optimizer.MemoryOf(tensors[g][i]);
       if (!memory) continue;
       const LiveParameter& parameter = parameters[found->second];
-      // A rank without an element of it has nothing to tell.
+      // A rank without an element of it has nothing to declare.
       if (parameter.tensor.numel() > 0) kinds[found->second] = KindOf(parameter, *memory, errors);
       memories_[found->second] = std::move(*memory);
     }
@@ -183,10 +189,10 @@ void SavedState::AddOptimizer(const OptimizerAdapter& optimizer, Diagnostics& er
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].tensor.numel() == 0) empty.push_back(i);
   }
-  told_ = JsonValue::Object{{"kind", optimizer.kind()},
-                            {"groups", std::move(groups)},
-                            {"memories", MemoriesToJson(kinds)},
-                            {"empty", RunsOf(empty)}};
+  declared_ = JsonValue::Object{{"kind", optimizer.kind()},
+                                {"groups", std::move(groups)},
+                                {"memories", MemoriesToJson(kinds)},
+                                {"empty", RunsOf(empty)}};
 }
 
 JsonValue SavedState::KindOf(const LiveParameter& parameter, const ParameterMemory& memory, Diagnostics& errors) const {
@@ -203,33 +209,33 @@ JsonValue SavedState::KindOf(const LiveParameter& parameter, const ParameterMemo
       continue;
     }
     tensors[name] = JsonValue::Array{SafetensorsName(*dtype), shard ? kShard : kNumber};
-    // A number is told, for ranks that do not have it.
+    // A number is declared with its value, for ranks that do not have it.
     if (!shard) tensors[name].AsArray().push_back(NumberIn(tensor));
   }
   return JsonValue::Object{{"values", memory.values}, {"tensors", std::move(tensors)}};
 }
 
-JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonValue>& told) {
+JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared) {
   Diagnostics errors;
-  for (size_t rank = 1; rank < told.size(); ++rank) {
-    if (told[rank].is_null() != told[0].is_null()) {
+  for (size_t rank = 1; rank < declared.size(); ++rank) {
+    if (declared[rank].is_null() != declared[0].is_null()) {
       errors.push_back(
-          Disagree("whether there is an optimizer", "", rank, !told[0].is_null(), !told[rank].is_null(), 0));
+          Disagree("whether there is an optimizer", "", rank, !declared[0].is_null(), !declared[rank].is_null(), 0));
       continue;
     }
-    if (told[0].is_null()) continue;
+    if (declared[0].is_null()) continue;
     for (const char* key : {"kind", "groups"}) {
-      const JsonValue& a = *told[0].Find(key);
-      const JsonValue& b = *told[rank].Find(key);
+      const JsonValue& a = *declared[0].Find(key);
+      const JsonValue& b = *declared[rank].Find(key);
       if (!(a == b)) errors.push_back(Disagree(std::string("the optimizer's ") + key, "", rank, a, b, 0));
     }
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
-  if (told[0].is_null()) return nullptr;
+  if (declared[0].is_null()) return nullptr;
 
   std::vector<std::map<size_t, JsonValue>> kinds;
   std::vector<std::set<size_t>> empty;
-  for (const JsonValue& one : told) {
+  for (const JsonValue& one : declared) {
     kinds.push_back(MemoriesFromJson(one));
     const std::vector<size_t> indices = IndicesOf(*one.Find("empty"));
     empty.emplace_back(indices.begin(), indices.end());
@@ -237,7 +243,7 @@ JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonVal
   std::map<size_t, JsonValue> settled;
   for (size_t p = 0; p < model.parameters().size(); ++p) {
     std::optional<size_t> first;  // rank that has an element of it
-    for (size_t rank = 0; rank < told.size(); ++rank) {
+    for (size_t rank = 0; rank < declared.size(); ++rank) {
       if (empty[rank].contains(p)) continue;
       const auto at = [&](size_t r) { return kinds[r].contains(p) ? kinds[r].at(p) : JsonValue(); };
       if (!first) {
@@ -245,14 +251,15 @@ JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonVal
         if (kinds[rank].contains(p)) settled[p] = kinds[rank].at(p);
       } else if (!(at(rank) == at(*first))) {
         errors.push_back(
-            Disagree("what the optimizer remembers", model.parameters()[p].path, rank, at(*first), at(rank), *first));
+            Disagree("the state of the optimizer", model.parameters()[p].path, rank, at(*first), at(rank), *first));
         break;
       }
     }
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
-  return JsonValue::Object{
-      {"kind", *told[0].Find("kind")}, {"groups", *told[0].Find("groups")}, {"memories", MemoriesToJson(settled)}};
+  return JsonValue::Object{{"kind", *declared[0].Find("kind")},
+                           {"groups", *declared[0].Find("groups")},
+                           {"memories", MemoriesToJson(settled)}};
 }
 
 SavedState::Tensors SavedState::TensorsOf(const JsonValue& settled) const {

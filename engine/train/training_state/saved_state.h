@@ -1,6 +1,6 @@
-// What of a TrainingState goes into a checkpoint: tensors by name, dtype, whole shape and placement, the same on every
-// rank, and this rank's shards of them. Ranks whose shard of a parameter is empty may remember nothing of it where others
-// do; so what an optimizer remembers is settled by all ranks together.
+// SavedState: what of a TrainingState goes into a checkpoint: tensors by name, dtype, full shape and placement, the
+// same on every rank, and this rank's shards of them. A rank whose shard of a parameter is empty may have no optimizer
+// state for it where others have; so all ranks together decide what is saved of an optimizer (Settle).
 // Part of training_checkpoints.h. Stages after: LayOut (checkpoint/lay_out.h), step_writer.h.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace moonshard {
 
-// The optimizer of a state, by whichever way it was given.
+// The optimizer of a TrainingState, as an adapter.
 struct OptimizerOf {
   std::unique_ptr<OptimizerAdapter> own;
   OptimizerAdapter* adapter = nullptr;  // nullptr: none
@@ -36,13 +36,13 @@ class SavedState {
   // CheckBetweenSteps).
   static Result<SavedState> Of(const AppliedPlan& model, const OptimizerAdapter* optimizer);
 
-  // What this rank remembers, for Settle: small.
-  const JsonValue& told() const { return told_; }
-  // From what all ranks told, by rank, what is saved. Throws PlanError: kRanksDisagree.
-  static JsonValue Settle(const AppliedPlan& model, const std::vector<JsonValue>& told);
+  // A description of this rank's optimizer state, for Settle: small.
+  const JsonValue& declared() const { return declared_; }
+  // What is saved, from the descriptions of all ranks in rank order. Throws PlanError: kRanksDisagree.
+  static JsonValue Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared);
 
   struct Tensors {
-    std::vector<PlacedTensor> placed;  // parameters and buffers by path, then what the optimizer remembers
+    std::vector<PlacedTensor> placed;  // parameters and buffers by path, then the optimizer's state
     std::vector<at::Tensor> shards;    // this rank's, parallel; not copied
   };
   Tensors TensorsOf(const JsonValue& settled) const;
@@ -55,7 +55,7 @@ class SavedState {
 
   const AppliedPlan* model_;
   std::map<size_t, ParameterMemory> memories_;  // by index into the model's parameters
-  JsonValue told_;
+  JsonValue declared_;
 };
 
 }  // namespace moonshard

@@ -22,10 +22,10 @@
 namespace moonshard {
 namespace {
 
-// A checkpoint can be bad all over: after so many complaints the rest says nothing new.
-constexpr size_t kMostComplaints = 20;
+// A checkpoint can be damaged everywhere: after so many errors the rest is not informative.
+constexpr size_t kMostErrors = 20;
 
-Diagnostic Say(Finding finding, const std::string& message, const std::string& path, Severity severity) {
+Diagnostic StepFinding(Finding finding, const std::string& message, const std::string& path, Severity severity) {
   Diagnostic d = MakeDiagnostic(finding, message);
   d.severity = severity;
   d.path = path;
@@ -33,8 +33,9 @@ Diagnostic Say(Finding finding, const std::string& message, const std::string& p
 }
 
 Diagnostic Mismatch(const ShardedTensor& stored, const std::vector<int64_t>& is, const std::vector<int64_t>& must) {
-  Diagnostic d = Say(Finding::kTensorMismatch, "tensor '" + stored.name + "' of the checkpoint is not the model's",
-                     stored.name, Severity::kError);
+  Diagnostic d =
+      StepFinding(Finding::kTensorMismatch, "tensor '" + stored.name + "' of the checkpoint is not the model's",
+                  stored.name, Severity::kError);
   d.declared = std::string(ToString(stored.dtype)) + " " + ShapeToString(is);
   d.required = ShapeToString(must);
   return d;
@@ -85,8 +86,8 @@ void StepReader::PlanParameters(Diagnostics& found) {
     if (!stored) {
       std::vector<std::string> names;
       for (const ShardedTensor& tensor : manifest().tensors) names.push_back(tensor.name);
-      found.push_back(Say(Finding::kMissingTensor, "the checkpoint has no tensor '" + parameter.path + "'", folder(),
-                          Severity::kError));
+      found.push_back(StepFinding(Finding::kMissingTensor, "the checkpoint has no tensor '" + parameter.path + "'",
+                                  folder(), Severity::kError));
       found.back().help = DidYouMean(parameter.path, names, 0);
       continue;
     }
@@ -108,9 +109,10 @@ void StepReader::PlanParameters(Diagnostics& found) {
     reads_.push_back(std::move(read));
   }
   if (converted > 0) {
-    found.push_back(Say(Finding::kTensorMismatch,
-                        std::to_string(converted) + " tensors of the checkpoint are converted to the model's dtypes",
-                        folder(), Severity::kWarning));
+    found.push_back(
+        StepFinding(Finding::kTensorMismatch,
+                    std::to_string(converted) + " tensors of the checkpoint are converted to the model's dtypes",
+                    folder(), Severity::kWarning));
   }
   // Names that are neither the model's nor an optimizer's.
   if (record_.optimizer) {
@@ -122,27 +124,29 @@ void StepReader::PlanParameters(Diagnostics& found) {
   }
   for (const ShardedTensor& tensor : manifest().tensors) {
     if (used.contains(tensor.name)) continue;
-    found.push_back(
-        Say(Finding::kMissingTensor, "the model has no tensor '" + tensor.name + "'", folder(), Severity::kWarning));
+    found.push_back(StepFinding(Finding::kMissingTensor, "the model has no tensor '" + tensor.name + "'", folder(),
+                                Severity::kWarning));
   }
 }
 
 void StepReader::PlanOptimizer(Diagnostics& found) {
   if (!record_.optimizer) {
     if (adapter_) {
-      found.push_back(
-          Say(Finding::kMissingTensor, "the checkpoint was saved without an optimizer", folder(), Severity::kError));
+      found.push_back(StepFinding(Finding::kMissingTensor, "the checkpoint was saved without an optimizer", folder(),
+                                  Severity::kError));
     }
     return;
   }
   const OptimizerRecord& record = *record_.optimizer;
   if (!adapter_) {
-    found.push_back(Say(Finding::kMissingTensor, "what the optimizer remembered is not loaded: the state has none",
-                        folder(), Severity::kWarning));
+    found.push_back(StepFinding(Finding::kMissingTensor,
+                                "what the optimizer remembered is not loaded: the state has none", folder(),
+                                Severity::kWarning));
     return;
   }
   if (record.kind != adapter_->kind()) {
-    found.push_back(Say(Finding::kNotSupported, "the checkpoint is of another optimizer", folder(), Severity::kError));
+    found.push_back(
+        StepFinding(Finding::kNotSupported, "the checkpoint is of another optimizer", folder(), Severity::kError));
     found.back().declared = record.kind;
     found.back().required = adapter_->kind();
     return;
@@ -154,15 +158,15 @@ void StepReader::PlanOptimizer(Diagnostics& found) {
   for (const MemoryRecord& memory : record.memories) {
     for (const std::string& path : memory.parameters) {
       const auto index = index_of.find(path);
-      if (index == index_of.end()) continue;  // its group has said so
+      if (index == index_of.end()) continue;  // reported with its group
       const LiveParameter& parameter = parameters[index->second];
       MemoryOne one{index->second, &memory, {}};
       for (const std::string& name : memory.tensors) {
         const ShardedTensor* stored = manifest().Find(OptimizerTensorName(name, path));
         if (!stored || !ScalarTypeOf(stored->dtype)) {
-          found.push_back(Say(Finding::kBadManifest,
-                              "the checkpoint has no good tensor '" + OptimizerTensorName(name, path) + "'", folder(),
-                              Severity::kError));
+          found.push_back(StepFinding(Finding::kBadManifest,
+                                      "the checkpoint has no valid tensor '" + OptimizerTensorName(name, path) + "'",
+                                      folder(), Severity::kError));
           continue;
         }
         const std::vector<int64_t>& shape = manifest().LayoutOf(*stored).shape;
@@ -183,8 +187,8 @@ void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) c
   for (const LiveParameter& p : state_.model->parameters()) path_of[p.tensor.unsafeGetTensorImpl()] = p.path;
   const std::vector<std::vector<at::Tensor>> groups = adapter_->Groups();
   if (groups.size() != record.groups.size()) {
-    found.push_back(Say(Finding::kNotSupported, "the optimizer has another number of parameter groups", folder(),
-                        Severity::kError));
+    found.push_back(StepFinding(Finding::kNotSupported, "the optimizer has another number of parameter groups",
+                                folder(), Severity::kError));
     found.back().declared = std::to_string(groups.size());
     found.back().required = std::to_string(record.groups.size()) + ", as in the checkpoint";
     return;
@@ -198,9 +202,9 @@ void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) c
     if (has == must) continue;
     std::vector<std::string> different;
     std::ranges::set_symmetric_difference(has, must, std::back_inserter(different));
-    found.push_back(Say(Finding::kNotSupported,
-                        "the optimizer's parameter group " + std::to_string(g) + " is not the checkpoint's", folder(),
-                        Severity::kError));
+    found.push_back(StepFinding(Finding::kNotSupported,
+                                "the optimizer's parameter group " + std::to_string(g) + " is not the checkpoint's",
+                                folder(), Severity::kError));
     found.back().declared = std::to_string(has.size()) + " parameters";
     found.back().required = std::to_string(must.size()) + "; the first in one of them alone: '" +
                             (different.empty() ? "" : different.front()) + "'";
@@ -219,7 +223,7 @@ Diagnostics StepReader::Read(bool check_all) {
     }
   }
   for (ReadOne& read : reads_) {
-    if (found.size() >= kMostComplaints) return found;
+    if (found.size() >= kMostErrors) return found;
     if (!read.target.defined()) {
       read.target = at::empty(LocalShapeOf(read.wanted), at::TensorOptions().dtype(*ScalarTypeOf(read.stored->dtype)));
     }
@@ -238,6 +242,11 @@ Diagnostics StepReader::Read(bool check_all) {
   return found;
 }
 
+// Bytes that this mesh reads in another form than they were written (parts of shards, or nothing at all, as those of an
+// optimizer that the run no longer has) are not compared with a hash while they are read. They are dealt to the ranks
+// in turn, so that with check_all every stored shard is read by at least one rank. Which shards some rank reads as they
+// are follows from the placements, and every rank computes it for all: no exchange, and no shard that each leaves to
+// the other.
 Diagnostics StepReader::CheckShare() {
   const MeshShape& mesh = state_.model->plan().mesh;
   const size_t files = manifest().rank_files.size();
@@ -266,7 +275,7 @@ Diagnostics StepReader::CheckShare() {
       if (read != read_of.end() && read_full(*read->second)[file]) continue;
       if (next++ % mesh.world_size() != state_.model->mesh().rank()) continue;
       if (Failure failed = sharded_->CheckShard(tensor, file)) found.push_back(std::move(*failed));
-      if (found.size() >= kMostComplaints) return found;
+      if (found.size() >= kMostErrors) return found;
     }
   }
   return found;
@@ -288,7 +297,7 @@ Diagnostics StepReader::Finish(TrainingState& state) {
       memory.values = one.record->values;
       for (size_t i = 0; i < one.reads.size(); ++i) {
         ReadOne& read = reads_[one.reads[i]];
-        // What had the parameter's dtype has it again.
+        // State that had the parameter's dtype gets the dtype that the parameter has now.
         const ShardedTensor* stored = manifest().Find(parameter.path);
         const bool as_parameter = stored && stored->dtype == read.stored->dtype;
         const c10::ScalarType type = as_parameter ? parameter.tensor.scalar_type() : read.target.scalar_type();
@@ -319,8 +328,9 @@ void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
       if (of_rank != states.end()) by_rank.push_back(of_rank->second);
     }
     if (static_cast<int64_t>(by_rank.size()) != saved.world_size()) {
-      found.push_back(Say(Finding::kMissingTensor, "the generator '" + name + "' was not saved: it stays as it is",
-                          folder(), Severity::kWarning));
+      found.push_back(StepFinding(Finding::kMissingTensor,
+                                  "the generator '" + name + "' was not saved: it stays as it is", folder(),
+                                  Severity::kWarning));
       continue;
     }
     const RandomChoice choice = ChooseRandomState(saved, by_rank, model.plan().mesh, model.mesh().rank());

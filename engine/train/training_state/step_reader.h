@@ -1,6 +1,6 @@
-// StepReader: a step on disk into a TrainingState on whatever mesh there is now: first everything is held against the
-// model and the optimizer, then read. Needs no other rank; whether all ranks go on is for the caller to settle between
-// the three parts.
+// StepReader: a step on disk into a TrainingState on the current mesh: first everything is compared with the model
+// and the optimizer, then read. Communicates with no other rank: between the three parts the caller lets the ranks
+// agree that all of them succeeded.
 // Part of training_checkpoints.h. Stage before: sharded_checkpoint.h.
 #pragma once
 
@@ -24,10 +24,10 @@ class StepReader {
 
   // Opens the step and plans what is read. Changes nothing. Errors and warnings.
   Diagnostics Open(const std::string& folder);
-  // Reads this rank's shards, parameters and buffers straight to their place; with `check_all` this rank's share of what
-  // no rank reads as it was written too, against its hash. Errors.
+  // Reads this rank's shards, parameters and buffers directly to their place; with `check_all` this rank's share of
+  // what no rank reads as it was written too, against its hash. Errors.
   Diagnostics Read(bool check_all);
-  // What the optimizer remembers, its options, generators and texts to their places. Errors and warnings.
+  // Sets the optimizer's state and options, generators and texts. Errors and warnings.
   Diagnostics Finish(TrainingState& state);
 
   const Manifest& manifest() const { return sharded_->manifest(); }

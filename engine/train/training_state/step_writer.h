@@ -1,7 +1,8 @@
-// StepJob: a step on its way to disk, with everything that is needed for it: nothing of the model is touched any more.
-// Every rank writes its own file into the directory that rank 0 has opened aside, and a note about it; rank 0 writes the
-// rest and moves the directory to its place.
-// Part of training_checkpoints.h. Stages before: saved_state.h, LayOut. Needs no other rank but by files.
+// StepJob: a step that is being written, with everything that it needs: the model is not used any more.
+// Every rank writes its own file into the staging directory that rank 0 has opened, and a note about it; rank 0 writes
+// the rest and commits the directory.
+// Part of training_checkpoints.h. Stages before: saved_state.h, LayOut. Communicates with other ranks only through
+// files.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +46,11 @@ std::optional<size_t> FileToWrite(const Manifest& manifest, int64_t rank);
 // This rank's part: its file, and its note beside the directory. Errors: kWriteFailed.
 Diagnostics WriteRankPart(Storage& storage, const StepJob& job);
 
-// Rank 0's, after every rank has written its part. When it returns without an error the step is in its place and `latest`
-// names it. Returns warnings. Errors: kWriteFailed, kFileUnreadable.
+// Rank 0's, after every rank has written its part. When it returns without an error the step is in its place and
+// `latest` names it. Returns warnings. Errors: kWriteFailed, kFileUnreadable.
 Diagnostics CompleteStep(Storage& storage, const RunDirectory& run, StepJob& job);
 
-// Gives up a step: what is there of it goes away.
+// Abandons a step: removes what is written of it.
 void AbandonStep(Storage& storage, StepJob& job);
 
 // A rank's generators in kRandomFile, and back: "rank_00003.cpu".

@@ -1,3 +1,15 @@
+// A save has two exchanges between ranks. In the first the ranks compare the step and the optimizer's state, and rank 0
+// locks the run and opens a staging directory; only when all of that has succeeded does any rank write. Between the two
+// every rank writes its file by itself. In the second the ranks report that their files are complete, and rank 0, with
+// all reports, writes the manifest, commits the directory and replaces `latest`. A rank that fails in between reports
+// its error there, and all of them throw it: no rank believes in a step that another one could not write.
+//
+// In the background everything after the first exchange runs on a thread. What it writes was copied before the first
+// call returned, and its exchange goes through the store and not through a collective, because collectives of training
+// run at the same time and in no order with it.
+//
+// A load has three: all ranks could open and plan the step; all could read it; all could set it. The model is changed
+// from the second on, so a step that does not fit any rank changes none.
 #include "engine/train/training_state/training_checkpoints.h"
 
 #include <exception>
@@ -19,7 +31,7 @@
 namespace moonshard {
 namespace {
 
-// What `work` throws as diagnostics, so that the other ranks hear of it.
+// What `work` throws as diagnostics, so that it reaches the other ranks.
 template <class Work>
 Diagnostics Guarded(const Work& work) {
   try {
@@ -80,7 +92,7 @@ struct TrainingCheckpoints::Impl {
 
   Storage& storage() { return options.storage ? *options.storage : *own_storage; }
 
-  // The collective beginning of a save: everybody agrees on what is saved, and rank 0 opens the directory.
+  // The collective beginning of a save: the ranks agree on what is saved, and rank 0 opens the directory.
   std::unique_ptr<StepJob> Begin(const TrainingState& state, int64_t step, bool copy) {
     auto job = std::make_unique<StepJob>();
     job->step = step;
@@ -96,9 +108,9 @@ struct TrainingCheckpoints::Impl {
       if (optimizer) saved = SavedState::Of(*state.model, optimizer->adapter).Collect(found);
       return found;
     });
-    const JsonValue told = JsonValue::Object{{"step", step}, {"memory", saved ? saved->told() : JsonValue()}};
+    const JsonValue mine = JsonValue::Object{{"step", step}, {"memory", saved ? saved->declared() : JsonValue()}};
     const JsonValue settled =
-        ranks.GatherOrFail("begin to save " + StepDirectoryName(step), errors, told,
+        ranks.GatherOrFail("begin to save " + StepDirectoryName(step), errors, mine,
                            [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
     begin_errors = Guarded([&] {
       LayOutJob(state, *saved, settled, copy, *job);
@@ -119,7 +131,7 @@ struct TrainingCheckpoints::Impl {
       throw PlanError({d});
     }
     JsonValue settled = SavedState::Settle(*state.model, memories);
-    if (Failure failed = run.Take(storage())) throw PlanError(ByFirst({*failed}));
+    if (Failure failed = run.Lock(storage())) throw PlanError(ByFirst({*failed}));
     StagingOptions options_staging;
     options_staging.storage = &storage();
     options_staging.replace = true;
@@ -167,7 +179,7 @@ struct TrainingCheckpoints::Impl {
     job.keep = options.keep;
   }
 
-  // What rank 0 says of its own disk.
+  // Errors of the disk of rank 0.
   Diagnostics ByFirst(Diagnostics found) const {
     for (Diagnostic& d : found) {
       if (ranks.world_size() > 1) d.message = "rank 0: " + d.message;
@@ -236,9 +248,9 @@ struct TrainingCheckpoints::Impl {
                            d.finding == Finding::kBadJson;
       if (!damaged) continue;
       const std::optional<int64_t> good = run.LastGoodBefore(step);
-      d.help = good ? "the last good step before it is " + std::to_string(*good) + " ('" + run.PathOf(*good) +
+      d.help = good ? "the last valid step before it is " + std::to_string(*good) + " ('" + run.PathOf(*good) +
                           "'): load it by its number"
-                    : "there is no good step before it in '" + run.folder() + "'";
+                    : "there is no valid step before it in '" + run.folder() + "'";
       return;
     }
   }

@@ -1,4 +1,4 @@
-// TrainingCheckpoints: a training run on disk: parameters, buffers, what the optimizer remembers, the ranks' random
+// TrainingCheckpoints: a training run on disk: parameters, buffers, the optimizer's state, the ranks' random
 // states and the host's own texts, saved between two steps and loaded on the same or any other mesh.
 //
 //   TrainingCheckpoints checkpoints = TrainingCheckpoints::Open("run", mesh, {.model_folder = "llama"});
@@ -10,21 +10,22 @@
 //
 // On disk, in a directory that all ranks see:
 //
-//   run/step_00000100/   a sharded checkpoint (checkpoint/manifest.h), complete or not there. Parameters and buffers
+//   run/step_00000100/   a sharded checkpoint (checkpoint/manifest.h), complete or absent. Parameters and buffers
 //                        under their paths, an optimizer's tensors as "optimizer.exp_avg.<path>", every shard once
 //                        however many ranks hold it; moonshard/random.safetensors: the ranks' generators;
 //                        config.json and the like of the model directory. The manifest has the rest (training_record.h).
-//   run/latest           names the newest, moved last (checkpoint/run_folder.h)
+//   run/latest           names the newest, replaced last (checkpoint/run_directory.h)
 //
 // `moonshard merge run/step_00000100 OUT` gives the model's weights back as a model directory.
 //
-// What is saved and loaded on a mesh of the same axes goes on bit for bit as if it had not stopped. Replicas count
-// once: of ranks that should hold the same, the first one's values are saved, by that rank alone (buffers that drift between data-parallel
-// ranks, as running statistics do, become the first rank's). Gradients are not saved: save between steps.
+// A run that is loaded on a mesh of the same axes resumes bit for bit as if it had not stopped. Replicas count once: of
+// ranks that should hold the same, the first one's values are saved, by that rank alone (buffers that differ between
+// data-parallel ranks, as running statistics do, become the first rank's). Gradients are not saved: save between steps.
 //
-// Every function but the move operations and Wait is collective: all ranks of the mesh call it in one order. Whatever goes wrong on one rank (its disk is full) is thrown on every rank, as a PlanError that names it; the
-// run can go on, and what was saved before is as it was. A rank that does not come within `timeout` is kRankLost on the
-// others; after that the object is of no more use.
+// Every function but move construction, move assignment and Wait is collective: all ranks of the mesh call it in one
+// order. What fails on one rank (its disk is full) is thrown on every rank, as a PlanError that names the rank; the run
+// can continue, and what was saved before is unchanged. A rank that does not join within `timeout` is kRankLost on the
+// others; after that the object cannot be used.
 // Stage before: apply (AppliedPlan between two steps), checkpoint.
 #pragma once
 
@@ -60,12 +61,12 @@ struct TrainingCheckpointOptions {
   // Of the steps up to the one just saved so many stay; 0: all. Steps beyond it (the run was resumed further back) stay
   // until they are saved again or passed.
   int64_t keep = 3;
-  // The model directory that the run began from; "": none, or that of the checkpoint that is loaded. Its files besides the
-  // tensors (of up to 64 MiB) are read once, by Open, and are in every step; so are its tensors' names and order.
+  // The model directory that the run began from; "": none, or that of the checkpoint that is loaded. Its files besides
+  // the tensors (of up to 64 MiB) are read once, by Open, and are in every step; so are its tensors' names and order.
   std::string model_folder = {};
   // The longest wait for another rank to do its part of a save or a load.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Whether loading holds every byte that was saved against its hash, each on some rank. false: only the shards that
+  // Whether loading compares every byte that was saved with its hash, each on some rank. false: only the shards that
   // are read as they were written (all of them on the same mesh), and nothing else is read.
   bool check_all = true;
   Storage* storage = nullptr;  // nullptr: PosixStorage. Outlives the object; used by one thread at a time
@@ -90,10 +91,10 @@ class TrainingCheckpoints {
   // Saves the state after `step` steps (at least 0), in place of one with this number. When it returns the step is
   // complete and survives a power cut. Returns warnings: an old step that could not be removed.
   // First waits for a background save; if that failed its error is thrown and nothing is saved: call again.
-  // Throws: kWriteFailed, also where another process saves to this directory; kNotSupported: an optimizer or a memory of
-  // it that cannot be saved, a parameter of the optimizer that is not the model's, a call within a step (parameters are
-  // gathered); kBadInput: a text that is not UTF-8; kRanksDisagree: ranks that do not call with the same step or whose
-  // optimizers remember other things; kRankLost.
+  // Throws: kWriteFailed, also where another process saves to this directory; kNotSupported: an optimizer or a memory
+  // of it that cannot be saved, a parameter of the optimizer that is not the model's, a call within a step (parameters
+  // are gathered); kBadInput: a text that is not UTF-8; kRanksDisagree: ranks that do not call with the same step or
+  // whose optimizers remember other things; kRankLost.
   Diagnostics Save(const TrainingState& state, int64_t step);
   // The same, but returns when this rank's shards are copied to host memory; they are written by a thread while
   // training goes on. One at a time: it waits for the one before, and throws what went wrong there as Save does.
@@ -101,17 +102,18 @@ class TrainingCheckpoints {
   // Until the background save is done, if there is one. Throws what went wrong in it, and returns its warnings.
   Diagnostics Wait();
 
-  // The step that `latest` names; nothing where nothing was saved. Waits for a background save. Throws kBadManifest where `latest` names none, or one
-  // that is gone.
+  // The step that `latest` names; nothing where nothing was saved. Waits for a background save. Throws kBadManifest
+  // where `latest` names none, or one that is gone.
   std::optional<int64_t> Latest();
-  // Waits for a background save; then the latest step, or one by its number, into the state's model, optimizer and generators, and state.host. What the
-  // plan and the mesh are now need not be what they were when it was saved; this rank reads its own shards, and with
-  // check_all its share of those that no rank reads whole. A generator takes the state it had on the same rank of the
-  // same mesh; on another mesh, by the rule of random_states.h. Options of parameter groups (lr) are the saved ones.
-  // Nothing is changed where the checkpoint does not fit: kFileNotFound; kBadManifest; kMissingTensor and
-  // kTensorMismatch (all of them); kNotSupported: another kind of optimizer, other groups. Where bytes are not what was
-  // written (kCorruptData, each file and tensor by name) the model may hold some of them: load another step. The error
-  // names the last step before it that is good; nothing falls back to it by itself.
+  // Waits for a background save; then the latest step, or one by its number, into the state's model, optimizer and
+  // generators, and state.host. What the plan and the mesh are now need not be what they were when it was saved; this
+  // rank reads its own shards, and with check_all its share of those that no rank reads in full. A generator takes the
+  // state it had on the same rank of the same mesh; on another mesh, by the rule of random_states.h. Options of
+  // parameter groups (lr) are the saved ones. Nothing is changed where the checkpoint does not fit: kFileNotFound;
+  // kBadManifest; kMissingTensor and kTensorMismatch (all of them); kNotSupported: another kind of optimizer, other
+  // groups. Where bytes are not what was written (kCorruptData, each file and tensor by name) the model may hold some
+  // of them: load another step. The error names the last step before it that is good; nothing falls back to it by
+  // itself.
   LoadedStep Load(TrainingState& state);
   LoadedStep Load(TrainingState& state, int64_t step);
 

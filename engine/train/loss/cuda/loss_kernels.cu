@@ -40,7 +40,7 @@ struct Part {
 
   __device__ Part() : m(-static_cast<Acc>(INFINITY)) {}
 
-  // Moves what is held to a larger maximum: local_softmax.h's terms with one m_a.
+  // Rescales the sums to a larger maximum: local_softmax.h's terms with one m_a.
   __device__ void Rebase(Acc max) {
     const Acc from = IsNothing(m) ? 0 : m;
     const Acc to = IsNothing(max) ? 0 : max;
@@ -61,7 +61,7 @@ struct Part {
     count += 1;
   }
   __device__ void Join(Part other) {
-    // NaN comes through s, whichever maximum is taken.
+    // NaN propagates through s, whichever maximum is taken.
     const Acc max = m > other.m ? m : other.m;
     Rebase(max);
     other.Rebase(max);

@@ -1,6 +1,6 @@
 // What libmoonshard_loss_cuda.so offers to local_softmax.cc: its two functions fused, each one pass over the logits in
 // place of six or seven. Plain pointers and no LibTorch, so that nvcc compiles it in seconds and one file serves every
-// version of LibTorch. Opened at run time where logits lie on a GPU (mesh/plugin.h); without it the same is computed by
+// version of LibTorch. Opened at run time where logits are on a GPU (mesh/plugin.h); without it the same is computed by
 // LibTorch's operators.
 //
 // All pointers are of the device. `Acc` is double for double logits, else float. Each function returns nullptr, or

@@ -121,7 +121,7 @@ TEST_CASE("what shard and merge refuse") {
   CHECK_FALSE(fs::exists(scratch / "out"));
   const Outcome unsharded = Run({"merge", model, scratch / "out"});
   CHECK(unsharded.code == 2);
-  CHECK_THAT(unsharded.err, Contains("is no sharded checkpoint"));
+  CHECK_THAT(unsharded.err, Contains("is not a sharded checkpoint"));
   REQUIRE(Run({"shard", model, scratch / "out"}).code == 0);
   const Outcome again = Run({"shard", model, scratch / "out"});
   CHECK(again.code == 0);

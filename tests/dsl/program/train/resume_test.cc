@@ -239,7 +239,7 @@ TEST_CASE("a killed or a stopped rank: everybody ends in time, and it is said wh
     if (signal == SIGKILL) {
       CHECK_THAT(done.err, Contains("rank 1 was ended by signal 9"));
     } else {
-      CHECK_THAT(done.err, Contains("a rank of tp[0,1] went away or did not come in time"));
+      CHECK_THAT(done.err, Contains("a rank of tp[0,1] exited or did not respond within the timeout"));
       CHECK_THAT(done.err, Contains("rank 1 was halted by a signal"));
     }
     // What was saved is there, and good.

@@ -80,7 +80,7 @@ TEST_CASE("what serde_json refuses is refused") {
       {std::string(400, '9'), "out of range"},
       {Nested(128), "nested deeper than 127"},
       {std::string(200000, '['), "nested deeper than 127"},
-      {R"({"a": 1, "b": {"c": 1, "c": 2}})", "key 'c' stands twice"},
+      {R"({"a": 1, "b": {"c": 1, "c": 2}})", "key 'c' is duplicated"},
   };
   for (const Case& c : cases) {
     CAPTURE(c.text.substr(0, 40));

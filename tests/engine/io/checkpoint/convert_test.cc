@@ -188,8 +188,8 @@ TEST_CASE("directories that cannot be written") {
     CHECK(done.diagnostics().back().finding == finding);
     CHECK_THAT(ToText(done.diagnostics()), Catch::Contains(says));
   };
-  refuses(model + "/sharded", Finding::kNotSupported, "one directory is, or lies in, the other");
-  refuses(model, Finding::kNotSupported, "one directory is, or lies in, the other");
+  refuses(model + "/sharded", Finding::kNotSupported, "one directory is, or is within, the other");
+  refuses(model, Finding::kNotSupported, "one directory is, or is within, the other");
   refuses(scratch / "no/such", Finding::kWriteFailed, "No such file or directory");
   refuses(scratch.Write("file", "x"), Finding::kWriteFailed, "no directory");
   const std::string full = scratch / "full";

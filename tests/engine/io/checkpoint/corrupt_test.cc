@@ -180,7 +180,7 @@ TEST_CASE("manifests that cannot be") {
       {"\"tp\": 2", "\"tq\": 2", "tq"},
       {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "there is no dtype 'F33'"},
       {"\"layout\": 2", "\"layout\": 9", "there is no layout 9"},
-      {"[0, 15]", "[0, 14]", "leave some of their tensors to nobody"},
+      {"[0, 15]", "[0, 14]", "do not cover all of their tensors"},
       {"[0, 15]", "[0, 31]", "not within its tensor"},
       {"[0, 15]", "[0, 15, 3, 4]", "not in order"},
       {"[0, 15]", "[0, 9223372036854775807]", "not within its tensor"},

@@ -156,7 +156,7 @@ TEST_CASE("latest, pruning and what is left by others") {
   RunDirectory run(scratch / "a/run");
   CHECK(run.Steps().empty());
   CHECK_FALSE(run.Latest().ValueOrThrow());
-  REQUIRE_FALSE(run.Take(*storage));
+  REQUIRE_FALSE(run.Lock(*storage));
   for (int64_t step : {1, 2, 3, 4}) {
     WriteStep(run.PathOf(step), step, *storage);
     REQUIRE_FALSE(run.PointTo(*storage, step));
@@ -176,13 +176,13 @@ TEST_CASE("latest, pruning and what is left by others") {
 
   // Another process is kept out, and finds a clean directory when it may.
   RunDirectory other(scratch / "a/run");
-  const Failure kept_out = other.Take(*storage);
+  const Failure kept_out = other.Lock(*storage);
   REQUIRE(kept_out);
   CHECK(kept_out->finding == Finding::kWriteFailed);
   fs::create_directories(scratch / "a/run/step_00000009.partial/new");
   fs::create_directories(scratch / "a/run/mine.partial");
   run = RunDirectory(scratch / "elsewhere");
-  REQUIRE_FALSE(other.Take(*storage));
+  REQUIRE_FALSE(other.Lock(*storage));
   CHECK_FALSE(fs::exists(scratch / "a/run/step_00000009.partial"));
   CHECK(fs::exists(scratch / "a/run/mine.partial"));
 
@@ -195,7 +195,7 @@ TEST_CASE("pruning that is stopped at any call leaves whole steps and nothing th
     const ScratchFolder scratch;
     RunDirectory run(scratch / "run");
     const std::unique_ptr<Storage> storage = PosixStorage();
-    REQUIRE_FALSE(run.Take(*storage));
+    REQUIRE_FALSE(run.Lock(*storage));
     for (int64_t step : {1, 2, 3}) WriteStep(run.PathOf(step), step, *storage);
     FaultyStorage faulty(FaultyStorage::Fault::kCrash, at);
     bool stopped = false;

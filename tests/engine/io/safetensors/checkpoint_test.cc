@@ -72,7 +72,7 @@ TEST_CASE("faults of a directory") {
       {"weight_map is a list", {{index, R"({"weight_map":[]})"}}, {{Finding::kBadIndex, "weight_map is a array"}}},
       {"a tensor twice in the index",
        {{index, Index(R"("a":"x","a":"y")")}},
-       {{Finding::kBadJson, "key 'a' stands twice"}}},
+       {{Finding::kBadJson, "key 'a' is duplicated"}}},
       {"a file that is no text",
        {{index, Index(R"("a":1,"b":null)")}},
        {{Finding::kBadIndex, "file of tensor 'a' is no text"}, {Finding::kBadIndex, "file of tensor 'b' is no text"}}},
@@ -109,7 +109,7 @@ TEST_CASE("faults of a directory") {
         {"2.safetensors", OneByte("b") + "!"},
         {"4.safetensors", OneByte("d").substr(0, OneByte("d").size() - 1)}},
        {{Finding::kBadSafetensors, "1.safetensors: error"},
-        {Finding::kBadSafetensors, "goes on after its last tensor"},
+        {Finding::kBadSafetensors, "continues after its last tensor"},
         {Finding::kFileNotFound, "3.safetensors' is missing"},
         {Finding::kBadSafetensors, "the file holds the header alone"}}},
   };

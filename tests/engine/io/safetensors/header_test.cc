@@ -124,8 +124,8 @@ TEST_CASE("errors name the file, the tensor, what is declared and what is needed
       {"{\"__metadata__\":{\"a\":1}}", "", {"'__metadata__' is not an object of texts"}},
       {"[]", "", {"the header is no JSON object"}},
       {"{\"a\":}", "", {"the header cannot be read", "byte 5 of 6"}},
-      {"{" + a + "}", "xy", {"the file is shorter than its header says"}},
-      {"{" + a + "}", "xyzwv", {"the file goes on after its last tensor"}},
+      {"{" + a + "}", "xy", {"the file is shorter than its header declares"}},
+      {"{" + a + "}", "xyzwv", {"the file continues after its last tensor"}},
       {"{\"a\\u001b[31m\":null}", "", {"tensor 'a\\u001b[31m' is not described by an object"}},
   };
   for (const Case& c : cases) {
@@ -147,7 +147,7 @@ TEST_CASE("all faults are told at once, but not without end") {
   CHECK(count < 30);
 }
 
-TEST_CASE("a name that stands twice is a warning, and its last entry counts") {
+TEST_CASE("a duplicated name is a warning, and its last entry counts") {
   const std::string bytes = SafetensorsBytes(
       "{" + Entry("a", "F32", "[1]", 0, 4) + "," + Entry("a", "I32", "[1,1]", 0, 4) + "}", std::string(4, 0));
   const Result<Header> result = Parse(bytes);

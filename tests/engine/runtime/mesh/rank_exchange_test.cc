@@ -107,7 +107,7 @@ TEST_CASE("a rank that goes away is noticed at once, one that does not come at t
     auto exchange = MakeLocalExchange(mesh.store(), mesh.rank(), 2, 10s, 100ms);
     if (mesh.rank() == 0) {
       const std::string text = TextThrown([&] { exchange->Finish(exchange->Start(Record(0, 0, 8))); });
-      Expect(text.find("rank 1 of the group did not come within 100 ms") != std::string::npos, text);
+      Expect(text.find("rank 1 of the group did not respond within 100 ms") != std::string::npos, text);
       mesh.store()->set("seen", std::vector<uint8_t>{1});
     }
     mesh.store()->wait({"seen"});

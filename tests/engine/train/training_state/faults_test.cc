@@ -235,7 +235,7 @@ TEST_CASE("one flipped bit is found and named, and the good step before it too")
         for (const RankFailure& failure : failures) {
           CHECK_THAT(failure.text, Catch::Contains("MS0411") || Catch::Contains("MS0410") || Catch::Contains("MS0405"));
           CHECK_THAT(failure.text, Catch::Contains(name));
-          CHECK_THAT(failure.text, Catch::Contains("the last good step before it is 1"));
+          CHECK_THAT(failure.text, Catch::Contains("the last valid step before it is 1"));
         }
       }
       std::ofstream(flipped_path, std::ios::binary) << content;
@@ -260,7 +260,7 @@ TEST_CASE("a flipped bit of a tensor is named with the tensor") {
          TrainingCheckpoints::Open(scratch / "run", mesh).Load(trainer.state);
        })) {
     CHECK_THAT(failure.text, Catch::Contains("rank 1: tensor 'optimizer.") && Catch::Contains(path) &&
-                                 Catch::Contains("there is no good step before it"));
+                                 Catch::Contains("there is no valid step before it"));
   }
 }
 

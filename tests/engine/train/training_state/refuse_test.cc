@@ -119,7 +119,7 @@ TEST_CASE("what cannot be saved is refused on every rank, and leaves nothing") {
        [](Trainer& t, int64_t rank) {
          if (rank == 0) t.optimizer->state().erase(t.model.parameters()[3].unsafeGetTensorImpl());
        },
-       {"MS0502", "what the optimizer remembers"}},
+       {"MS0502", "the state of the optimizer"}},
       {"a learning rate that is no number",
        [](Trainer& t, int64_t) { t.optimizer->param_groups()[0].options().set_lr(std::nan("")); },
        {"MS0506", "'lr' of the optimizer is not finite"}},
