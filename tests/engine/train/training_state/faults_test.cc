@@ -37,6 +37,12 @@ class SmallDisk : public Storage {
     if (!file.ok()) return file;
     return Result<std::unique_ptr<WritableFile>>(std::make_unique<OnIt>(*this, std::move(file).value(), path));
   }
+  Result<std::unique_ptr<WritableFile>> CreateForWriting(const std::string& path,
+                                                         std::optional<uint32_t> mode) override {
+    Result<std::unique_ptr<WritableFile>> file = real_->CreateForWriting(path, mode);
+    if (!file.ok()) return file;
+    return Result<std::unique_ptr<WritableFile>>(std::make_unique<OnIt>(*this, std::move(file).value(), path));
+  }
   Failure MakeDirectory(const std::string& path) override { return real_->MakeDirectory(path); }
   Failure Rename(const std::string& from, const std::string& to) override { return real_->Rename(from, to); }
   Failure Exchange(const std::string& a, const std::string& b) override { return real_->Exchange(a, b); }
