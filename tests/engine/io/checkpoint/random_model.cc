@@ -73,7 +73,7 @@ Placement RandomPlacement(const StoredTensor& tensor, const MeshShape& mesh, Ran
     cut.push_back(dim);
   }
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    if (!CutsAtBytes(tensor.shape, tensor.dtype, TidyShard(LocalIntervals(tensor.shape, placement, mesh, rank))))
+    if (!ShardsAtBytes(tensor.shape, tensor.dtype, TidyShard(LocalIntervals(tensor.shape, placement, mesh, rank))))
       return {};
   }
   return placement;

@@ -69,7 +69,7 @@ TEST_CASE("chunks follow on each other, and so do a shard's shares of them") {
       const uint64_t bytes = ShareBytes(DType::kBF16, share);
       if (bytes == 0) continue;
       std::string to(bytes, '\0');
-      const char* data = CutFromChunk(chunk, DType::kBF16, share, full.data() + chunk.begin, to.data());
+      const char* data = TakeFromChunk(chunk, DType::kBF16, share, full.data() + chunk.begin, to.data());
       cut.append(data, bytes);
       PutIntoChunk(chunk, DType::kBF16, share, data, back.data() + chunk.begin);
     }
