@@ -1,5 +1,5 @@
 -- baichuan.lua: Baichuan and Baichuan 2. W_pack holds query, key and value, one after the other, as many heads each.
--- `whole_attention`: W_pack and o_proj stay whole, and every rank computes all heads.
+-- `whole_attention`: W_pack and o_proj are replicated, and every rank computes all heads.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false }
 local stream <const> = transformer.stream(opt)

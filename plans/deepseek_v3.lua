@@ -1,5 +1,5 @@
--- deepseek_v3.lua: DeepSeek-V3 and R1. Queries, keys and values come from small latents, which every rank has whole; the
--- projections out of them are cut between heads. The first layers have an mlp, the others experts.
+-- deepseek_v3.lua: DeepSeek-V3 and R1. Queries, keys and values are computed from small latents, which every rank has
+-- in full; the projections out of them are split between heads. The first layers have an mlp, the others experts.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {

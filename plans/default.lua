@@ -1,6 +1,6 @@
--- default.lua: for architectures that no plan is for, as far as their modules have the usual names. What it does not
--- know stays whole: a block is cut only where everything in it is known. `fused`: how the rows of a gate_up_proj lie
--- ("contiguous" or "interleaved"); it cannot be seen, so without it such a block stays whole.
+-- default.lua: for architectures without a plan whose modules have the usual names. Modules that it does not recognize
+-- are replicated: a block is sharded only if all of its modules are recognized. `fused`: the order of the rows of a
+-- gate_up_proj ("contiguous" or "interleaved"), which shapes do not show; without it such a block is replicated.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, fused = "no" }
 local stream <const> = transformer.stream(opt)
@@ -68,24 +68,24 @@ end
 local blocks <const> = { self_attn = attention(), mlp = mlp() }
 if not next(blocks) then return plan { api = 1 } end  -- this is no decoder with the usual names
 
-assert(not (opt.loss_parallel and text.head == "score"), "loss_parallel: the head of a classifier has too few outputs to lie in pieces")
+assert(not (opt.loss_parallel and text.head == "score"), "loss_parallel: the head of a classifier has too few outputs to be sharded")
 local norm <const> = norm_on(stream.residual)
 local styles <const> = {
   embed_tokens = vocab_rowwise { output = text.merged and replicate or stream.residual },
   norm = norm, final_layernorm = norm, input_layernorm = norm, post_attention_layernorm = norm,
   pre_feedforward_layernorm = norm, post_feedforward_layernorm = norm,
 }
-local rules <const>, said <const>, unknown = { blocks.self_attn or false, blocks.mlp or false }, {}, nil
+local rules <const>, written <const>, unknown = { blocks.self_attn or false, blocks.mlp or false }, {}, nil
 for _, path in ipairs(owners(text.prefix)) do
   local inside <const> = string.sub(path, #text.prefix + 2)
   local name <const> = string.match(inside, "^layers%.%d+%.([^.]+)") or inside
   if not blocks[name] then
     local pattern <const> = text.prefix .. "." .. string.gsub(inside, "^layers%.%d+%.", "layers.*.", 1)
-    -- A module beside the embedding, which is cut, has to be said.
+    -- A module beside the sharded embedding needs a rule.
     local style <const> = styles[name] or not string.find(inside, ".", 1, true) and replicated()
     unknown = unknown or not styles[name] and path
-    table.insert(rules, style and not said[pattern] and at(pattern, style))
-    said[pattern] = true
+    table.insert(rules, style and not written[pattern] and at(pattern, style))
+    written[pattern] = true
   end
 end
 if model:has(text.prefix .. ".embed_tokens") and model:has(text.head) then

@@ -1,4 +1,4 @@
--- falcon_h1.lua: Falcon-H1. Each layer has attention and a Mamba mixer side by side; the mixer stays whole.
+-- falcon_h1.lua: Falcon-H1. Each layer has attention and a Mamba mixer side by side; the mixer is replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local residual <const> = stream.residual

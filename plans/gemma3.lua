@@ -1,5 +1,5 @@
 -- gemma3.lua: Gemma 3, text alone or with images. Four norms a layer, and norms on the query and key heads. The
--- embedding's scale multiplies every term of its sum. The vision tower stays whole.
+-- embedding's scale multiplies every term of its sum. The vision tower is replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local text <const> = transformer.text_model()

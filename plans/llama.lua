@@ -1,6 +1,6 @@
 -- llama.lua: Llama and the architectures that share its decoder layer.
 -- `fused`: where query, key and value (qkv_proj) and gate and up (gate_up_proj) are one projection each, how their rows
--- lie: "contiguous" part by part, "interleaved" key head by key head and feature by feature.
+-- are ordered: "contiguous" part by part, "interleaved" key head by key head and feature by feature.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, fused = "no" }
 local stream <const> = transformer.stream(opt)

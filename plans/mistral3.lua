@@ -1,5 +1,5 @@
 -- mistral3.lua: Mistral Small 3.1 and later: a Mistral or Ministral decoder that also reads images. The vision tower and
--- the projector stay whole.
+-- the projector are replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local text <const> = transformer.text_model()

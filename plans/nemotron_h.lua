@@ -1,5 +1,5 @@
--- nemotron_h.lua: Nemotron-H. A layer is one mixer: Mamba (stays whole), attention, an mlp or experts.
--- `whole_attention`: every rank computes all heads, with whole weights.
+-- nemotron_h.lua: Nemotron-H. A layer is one mixer: Mamba (replicated), attention, an mlp or experts.
+-- `whole_attention`: every rank computes all heads, with replicated weights.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {

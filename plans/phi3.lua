@@ -1,5 +1,5 @@
--- phi3.lua: Phi-3 and Phi-4. Query, key and value are one projection, gate and up another; each part is cut by itself.
--- `whole_attention`: every rank computes all heads, from projections whose weights are cut (two sums a layer more).
+-- phi3.lua: Phi-3 and Phi-4. Query, key and value are one projection, gate and up another; each part is sharded by itself.
+-- `whole_attention`: every rank computes all heads, from projections with sharded weights (two more reductions per layer).
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false }
 local stream <const> = transformer.stream(opt)

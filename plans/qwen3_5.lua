@@ -1,6 +1,6 @@
 -- qwen3_5.lua: Qwen3.5, text alone or with images. Most layers have a gated delta net in place of attention.
--- `linear_heads`: false: its projections are cut, but gathered, so that every rank computes all its heads; true: its
--- heads lie over the ranks too, with nothing gathered (the model's forward must work on the heads it is given).
+-- `linear_heads`: false: its projections are sharded, but gathered, so that every rank computes all heads; true: its
+-- heads are sharded too, without gathers (the forward of the model must support a subset of heads).
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, linear_heads = false }
 local stream <const> = transformer.stream(opt)
@@ -37,7 +37,7 @@ return plan {
   api = 1,
   transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
   at(layer .. "{input,post_attention}_layernorm", norm_on(residual)),
-  -- Query heads come with their gates, head by head.
+  -- Each query head is followed by its gate.
   transformer.attention(layer .. "self_attn", stream, {
     heads = text.config.num_attention_heads,
     kv_heads = text.config.num_key_value_heads,

@@ -1,5 +1,5 @@
--- experts.lua: blocks with a router and experts. The wide features of every expert lie over the ranks, as those of an
--- mlp do: each rank computes a term of every expert's output, and the block's output is summed once.
+-- experts.lua: blocks with a router and experts. The intermediate features of every expert are sharded as in an mlp:
+-- each rank computes a term of the output of every expert, and the output of the block is reduced once.
 
 ---@class experts
 local experts = {}
@@ -7,30 +7,31 @@ local experts = {}
 ---@class experts_options
 ---@field size    integer  wide features of an expert
 ---@field gate?   string   name of the router: "gate"
----@field up?     string   where every expert is a module: pattern of its projections up, "{gate,up}_proj"
----@field down?   string   and name of the one back, "down_proj"
----@field fused?  boolean  where the experts are one module with stacked parameters: gate_up_proj [experts, 2 * size,
----                        hidden] holds gate and up; false: up_proj [experts, size, hidden] alone
----@field shared? string   path within the block of an mlp that every token takes: "shared_experts"
+---@field up?     string   if every expert is a module: pattern of its up projections, "{gate,up}_proj"
+---@field down?   string   and name of its down projection, "down_proj"
+---@field fused?  boolean  if the experts are one module with stacked parameters: gate_up_proj [experts, 2 * size,
+---                        hidden] contains gate and up; false: up_proj [experts, size, hidden] alone
+---@field shared? string   path within the block of an mlp that every token passes: "shared_experts"
 ---@field count?  integer  number of experts
----@field whole?  boolean  expert parallelism: every expert lies whole on one rank, the first ones on the first rank;
----                        needs `count` where experts are modules
+---@field whole?  boolean  expert parallelism: each rank owns full experts, the first ones on the first rank;
+---                        requires `count` if experts are modules
 
--- A router, or a router's expert, where each rank adds a term to its gradient.
+-- A router, or an expert of a router, whose gradient on each rank is a term of the sum.
 local function summed() return style { name = "summed", params = { weight = shared, bias = shared } } end
 
--- Moves of the block's input and output; it owns no parameter.
+-- Redistributions of the input and output of a block without parameters.
 local function block(input, output) return style { name = "experts_block", inputs = { input }, outputs = { output } } end
 
--- What lies where of stacked experts: pieces of each, or some of them whole.
+-- Layouts of stacked experts: each sharded, or full ones on each rank.
 local function stacked_params(o)
   if o.whole then return { ["*"] = shard(0) } end
   if o.fused == false then return { up_proj = shard(1), down_proj = shard(2) } end
   return { gate_up_proj = packed(1, { o.size, o.size }), down_proj = shard(2) }
 end
 
--- The experts as one module, called with the tokens, the ids of their experts and the weights of those; an id that is the
--- number of its experts is another rank's. The router works the same on every rank, so a loss on its logits is right too.
+-- The experts as one module, called with the tokens, the ids of their experts and the weights of these; an id equal to
+-- the number of local experts belongs to another rank. The router computes the same on every rank, so a loss on its
+-- logits is right too.
 local function stacked(path, stream, o)
   return {
     stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual })),
@@ -49,8 +50,8 @@ local function stacked(path, stream, o)
   }
 end
 
--- Projections of an expert that lies on one rank. There its features are whole, and the others have none: what they make
--- of a token is zero, a term of the sum like any other.
+-- Projections of an expert that one rank owns. That rank has all of its features, and the others have none: their
+-- output for a token is zero, a term of the sum.
 local function owned(owner)
   local rows <const>, columns <const>, features <const> =
     shard(0, { owner = owner }), shard(1, { owner = owner }), shard(-1, { owner = owner })
@@ -67,7 +68,7 @@ local function owned(owner)
   }
 end
 
--- Rules for whole experts, as many on each rank as on the others or one more.
+-- Rules for full experts, distributed evenly over the ranks up to one.
 local function spread(path, o)
   local rules <const> = {}
   for rank = 0, mesh.tp - 1 do
@@ -82,8 +83,8 @@ local function spread(path, o)
   return rules
 end
 
--- One module an expert, each called with some of the tokens. The block's input is used by sharded compute, the router's
--- use of it too; a loss on the router's logits that every rank adds would count once a rank.
+-- One module per expert, called with some of the tokens. Sharded compute uses the input of the block, and so does the
+-- router; a loss on the router's logits that every rank adds would count once per rank.
 local function listed(path, stream, o)
   local up <const>, down <const> = colwise { input = shared }, rowwise { output = partial }
   return {
@@ -100,7 +101,7 @@ local function listed(path, stream, o)
   }
 end
 
--- Where nothing may be summed over ranks, every rank computes all experts.
+-- Without reductions over ranks, every rank computes all experts.
 local function whole(path, stream)
   return {
     stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual })),
@@ -108,7 +109,7 @@ local function whole(path, stream)
   }
 end
 
--- A block with experts. Which form it has is asked of the model.
+-- A block with experts. Its form is read from the model.
 ---@param path string  pattern of the blocks, all of one form
 ---@param stream stream
 ---@param o experts_options

@@ -1,32 +1,32 @@
--- hugging_face.lua: the styles that transformers 5.18 registers for `tp_plan` and `ep_plan`, by its names and with its
--- meaning, and `at` with its way of comparing names. `moonshard import` writes plans in these words.
+-- hugging_face.lua: the styles that transformers 5.18 registers for `tp_plan` and `ep_plan`, with their names and
+-- meaning, and `at` with their comparison of names. `moonshard import` writes plans with them.
 --
 --   local hf <const> = require "hugging_face"
 --   hf.at("layers.*.self_attn.q_proj", hf.colwise)
 --
--- A key that names a parameter cuts that parameter and moves nothing; one that names a module cuts the parameters that the
--- module owns, and moves its inputs and outputs. Three things differ on purpose: the gradient of a replicated parameter
--- is summed once a backward, so accumulation stays right; siblings that take the same input share one all-reduce; and a
--- packed bias is packed.
+-- A key that names a parameter shards that parameter without redistributions; one that names a module shards the
+-- parameters that the module owns, and redistributes its inputs and outputs. Three things differ from transformers: the
+-- gradient of a replicated parameter is summed once per backward, so that accumulation is right; siblings with the same
+-- input share one all-reduce; and a packed bias is packed.
 
 ---@class hugging_face
 local hf = {}
 
--- A rule of a Hugging Face plan: in the key `*` is one number and everything else itself.
+-- A rule of a Hugging Face plan: in the key `*` is one number and everything else is literal.
 ---@param key string    "layers.*.mlp.experts.gate_up_proj"
 ---@param style style   one of this file's
 function hf.at(key, style)
   return at(numbered(key), style)
 end
 
--- Whether the model's input and output embeddings are one tensor. transformers cuts such an embedding by its rows, whatever
--- its plan says.
----@param by_default boolean  what the configuration class says where config.json does not
+-- Whether the input and output embeddings are one tensor. transformers shards such an embedding by its rows, whatever
+-- its plan declares.
+---@param by_default boolean  the default of the configuration class
 function hf.tied(by_default)
   return config:get("text_config", config):get("tie_word_embeddings", config:get("tie_word_embeddings", by_default))
 end
 
--- An output feature of a matrix is its last dim but one, of a vector its only one; experts come before both.
+-- Output features are the last dim but one of a matrix and the only dim of a vector; experts precede both.
 local features <const> = { ["*"] = shard(-2) }
 local vector <const> = { ["*"] = shard(0) }
 local of_embedding <const> = { ["*"] = shard(1) }
@@ -73,8 +73,8 @@ hf.rowwise_split_input = rowwise("rowwise_split_input", replicate)
 hf.rowwise_rep = rowwise("rowwise_rep", replicate)
 hf.embedding_rowwise = rowwise("embedding_rowwise", replicate)
 
--- Gate and up in one weight: each is cut by itself, so that the pieces on a rank belong together. A bias too: transformers
--- cuts it as if it were one, and adds the wrong half.
+-- Gate and up in one weight: each is sharded by itself, so that the shards on a rank belong together. A bias too:
+-- transformers shards it as one part, and adds the wrong half.
 hf.packed_colwise = style {
   name = "packed_colwise",
   bare = true,
@@ -84,7 +84,7 @@ hf.packed_colwise = style {
   outputs = { { packed(-1, 2), packed(-1, 2) } },
 }
 
--- About parameters alone.
+-- Applies to parameters only.
 hf.packed_rowwise = style {
   name = "packed_rowwise",
   bare = true,
@@ -100,7 +100,7 @@ hf.sequence_parallel = style {
   outputs = { { shard(1), shard(1) } },
 }
 
--- A weight that works on the local heads: its gradient on a rank covers those alone.
+-- A weight that is used with local heads: the gradient of a rank covers only these.
 hf.replicated_with_grad_allreduce = style {
   name = "replicated_with_grad_allreduce",
   params = { ["*"] = shared },
@@ -112,7 +112,7 @@ hf.all_reduce = style {
   outputs = { { partial, replicate } },
 }
 
--- Experts whose weights are cut: (hidden states, ids of the chosen experts, their weights) -> a term of the sum.
+-- Experts with sharded weights: (hidden states, ids of the chosen experts, their weights) -> a term of the sum.
 hf.moe_tp_experts = style {
   name = "moe_tp_experts",
   bare = true,
@@ -120,7 +120,7 @@ hf.moe_tp_experts = style {
   outputs = { { partial, replicate } },
 }
 
--- Whole experts on each rank, by their first dim.
+-- Full experts on each rank, by their first dim.
 hf.grouped_gemm = style {
   name = "grouped_gemm",
   bare = true,
@@ -134,15 +134,15 @@ hf.ep_router = style {
   route = { of = "outputs", weights = 2, ids = 3 },
 }
 
--- An expert that answers its input, among experts whose outputs are summed: every rank adds its share of it.
+-- An expert that returns its input, among experts whose outputs are summed: every rank adds a fraction of it.
 hf.moe_identity_expert = style {
   name = "moe_identity_expert",
   bare = true,
   inputs = { { shared, partial } },
 }
 
--- [latent, rope] features of a latent attention: the latent ones go into a colwise projection, which sums their gradient;
--- the rope ones go to every rank's heads, and theirs must be summed too.
+-- [latent, rope] features of a latent attention: a colwise projection reads the latent ones and sums their gradient;
+-- the heads of every rank read the rope ones, whose gradient must be summed too.
 local text <const> = config:get("text_config", config)
 local rope <const> = text:get("qk_rope_head_dim", nil)
 hf.mla_kv_a_proj = style {
@@ -152,9 +152,9 @@ hf.mla_kv_a_proj = style {
   missing = not rope and "config.json has no qk_rope_head_dim" or nil,
 }
 
--- The router and the experts of the DeepGEMM kernel, which takes the ids of all experts and sends tokens to the ranks that
--- own them. Without that kernel every rank has all tokens and adds what its own experts make of them: the same numbers,
--- and a backward, which the kernel has not.
+-- The router and the experts of the DeepGEMM kernel, which takes the ids of all experts and sends tokens to the ranks
+-- that own them. Without that kernel every rank has all tokens and adds the outputs of its own experts: the same
+-- numbers, with a backward, which the kernel does not have.
 hf.megamoe_router = style { name = "megamoe_router", bare = true }
 hf.megamoe_experts = style {
   name = "megamoe_experts",

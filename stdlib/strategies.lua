@@ -1,5 +1,5 @@
--- strategies.lua: how a model is trained, as sections for plan{}: what fsdp wraps, in which dtypes, what is recomputed.
--- `chosen` takes the strategy of the model's class; each may be called by itself and takes the same options.
+-- strategies.lua: training strategies as sections of a plan: what fsdp wraps, in which dtypes, what is recomputed.
+-- `chosen` uses the strategy of the model class; each strategy may be called directly and takes the same options.
 --
 --   local strategies <const> = require "strategies"
 --   return plan { extends "llama", strategies.chosen { precision = true, recompute = "selective" } }
@@ -8,7 +8,7 @@
 local strategies = {}
 
 ---@class strategy_options
----@field layers?    string          pattern of the layers; where it is not said, by the strategy
+---@field layers?    string          pattern of the layers; default: that of the strategy
 ---@field reshard?   boolean|string|integer  as of fsdp
 ---@field prefetch?  integer|table   as of fsdp
 ---@field offload?   boolean         as of fsdp
@@ -21,12 +21,12 @@ local kOptions <const> = {
   towers = "string",
 }
 
--- Whether a module is at the pattern, or below it: headers tell of modules with parameters alone.
+-- Whether a module matches the pattern or is below a match: headers list only modules with parameters.
 local function there(pattern)
   return model:has(pattern) or model:has(pattern .. ".**")
 end
 
--- The first of the names that a module at this pattern has, as a pattern; nil where none is there.
+-- The first of the names for which a module exists under this pattern, as a pattern; nil for none.
 local function first(layers, names)
   for _, name in ipairs(names) do
     if there(layers .. "." .. name) then return layers .. "." .. name end
@@ -34,15 +34,15 @@ local function first(layers, names)
   return nil
 end
 
--- Whether layers read keys and values that an earlier layer made: such a layer cannot be run again by itself.
+-- Whether layers read keys and values of an earlier layer: such a layer cannot be recomputed by itself.
 local function shares_keys()
   local text <const> = config:get("text_config", config)
   return text:get("num_kv_shared_layers", 0) > 0
 end
 
--- What is recomputed: "layers" whole; "parts", each by itself: mlp, attention and the two norms of a layer; "selective":
--- layers whole, but the results of attention and of every second matrix product are kept. Where layers share keys and
--- values attention is left out, and parts stand in for the others.
+-- Recomputation: "layers" recomputes full layers; "parts" mlp, attention and the two norms of a layer, each by itself;
+-- "selective" full layers, but keeps the results of attention and of every second matrix product. If layers share keys
+-- and values, attention is excluded, and "parts" replaces the others.
 ---@param layers string
 ---@param how string
 ---@return table  for plan{}
@@ -67,9 +67,9 @@ function strategies.recompute(layers, how)
   }
 end
 
--- Towers of models for text and something else, which are mostly frozen. "root": they stay in the root's unit and are
--- whole from its forward to the end of its backward; "layers": each of their layers is a unit; "whole": no unit's, every
--- rank holds all of them.
+-- Towers of multimodal models, which are usually frozen. "root": they belong to the root unit and are full from its
+-- forward to the end of its backward; "layers": each of their layers is a unit; "whole": they belong to no unit, and
+-- every rank has all of their parameters.
 ---@param how string
 ---@return { wrap: string[], ignore: string[] }
 function strategies.frozen_towers(how)
@@ -93,7 +93,7 @@ function strategies.frozen_towers(how)
   return towers
 end
 
--- The sections that the options say. `outputs`: dtype of the model's outputs under precision.
+-- The sections for the options. `outputs`: dtype of the model's outputs under precision.
 local function sections(o, layers, outputs)
   local towers <const> = strategies.frozen_towers(o.towers or "root")
   local reshard = o.reshard
@@ -118,7 +118,7 @@ local function layers_of(o)
                             "backbone.layers.*", "transformer.h.*" } do
     if there(layers) then return layers end
   end
-  error "no list of layers is known for this model: say it, layers = \"model.layers.*\""
+  error "the list of layers of this model is unknown: set layers = \"model.layers.*\""
 end
 
 ---@param o? strategy_options
@@ -128,7 +128,7 @@ function strategies.default(o)
   return sections(o, layers_of(o))
 end
 
--- The options with another answer to what is recomputed.
+-- The options with another value for recompute.
 local function recomputing(o, how)
   local changed <const> = {}
   for key in pairs(kOptions) do changed[key] = o[key] end
@@ -136,7 +136,7 @@ local function recomputing(o, how)
   return changed
 end
 
--- Attention layers are kept as they are: what is recomputed are the layers that are an mlp or a Mamba block.
+-- Attention layers are not recomputed; layers with an mlp or a Mamba block are.
 ---@param o? strategy_options
 ---@return table
 function strategies.nemotron_h(o)
@@ -154,7 +154,7 @@ function strategies.nemotron_h(o)
   }
 end
 
--- What the checkpoint holds apart in float32 is computed in it.
+-- Parameters that the checkpoint stores in float32 are used in float32.
 ---@param o? strategy_options
 ---@return table
 function strategies.qwen3_5(o)
@@ -183,7 +183,7 @@ function strategies.wan(o)
   return sections(o, o.layers or "blocks.*")
 end
 
--- HunyuanVideo: recomputed unless that is switched off, and what it gives stays in bfloat16.
+-- HunyuanVideo: recomputed unless disabled; its outputs stay in bfloat16.
 ---@param o? strategy_options
 ---@return table
 function strategies.hunyuan(o)
@@ -211,7 +211,7 @@ local kChosen <const> = {
   BagelForUnifiedMultimodal = "bagel",
 }
 
--- The strategy of the model's class; default where it has none of its own.
+-- The strategy of the model class; the default one for other classes.
 ---@param o? strategy_options
 ---@return table  for plan{}
 function strategies.chosen(o)

@@ -1,20 +1,15 @@
--- styles.lua: the named styles. Each is a function of a table that answers a style: what happens to a module's
--- parameters, and which moves its inputs and outputs make. A style of your own is a function like these.
+-- styles.lua: the named styles. Each is a function that takes a table and returns a style: the layouts of a module's
+-- parameters, and the redistributions of its inputs and outputs. A custom style is a function like these.
 
 ---@meta
----@class layout  how a tensor lies on the ranks of a mesh axis: replicate, shared, shard(d), partial, packed(d, sizes)
+---@class layout  placement of a tensor on the ranks of a mesh axis: replicate, shared, shard(d), partial, packed(d, sizes)
 ---@class style   what a rule does to the modules it claims
 
 ---@class styles
 local styles = {}
 
----@class linear_options
----@field input?  layout   what the input arrives as
----@field output? layout   what the output leaves as
----@field heads?  integer  the sharded features are this many heads: cut between them, replicated where they are few
-
--- Output features in pieces: every rank computes its own from the whole input.
----@param o? linear_options  input: replicate; output: shard(-1)
+-- Output features are sharded: every rank computes its own from the full input.
+---@param o? colwise_keys
 ---@return style
 function styles.colwise(o)
   o = takes("colwise", o)
@@ -28,8 +23,8 @@ function styles.colwise(o)
   }
 end
 
--- Input features in pieces: every rank computes a term of the sum. The bias is added once, after the sum.
----@param o? linear_options  input: shard(-1); output: replicate
+-- Input features are sharded: every rank computes a term of the sum. The bias is added once, after the sum.
+---@param o? rowwise_keys
 ---@return style
 function styles.rowwise(o)
   o = takes("rowwise", o)
@@ -43,8 +38,8 @@ function styles.rowwise(o)
   }
 end
 
--- An embedding whose rows are in pieces: ids whose row another rank owns count as zero.
----@param o? { output?: layout }  output: replicate
+-- An embedding with sharded rows: ids whose row another rank owns count as zero.
+---@param o? vocab_rowwise_keys
 ---@return style
 function styles.vocab_rowwise(o)
   o = takes("vocab_rowwise", o)
@@ -57,24 +52,23 @@ function styles.vocab_rowwise(o)
   }
 end
 
--- A module that treats every token alike (a norm, dropout), on pieces of the sequence. Its parameters are whole, and
--- each rank's gradient of them is a term of the sum.
----@param o? { dim?: integer, output?: layout }  dim: 1, the sequence of [batch, sequence, features]; output: shard(dim);
---- replicate or shared gathers what leaves
+-- A module that treats all tokens alike (a norm, dropout), on shards of the sequence. Its parameters are replicated,
+-- and the gradient of each rank is a term of the sum.
+---@param o? sequence_parallel_keys
 ---@return style
 function styles.sequence_parallel(o)
   o = takes("sequence_parallel", o)
-  local pieces <const> = shard(o.dim or 1)
+  local sequence <const> = shard(o.dim or 1)
   return style {
     name = "sequence_parallel",
     params = { weight = shared, bias = shared },
-    inputs = { { pieces, pieces } },
-    outputs = { { pieces, o.output or pieces } },
+    inputs = { { sequence, sequence } },
+    outputs = { { sequence, o.output or sequence } },
   }
 end
 
--- A rotary embedding on the residual stream: it takes the hidden states, for their dtype alone, and the positions, whole
--- on every rank, and gives cos and sin, whole.
+-- A rotary embedding on the residual stream: its inputs are the hidden states, used only for their dtype, and the
+-- positions, full on every rank; cos and sin are full on every rank.
 ---@param residual layout  replicate, or shard(1) under sequence parallelism
 ---@return style
 function styles.rotary_on(residual)
@@ -86,8 +80,8 @@ function styles.rotary_on(residual)
   }
 end
 
--- A module that works the same on every rank.
----@param o? { input?: layout, output?: layout }  without them, the inputs and outputs are left alone
+-- A module that computes the same on every rank.
+---@param o? replicated_keys
 ---@return style
 function styles.replicated(o)
   o = takes("replicated", o)
@@ -112,18 +106,18 @@ function styles.norm_on(residual)
   }
 end
 
--- Moves of a module's inputs, by position; false leaves one alone.
----@param moves (layout[]|false)[]  { { arrives as, is used as }, ... }
+-- Redistributions of the inputs of a module, by position; false leaves one as it is.
+---@param redistributions (layout[]|false)[]  { { from, to }, ... }
 ---@return style
-function styles.prepare_input(moves)
-  return style { name = "prepare_input", inputs = moves }
+function styles.prepare_input(redistributions)
+  return style { name = "prepare_input", inputs = redistributions }
 end
 
--- Moves of a module's outputs, by position; false leaves one alone.
----@param moves (layout[]|false)[]  { { the forward makes, leaves as }, ... }
+-- Redistributions of the outputs of a module, by position; false leaves one as it is.
+---@param redistributions (layout[]|false)[]  { { from, to }, ... }
 ---@return style
-function styles.prepare_output(moves)
-  return style { name = "prepare_output", outputs = moves }
+function styles.prepare_output(redistributions)
+  return style { name = "prepare_output", outputs = redistributions }
 end
 
 return styles

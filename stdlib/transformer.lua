@@ -1,10 +1,10 @@
--- transformer.lua: the blocks that decoder plans are made of. Each function takes arguments and answers a list of rules;
--- `stream` says once how the residual stream lies on the ranks, and every block is told.
+-- transformer.lua: the blocks of decoder plans. Each function takes arguments and returns a list of rules; `stream`
+-- declares the layout of the residual stream, which every block takes as an argument.
 
 ---@class transformer
 local transformer = {}
 
--- The value, which is one of the names; false and nil pass.
+-- Checks that the value is one of the names; false and nil are allowed.
 local function one_of(what, value, names)
   for _, name in ipairs(names) do
     if not value or value == name then return value end
@@ -12,20 +12,20 @@ local function one_of(what, value, names)
   error(what .. " = '" .. tostring(value) .. "': it is one of '" .. table.concat(names, "', '") .. "'")
 end
 
--- The stream that a block was given; an error that says what it is where it was forgotten.
-local function check_stream(word, stream)
+-- Checks the stream argument of a block; an error that shows how to make one if it is missing.
+local function check_stream(name, stream)
   if not (stream and stream.residual) then
-    error(word .. ": the stream is missing: transformer.stream { sequence_parallel = false, loss_parallel = false, stable = false }")
+    error(name .. ": the stream is missing: transformer.stream { sequence_parallel = false, loss_parallel = false, stable = false }")
   end
 end
 
 ---@class stream
 ---@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism
----@field logits   layout   of what the head gives: replicate, or shard(-1) for a loss over pieces of the vocabulary
----@field stable   boolean  no sum runs over ranks in the forward: each rank's dot products are whole
+---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary
+---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
 
--- The options sequence_parallel, loss_parallel and stable of a decoder plan as layouts. A plan that lacks one says
--- false.
+-- The options sequence_parallel, loss_parallel and stable of a decoder plan as layouts. A plan without one of them
+-- passes false.
 ---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean }
 ---@return stream
 function transformer.stream(opt)
@@ -36,11 +36,11 @@ function transformer.stream(opt)
   }
 end
 
--- The projection that ends a block: from pieces of the features back to the residual stream. rowwise sums terms over
--- the ranks, in an order that depends on how many there are; where the stream is stable the features are gathered and
--- every rank makes whole dot products for its own outputs.
+-- The output projection of a block: from sharded features to the residual stream. rowwise sums terms over the ranks, in
+-- an order that depends on their number; for a stable stream the features are gathered and every rank computes full dot
+-- products for its own outputs.
 ---@param stream stream
----@param features? layout  what it gets: shard(-1)
+---@param features? layout  of its input: shard(-1)
 ---@return style
 function transformer.block_end(stream, features)
   features = features or shard(-1)
@@ -48,17 +48,17 @@ function transformer.block_end(stream, features)
   return rowwise { input = features, output = stream.residual }
 end
 
--- A norm (or any per-head scale) on heads that are sharded: its parameters are whole, and each rank's gradient of them
--- is a term of the sum.
+-- A norm (or another per-head scale) on sharded heads: its parameters are replicated, and the gradient of each rank is
+-- a term of the sum.
 ---@return style
 function transformer.head_norm()
   return style { name = "head_norm", params = { weight = shared, bias = shared } }
 end
 
--- Checks that the mesh can cut these heads: queries between ranks, keys also with each on several ranks.
+-- Checks that the mesh fits these heads: query heads are split between ranks, key heads may also be replicated.
 ---@param path string  pattern of the attention modules, for the message
 ---@param heads integer
----@param kv_heads? integer  none where they are as many, or the layer has none
+---@param kv_heads? integer  nil if equal to heads, or without key heads
 ---@return table  for plan{}
 function transformer.heads_fit(path, heads, kv_heads)
   return {
@@ -67,7 +67,7 @@ function transformer.heads_fit(path, heads, kv_heads)
   }
 end
 
--- A fused projection whose outputs are parts, one after the other, each made of heads: every part is cut by itself.
+-- A fused projection whose outputs are consecutive parts, each made of heads: every part is sharded by itself.
 ---@param o { input: layout, sizes: integer[], heads?: integer[] }
 ---@return style
 function transformer.fused_colwise(o)
@@ -84,16 +84,16 @@ end
 
 ---@class attention_options
 ---@field heads     integer  query heads
----@field kv_heads? integer  key and value heads; where they are not said, as many as query heads
+---@field kv_heads? integer  key and value heads; default: as many as query heads
 ---@field out?      string   name of the output projection: "o_proj"
 ---@field norms?    string   pattern of the norms on query and key heads: "{q,k}_norm"
 ---@field fused?    string   query, key and value are one projection: "contiguous", all of q, then k, then v; or
 ---                          "interleaved", for each key head its query heads, itself, its value head
 ---@field qkv?      string   its name: "qkv_proj"
 ---@field head_dim? integer  features of a head; only a contiguous projection needs it
----@field whole?    boolean  every rank computes all heads, with whole weights
+---@field whole?    boolean  every rank computes all heads, with replicated weights
 
--- Attention with its heads over the ranks: projections cut between heads, the output projection back to the stream.
+-- Attention with sharded heads: projections split between heads, and the output projection to the stream.
 ---@param path string  pattern of the attention modules
 ---@param stream stream
 ---@param o attention_options
@@ -132,12 +132,12 @@ end
 
 ---@class mlp_options
 ---@field up?      string   pattern of the projections to the wide features: "{gate,up}_proj"
----@field down?    string   name of the one back: "down_proj"
+---@field down?    string   name of the down projection: "down_proj"
 ---@field fused?   string   gate and up are one projection: "contiguous", or "interleaved" feature by feature
 ---@field gate_up? string   its name: "gate_up_proj"
 ---@field size?    integer  the wide features; only a fused projection needs it
 
--- The feed-forward block with its wide features over the ranks.
+-- The feed-forward block with sharded intermediate features.
 ---@param path string  pattern of the modules
 ---@param stream stream
 ---@param o? mlp_options
@@ -159,11 +159,11 @@ end
 ---@class ends_options
 ---@field prefix? string   path of the model within the one with the head: "model"
 ---@field embed?  string   name of the embedding: "embed_tokens"
----@field norm?   string   name of the last norm: "norm"
----@field head?   string   path of the head: "lm_head", or "score" where config.architectures says that it classifies
+---@field norm?   string   name of the final norm: "norm"
+---@field head?   string   path of the head: "lm_head", or "score" for a classifier in config.architectures
 ---@field merged? boolean  other inputs (images) are merged into the embeddings, so the stream begins at the first layer
 
--- The embedding, the last norm and the head.
+-- The embedding, the final norm and the head.
 ---@param stream stream
 ---@param o? ends_options
 ---@return rule[]
@@ -174,14 +174,14 @@ function transformer.ends(stream, o)
   local prefix <const> = o.prefix or "model"
   local head <const> = o.head or transformer.head()
   local classifies <const> = head == "score"
-  assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to lie in pieces")
+  assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded")
   return {
     at(prefix .. "." .. (o.embed or "embed_tokens"), vocab_rowwise { output = o.merged and replicate or residual }),
     o.merged and residual ~= replicate and at(prefix .. ".layers.0", prepare_input { { replicate, residual } }),
     at(prefix .. "." .. (o.norm or "norm"), norm_on(residual)),
-    -- Where it is tied to the embedding, both cut the weight along dim 0.
+    -- If it is tied to the embedding, both shard the weight along dim 0.
     at(head, colwise { input = residual, output = stream.logits }),
-    -- What lies between the ends: on a mesh with dp, a layer's parameters are whole while it is used.
+    -- The layers between the ends: on a mesh with dp, the parameters of a layer are gathered while it is used.
     fsdp { wrap = prefix .. ".layers.*" },
   }
 end
@@ -200,8 +200,8 @@ end
 ---@field head   string   path of the head
 ---@field merged boolean  whether it is a part of a model with other inputs
 
--- The decoder of a model that may be text alone (config.json is its config, "model" its path) or one with images: then
--- its config is text_config, and its path "model.language_model", or "language_model.model" in files of older versions.
+-- The decoder of a text model (config.json is its config, "model" its path) or of a model with images: then its config
+-- is text_config, and its path "model.language_model", or "language_model.model" in files of older versions.
 ---@return text_model
 function transformer.text_model()
   local text <const> = config:get("text_config", false)
@@ -215,8 +215,8 @@ function transformer.text_model()
   }
 end
 
--- Patterns of layers that are alike: "model.layers.{0,2,5}" by what key_of says of layer i, from 0; nil and false are
--- left out.
+-- Patterns of layers that are alike: "model.layers.{0,2,5}" by the value of key_of for layer i, from 0; nil and false
+-- are skipped.
 ---@param prefix string  "model.layers"
 ---@param count integer
 ---@param key_of fun(i: integer): any

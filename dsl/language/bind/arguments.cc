@@ -42,7 +42,8 @@ bool IsBuiltin(std::string_view name, std::string_view result) {
   return builtin != nullptr && ResultOf(*builtin) == result;
 }
 
-// What people write in place of what the word takes; "" where it is none of it.
+// Help for common mistakes: a value in quotes, a function that is not called, the name of a dtype in another library.
+// "" for other values.
 std::string HelpFor(lua_State* L, const std::string& builtin, const std::string& what, int index) {
   const auto takes = [&](const char* part) { return what.find(part) != std::string::npos; };
   const std::optional<std::string> text = StringAt(L, index);
@@ -54,30 +55,29 @@ std::string HelpFor(lua_State* L, const std::string& builtin, const std::string&
   if (text && takes("layout") && IsBuiltin(*text, "layout")) return "write " + *text + ", without quotes";
   if (text && takes("style")) {
     if (IsBuiltin(*text, "style")) return "write " + *text + " {}, without quotes";
-    return "styles are words, as in colwise {}; those of Hugging Face are fields of require \"hugging_face\"";
+    return "styles are builtins, as in colwise {}; those of Hugging Face are fields of require \"hugging_face\"";
   }
   if (lua_isfunction(L, index) && takes("must be a layout")) {
     const BuiltinInfo* function = BuiltinOf(L, index);
     if (function != nullptr && std::string_view(function->name) == "shard") {
       return "call it with its dim: shard(-1) is the last one";
     }
-    return "a layout is a word of its own (replicate, shared, partial), or is called with its dim, as shard(-1) is";
+    return "layouts are replicate, shared, partial, and calls with a tensor dim such as shard(-1)";
   }
   if (text && takes("must be \"float32\"")) {
     constexpr std::pair<std::string_view, const char*> kShort[] = {
         {"bf16", "bfloat16"}, {"double", "float64"}, {"f16", "float16"},  {"f32", "float32"},  {"f64", "float64"},
         {"float", "float32"}, {"fp16", "float16"},   {"fp32", "float32"}, {"fp64", "float64"}, {"half", "float16"}};
     const std::string name = text->starts_with("torch.") ? text->substr(6) : *text;
-    for (const auto& [given, meant] : kShort) {
-      if (name == given) return std::string("did you mean \"") + meant + "\"?";
+    for (const auto& [given, nearest] : kShort) {
+      if (name == given) return std::string("did you mean \"") + nearest + "\"?";
     }
     if (what.find("\"" + name + "\"") != std::string::npos) return "did you mean \"" + name + "\"?";
   }
   if (lua_isnoneornil(L, index) && (builtin == "norm_on" || builtin == "rotary_on")) {
-    return builtin + "(replicate), or " + builtin + "(shard(1)) where the sequence lies in shards";
+    return builtin + "(replicate), or " + builtin + "(shard(1)) under sequence parallelism";
   }
-  if (takes("the pattern must be"))
-    return "a question stands behind a colon: model:" + builtin + "(\"model.layers.*\")";
+  if (takes("the pattern must be")) return "call it with a colon: model:" + builtin + "(\"model.layers.*\")";
   return "";
 }
 
@@ -107,14 +107,14 @@ int BadArgument(lua_State* L, const std::string& builtin, const std::string& wha
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index, SourceSpan where,
                 std::string help) {
   ScriptState& state = ScriptState::From(L);
-  // The caret goes under the key that `what` names, else under the word.
+  // The caret goes under the key that `what` names, else under the builtin.
   const size_t open = what.find('\'');
   const size_t close = open == std::string::npos ? open : what.find('\'', open + 1);
   if (where.column == 0 && close != std::string::npos) {
     std::string key = what.substr(open + 1, close - open - 1);
     key = key.substr(key.rfind('.') + 1);
     where = state.UserSpan(key);
-    // What is there was written, maybe on a later line of the same table.
+    // The key may be on a later line of the same table.
     if (where.column == 0 && !lua_isnoneornil(L, index)) {
       where = state.sources().SpanOfKey(where.file, where.line, key);
     }
@@ -146,7 +146,7 @@ bool IsTable(lua_State* L, int index) { return lua_type(L, index) == LUA_TTABLE;
 
 namespace {
 
-// For a key that `word` does not take; its value is on top of the stack.
+// Help for a key that `builtin` does not have; its value is on top of the stack.
 std::string HelpForKey(lua_State* L, const std::string& builtin, const std::string& key,
                        std::span<const std::string> keys) {
   if (builtin == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "a rule is at(\"" + key + "\", style)";
@@ -157,7 +157,7 @@ std::string HelpForKey(lua_State* L, const std::string& builtin, const std::stri
   if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
     return "it belongs to the rule: at(pattern, style, { optional = true })";
   }
-  // A word of PyTorch's or Hugging Face's, or one of ours with more behind it, as output_layouts is.
+  // A name of PyTorch or Hugging Face, or a key with a suffix, such as output_layouts.
   constexpr std::pair<std::string_view, std::string_view> kForeign[] = {{"cast_forward_inputs", "cast_inputs"},
                                                                         {"desired_input_layouts", "input"},
                                                                         {"n_heads", "heads"},
@@ -173,7 +173,7 @@ std::string HelpForKey(lua_State* L, const std::string& builtin, const std::stri
   return DidYouMean(key, keys);
 }
 
-// A key under its old name: reports it and, where the new one is not there too, moves its value there.
+// A deprecated key: reports it and, unless the new key is also present, assigns its value to the new key.
 bool TakeDeprecatedKey(lua_State* L, int index, const std::string& builtin, const std::string& key) {
   const std::string name = builtin + "." + key;
   for (const DeprecatedName& deprecated : Evaluation::From(L).inputs().deprecated) {
@@ -225,7 +225,7 @@ bool CheckKeys(lua_State* L, int index, const std::string& builtin, std::span<co
       lua_pop(L, 1);
       state.Report(std::move(d));
     } else {
-      state.Report(Finding::kUnknownKey, "'" + builtin + "' takes no entry without a name", builtin,
+      state.Report(Finding::kUnknownKey, "'" + builtin + "' takes no entry without a key", builtin,
                    keys.empty() ? "" : "keys: " + Join(keys, ", "));
     }
   }

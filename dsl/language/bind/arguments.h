@@ -1,4 +1,5 @@
-// Reading the arguments of a word. What is wrong is reported at the user's line, and the word answers with poison.
+// Reading the arguments of a builtin. A wrong argument is reported at the line of the plan, and the builtin returns
+// poison (poison.h).
 #pragma once
 
 #include <optional>
@@ -17,17 +18,17 @@ namespace moonshard {
 // The value at `index` for messages: "nil", "'abc'", "3", "a table", "a layout".
 std::string Describe(lua_State* L, int index);
 
-// Reports "`word`: `what`, got ..." (kBadArgument) for the value at `index` and leaves poison; returns 1.
+// Reports "`builtin`: `what`, got ..." (kBadArgument) for the value at `index` and pushes poison; returns 1.
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index);
 
-// The same with the caret at `where` and this help, each where it is not empty.
+// The same with the caret at `where` and this help, unless they are empty.
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index, SourceSpan where,
                 std::string help);
 
-// The word of the language that the function at `index` is; null where it is another one.
+// The builtin that the function at `index` is; null for another function.
 const BuiltinInfo* BuiltinOf(lua_State* L, int index);
 
-// A whole number; also a float without a fraction (4096 / 2).
+// An integer; also a float with an integral value (4096 / 2).
 std::optional<int64_t> IntegerAt(lua_State* L, int index);
 std::optional<std::string> StringAt(lua_State* L, int index);
 const Placement* LayoutAt(lua_State* L, int index);

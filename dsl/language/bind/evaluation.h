@@ -1,5 +1,5 @@
-// Evaluation: one run of a plan: the state, what the plan can see, and what its words gather on the way. Reached from
-// the words through Evaluation::From.
+// Evaluation: the state of one evaluation of a plan: the Lua state, the inputs of the plan, and what its builtins
+// collect. Builtins reach it through Evaluation::From.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ class Evaluation {
   std::map<std::string, DeclaredOption>& options() { return options_; }
   std::vector<RunningFile>& running() { return running_; }
   MadeRules& made_rules() { return made_rules_; }
-  // Where plan { ... } stands that ran last; empty where none did.
+  // The line of the last plan { ... } that was evaluated; empty if there was none.
   SourceSpan& last_plan() { return last_plan_; }
   // Counts a file that is about to be read; raises a Lua error beyond the limit.
   void CountFile();
@@ -46,10 +46,10 @@ class Evaluation {
   int files_ = 0;
 };
 
-// Adds every word of the language but those that read files (require, extends: eval/) and those of stdlib.
+// Adds all builtins except those that read files (require, extends: eval/) and those of stdlib.
 void AddBuiltins(lua_State* L);
 
-// One group of words each; AddWords calls them.
+// One group of builtins each; AddBuiltins calls them.
 void AddLayoutBuiltins(lua_State* L);
 void AddStyleBuiltins(lua_State* L);
 void AddSectionBuiltins(lua_State* L);

@@ -80,7 +80,8 @@ int MeshIndex(lua_State* L) {
   if (!name) return BadArgument(L, "mesh", "a mesh axis is a name", 2);
   const std::optional<MeshAxis> axis = MeshAxisFromName(*name);
   if (!axis) {
-    const std::vector<std::string> names(MeshAxisNames().rbegin(), MeshAxisNames().rend());  // tp is meant most often
+    const std::vector<std::string> names(MeshAxisNames().rbegin(),
+                                         MeshAxisNames().rend());  // tp first, the most common one
     ScriptState::From(L).Report(
         Finding::kUnknownAxis, "no mesh axis '" + *name + "'", *name,
         *name == "rank" ? "a plan is the same on every rank, so it cannot see one" : DidYouMean(*name, names));

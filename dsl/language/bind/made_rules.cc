@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMostMadeRules = 10'000;  // watched; a plan has no more
 constexpr size_t kLongestPattern = 4096;
-constexpr size_t kMostLost = 20;  // lines that are said
+constexpr size_t kMostLost = 20;  // lines that are reported
 constexpr size_t kMostNamed = 4;  // patterns of one line
 
 std::string Named(const std::vector<std::string>& patterns) {
@@ -76,7 +76,7 @@ Diagnostics MadeRules::LostFrom(const Plan& plan, const Sources& sources) const 
     } else if (lost.size() > 1 && !line.by_block) {
       d.help = "gather them: table.insert(rules, at(...)) with local rules <const> = {} before, and plan { rules }";
     } else {
-      d.help = "put it within the braces of plan { ... }, or into a list that stands there";
+      d.help = "put it within the braces of plan { ... }, directly or in a list";
     }
     out.push_back(std::move(d));
   }

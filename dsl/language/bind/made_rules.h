@@ -1,5 +1,5 @@
-// The rules that a plan's lines make. A rule that is in no plan does nothing, and Lua drops it in silence: at(...) on a
-// line of its own, in a function without return, in a list that nobody put into the plan.
+// MadeRules: the rules that the lines of a plan make. A rule that is in no plan has no effect, and Lua drops it
+// silently: at(...) on a line of its own, in a function without return, or in a list that is not part of the plan.
 #pragma once
 
 #include <map>
@@ -18,19 +18,19 @@ class Sources;
 
 class MadeRules {
  public:
-  // A rule that the running at() made for the user's line in its source. Rules of a plan that is built in are passed over:
-  // its user cannot mend them.
+  // A rule that the running at() made for the line of the user in its source. Rules of built-in plans are skipped,
+  // because the user cannot change them.
   void Add(lua_State* L, const Rule& rule);
   bool any() const { return !lines_.empty(); }
-  // One kLostRule for each line with a rule that is not in `plan`. A line that calls a block of stdlib counts where the
-  // plan has none of the block's rules: a block may make more than it gives.
+  // One kLostRule for each line with a rule that is not in `plan`. A line that calls a block of stdlib is reported if
+  // the plan has none of the rules of the block, because a block may make rules that it does not return.
   Diagnostics LostFrom(const Plan& plan, const Sources& sources) const;
 
  private:
   struct Line {
     std::set<std::string> patterns;
-    bool by_block = false;     // stdlib called at(), for the line
-    bool in_function = false;  // the line is a function's
+    bool by_block = false;     // a stdlib function called at() for the line
+    bool in_function = false;  // the line is in a function
   };
   std::map<std::pair<std::string, int>, Line> lines_;  // by file and line
   size_t count_ = 0;

@@ -1,4 +1,4 @@
-// model: questions about the tree.
+// model: queries of the module tree.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace moonshard {
 namespace {
 
-// The tree, after reporting that a plan asks for one where there is none, or asks without the colon.
+// The module tree; null, reported, where there is none or the method is called without the colon.
 const ModuleTree* TreeOf(lua_State* L, const char* builtin) {
   if (Userdata<ModelValue>::To(L, 1) == nullptr) {
     const std::optional<std::string> text = StringAt(L, 1);
@@ -25,8 +25,7 @@ const ModuleTree* TreeOf(lua_State* L, const char* builtin) {
   }
   const ModuleTree* tree = Evaluation::From(L).inputs().model;
   if (tree == nullptr) {
-    ScriptState::From(L).Report(Finding::kBadArgument, "the plan asks about the model, but none is known here",
-                                "model");
+    ScriptState::From(L).Report(Finding::kBadArgument, "the plan queries the model, but no model is given", "model");
   }
   return tree;
 }
@@ -36,7 +35,7 @@ std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* builtin) {
   const PatternValue* regex = Userdata<PatternValue>::To(L, 2);
   const std::optional<std::string> text = regex != nullptr ? regex->text : StringAt(L, 2);
   if (!text) {
-    BadArgument(L, builtin, "the pattern must be a text or re\"...\"", 2);
+    BadArgument(L, builtin, "the pattern must be a string or re\"...\"", 2);
     return nullptr;
   }
   ScriptState& state = ScriptState::From(L);

@@ -65,7 +65,7 @@ JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonVal
   const SourceSpan here = state.UserSpan(name);
   const auto declared = evaluation.options().find(name);
   if (declared != evaluation.options().end()) {
-    // A text of the command line may stand for any kind; what a plan writes is of the kind that it wrote.
+    // A string from the command line may represent any type; a value in a plan has the type that it was written in.
     const std::optional<JsonValue> value = Fit(declared->second.value, fallback);
     if (value && SameKind(declared->second.fallback, fallback)) return *value;
     Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' is declared twice with different types",

@@ -12,7 +12,7 @@
 namespace moonshard {
 namespace {
 
-constexpr std::array<int64_t, 1> kApis = {1};  // the versions of the plan language that this knows, oldest first
+constexpr std::array<int64_t, 1> kApis = {1};  // supported versions of the plan language, oldest first
 constexpr int kDeepestNesting = 32;            // lists within lists
 constexpr size_t kMostRules = 10'000;
 
@@ -31,7 +31,7 @@ class PlanReader {
     ReadSettings();
     ReadList(1, 0);
     for (Rule& rule : plan_.rules) rule.lenient = plan_.lenient;
-    // Base plans come last, in the order of their extends.
+    // Rules of base plans are last, in the order of their extends.
     for (const Plan* entry : bases_) {
       const Plan& base = *entry;
       plan_.lenient |= base.lenient;
@@ -103,7 +103,7 @@ class PlanReader {
     luaL_checkstack(lua_, 8, "plan: lists nested too deeply");
     if (depth > 0) CheckList(lua_, index, "a list of rules");
     SourceSpan before;     // of the last rule in front
-    lua_Integer text = 0;  // the position of a text, said with what stands behind it
+    lua_Integer text = 0;  // the position of a string, reported with the entry that follows it
     for (const lua_Integer i : PositionsOf(lua_, index)) {
       lua_rawgeti(lua_, index, i);
       const int entry = lua_gettop(lua_);
@@ -191,7 +191,7 @@ class PlanReader {
   void Count(size_t so_far, const char* what, size_t held) {
     if (so_far >= kMostRules) {
       state_.RaiseLimit("the plan has more than " + std::to_string(kMostRules) + " " + what,
-                        "a pattern stands for many modules");
+                        "one pattern can match many modules");
     }
     state_.TakeMemory(held);
     held_ += held;

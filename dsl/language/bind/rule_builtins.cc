@@ -15,7 +15,7 @@ constexpr size_t kMostAlternatives = 8;  // of a pattern that a message writes
 constexpr size_t kMostDivisors = 16;     // named in a message
 constexpr int64_t kMostLegal = 1 << 15;  // axis sizes looked at for one
 
-// What stands behind the pattern, as it could be written: "colwise { ... }", "shard(0)", "style" where nothing does.
+// The argument after the pattern as source text: "colwise { ... }", "shard(0)", "style" where there is none.
 std::string WrittenStyle(lua_State* L, int index) {
   if (const Style* style = Userdata<Style>::To(L, index)) {
     const bool plain = style->name == "replicated" && style->inputs.empty() && style->outputs.empty();
@@ -25,8 +25,8 @@ std::string WrittenStyle(lua_State* L, int index) {
   return "style";
 }
 
-// The texts of the list at `index` as one pattern with braces: what they share stands around these. "" where they are no
-// texts, or have braces of their own.
+// The strings of the list at `index` as one pattern with braces around the parts in which they differ. "" where they
+// are not strings, or contain braces.
 std::string AsBraces(lua_State* L, int index) {
   std::vector<std::string> texts;
   for (const lua_Integer i : PositionsOf(L, index)) {
@@ -69,12 +69,12 @@ bool ReadPattern(lua_State* L, int index, Rule& rule) {
     rule.pattern = *text;
     return true;
   }
-  std::string what = "the pattern must be a text or re\"...\"";
-  std::string help = "the path of modules stands first: at(\"lm_head\", " + WrittenStyle(L, index + 1) + ")";
+  std::string what = "the pattern must be a string or re\"...\"";
+  std::string help = "the first argument is the path: at(\"lm_head\", " + WrittenStyle(L, index + 1) + ")";
   if (text) {
     what = "the pattern must not be empty";
   } else if (const std::optional<std::string> second = StringAt(L, index + 1); second && !second->empty()) {
-    help = "the other way round: at(\"" + *second + "\", " + WrittenStyle(L, index) + ")";
+    help = "the arguments are swapped: at(\"" + *second + "\", " + WrittenStyle(L, index) + ")";
   } else if (IsTable(L, index) && lua_gettop(L) == index) {
     lua_rawgeti(L, index, 1);
     lua_rawgeti(L, index, 2);
@@ -138,7 +138,7 @@ int At(lua_State* L) {
 int PushPattern(lua_State* L, const std::string& builtin, PatternSyntax syntax) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<std::string> text = StringAt(L, 1);
-  if (!text || text->empty()) return BadArgument(L, builtin, "it takes a text, " + builtin + "\"...\"", 1);
+  if (!text || text->empty()) return BadArgument(L, builtin, "it takes a string, " + builtin + "\"...\"", 1);
   Userdata<PatternValue>::Push(L, {*text, syntax}, text->size());
   return 1;
 }
@@ -205,7 +205,7 @@ std::optional<Sizes> SizesAt(lua_State* L, const char* builtin) {
   else if (!number || *number < 1)
     BadArgument(L, builtin, "the number must be a positive integer", 2);
   else if (!what)
-    BadArgument(L, builtin, "what the number counts must be a text", 3);
+    BadArgument(L, builtin, "the third argument must be a string", 3);
   else
     return Sizes{*size, *number, *what};
   return std::nullopt;
@@ -236,7 +236,7 @@ int Divides(lua_State* L) {
                    std::to_string(size) + " does not divide " + std::to_string(number), DivisorsOf(number));
 }
 
-// Heads on an axis: cut between them, or each on several ranks.
+// Heads on an axis: several per rank, or each replicated on several ranks.
 int Fits(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<Sizes> given = SizesAt(L, "fits");

@@ -205,7 +205,7 @@ bool FitsStyle(lua_State* L, int index, const std::string& type) {
   return type == own;
 }
 
-// Whether the table at `index` has a type that Fits knows for every key; reports the others.
+// Whether the table at `index` gives every key a type that FitsStyle supports; reports the others.
 bool CheckTypes(lua_State* L, int index, const std::vector<std::string>& keys) {
   const std::string known[] = {"any",     "boolean", "function", "integer", "layout", "number",
                                "pattern", "plan",    "rule",     "string",  "style",  "table"};
@@ -221,7 +221,7 @@ bool CheckTypes(lua_State* L, int index, const std::vector<std::string>& keys) {
       if (type == "int") help = "did you mean 'integer'?";
       if (type == "bool") help = "did you mean 'boolean'?";
       if (type == "text" || type == "str") help = "did you mean 'string'?";
-      BadArgument(L, "takes", "the type of '" + key + "' must be known", -1, where, help);
+      BadArgument(L, "takes", "'" + key + "' has an unknown type", -1, where, help);
       lua_pop(L, 1);
       good = false;
     }

@@ -1,4 +1,4 @@
-// The values that the words of the plan language make and take, as Lua userdata.
+// Values: the values that builtins of the plan language take and return, as Lua userdata.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace moonshard {
 
-// re"..." or numbered"...": a pattern of another syntax where a glob could stand.
+// re"..." or numbered"...": a pattern in another syntax than glob.
 struct PatternValue {
   std::string text;
   PatternSyntax syntax = PatternSyntax::kRegex;
@@ -23,7 +23,7 @@ struct DefaultValue {
   Style style;
   SourceSpan source;
 };
-// A part of config.json that is an object or a list; `path` is "" for the whole.
+// A part of config.json that is an object or a list; `path` is "" for the root.
 struct ConfigValue {
   const JsonValue* json = nullptr;
   std::string path;

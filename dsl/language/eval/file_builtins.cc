@@ -94,7 +94,7 @@ int Require(lua_State* L) {
   const int modules = lua_gettop(L);
   if (lua_getfield(L, modules, file->name.c_str()) != LUA_TNIL) return 1;
   if (IsRunning(evaluation.running(), file->name)) {
-    evaluation.state().Report(Finding::kModuleNotFound, "require goes round in a circle", *name,
+    evaluation.state().Report(Finding::kModuleNotFound, "modules require each other in a cycle", *name,
                               ChainText(evaluation.running(), file->name));
     return PushPoison(L);
   }
@@ -102,7 +102,7 @@ int Require(lua_State* L) {
   if (lua_getmetatable(L, -1) != 0) {
     lua_pop(L, 1);  // a view of another module already
   } else if (IsTable(L, -1) && lua_rawlen(L, -1) == 0) {
-    // A list stays one: words take lists apart by their positions, and a view has none.
+    // A list stays a plain table: builtins read the positions of a list, and a read-only view has none.
     MakeReadOnly(L, ReadOnlyKind::kLibrary, name->c_str());
   }
   if (lua_isnil(L, -1)) {
@@ -160,14 +160,14 @@ void RunSource(lua_State* L, const SourceFile& file) {
   const int below = lua_gettop(L) - 1;
   lua_call(L, 0, LUA_MULTRET);
   evaluation.running().pop_back();
-  // `return plan { ... }, at(...)`: what stands behind would be dropped in silence.
+  // `return plan { ... }, at(...)`: Lua would silently drop the second value.
   if (lua_gettop(L) > below + 1 && Userdata<Plan>::To(L, below + 1) != nullptr) {
     SourceSpan where;
     where.file = file.name;
-    Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "the file returns a plan and more", where);
+    Diagnostic d = MakeDiagnostic(Finding::kNotAPlan, "the file returns a plan and further values", where);
     d.declared = "return plan { ... }, " + Describe(L, below + 2);
     d.required = "return plan { ... } alone";
-    d.help = "rules stand within the braces of the plan";
+    d.help = "put the rules within the braces of the plan";
     evaluation.state().Report(std::move(d));
   }
   lua_settop(L, below + 1);  // nil where nothing is returned
@@ -190,7 +190,7 @@ Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, c
     circle = true;
   }
   if (circle) {
-    Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, "extends goes round in a circle");
+    Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, "plans extend each other in a cycle");
     d.help = ChainText(skip, name);
     return d;
   }

@@ -1,4 +1,4 @@
-// The words that read files: require and extends; and how a named plan is found.
+// The builtins that read files, require and extends, and the search for a plan by name.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace moonshard {
 
-// Opens the plan language in a fresh state: the sandbox, every word, and those below.
+// Opens the plan language in a new state: the sandbox, all builtins, and those below.
 void OpenLanguage(lua_State* L);
 
-// Adds require, extends and the words of stdlib/styles.lua to the environment.
+// Adds require, extends and the styles of stdlib/styles.lua to the environment.
 void AddFileBuiltins(lua_State* L);
 
 // The next require of a module reads it again: for a session whose files were edited.
 void ForgetModules(lua_State* L);
 
-// Runs a text as a chunk of the evaluation and leaves what it returns on top of the stack: poison, reported, where it is
-// no valid text.
+// Runs a text as a chunk of the evaluation and pushes the value that it returns: poison, reported, if the text is not
+// valid.
 void RunSource(lua_State* L, const SourceFile& file);
 
 // The plan called `name`: `name`.lua in `own_folder` (may be empty) or in the search path, else the built-in one. Files

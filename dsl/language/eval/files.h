@@ -1,4 +1,4 @@
-// Files: where the texts of plans and modules come from: built in (stdlib/, plans/), or a directory of the user's.
+// Files: the sources of plans and modules: built in (stdlib/, plans/), or in a directory of the user.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ std::vector<std::string> EmbeddedPlanNames();
 // The text of a regular file of at most `most_bytes`. Errors: kFileNotFound, kFileUnreadable.
 Result<SourceFile> ReadSource(const std::string& path, size_t most_bytes);
 
-// The path of the file `relative` in `directory`, where it exists and lies inside, links followed; nothing otherwise, and
-// nothing for an absolute path or one with "..".
+// The path of the file `relative` in `directory`, if it exists and is inside after resolving links; nothing otherwise,
+// and for an absolute path or one with "..".
 std::optional<std::string> FindInside(const std::string& folder, const std::string& relative);
 
 }  // namespace moonshard

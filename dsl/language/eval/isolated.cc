@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr rlim_t kMoreMemory = rlim_t{64} << 20;  // of the child, beside the script's: JSON text, stack
+constexpr rlim_t kMoreMemory = rlim_t{64} << 20;  // of the child beyond the script's: JSON text, stack
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kShadowMemory = true;  // of the sanitizer, which grows on its own
 #else
@@ -40,7 +40,8 @@ void Limit(decltype(RLIMIT_CPU) what, rlim_t soft, rlim_t hard) {
   setrlimit(what, &limit);
 }
 
-// The address space that this process has now, in bytes. No stream: nothing is allocated.
+// The current address space of this process, in bytes. Reads with open and read, because allocating between fork and
+// the limits would change the number.
 rlim_t AddressSpace() {
   const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   std::array<char, 64> text = {};
@@ -50,7 +51,8 @@ rlim_t AddressSpace() {
   return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Nothing of this process stays open but `out`: no file, no socket, no terminal.
+// Closes everything but `out` and /dev/null: an open file, socket or terminal of the parent would let a compromised
+// child reach beyond its limits, because system call filters do not restrict descriptors that are already open.
 void CloseAllBut(int out) {
   const int null = open("/dev/null", O_RDWR);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, stream);
@@ -63,10 +65,15 @@ void CloseAllBut(int out) {
 constexpr int kChildOutOfMemory = 3;
 constexpr int kChildNotConfined = 4;
 
+// The order matters: the death signal first, so that the child cannot outlive a parent that is killed; the resource limits
+// before the filter, which forbids setrlimit; the filter last, since prctl is forbidden after it. RLIMIT_AS is relative to
+// the address space at the fork: the parent may have mapped many gigabytes (LibTorch, CUDA) that the child inherits.
+// RLIMIT_FSIZE 0 keeps the child from growing any file through a descriptor.
 void ConfineChild(const ScriptLimits& limits, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);  // it ended before that was set
-  // The script's own limit strikes first and says more.
+  // Larger than the limit of ScriptState, which reports the line of the plan. This one ends a child that a defect keeps
+  // from checking its own.
   const auto seconds = static_cast<rlim_t>(std::chrono::duration_cast<std::chrono::seconds>(limits.time).count()) + 2;
   Limit(RLIMIT_CPU, seconds, seconds + 1);
   Limit(RLIMIT_CORE, 0, 0);
@@ -102,7 +109,8 @@ std::string AnswerOf(const std::function<Result<Plan>(EvaluationRecord*)>& run) 
   return WriteJson(JsonValue::Object{{"evaluated", EvaluatedPlanJson(evaluated)}, {"record", RecordJson(record)}}, 0);
 }
 
-// Never returns, and runs nothing of the parent's at its end: neither its destructors nor its streams.
+// Never returns, and ends with _exit: destructors, atexit handlers and stream buffers belong to the parent, and running
+// them twice would write its buffered output twice.
 [[noreturn]] void RunChild(int out, const ScriptLimits& limits, pid_t parent,
                            const std::function<Result<Plan>(EvaluationRecord*)>& run) {
   CloseAllBut(out);
@@ -129,6 +137,9 @@ struct ChildEnd {
   int status = 0;         // of waitpid
 };
 
+// Reads until the child closes the pipe, then reaps it. The size and the wall time are bounded here, not by the child: a
+// compromised child could write without end or never close the pipe. Reading to the end before waitpid avoids a deadlock
+// with a child that blocks on a full pipe.
 ChildEnd AwaitChild(pid_t child, int in) {
   ChildEnd end;
   const Clock::time_point deadline = Clock::now() + kMostWait;
@@ -159,11 +170,11 @@ Diagnostic Ended(Finding finding, const std::string& name, std::string message) 
   SourceSpan where;
   where.file = name;
   Diagnostic d = MakeDiagnostic(finding, std::move(message), where);
-  d.help = "the plan was evaluated in a process of its own (isolate); nothing of it is used";
+  d.help = "the plan was evaluated in a process of its own (isolate), whose output is discarded";
   return d;
 }
 
-// What to say of a child that did not answer; nothing where it did.
+// The diagnostic for a child without a complete answer; nothing for one with an answer.
 std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, const ScriptLimits& limits) {
   if (end.late) {
     return Ended(Finding::kScriptLimit, name,
@@ -190,7 +201,7 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
   }
   if (code == kChildNotConfined) {
     return Ended(Finding::kNotSupported, name,
-                 "this system cannot take system calls from a process (seccomp filters), which isolation needs");
+                 "isolation requires seccomp filters, which this system does not support");
   }
   if (code != 0) {
     return Ended(Finding::kInternal, name, "the plan's process ended with exit code " + std::to_string(code));
@@ -224,18 +235,18 @@ Result<Plan> ReadAnswer(const std::string& answer, const std::string& name, Eval
   const JsonValue* part = json.ok() ? json.value().Find("evaluated") : nullptr;
   EvaluationRecord read;
   if (part == nullptr || !ReadRecord(json.value().Find("record"), read)) {
-    return Ended(Finding::kInternal, name, "the plan's process wrote something that is no plan");
+    return Ended(Finding::kInternal, name, "the output of the plan's process is not a plan");
   }
   Result<EvaluatedPlan> evaluated = ReadEvaluatedPlanJson(*part, name);
   if (!evaluated.ok()) {
     return Ended(Finding::kInternal, name,
-                 "the plan's process wrote something else: " + evaluated.diagnostics().front().message);
+                 "the output of the plan's process is not a plan: " + evaluated.diagnostics().front().message);
   }
   if (record != nullptr) *record = std::move(read);
   EvaluatedPlan& value = evaluated.value();
   if (value.plan) return {*std::move(value.plan), std::move(value.diagnostics)};
   if (HasErrors(value.diagnostics)) return std::move(value.diagnostics);
-  return Ended(Finding::kInternal, name, "the plan's process answered neither a plan nor an error");
+  return Ended(Finding::kInternal, name, "the plan's process returned neither a plan nor an error");
 }
 
 }  // namespace

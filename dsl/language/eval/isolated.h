@@ -1,16 +1,17 @@
-// Isolated: the evaluation of a plan in a process of its own, for a plan that comes from strangers. The sandbox
-// (dsl/language/sandbox) holds what a plan can name and use; this holds also what a defect in it, or in Lua, would let a plan do.
+// Isolated: the evaluation of an untrusted plan in a process of its own. The sandbox (dsl/language/sandbox) bounds what
+// a plan can name and use; the process also bounds what a defect of the sandbox, or of Lua, would allow.
 //
 //   this process --fork--> a child under limits: evaluates, writes the plan as JSON --pipe--> read, checked, used
 //
-// The child can use so much CPU time and memory as ScriptLimits allow and no more than a little beside, and ends with this
-// one. It can make no system call but those that memory, time and reading files need (system_calls.h), also where it runs
-// as root: it changes no file, starts no process, reaches no other one and no network. What comes back is data, and is checked as such
-// (engine/plan/plan/plan_json.h). A child that crashes, hangs or writes something else is a diagnostic; nothing of it is used.
+// The child has the CPU time and memory of ScriptLimits and a small margin, and ends with this process. Its only system
+// calls are those that memory, time and reading files need (system_calls.h), also when it runs as root: it cannot
+// change a file, start a process, or reach another process or the network. Its output is data and is checked as such
+// (engine/plan/plan/plan_json.h). A child that crashes, hangs or writes something else is a diagnostic, and its output
+// is discarded.
 //
-// It is a fork without exec: what runs in other threads of this process is not there in the child, so a lock that one of
-// them holds stays locked. glibc keeps its own usable; `run` must need no others. Nothing here installs a signal handler
-// or waits for other children.
+// It is a fork without exec: threads of this process do not exist in the child, so a lock that one of them holds stays
+// locked. glibc keeps its own locks usable; `run` must need no others. No signal handler is installed, and no other
+// child is waited for.
 #pragma once
 
 #include <functional>
@@ -21,9 +22,9 @@
 
 namespace moonshard {
 
-// What `run` answers, from a child; it must leave its EvaluationRecord in `record` where that is given, which gets the
-// child's. Errors: those of `run`; kScriptLimit where the child passed a limit; kInternal where it crashed or what it
-// wrote is no plan; kNotSupported where no process could be started or confined.
+// The result of `run` from a child process. `run` writes its EvaluationRecord to its argument, which is copied to
+// `record` unless that is null. Errors: those of `run`; kScriptLimit if the child exceeded a limit; kInternal if it
+// crashed or its output is not a plan; kNotSupported if no process could be started or confined.
 Result<Plan> EvaluateInChild(const std::string& name, const ScriptLimits& limits, EvaluationRecord* record,
                              const std::function<Result<Plan>(EvaluationRecord*)>& run);
 

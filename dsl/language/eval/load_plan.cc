@@ -26,7 +26,7 @@ void ReportNotAPlan(lua_State* L, const std::string& name) {
     d.where = sources.SpanOf(name, line, "return");
     if (IsTable(L, -1)) d.help = "write plan before the brace";
   } else if (Evaluation::From(L).made_rules().any()) {
-    d.help = "rules stand within the braces: return plan { at(...), ... }";
+    d.help = "put the rules within the braces: return plan { at(...), ... }";
   }
   state.Report(std::move(d));
 }

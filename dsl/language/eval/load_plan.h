@@ -1,11 +1,11 @@
-// Loading a plan: Lua text + config + mesh + options -> Plan (engine/plan/plan/plan.h), in a sandbox. The same inputs give
-// the same plan in every process: nothing in it depends on rank, clock, address or hash order.
-// Stage after: match.
+// LoadPlan: Lua text + config + mesh + options -> Plan (engine/plan/plan/plan.h), in a sandbox. The same inputs give
+// the same plan in every process: the result does not depend on rank, clock, addresses or hash order. Stage after:
+// match.
 //
-// The text is untrusted. It runs in a Lua state of its own with an allow list of names (dsl/language/sandbox/environment.h),
-// limits on steps, CPU time and memory (dsl/language/state/limits.h), and can read only files in its own directory. Everything there
-// is to say about it is said in one run, in the order of evaluation: where a word is used wrongly, the evaluation goes
-// on with a value that causes no further errors.
+// The text is untrusted. It runs in a Lua state of its own with an allow list of names
+// (dsl/language/sandbox/environment.h) and limits on steps, CPU time and memory (dsl/language/state/limits.h), and can
+// read only files in its own directory. One evaluation reports all mistakes, in the order of evaluation: after a wrong
+// call it continues with a value that causes no further errors (dsl/language/state/poison.h).
 #pragma once
 
 #include <string>
@@ -18,9 +18,8 @@
 
 namespace moonshard {
 
-// Evaluates plan text. `name` stands in its diagnostics and rules ("my_plan.lua"). The text has no directory of its own: it
-// can require stdlib modules and extend plans of the search path and the built-in ones.
-// Errors: all of MS01xx.
+// Evaluates plan text. `name` appears in its diagnostics and rules ("my_plan.lua"). The text has no directory of its
+// own: it can require stdlib modules, and extend plans of the search path and built-in plans. Errors: all of MS01xx.
 Result<Plan> EvaluatePlan(std::string_view text, const std::string& name, const PlanInputs& inputs);
 
 // Evaluates a plan file, when `plan` holds a slash or ends in ".lua"; else the plan of that name: NAME.lua in the search

@@ -54,10 +54,10 @@ class Filter {
   void Load(uint32_t from) { Add(BPF_LD | BPF_W | BPF_ABS, from, 0, 0); }
   void Allow() { Add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0); }
   void Refuse() { Add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM, 0, 0); }
-  // Goes over `count` instructions where what was loaded is `value`, or is not.
+  // Skips `count` instructions if the loaded value is `value`, or is not.
   void SkipIf(uint32_t value, uint8_t count) { Add(BPF_JMP | BPF_JEQ | BPF_K, value, count, 0); }
   void SkipUnless(uint32_t value, uint8_t count) { Add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, count); }
-  // Goes over `count` instructions where what was loaded has any of these bits.
+  // Skips `count` instructions if the loaded value has any of these bits.
   void SkipIfAny(uint32_t bits, uint8_t count) { Add(BPF_JMP | BPF_JSET | BPF_K, bits, count, 0); }
 
   void AllowCall(uint32_t call) {
@@ -113,13 +113,14 @@ bool KeepOnlyHarmlessSystemCalls() {
 #if defined(__x86_64__)
   filter.AllowCallWithout(SYS_open, 1, kWrites);
 #endif
-  // To whom a descriptor's signals go, and which: they would reach another process. No request that asks or copies has
-  // this bit.
+  // The owner of a descriptor and its signal: these requests would reach another process. No harmless request has this
+  // bit.
   constexpr uint32_t kOwnerOrSignal = F_SETOWN & F_SETSIG & F_SETOWN_EX;
   static_assert(kOwnerOrSignal != 0 &&
                 ((F_DUPFD | F_DUPFD_CLOEXEC | F_GETFD | F_SETFD | F_GETFL) & kOwnerOrSignal) == 0);
   filter.AllowCallWithout(SYS_fcntl, 1, kOwnerOrSignal);
-  // glibc asks whether a stream is a terminal; other requests may do anything, such as typing into one.
+  // glibc tests whether a stream is a terminal; other requests are arbitrary device commands, such as TIOCSTI, which
+  // types into a terminal.
   constexpr uint32_t kTerminalAttributes = 0x5401;  // TCGETS
   filter.AllowCallWith(SYS_ioctl, 1, kTerminalAttributes);
   // abort() and raise(): to itself alone.

@@ -39,7 +39,7 @@ int Select(lua_State* L) {
 int ToNumber(lua_State* L) {
   luaL_checkany(L, 1);
   if (AnyPoison(L)) return PushPoison(L);
-  luaL_argcheck(L, lua_isnoneornil(L, 2), 2, "other bases than ten are not known here");
+  luaL_argcheck(L, lua_isnoneornil(L, 2), 2, "only base ten is supported");
   if (lua_type(L, 1) == LUA_TNUMBER) {
     lua_settop(L, 1);
     return 1;

@@ -111,14 +111,14 @@ int RefuseWrite(lua_State* L) {
   }
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) {
-    state.Report(Finding::kReadOnly, "'" + key + "' is a word of the plan language and cannot be changed", key,
+    state.Report(Finding::kReadOnly, "'" + key + "' is a builtin and cannot be changed", key,
                  "'local " + key + " = ...' makes a name of your own");
     return 0;
   }
   state.Report(Finding::kReadOnly, "'" + key + "' is not a local name", key, "write 'local " + key + "'");
   lua_settop(L, 2);
   PushPoison(L);
-  lua_rawset(L, lua_upvalueindex(1));  // said once: later reads are no further news
+  lua_rawset(L, lua_upvalueindex(1));  // reported once
   return 0;
 }
 
@@ -156,8 +156,7 @@ int WriteSession(lua_State* L) {
   if (!own && lua_rawget(L, lua_upvalueindex(2)) != LUA_TNIL) {
     PushText(L, 2);
     const std::string key = lua_tostring(L, -1);
-    ScriptState::From(L).Report(Finding::kReadOnly,
-                                "'" + key + "' is a word of the plan language and cannot be changed", key,
+    ScriptState::From(L).Report(Finding::kReadOnly, "'" + key + "' is a builtin and cannot be changed", key,
                                 "'local " + key + " = ...' makes a name of your own");
     return 0;
   }
@@ -166,7 +165,7 @@ int WriteSession(lua_State* L) {
   return 0;
 }
 
-// pairs over the view goes over the table.
+// pairs over the view iterates over the table.
 int ViewPairs(lua_State* L) {
   lua_settop(L, 0);
   lua_pushvalue(L, lua_upvalueindex(1));

@@ -1,15 +1,16 @@
-// The environment of a plan: an allow list, read-only, where reading anything else is an error with the nearest name.
+// Environment: the names of a plan, an allow list, read-only; reading any other name is an error with the nearest
+// match.
 //
 //   base     assert error ipairs next pairs require(eval) select tonumber tostring type
 //   string   byte char find format gmatch gsub len lower match rep reverse sub upper
 //   table    concat insert pack remove sort unpack
 //   math     abs ceil floor fmod huge max maxinteger min mininteger tointeger type
 //
-// Left out, because a script could hang in them, keep alive what should end, see what differs between ranks or reach
+// Omitted, because a script could hang in them, keep values alive, observe what differs between ranks, or reach
 // outside: load loadfile dofile loadstring pcall xpcall coroutine setmetatable getmetatable rawget rawset rawequal
 // rawlen collectgarbage print warn os io debug package math.random string.dump string.pack string.unpack utf8 _G.
-// What is here differs from Lua where it must: pairs and next go in sorted order, tostring shows no address, work that
-// depends on sizes is charged to the budget of steps, and string values compare by bytes in table.sort.
+// The rest differs from Lua where it must: pairs and next iterate in sorted order, tostring shows no address, work that
+// depends on sizes is charged to the budget of steps, and table.sort compares strings by bytes.
 #pragma once
 
 #include <string>
@@ -23,22 +24,22 @@ namespace moonshard {
 enum class ReadOnlyKind : int {
   kNames,    // the environment itself: kUnknownName
   kLibrary,  // string, table, math, a stdlib module: kUnknownKey
-  kOptions,  // what options{} answers: kUnknownOption
+  kOptions,  // the result of options{}: kUnknownOption
 };
 
 // Makes the environment with everything above, kept in the registry.
 void OpenEnvironment(lua_State* L);
 // The environment, for LoadChunk. Leaves it on top of the stack.
 void PushEnvironment(lua_State* L);
-// The environment for the lines of a session: as above, and names can be set, which later lines see. The first call makes
-// it. A word of the plan language cannot be set; a session's own name goes before a word.
+// The environment for the lines of a session: as above, but names can be assigned, which later lines see. The first
+// call creates it. Builtins cannot be assigned; a name of the session shadows a builtin.
 void PushSessionEnvironment(lua_State* L);
 // The table of the session's own names, for the host alone. Leaves it on top of the stack.
 void PushSessionNames(lua_State* L);
 // Adds a name to the environment; takes the value on top of the stack.
 void SetName(lua_State* L, const char* name);
-// A name that was given another one, `replacement`, which stands for what there is under that: reading it is reported
-// (kDeprecatedName) with `help`.
+// A deprecated name for `replacement`: reading it is reported (kDeprecatedName) with `help` and returns the value of
+// the replacement.
 void SetDeprecated(lua_State* L, const char* name, const char* replacement, const char* help);
 // Replaces the table on top of the stack by a read-only view of it. `label` is how messages call it.
 void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label);

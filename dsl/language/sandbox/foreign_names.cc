@@ -11,15 +11,15 @@ struct ForeignName {
   const char* help;
 };
 
-constexpr const char* kNil = "nil is Lua's word; config:get(name, default) takes a default";
+constexpr const char* kNil = "in Lua it is nil; config:get(name, default) takes a default";
 constexpr const char* kOutside =
-    "a plan sees no files, no environment and no clock, so that it is the same on every rank";
-constexpr const char* kNotHere = "a plan has no such part of Lua; dsl/README.md says what it has";
-constexpr const char* kEach = "for i, value in ipairs(list) do goes over a list, from 1";
+    "a plan has no access to files, the environment or the clock, so that it is the same on every rank";
+constexpr const char* kNotHere = "the plan language does not include this part of Lua; dsl/README.md lists its names";
+constexpr const char* kEach = "for i, value in ipairs(list) do iterates over a list, from 1";
 constexpr const char* kHuggingFace =
     "a style of Hugging Face: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
 constexpr const char* kSameEverywhere =
-    "a plan is the same on every rank, so it cannot see one; mesh.tp is an axis's size";
+    "a plan is the same on every rank and cannot depend on it; mesh.tp is the size of an axis";
 
 constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"ColwiseParallel", "here it is colwise {}"},
@@ -27,8 +27,8 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"None", kNil},
     {"NULL", kNil},
     {"Partial", "here it is partial"},
-    {"PrepareModuleInput", "here it is prepare_input { { arrives as, is used as } }"},
-    {"PrepareModuleOutput", "here it is prepare_output { { made as, leaves as } }"},
+    {"PrepareModuleInput", "here it is prepare_input { { from, to } }"},
+    {"PrepareModuleOutput", "here it is prepare_output { { from, to } }"},
     {"Replicate", "here it is replicate"},
     {"RowwiseParallel", "here it is rowwise {}"},
     {"SequenceParallel", "here it is sequence_parallel {}, or norm_on(shard(1))"},
@@ -40,15 +40,15 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"coroutine", kNotHere},
     {"debug", kNotHere},
     {"def", "write local function"},
-    {"dofile", "require \"name\" runs a file of the plan's own directory, and answers what it returns"},
+    {"dofile", "require \"name\" runs a file of the plan's own directory, and returns its value"},
     {"getmetatable", kNotHere},
     {"enumerate", kEach},
     {"import", "write local name <const> = require \"name\""},
     {"io", kOutside},
     {"len", "#list is its length"},
-    {"isinstance", "type(value) is the name of its kind"},
+    {"isinstance", "type(value) is the name of its type"},
     {"load", kNotHere},
-    {"loadfile", "require \"name\" runs a file of the plan's own directory, and answers what it returns"},
+    {"loadfile", "require \"name\" runs a file of the plan's own directory, and returns its value"},
     {"null", kNil},
     {"opt", "options are declared first: local opt <const> = options { name = default }"},
     {"os", kOutside},
@@ -59,8 +59,8 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"rank", kSameEverywhere},
     {"rowwise_rep", kHuggingFace},
     {"setmetatable", kNotHere},
-    {"str", "tostring(value) is its text; a .. b joins"},
-    {"styles", "styles are words of their own: colwise {}"},
+    {"str", "tostring(value) converts to a string; a .. b concatenates"},
+    {"styles", "styles are builtins: colwise {}"},
     {"world_size", kSameEverywhere},
     {"xpcall", kNotHere},
 });

@@ -1,4 +1,4 @@
-// Foreign names: words of other languages and other systems that people write into a plan, and what they are here.
+// Foreign names: names of other languages and libraries that occur in plans by mistake, and their equivalents.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace moonshard {
 
-// "false and true are written small"; "" for a name that is nobody's.
+// The help for a name: "write false"; "" for a name without an entry.
 std::string HelpForForeignName(std::string_view name);
 
 }  // namespace moonshard

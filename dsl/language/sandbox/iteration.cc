@@ -9,7 +9,7 @@
 namespace moonshard {
 namespace {
 
-// A key as plain data; ordered as PushSortedKeys says.
+// A key as plain data; in the order of PushSortedKeys.
 struct Key {
   int group = 0;  // 0 number, 1 string, 2 boolean
   bool integer = false;

@@ -14,7 +14,7 @@ bool IsUpper(char c) { return InRange(c, 'A', 'Z'); }
 bool IsAlpha(char c) { return IsLower(c) || IsUpper(c); }
 bool IsGraph(char c) { return InRange(c, '!', '~'); }
 
-// Whether `c` belongs to %class; an upper case class is the complement, any other letter stands for itself.
+// Whether `c` belongs to %class; an upper case class is the complement, any other letter is literal.
 bool InClass(char c, char name) {
   bool in = false;
   switch (IsUpper(name) ? static_cast<char>(name + 32) : name) {
@@ -122,7 +122,7 @@ size_t PatternMatcher::EndOfClass(size_t p) {
   }
   if (c != '[') return p;
   if (p < pattern_.size() && pattern_[p] == '^') ++p;
-  do {  // a ']' that comes first is an ordinary letter
+  do {  // a leading ']' is literal
     if (p >= pattern_.size()) luaL_error(lua_, "malformed pattern (missing ']')");
     if (pattern_[p++] == '%') ++p;
   } while (p >= pattern_.size() || pattern_[p] != ']');

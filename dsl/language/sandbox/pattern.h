@@ -1,6 +1,6 @@
-// Lua patterns ("%d+", "(%w+)=(%w*)"), matched with every step charged to the budget: Lua's own matcher backtracks for
-// as long as it likes where no count hook can see it. Semantics are those of the Lua 5.4 manual, section 6.4.1, with the
-// classes of ASCII whatever the locale.
+// PatternMatcher: Lua patterns ("%d+", "(%w+)=(%w*)"), with every step charged to the budget. Lua's own matcher
+// backtracks without a bound in C, where no count hook runs. Semantics are those of the Lua 5.4 manual, section 6.4.1,
+// with ASCII classes in every locale.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ class PatternMatcher {
   // Tries at one place of the subject. The end of the match, or npos.
   size_t MatchAt(size_t begin);
   int captures() const { return captures_; }
-  // Pushes capture `i` from 0 of the last match, the whole match [begin, end) where the pattern has no captures.
+  // Pushes capture `i` from 0 of the last match, the full match [begin, end) where the pattern has no captures.
   void PushCapture(int i, size_t begin, size_t end);
-  // Pushes all captures, or the whole match; returns how many.
+  // Pushes all captures, or the full match; returns their number.
   int PushCaptures(size_t begin, size_t end);
 
   static constexpr size_t npos = std::string_view::npos;

@@ -103,7 +103,7 @@ int Search(lua_State* L, bool find) {
 int Find(lua_State* L) { return Search(L, true); }
 int Match(lua_State* L) { return Search(L, false); }
 
-// Upvalues: 1 subject, 2 pattern, 3 where to go on, 4 end of the last match (an empty match may not stand there again).
+// Upvalues: 1 subject, 2 pattern, 3 next position, 4 end of the last match (where an empty match is not allowed again).
 int NextMatch(lua_State* L) {
   const std::string_view subject = TextArgument(L, lua_upvalueindex(1));
   const std::string_view pattern = TextArgument(L, lua_upvalueindex(2));

@@ -109,8 +109,8 @@ int Unpack(lua_State* L) {
   return static_cast<int>(beyond) + 1;
 }
 
-// Whether value `a` of the copy at index 3 comes before `b`: by the function in argument 2, else numbers by size and
-// texts by their bytes (Lua's own < would ask the locale).
+// Whether value `a` of the copy at index 3 precedes `b`: by the function in argument 2, else numbers by value and
+// strings by their bytes (Lua's own < depends on the locale).
 bool Before(lua_State* L, lua_Integer a, lua_Integer b) {
   ScriptState::From(L).Charge(4);
   if (!lua_isnil(L, 2)) lua_pushvalue(L, 2);

@@ -52,7 +52,7 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string_
   if (token.empty() && opened != std::string::npos) {
     d.related.push_back(state.sources().SpanOf(name, std::atoi(message.c_str() + opened + 9)));
   }
-  // In a list Lua notices a missing comma at the next word, which mostly stands on the next line.
+  // In a list Lua reports a missing comma at the next token, usually on the next line.
   const bool in_list = message.starts_with("'}' expected") || message.starts_with("')' expected");
   const int before = state.sources().CodeLineBefore(name, line);
   if (in_list && before > 0) {
@@ -64,7 +64,7 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string_
       d.help = "line " + std::to_string(before) + " ends without a comma";
       d.related.push_back(span);
     } else if (first_word == false) {
-      d.help = "a comma may be missing before this word";
+      d.help = "a comma may be missing before this token";
     }
   }
   return d;
@@ -138,7 +138,7 @@ ChunkKind KindOfChunk(lua_State* L, std::string_view text) {
     if (status == LUA_OK) return expression ? ChunkKind::kExpression : ChunkKind::kStatements;
   }
   if (unfinished) return ChunkKind::kUnfinished;
-  // A statement that is wrong at its first word is none: what is wrong with it as an expression says more.
+  // A chunk that is wrong at its first token is not a statement: the error of the expression is more specific.
   return at_first_word ? ChunkKind::kInvalidExpression : ChunkKind::kInvalid;
 }
 

@@ -1,5 +1,5 @@
-// ScriptLimits: what one evaluation of a plan may use. A plan may come with a downloaded model, so it is treated as
-// untrusted: whatever it does, it ends within these.
+// ScriptLimits: the bounds of one evaluation. A plan may come with a downloaded model, so it is untrusted: every
+// evaluation ends within these.
 #pragma once
 
 #include <chrono>

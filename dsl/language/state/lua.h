@@ -1,6 +1,6 @@
-// The only way to Lua's headers: it makes every call go to moonshard's private copy (private_lua.cmake).
+// Lua's headers, with every call redirected to moonshard's private copy of Lua (private_lua.cmake).
 #pragma once
 
-#include <moonshard_lua_names.h>  // must stand before lua.hpp
+#include <moonshard_lua_names.h>  // must precede lua.hpp
 
 #include <lua.hpp>

@@ -11,14 +11,16 @@ const char kKey = 0;  // its address is the registry key
 
 int AnswerPoison(lua_State* L) { return PushPoison(L); }
 
-// As the iterator of a for, which would take poison for ever: one turn, with every name of the loop poison.
+// A call yields poison. As the iterator of a for loop, poison would repeat it forever, since the loop ends at nil: the
+// first call gives every loop variable poison, so that one pass reports the mistakes of the body; the second call,
+// whose control value is poison, gives nil.
 int AnswerCall(lua_State* L) {
   lua_Debug record;
   const bool loops = lua_getstack(L, 0, &record) != 0 && lua_getinfo(L, "n", &record) != 0 &&
                      record.namewhat == std::string_view("for iterator");
   if (!loops) return PushPoison(L);
   constexpr int kMostLoopNames = 8;
-  if (IsPoison(L, 3)) return 0;  // the control value, behind poison and the state: the second turn
+  if (IsPoison(L, 3)) return 0;  // arguments: poison, the state, the control value
   for (int i = 0; i < kMostLoopNames; ++i) PushPoison(L);
   return kMostLoopNames;
 }
@@ -35,6 +37,9 @@ int AnswerName(lua_State* L) {
   return 1;
 }
 
+// One userdata with a metamethod for every event. Comparisons give false instead of poison, because Lua converts their
+// result to a boolean: `if heads > 8` takes the else branch. A write to a field is dropped. __name makes it recognizable
+// in messages of Lua itself, which ScriptState then leaves out.
 void MakePoison(lua_State* L) {
   lua_newuserdatauv(L, 0, 0);  // [poison]
   lua_createtable(L, 0, 28);   // [poison, meta]

@@ -27,34 +27,35 @@ int64_t ThreadCpuNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// What an allocation takes of the process: glibc puts eight bytes before it and rounds up to sixteen.
+// Memory that an allocation takes in the process: glibc adds a header of eight bytes and rounds up to sixteen.
 size_t RealSize(size_t bytes) { return bytes == 0 ? 0 : std::max<size_t>((bytes + 8 + 15) & ~size_t{15}, 32); }
 
 int Panic(lua_State*) { throw InternalError("Lua raised an error outside of ScriptState::Run"); }
 
-// What Lua's own messages are mostly about; "" for others.
+// Help for frequent messages of Lua; "" for others.
 std::string HelpForRaised(const std::string& message) {
   const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
   if (message.starts_with("ipairs: ") || message.starts_with("pairs: ")) {
     if (has("got nil") || has("got no value")) {
-      return "what it goes over is nil: a field that is absent or null? config:get(\"name\", {}) takes a default";
+      return "the argument is nil: an absent or null field? config:get(\"name\", {}) takes a default";
     }
     return has("got number") ? "for i = 0, n - 1 do counts" : "";
   }
   if (!message.starts_with("attempt to ")) return "";
-  if (has("index a plan value")) return "a plan is not changed once it is made: its keys stand within plan { ... }";
+  if (has("index a plan value")) return "a plan cannot be modified: write its keys within plan { ... }";
   for (const char* kind : {"rule", "style", "layout", "pattern"}) {
     if (has(("index a " + std::string(kind) + " value").c_str())) {
-      return "a " + std::string(kind) + " has no fields; what it says is said where it is made";
+      return "a " + std::string(kind) + " has no fields; its settings are the arguments that it is made with";
     }
   }
-  if (has("call a layout value")) return "a layout is not called; the style of what is whole is replicated {}";
+  if (has("call a layout value"))
+    return "a layout cannot be called; the style for a replicated module is replicated {}";
   if (has("call a nil value"))
-    return "no function has this name; those of a module are local m <const> = require \"name\"";
+    return "no function has this name; functions of a module are fields of local m <const> = require \"name\"";
   if (has("nil value (field") && !has("call")) {
     return "a field that is absent or null is nil; config:get(\"name\", default) takes a default";
   }
-  if (has("nil value (local")) return "the value was not given, or was nil where it came from";
+  if (has("nil value (local")) return "the value was not given, or is nil at its origin";
   return "";
 }
 
@@ -138,6 +139,9 @@ void ScriptState::Renew() {
 
 ScriptState& ScriptState::From(lua_State* L) { return **static_cast<ScriptState**>(lua_getextraspace(L)); }
 
+// Every allocation of Lua, counted as the system counts it (RealSize), so that the limit bounds the memory of the process
+// and not only the requested bytes. A refused allocation makes Lua collect garbage and try once more, then raise "not enough
+// memory". Shrinking and freeing always succeed, as Lua requires.
 void* ScriptState::Allocate(void* self, void* block, size_t old_size, size_t new_size) {
   auto& state = *static_cast<ScriptState*>(self);
   // With no block, Lua passes the kind of the new object in place of a size.
@@ -156,6 +160,9 @@ void* ScriptState::Allocate(void* self, void* block, size_t old_size, size_t new
   return grown;
 }
 
+// An error that the script cannot outlive. Nothing in the sandbox catches errors (no pcall, no coroutine), but Lua runs
+// finalizers and closes to-be-closed variables while it unwinds; the hook on every line and instruction, with dead_ set,
+// raises again in each of them.
 void ScriptState::RaiseLimit(std::string message, std::string help) {
   dead_ = true;
   if (!limit_) {
@@ -168,6 +175,9 @@ void ScriptState::RaiseLimit(std::string message, std::string help) {
   std::abort();  // lua_error does not return
 }
 
+// Runs every kHookInterval instructions. Three bounds meet here, because each alone has a gap: the count of instructions is
+// the same on every machine and so decides normally; CPU time bounds instructions that are slow; the depth of calls bounds
+// C stack use of nested Lua-C calls. Work within one C function, which no hook interrupts, is bounded by Charge().
 void ScriptState::CountHook(lua_State* L, lua_Debug* record) {
   ScriptState& state = From(L);
   if (record->event == LUA_HOOKRET) {
@@ -190,7 +200,7 @@ bool ScriptState::OutOfTime() const {
 
 void ScriptState::RaiseTimeLimit() {
   RaiseLimit("the plan ran for more than " + std::to_string(limits_.time.count()) + " ms",
-             "a plan only makes rules; the work is done later");
+             "a plan computes a list of rules: look for a loop that does not end");
 }
 
 int ScriptState::Parse(std::string_view text, const std::string& name) {
@@ -200,18 +210,19 @@ int ScriptState::Parse(std::string_view text, const std::string& name) {
     std::string_view left;
     bool late = false;
   } source{*this, text};
-  // In shards that Lua's parser is done with soon, though a chain of `and` costs it the square of its length.
-  const lua_Reader next_shard = [](lua_State*, void* data, size_t* size) -> const char* {
-    constexpr size_t kShard = 256;
+  // No hook runs in the parser, whose time is quadratic for a chain of `and`: the text is passed in small parts, and the CPU
+  // time is checked at each.
+  const lua_Reader next_part = [](lua_State*, void* data, size_t* size) -> const char* {
+    constexpr size_t kPart = 256;
     Source& from = *static_cast<Source*>(data);
     from.late = from.late || from.state.OutOfTime();
-    const std::string_view shard = from.late ? "" : from.left.substr(0, kShard);
-    from.left.remove_prefix(shard.size());
-    *size = shard.size();
-    return shard.empty() ? nullptr : shard.data();
+    const std::string_view part = from.late ? "" : from.left.substr(0, kPart);
+    from.left.remove_prefix(part.size());
+    *size = part.size();
+    return part.empty() ? nullptr : part.data();
   };
   parsing_ = true;
-  const int status = lua_load(lua_, next_shard, &source, name.c_str(), "t");
+  const int status = lua_load(lua_, next_part, &source, name.c_str(), "t");
   parsing_ = false;
   if (source.late) RaiseTimeLimit();
   return status;
@@ -234,6 +245,8 @@ void ScriptState::TakeMemory(size_t bytes) {
   peak_ = std::max(peak_, used_);
 }
 
+// Walks the stack outward to the first frame of user code. With blame_caller_ the innermost user frame, the function whose
+// arguments are checked, is skipped too.
 SourceSpan ScriptState::UserSpan(std::string_view token) {
   SourceSpan other;  // where there is no better one
   bool pass_over = blame_caller_;
@@ -260,7 +273,7 @@ SourceSpan ScriptState::UserSpanOfText(std::string_view text) {
 }
 
 void ScriptState::Add(Diagnostic diagnostic) {
-  // A script chooses its texts, and there are up to kMostDiagnostics.
+  // The script controls these texts, and there are up to kMostDiagnostics.
   for (std::string* text : {&diagnostic.message, &diagnostic.declared, &diagnostic.required, &diagnostic.help}) {
     if (text->size() > kMostText) *text = text->substr(0, kMostText) + "...";
   }
@@ -330,7 +343,7 @@ void ScriptState::ReportRaised() {
     Add(MakeDiagnostic(Finding::kScriptLimit, MemoryMessage(limits_), UserSpan()));
     return;
   }
-  // What poison caused was said where the poison was made.
+  // The mistake was reported where the poison was made.
   if (HasErrors(diagnostics_) && message.find(kPoisonName) != std::string::npos) return;
   if (message.find("stack overflow") != std::string::npos) {
     Add(TooDeep(UserSpan()));

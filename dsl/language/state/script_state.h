@@ -1,12 +1,12 @@
-// ScriptState: one Lua state for one evaluation, with exact accounting of memory, a budget of steps and of CPU time,
-// and the place where everything there is to say about the script is collected. Nothing outlives it: the next
-// evaluation starts from a fresh one. The lines of a session (dsl/program/repl) share one, each with a budget of its own.
+// ScriptState: one Lua state for one evaluation, with exact accounting of memory, a budget of steps and CPU time, and
+// the diagnostics of the script. The next evaluation starts from a new state. The lines of a session (dsl/program/repl)
+// share one state, each with a budget of its own.
 //
-// Stages after: sandbox (which names a plan can see), bind (the plan language), eval (the public entry points).
+// Stages after: sandbox (the names of a plan), bind (the plan language), eval (the public entry points).
 //
-// Two ways of failing. A word that was used wrongly is Report()ed and answers with poison (poison.h), so that the script
-// goes on and its other mistakes are found in the same run. What cannot go on (a limit, an error that Lua raises) ends
-// Run().
+// Two kinds of failure. A builtin that is called wrongly Report()s it and returns poison (poison.h), so that the script
+// continues and one run reports its other mistakes too. A failure that cannot continue (a limit, an error that Lua
+// raises) ends Run().
 #pragma once
 
 #include <cstddef>
@@ -40,13 +40,13 @@ class ScriptState {
   void set_owner(void* owner) { owner_ = owner; }
   void* owner() const { return owner_; }
 
-  // Runs `body` with the state, protected: an error that Lua raises in it becomes a diagnostic. False where it was
-  // ended by one. A C++ exception that left a C function (a defect of ours) goes on to the caller. Lua's functions may
-  // be called within a body only.
+  // Runs `body` with the state, protected: an error that Lua raises in it becomes a diagnostic, and Run returns false.
+  // A C++ exception that left a C function (a defect of moonshard) is rethrown to the caller. Lua functions may be
+  // called only within a body.
   bool Run(const std::function<void(lua_State*)>& body);
 
-  // A fresh budget, with nothing said so far: for the next line of a session, also after one that passed a limit. Collects
-  // garbage; what the line before left in use still counts.
+  // A new budget without diagnostics: for the next line of a session, also after one that exceeded a limit. Collects
+  // garbage; memory that is still in use counts.
   void Renew();
   // Called at the end of every chunk (not of its functions) while its locals are still there, with the record that
   // lua_getlocal takes. It may raise a Lua error.
@@ -65,8 +65,8 @@ class ScriptState {
   // Memory of C++ values that userdata hold. Take raises a Lua error beyond the limit, after a garbage collection.
   void TakeMemory(size_t bytes);
   void GiveMemory(size_t bytes) { used_ -= bytes; }
-  // A C++ value that userdata stand for. It lives until its collection, and at the longest as long as the state: where
-  // memory runs out, Lua may pass over the function that collects it.
+  // A C++ value that a userdata represents. It is destroyed when Lua collects the userdata, at the latest with the
+  // state: when memory runs out, Lua may skip the collecting function.
   class HeldValue {
    public:
     HeldValue() = default;
@@ -86,13 +86,13 @@ class ScriptState {
   size_t memory_peak() const { return peak_; }
 
   Sources& sources() { return sources_; }
-  // The innermost line of the user's: frames of C functions and of internal sources are passed over. With a column where
-  // `token` stands in it.
+  // The innermost line of user code: frames of C functions and of internal sources are skipped. With a column if the
+  // line contains `token`.
   SourceSpan UserSpan(std::string_view token = {});
-  // The same with the column where `text` stands in quotes, else where it stands at all.
+  // The same with the column of `text` in quotes, else of `text` itself.
   SourceSpan UserSpanOfText(std::string_view text);
-  // While one lives, the user's line is that of whoever called the user's function that runs: for a word that judges what
-  // that function was given.
+  // During its lifetime, the user line is that of the caller of the running user function: for a builtin that checks
+  // the arguments of that function (takes).
   class BlameCaller {
    public:
     explicit BlameCaller(ScriptState& state) : state_(state) { state_.blame_caller_ = true; }
@@ -103,7 +103,7 @@ class ScriptState {
    private:
     ScriptState& state_;
   };
-  // Adds a diagnostic; one that was said before with the same text is left out. Ends the script after the hundredth.
+  // Adds a diagnostic, unless one with the same text exists. The hundredth ends the script.
   void Report(Diagnostic diagnostic);
   // The same, at the user's line, with the caret under `token`.
   void Report(Finding finding, std::string message, std::string_view token = {}, std::string help = {});
@@ -134,10 +134,10 @@ class ScriptState {
   int64_t cpu_start_ns_ = 0;
   bool parsing_ = false;
   bool blame_caller_ = false;
-  bool dead_ = false;          // a limit was passed: every further instruction raises again
+  bool dead_ = false;          // a limit was exceeded: every further instruction raises again
   HeldValue* held_ = nullptr;  // the first of a list
   Sources sources_;
-  SourceSpan last_seen_;  // where the count hook last was: an allocation that fails cannot ask Lua
+  SourceSpan last_seen_;  // last line of the count hook: a failed allocation cannot query Lua
   Diagnostics diagnostics_;
   std::optional<Diagnostic> limit_;
   std::exception_ptr exception_;

@@ -10,7 +10,7 @@ namespace {
 
 // Of a line, what a place quotes: rules and diagnostics are many, and each holds its own.
 constexpr size_t kMostOfLine = 400;
-constexpr int kMostLines = 200;  // looked at for a word of a table that begins on one
+constexpr int kMostLines = 200;  // searched for a key of a table that begins on a line
 
 bool IsNameLetter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 

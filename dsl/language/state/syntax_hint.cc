@@ -117,7 +117,7 @@ SyntaxHint HintFor(const std::string& message, const std::string& token, std::st
     return {"Lua has no " + token + "=: write n = n " + token + " 1"};
   }
   if (Has(here, "&&") || Has(here, "||")) return {"write and, or, not"};
-  if (message.starts_with("')' expected near '='")) return {"keys stand in braces: colwise { output = replicate }"};
+  if (message.starts_with("')' expected near '='")) return {"write keys in braces: colwise { output = replicate }"};
   if (token == ":" && !DictKey(here).empty()) {
     const std::string key(DictKey(here));
     return {"a key is written [\"" + key + "\"] = ..., and a rule at(\"" + key +
@@ -129,7 +129,7 @@ SyntaxHint HintFor(const std::string& message, const std::string& token, std::st
   }
   if (message == "unexpected symbol near <eof>") return OpenAtEnd(text, line);
   if (message.starts_with("function arguments expected") && HasColonKey(here)) {
-    return {"a key stands before an equals sign: { output = replicate }"};
+    return {"write an equals sign after a key: { output = replicate }"};
   }
   if (message.starts_with("unexpected symbol") && trimmed.starts_with('{') && token == "{") {
     return {"a plan begins with return or local: return plan { ... }"};

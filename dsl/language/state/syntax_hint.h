@@ -1,5 +1,5 @@
-// Syntax hint: what a text that Lua refuses was probably meant to say. Lua names the word at which it gave up; the mistake
-// is mostly one of a few: habits of other languages, a bracket that is not closed, quotes of a word processor.
+// SyntaxHint: the probable intention of a text that is not valid Lua. Lua names the token at which parsing failed; the
+// usual mistakes are habits of other languages, an unclosed bracket, and typographic quotes.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ struct SyntaxHint {
   int line = 0;  // another line that takes part; 0: none
 };
 
-// `message` as Lua has it, without place; `token` is the word that it names; `line` (from 1) is where in `text`. Nothing
-// where the mistake is none of those.
+// `message` of Lua, without its place; `token` is the token that it names; `line` (from 1) its line in `text`. Empty
+// for other mistakes.
 SyntaxHint HintFor(const std::string& message, const std::string& token, std::string_view text, int line);
 
 }  // namespace moonshard

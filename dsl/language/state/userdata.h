@@ -13,7 +13,7 @@ namespace moonshard {
 template <class T>
 class Userdata {
  public:
-  // Makes the metatable; `name` is what type() answers. Leaves it on top of the stack for further metamethods.
+  // Makes the metatable; `name` is the result of type(). Leaves it on top of the stack for further metamethods.
   static void Register(lua_State* L, const char* name) {
     lua_createtable(L, 0, 6);  // [meta]
     lua_pushstring(L, name);
@@ -48,7 +48,7 @@ class Userdata {
     return (*slot)->value;
   }
 
-  // Moves the value at `index` out, which is left as a moved-from one: where nothing in the script runs afterwards.
+  // Moves the value at `index` out, which leaves a moved-from value: only where no script code runs afterwards.
   static T Take(lua_State* L, int index) { return std::move(At(L, index)->value); }
 
   // The value at `index`; nullptr where something else is there. It lives as long as Lua can reach it.

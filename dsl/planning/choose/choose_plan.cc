@@ -111,7 +111,7 @@ Result<Plan> DefaultPlan(const PlanInputs& inputs, const std::map<std::string, s
     return diagnostics;
   }
   Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": the default plan is used");
-  d.declared = "plans/default.lua shards what it knows by name and leaves the rest whole";
+  d.declared = "plans/default.lua shards the modules that it recognizes by name and leaves the others replicated";
   d.help = NearestClass(inputs.config, index) +
            "explain shows what it does; verify whether the numbers are the same; --plan names another plan";
   diagnostics.push_back(std::move(d));

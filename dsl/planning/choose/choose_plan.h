@@ -1,12 +1,12 @@
-// ChoosePlan: which plan is for a model, in this order:
+// ChoosePlan: the plan of a model, the first of:
 //
-//   1. the one that was named: a file, a shipped plan, or a Hugging Face plan (hf:FILE)
-//   2. the one that plans/index.lua has for the architecture, by its qualified and then by its bare name
+//   1. the plan that was named: a file, a shipped plan, or a Hugging Face plan (hf:FILE)
+//   2. the plan that plans/index.lua has for the architecture, by its qualified and then by its bare name
 //   3. the checkpoint's own: a Hugging Face plan in its config.json (hugging_face_plan.h)
 //   4. plans/default.lua, where the model's modules have the usual names
 //
-// From 3 on it is said what was taken and why the steps before had nothing (kPlanFallback). A plan of step 2 that refuses
-// the model or an option is an error: another plan would hide what it says.
+// For 3 and 4 a finding reports the chosen plan and why the earlier steps had none (kPlanFallback). A plan of step 2 that
+// rejects the model or an option is an error: another plan would hide its message.
 // Stage before: config.json and the module tree. Stage after: match.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace moonshard {
 
-// The evaluated plan; Plan::chosen says which step it is from, unless it was named. `wanted` is a name, a file or
+// The evaluated plan; Plan::chosen is the step that chose it, unless it was named. `wanted` is a name, a file or
 // hf:FILE, empty for none.
-// Errors: as LoadPlanFile; kPlanNotFound, with what can be done about it, where nothing fits the model.
+// Errors: as LoadPlanFile; kPlanNotFound, with a suggested fix, if no step has a plan.
 Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs);
 
 // The name of the built-in plan for a model, by the architectures in its config.json: step 2 alone.

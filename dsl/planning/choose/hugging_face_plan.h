@@ -17,9 +17,10 @@ namespace moonshard {
 // Whether a --plan names one: "hf:FILE".
 bool IsHuggingFaceName(const std::string& plan);
 
-// The plan that "hf:FILE" or "hf:FILE#KEY" names, as `import` would write it, for the model in `inputs`; its rules point to
-// the lines of FILE. Where the base model stands is read off the model's names unless the option `base` is given.
-// Errors: those of reading and choosing (dsl/planning/hugging_face/plan_file.h), of the model's base and of evaluating.
+// The plan that "hf:FILE" or "hf:FILE#KEY" names, as `import` would write it, for the model in `inputs`; its rules
+// refer to the lines of FILE. The path of the base model is derived from the module names unless the option `base` is
+// given. Errors: those of reading and choosing (dsl/planning/hugging_face/plan_file.h), of the base path and of the
+// evaluation.
 Result<Plan> LoadHuggingFacePlan(const std::string& plan, const PlanInputs& inputs);
 
 // The checkpoint's own plan; nothing where its config holds none. Errors: as above.
@@ -27,7 +28,7 @@ Result<std::optional<Plan>> PlanOfCheckpoint(const PlanInputs& inputs);
 
 // The plans in a file. Errors: kFileNotFound, kFileUnreadable and those of ReadHuggingFacePlans.
 Result<HuggingFaceFile> ReadHuggingFaceFile(const std::string& path);
-// Evaluates plan text; what there is to say is said about the file that it was made from.
+// Evaluates plan text; diagnostics refer to the file that it was made from.
 Result<Plan> EvaluateHuggingFacePlan(const LuaPlanText& text, const std::string& name, const PlanInputs& inputs);
 
 }  // namespace moonshard

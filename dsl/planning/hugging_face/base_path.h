@@ -1,5 +1,5 @@
-// BasePath: where the base model, whose keys a config's tp_plan has, stands in a whole model ("model." in LlamaForCausalLM).
-// transformers knows it from its classes; here the model's names tell.
+// BasePath: the path of the base model, which the keys of a config's tp_plan are relative to, within the full model
+// ("model." in LlamaForCausalLM). transformers has it from its classes; here it is derived from the module names.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Export: a compiled plan in the forms of other systems, for the same model. What they have no words for is said and left
-// out: a plan with such findings does not do what ours does.
+// Export: a compiled plan in the forms of other systems, for the same model. What a form cannot express is reported and
+// omitted: a plan with such findings does not do the same as the original.
 //
 //   hf      the JSON (and Python) dict of a Hugging Face tp_plan: keys with * for numbers, names of styles
 //   torch   Python source with the dict that torch.distributed.tensor.parallel.parallelize_module takes
@@ -15,10 +15,11 @@ namespace moonshard {
 
 struct ExportedPlan {
   std::string text;
-  Diagnostics findings;  // kNotSupported, one a rule: errors for what is left out, warnings for what means less there
+  Diagnostics
+      findings;  // kNotSupported, one a rule: errors for what is omitted, warnings for what has a weaker meaning there
 };
 
-// Layers that are sharded in different ways cannot be told apart in a tp_plan.
+// A tp_plan cannot express layers that are sharded in different ways.
 ExportedPlan ExportHuggingFace(const CompiledPlan& plan);
 
 ExportedPlan ExportTorch(const CompiledPlan& plan);

@@ -61,7 +61,7 @@ Name Routed(const Role& role) {
   return {"", "no style has this route: " + ToText(route)};
 }
 
-// Moves around parameters that are whole or have keys of their own.
+// Redistributions around parameters that are full or have keys of their own.
 Name Redistributions(const Role& role) {
   if (role.route) return Routed(role);
   if (role.To(role.outputs, 0).is_shared_last()) return {"mla_kv_a_proj", ""};
@@ -88,7 +88,7 @@ Name Redistributions(const Role& role) {
   return NoStyleFor("input", role.From(role.inputs, 0), role.To(role.inputs, 0));
 }
 
-// Whole experts on each rank: one style says it of all parameters of a module, whatever their dims.
+// Full experts on each rank: one style applies to all parameters of a module, whatever their dims.
 bool CutsExperts(const Role& role) {
   return std::ranges::any_of(role.bare, [](const Role::Bare& bare) { return bare.dims > 2 && Shards(bare.layout, 0); });
 }
@@ -97,18 +97,18 @@ Name OfBare(const Role& role, const Role::Bare& bare) {
   const Layout& layout = bare.layout;
   const int last = static_cast<int>(bare.dims) - 1;
   if (!layout.is_shard()) {
-    return {"", "a parameter's key cannot ask for its gradient to be summed"};
+    return {"", "the key of a parameter cannot declare a summed gradient"};
   }
   const int64_t size = bare.shape[static_cast<size_t>(layout.dim)];
   if (!layout.parts.empty()) {
-    if (!InHalves(layout, size)) return {"", "no style cuts " + layout.ToText()};
+    if (!InHalves(layout, size)) return {"", "no style shards " + layout.ToText()};
     if (layout.dim == last - 1) return {"packed_colwise", ""};
-    return layout.dim == last ? Name{"packed_rowwise", ""} : Name{"", "no style cuts " + layout.ToText()};
+    return layout.dim == last ? Name{"packed_rowwise", ""} : Name{"", "no style shards " + layout.ToText()};
   }
   if (layout.dim == 0 && CutsExperts(role)) return {"grouped_gemm", ""};
   if (layout.dim == std::max(last - 1, 0)) return {"colwise", ""};
   if (layout.dim == last) return {"rowwise", ""};
-  return {"", "no style cuts " + layout.ToText()};
+  return {"", "no style shards " + layout.ToText()};
 }
 
 class Exporter {
@@ -136,7 +136,7 @@ class Exporter {
     const Role role = RoleOf(plan_, m);
     const bool has_parameters = !plan_.tree->parameters(module).empty();
     Name name;
-    // What the layouts do not say whole is Hugging Face's by its name.
+    // What the layouts do not fully determine is a Hugging Face style by its name.
     if (!plan_.StepsOf(m).missing.empty()) {
       for (const Role::Bare& bare : role.bare) Enter(m, module.path + "." + bare.name, OfBare(role, bare));
       Enter(m, module.path, {plan_.StepsOf(m).style, ""});

@@ -33,7 +33,7 @@ std::string Call(const std::string& name, const std::string& input, const std::s
   return name + "(" + Join(arguments, ", ") + ")";
 }
 
-// What of a plan one module asks for: an expression, or why there is none.
+// The expression for one module, or why there is none.
 struct Expression {
   std::string text;
   std::string why;
@@ -50,7 +50,7 @@ Expression Linear(const Role& role, bool rows) {
           ""};
 }
 
-// A tuple of placements by position, None where nothing moves.
+// A tuple of placements by position, None where nothing is redistributed.
 std::string Placements(const std::vector<std::optional<Redistribution>>& redistributions, bool to) {
   std::vector<std::string> texts;
   for (const std::optional<Redistribution>& move : redistributions) {
@@ -72,12 +72,12 @@ Expression TorchRedistributions(const Role& role) {
   if (std::ranges::any_of(role.inputs, only_shared)) {
     return {"", "a plain tensor whose gradient is summed has no placement there"};
   }
-  if (role.route) return {"", "no style tells a rank which chosen experts are its own"};
+  if (role.route) return {"", "no style selects the chosen experts that a rank owns"};
   const auto share = [](const std::optional<Redistribution>& move) {
     return move && move->from[MeshAxis::kTp].kind == LayoutKind::kShared && move->from != move->to;
   };
   if (std::ranges::any_of(role.inputs, share) || std::ranges::any_of(role.outputs, share)) {
-    return {"", "no style makes a rank's share of a whole tensor"};
+    return {"", "no style makes a rank's term of a full tensor"};
   }
   std::vector<std::string> arguments;
   const bool in = Used(role.inputs);
@@ -104,14 +104,14 @@ Expression ExpressionOf(const Role& role) {
     case Role::Kind::kColwise: return Linear(role, false);
     case Role::Kind::kRowwise:
     case Role::Kind::kVocabRowwise: return Linear(role, true);
-    case Role::Kind::kPackedColwise: return {"", "ColwiseParallel would cut across the two halves of its output"};
+    case Role::Kind::kPackedColwise: return {"", "ColwiseParallel would shard across the two halves of its output"};
     case Role::Kind::kSequence: {
       const int dim = role.From(role.inputs, 0).dim;
       return {std::string("SequenceParallel(") + (dim == 1 ? "" : "sequence_dim=" + std::to_string(dim) + ", ") +
                   "use_local_output=True)",
               ""};
     }
-    case Role::Kind::kSummedGradient: return {"", "no style sums the gradient of a whole parameter"};
+    case Role::Kind::kSummedGradient: return {"", "no style sums the gradient of a replicated parameter"};
     case Role::Kind::kRedistributions: return TorchRedistributions(role);
     case Role::Kind::kBare: return {"", "no style shards parameters by their names"};
     case Role::Kind::kOther: return {"", role.why};
@@ -132,7 +132,7 @@ std::string Called(const std::string& text, const std::vector<std::string>& name
 
 ExportedPlan ExportTorch(const CompiledPlan& plan) {
   ExportFindings findings(plan);
-  // By the key with stars: the expression of each path. Modules that are left whole count, for a star takes them too.
+  // By the key with stars: the expression of each path. Replicated modules count, because a star matches them too.
   std::map<std::string, std::map<std::string, std::string>> by_key;
   for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
     const Module& module = plan.tree->modules()[m];

@@ -1,4 +1,4 @@
-// ExportFindings: what an exported plan cannot say, one finding a rule and reason.
+// ExportFindings: what an exported plan cannot express, one finding per rule and reason.
 #pragma once
 
 #include <set>
@@ -12,9 +12,9 @@ class ExportFindings {
  public:
   explicit ExportFindings(const CompiledPlan& plan) : plan_(plan) {}
 
-  // The module is left out of the exported plan: an error.
+  // The module is omitted from the exported plan: an error.
   void LeaveOut(size_t module, const std::string& why) { Say(module, why, Severity::kError); }
-  // It is there and means less than here: a warning.
+  // The module is exported with a weaker meaning: a warning.
   void Warn(size_t module, const std::string& why) { Say(module, why, Severity::kWarning); }
   Diagnostics Take() { return std::move(findings_); }
 

@@ -88,8 +88,7 @@ class IdiomaticWriter {
       Add("local n_heads <const> = text.num_attention_heads");
       if (uses_kv_heads_) Add("local n_kv_heads <const> = text:get(\"num_key_value_heads\", n_heads)");
     }
-    if (has_base)
-      Add("local base <const> = options { base = " + Quoted(base) + " }.base  -- where the base model stands");
+    if (has_base) Add("local base <const> = options { base = " + Quoted(base) + " }.base  -- path of the base model");
     Add("");
     Add("return plan {");
     Add("  api = 1,");
@@ -141,7 +140,7 @@ class IdiomaticWriter {
            "),";
   }
 
-  // "{gate,up}_proj" for gate_proj and up_proj: what all end in, from a '_' or '.' on, stands outside.
+  // "{gate,up}_proj" for gate_proj and up_proj: the common suffix, from a '_' or '.' on, is outside the braces.
   static std::string Braces(const std::vector<std::string>& names) {
     if (names.size() == 1) return names.front();
     std::string suffix = names.front();

@@ -17,7 +17,7 @@ std::pair<size_t, size_t> LineAt(std::string_view text, size_t position) {
   return {begin, std::min(text.find('\n', begin), text.size())};
 }
 
-// The line for an excerpt; "" for one that nobody wants to see whole.
+// The line for an excerpt; "" for one that is too long.
 std::string LineOf(std::string_view text, size_t position) {
   constexpr size_t kLongest = 400;
   const auto [begin, end] = LineAt(text, position);
@@ -70,7 +70,7 @@ class Parser {
  private:
   char Peek() const { return position_ < text_.size() ? text_[position_] : '\0'; }
 
-  // Lines are counted on from the last place asked about, so that a file is counted once.
+  // Lines are counted from the last queried place, so that a file is scanned once.
   SourceSpan Here() {
     line_ += static_cast<int>(std::count(text_.begin() + static_cast<ptrdiff_t>(counted_),
                                          text_.begin() + static_cast<ptrdiff_t>(position_), '\n'));
@@ -104,7 +104,7 @@ class Parser {
       for (const Literal::Entry& other : dict.entries) {
         if (other.key != entry.key) continue;
         position_ = begin;
-        Fail("the key '" + entry.key + "' stands twice in one dict (line " + std::to_string(other.where.line) + ")");
+        Fail("the key '" + entry.key + "' is duplicated in one dict (line " + std::to_string(other.where.line) + ")");
       }
       Expect(':', "after the key");
       entry.value = Parse(level + 1);
@@ -135,7 +135,7 @@ class Parser {
     return false;
   }
 
-  // Texts that stand side by side are one.
+  // Adjacent strings are concatenated.
   std::string ParseTexts() {
     std::string out;
     while (Peek() == '"' || Peek() == '\'') {
@@ -181,7 +181,7 @@ class Parser {
     }
   }
 
-  // The four hex digits of a code point, which goes to `out` as UTF-8.
+  // The four hex digits of a code point, appended to `out` as UTF-8.
   void ParseCodePoint(std::string& out) {
     unsigned code = 0;
     for (int i = 0; i < 4; ++i) {
@@ -218,9 +218,9 @@ class Parser {
       return;
     }
     position_ = begin;
-    if (AtEnd()) Fail("the text ends where a value should stand");
-    Fail(word.empty() ? std::string("'") + Peek() + "' where a value should stand"
-                      : "'" + word + "' is no literal: a text, a number, a dict or a list can stand here");
+    if (AtEnd()) Fail("a value is missing at the end of the text");
+    Fail(word.empty() ? std::string("'") + Peek() + "' in place of a value"
+                      : "'" + word + "' is not a literal: a string, a number, a dict or a list is required");
   }
 
   int ColumnOf(size_t at) const { return static_cast<int>(at - LineAt(text_, at).first) + 1; }
@@ -281,7 +281,7 @@ Result<Literal> ParseLiteral(std::string_view text, const std::string& file) {
   Parser rest(text, file, position);
   rest.SkipSpace();
   if (rest.position() == text.size()) return value;
-  return MakeDiagnostic(Finding::kBadJson, "something stands behind the value", SpanAt(text, file, rest.position()));
+  return MakeDiagnostic(Finding::kBadJson, "unexpected text after the value", SpanAt(text, file, rest.position()));
 }
 
 }  // namespace moonshard

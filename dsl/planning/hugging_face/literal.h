@@ -17,7 +17,7 @@ struct Literal {
   struct Entry;
 
   Kind kind = Kind::kNone;
-  std::string text;            // of a text; of a number as it stands; "true" or "false"
+  std::string text;            // of a string; of a number as written; "true" or "false"
   std::vector<Literal> items;  // of a list or tuple
   std::vector<Entry> entries;  // of a dict, in the order of the file
   SourceSpan where;
@@ -36,12 +36,12 @@ struct Literal::Entry {
   Literal value;
 };
 
-// The literal that begins at `*position`, which then stands behind it. `file` is how diagnostics call the text. Errors
-// (kBadJson, with line and column): anything but a literal, an unclosed one, a key that is no text or stands twice in one
-// dict, more than 100 levels.
+// The literal that begins at `*position`, which then points after it. `file` is the name of the text in diagnostics. Errors
+// (kBadJson, with line and column): anything but a literal, an unclosed one, a key that is not a string or is duplicated in
+// one dict, more than 100 levels.
 Result<Literal> ParseLiteral(std::string_view text, const std::string& file, size_t* position);
 
-// The same for a text that holds nothing else.
+// The same for a text that contains nothing else.
 Result<Literal> ParseLiteral(std::string_view text, const std::string& file);
 
 // The place of a byte of a text.

@@ -33,7 +33,7 @@ class Writer {
     Line(std::string("  hf.at(") + (of_base ? "base .. " : "") + Quoted(rule.key) + ", " + style + "),", rule.where);
   }
 
-  // transformers cuts a tied embedding whether or not the plan names it.
+  // transformers shards a tied embedding whether or not the plan names it.
   void TiedEmbedding(const HuggingFaceTable& table, bool ties_by_default) {
     if (table.experts || std::ranges::find(table.rules, kEmbedding, &HuggingFaceRule::key) != table.rules.end()) return;
     Line("  " + Tied(ties_by_default) + " and hf.at(base .. " + Quoted(kEmbedding) + ", " + StyleText(kTiedStyle) +
@@ -60,7 +60,7 @@ LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& bas
               ": a Hugging Face plan with Hugging Face's meaning.");
   writer.Line("local hf <const> = require \"hugging_face\"");
   if (has_base) {
-    writer.Line("-- Where the base model stands in the model.");
+    writer.Line("-- Path of the base model within the model.");
     writer.Line("local base <const> = options { base = " + Quoted(base) + " }.base");
   }
   writer.Line("");

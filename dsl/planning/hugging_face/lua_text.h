@@ -1,7 +1,7 @@
-// LuaText: a Hugging Face plan as a plan file. Its rules have Hugging Face's meaning to the letter: the styles of
-// stdlib/hugging_face.lua, and keys that are compared with names in its way. What transformers passes over in silence
-// (a rule that matches nothing, a parameter beside sharded ones that no rule names) is a warning there: `lenient`.
-// Stage before: plan_file.h. Stage after: dsl/language/eval, like any plan; idiomatic.h writes the same in the language's own words.
+// LuaText: a Hugging Face plan as a plan file. Its rules have exactly the meaning of Hugging Face: the styles of
+// stdlib/hugging_face.lua, and keys that match names in the same way. What transformers silently ignores (a rule that
+// matches nothing, an unclaimed parameter beside sharded ones) is a warning: `lenient`. Stage before: plan_file.h.
+// Stage after: dsl/language/eval; idiomatic.h writes the same plan in the idiom of the language.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ namespace moonshard {
 
 struct LuaPlanText {
   std::string text;
-  std::vector<SourceSpan> lines;  // where each line of the text comes from; unknown for those that are ours
+  std::vector<SourceSpan> lines;  // the origin of each line of the text; unknown for generated ones
 };
 
-// `base` is where the base model stands in the model ("model.", "model.language_model.", ""): the default of the plan's
-// option `base`, which goes before every key of a config's table. `from` names the file, for the comment.
+// `base` is the path of the base model within the model ("model.", "model.language_model.", ""): the default of the
+// plan's option `base`, which prefixes every key of a config's table. `from` names the file, for the comment.
 LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& base, const std::string& from);
 
-// Gives every place in the text the place in the Hugging Face file that the line was made from.
+// Replaces every place in the text by the place in the Hugging Face file that its line was made from.
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, SourceSpan& span);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Diagnostics& diagnostics);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Plan& plan);

@@ -258,7 +258,7 @@ Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std
     Diagnostic d = MakeDiagnostic(
         Finding::kPlanNotFound,
         key.empty() ? "the file holds " + std::to_string(names.size()) + " plans" +
-                          (choice.experts ? " for experts" : "") + ": say which"
+                          (choice.experts ? " for experts" : "") + ": choose one"
                     : "no " + std::string(choice.experts ? "ep_plan" : "tp_plan") + " '" + key + "' in the file",
         where);
     const std::string nearest = NearestName(key, names);

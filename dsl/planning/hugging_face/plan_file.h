@@ -5,8 +5,8 @@
 //   { "layers.*.self_attn.q_proj": "colwise", ... }                                      a bare tp_plan, JSON or Python
 //   base_model_tp_plan = { ... }                                                         Python source (configuration_*.py)
 //
-// A table maps keys to names of styles. Those of a config (base_model_tp_plan) are about its base model, whose place in a
-// whole model is not in the file; those of a model class (_tp_plan) and bare ones are about that model.
+// A table maps keys to names of styles. Those of a config (base_model_tp_plan) are relative to its base model, whose
+// path within the full model is not in the file; those of a model class (_tp_plan) and bare ones are relative to the model.
 // Stage before: literal.h. Stage after: lua_text.h.
 #pragma once
 
@@ -36,9 +36,9 @@ struct HuggingFaceTable {
 // One class, or one part of a config.json.
 struct HuggingFaceEntry {
   std::string name;        // "llama/LlamaConfig"; "config.json", "config.json/text_config"; a class of a Python source
-  std::string model_type;  // "" where the file does not say
+  std::string model_type;  // "" where the file has none
   bool is_config = false;  // a configuration, not a model class
-  // Whether the config ties input and output embeddings unless it says otherwise: it then cuts the embedding too.
+  // Whether the config ties input and output embeddings by default: the embedding is then sharded too.
   bool ties_by_default = false;
   std::vector<HuggingFaceTable> tables;
 
@@ -47,7 +47,7 @@ struct HuggingFaceEntry {
 
 struct HuggingFaceFile {
   std::string file;
-  std::vector<HuggingFaceEntry> entries;  // in the order of the file; those without a table are left out
+  std::vector<HuggingFaceEntry> entries;  // in the order of the file; those without a table are omitted
 };
 
 // Errors (with file and line): those of ParseLiteral; kBadJson for a table that is no dict of texts and for a text that
@@ -65,9 +65,9 @@ struct HuggingFaceChoice {
   const HuggingFaceTable* config_table() const { return config == nullptr ? nullptr : config->Find(experts); }
 };
 
-// What `key` names: an entry ("llama/LlamaConfig", or "LlamaConfig"), or a model type or directory ("llama"), of which the
-// causal language model is meant; a model class takes the table of its config with it. "" where the file holds one
-// plan, or where `config` (a config.json; may be null) names one of its architectures. A key that ends in "/ep" asks for
+// What `key` names: an entry ("llama/LlamaConfig", or "LlamaConfig"), or a model type or directory ("llama"), which
+// stands for its causal language model; a model class includes the table of its config. "" where the file has one
+// plan, or where `config` (a config.json; may be null) names one of its architectures. A key that ends in "/ep" selects
 // the ep_plan.
 // Errors: kPlanNotFound with the nearest names.
 Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std::string key, const JsonValue& config);

@@ -30,7 +30,7 @@ class RoleReader {
     if (others || (weight == nullptr && LayoutOf("bias") != Layout::Replicate())) return Bare();
     if (weight == nullptr || !weight_layout.is_shard()) return Full();
     const bool bias_cut = LayoutOf("bias").is_shard();
-    if (steps_.lookup == Lookup::kMasked) return Other("only some parameters of the lookup are cut by rows");
+    if (steps_.lookup == Lookup::kMasked) return Other("only some parameters of the lookup are sharded by rows");
     const auto size = weight->shape[static_cast<size_t>(weight_layout.dim)];
     if (!weight_layout.parts.empty()) {
       if (weight_layout.dim == 0 && InHalves(weight_layout, size)) return Of(Role::Kind::kPackedColwise);
@@ -66,7 +66,7 @@ class RoleReader {
     const auto only_tp = [](const std::optional<Redistribution>& move) {
       return !move || (move->from.only_tp() && move->to.only_tp());
     };
-    // What fsdp and ddp make of parameters is said beside such plans, not in them.
+    // Such plans do not contain fsdp and ddp.
     const auto of_tp = [this](Placement placement) {
       if (plan_.plan->data_parallel) {
         placement[MeshAxis::kDpShard] = placement[MeshAxis::kDpReplicate] = Layout::Replicate();
@@ -79,7 +79,7 @@ class RoleReader {
     return good;
   }
 
-  // Fewer heads than ranks: nobody else replicates them.
+  // Fewer heads than ranks: other systems do not replicate them.
   bool CheckReplicas() {
     for (const Placement& placement : steps_.params) {
       const Layout& layout = placement[MeshAxis::kTp];
@@ -110,7 +110,7 @@ class RoleReader {
     const bool same =
         role_.To(role_.inputs, 0) == in && role_.From(role_.outputs, 0) == in && role_.To(role_.outputs, 0) == in;
     if (same && in.is_shard()) return Of(Role::Kind::kSequence);
-    return Other("whole parameters with summed gradients between moves");
+    return Other("replicated parameters with summed gradients between redistributions");
   }
 
   Role Bare() {

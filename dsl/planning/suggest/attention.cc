@@ -1,4 +1,11 @@
-// Attention: query, key and value projections cut between heads, and the one back from them.
+// Recognition of attention: query, key and value projections, sharded between heads, and the output projection.
+//
+// The search goes from certain to uncertain evidence. A module whose name says "query", "key", "value", "out" or
+// "fused" is taken as such if its shape agrees with the heads of config.json; unnamed projections are then assigned by
+// shape: hidden -> heads * head_dim enters, the reverse leaves. With names, shapes and config in agreement the block is
+// sure; if the shapes alone decide (two square matrices in one direction are ambiguous), it is a guess. Every other
+// module of the directory must be explained too (norms on heads, biases per head, rotary tables): one unexplained
+// module with parameters keeps the block replicated, since it could mix heads.
 #include <algorithm>
 #include <optional>
 
@@ -19,7 +26,7 @@ struct FoundAttention {
   bool by_shape = false;
 };
 
-// The number that the config has, or the literal where the shapes say another one.
+// The number in the config, or the literal if the shapes have another one.
 Number Agreed(const Number& from_config, int64_t value) {
   return from_config.value == value ? from_config : Literal(value);
 }
@@ -60,7 +67,7 @@ std::optional<FoundAttention> ByShapes(const Layer& layer) {
     if (back.shape.out != hidden || back.shape.in % numbers.heads.value != 0) continue;
     const int64_t head_dim = back.shape.in / numbers.heads.value;
     const int64_t kv_heads = numbers.kv_heads.known() ? numbers.kv_heads.value : numbers.heads.value;
-    // Of two squares nothing tells which one leads in and which back.
+    // Two square matrices are ambiguous: neither shape shows which one enters and which one leaves.
     const bool named = back.named.word == Word::kOut || back.named.word == Word::kAttention;
     if (back.shape.in == hidden && (kv_heads == numbers.heads.value || !named)) continue;
     FoundAttention found;
@@ -127,14 +134,14 @@ std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, FoundAttention& found, i
   return candidates.empty() ? std::pair<int64_t, int64_t>() : candidates.front();
 }
 
-// A table whose columns are heads, and whose name says that it is added: relative_attention_bias.
+// A table with a column per head, whose name says that it is added to the scores: relative_attention_bias.
 bool IsBiasOfHeads(const Item& item, int64_t heads) {
   if (item.parameters->size() != 1 || item.parameters->front().name != "weight" || item.copies > 1) return false;
   const std::vector<int64_t>& shape = item.parameters->front().shape;
   return shape.size() == 2 && shape[1] == heads && ShortName(item.name).find("bias") != std::string::npos;
 }
 
-// Sorts what else stands in the directory; the first thing that nothing explains keeps the block whole.
+// Classifies the other modules of the directory; the first one that is not recognized keeps the block replicated.
 std::optional<size_t> Leftover(const Layer& layer, FoundAttention& found, int64_t heads, int64_t head_dim) {
   if (found.folder.empty()) return std::nullopt;
   for (const size_t i : layer.Left(found.folder)) {
@@ -180,7 +187,7 @@ class Attention {
   Block Refuse(const std::string& why) {
     // In the layer's own directory it is only these.
     if (!found_.folder.empty())
-      return layer_.LeaveUnsharded(found_.folder, NameOf(found_.folder) + " stays whole: " + why);
+      return layer_.LeaveUnsharded(found_.folder, NameOf(found_.folder) + " stays replicated: " + why);
     std::vector<std::string> names;
     for (const LayerLinear& linear : found_.in) {
       names.push_back(layer_.name(linear.item));
@@ -189,7 +196,7 @@ class Attention {
     Block block;
     block.decisions.push_back(Decide(Part::kFull, std::move(names)));
     block.unknown = true;
-    block.why = "attention stays whole: " + why;
+    block.why = "attention stays replicated: " + why;
     return block;
   }
 
@@ -203,7 +210,7 @@ class Attention {
     if (!fed || query == nullptr) return Refuse("its projections do not all start from the hidden states");
     const auto [heads, head_dim] = HeadsOf(layer_, found_, query->shape.out);
     if (heads == 0)
-      return Refuse("nothing tells how many heads its " + std::to_string(query->shape.out) + " features are");
+      return Refuse("the number of heads is unknown for its " + std::to_string(query->shape.out) + " features");
     if (found_.out.size() != 1) return Refuse("no one projection leads back from its heads");
     const int64_t query_dim = query->shape.out / heads;
     const int64_t key_features = key != nullptr ? key->shape.out : both != nullptr ? both->shape.out / 2 : 0;
@@ -215,12 +222,11 @@ class Attention {
       return RefuseLeftover(*left, heads * head_dim);
 
     Block block = Begin(Agreed(layer_.numbers().heads, heads), kv_heads);
-    std::string told = HeadsText(heads, head_dim);
-    if (kv_heads > 0 && kv_heads != heads) told += ", " + std::to_string(kv_heads) + " of them for keys and values";
+    std::string why = HeadsText(heads, head_dim);
+    if (kv_heads > 0 && kv_heads != heads) why += ", " + std::to_string(kv_heads) + " of them for keys and values";
     if (query_dim != head_dim) {
       block.sure = false;
-      told +=
-          "; queries are " + std::to_string(query_dim / head_dim) + " times as wide, by head: a gate goes with them?";
+      why += "; queries are " + std::to_string(query_dim / head_dim) + " times as wide, by head: with a gate?";
     }
     if (block.kv_heads == block.heads) {
       Add(block, Part::kColwise, {query, key, value}, block.heads);
@@ -230,16 +236,16 @@ class Attention {
     }
     if (both != nullptr) {
       block.sure = false;
-      told += "; all keys, then all values in one";
+      why += "; all keys, then all values in one";
       AddFused(block, *both, {Literal(key_features), Literal(key_features)}, {block.kv_heads, block.kv_heads});
     }
-    return End(std::move(block), told);
+    return End(std::move(block), why);
   }
 
   Block ReadFused(const LayerLinear& fused) {
     const ModelNumbers& numbers = layer_.numbers();
     if (fused.shape.in != layer_.hidden() || !numbers.heads.known())
-      return Refuse("config.json does not say how many heads it has");
+      return Refuse("config.json does not have its number of heads");
     const int64_t heads = numbers.heads.value;
     int64_t kv_heads = numbers.kv_heads.known() ? numbers.kv_heads.value : heads;
     int64_t head_dim = numbers.head_dim.known() ? numbers.head_dim.value : layer_.hidden() / heads;
@@ -257,19 +263,19 @@ class Attention {
     const std::string name = layer_.name(fused.item);
     const bool by_head =
         (name.ends_with("query_key_value") && !numbers.model_type.starts_with("chatglm")) || name.ends_with("wqkv");
-    std::string told = HeadsText(heads, head_dim);
-    if (kv_heads != heads) told += ", " + std::to_string(kv_heads) + " of them for keys and values";
+    std::string why = HeadsText(heads, head_dim);
+    if (kv_heads != heads) why += ", " + std::to_string(kv_heads) + " of them for keys and values";
     if (by_head) {
-      told += "; taken to lie head by head (queries, key, value), as a module of this name does elsewhere";
+      why += "; assumed order: head by head (queries, key, value), as in other models with this name";
       block.heads = block.kv_heads;  // a group's queries cannot be on two ranks
       Add(block, Part::kColwise, {&fused}, block.kv_heads);
     } else {
-      told += "; taken to lie as all queries, all keys, all values";
+      why += "; assumed order: all queries, all keys, all values";
       const Number query = Literal(heads * head_dim);
       const Number key = Literal(kv_heads * head_dim);
       AddFused(block, fused, {query, key, key}, {block.heads, block.kv_heads, block.kv_heads});
     }
-    return End(std::move(block), told);
+    return End(std::move(block), why);
   }
 
   Block RefuseLeftover(size_t item, int64_t features) {
@@ -278,7 +284,7 @@ class Attention {
     if (IsNormName(name) && size > 0 && size <= features) {
       return Refuse(name + " is a norm over the features of all heads, which no rank would have");
     }
-    Block block = Refuse("nobody knows what " + name + " does with its heads");
+    Block block = Refuse("the use of heads in " + name + " is unknown");
     block.heads_of = found_.folder;
     return block;
   }
@@ -315,7 +321,7 @@ class Attention {
     block.decisions.back().part_heads = std::move(heads);
   }
 
-  Block End(Block block, const std::string& told) {
+  Block End(Block block, const std::string& why) {
     if (!found_.norms.empty()) {
       std::vector<std::string> names;
       for (const size_t i : found_.norms) {
@@ -347,7 +353,7 @@ class Attention {
     }
     block.sure = block.sure && more.empty();
     Add(block, Part::kRowwise, {&found_.out.front()}, {});
-    block.why = told + more + (found_.by_shape ? "; found by shapes alone" : "");
+    block.why = why + more + (found_.by_shape ? "; found by shapes alone" : "");
     return block;
   }
 

@@ -14,12 +14,12 @@ enum class Part {
   kEmbedding,  // vocab_rowwise
   kHead,       // colwise; its output is gathered, or stays shards for a loss over them
   kNorm,       // norm_on(residual)
-  kColwise,    // between `heads`, where they are known
+  kColwise,    // between `heads`, if known
   kRowwise,
   kFusedColwise,   // parts of `sizes`, each between `part_heads`
   kHeadNorm,       // the same on every rank, used by each on its own heads
-  kToLatent,       // whole, from the residual stream to a latent that sharded projections start from
-  kSummed,         // whole, used by sharded compute: its gradient is a sum over the ranks
+  kToLatent,       // replicated, from the residual stream to a latent that sharded projections read
+  kSummed,         // replicated, used by sharded compute: its gradient is summed over the ranks
   kPerHead,        // a parameter, by its own path, with one number for each of `heads`
   kHeadTable,      // a table with a column for each of `heads`, of distances mostly
   kFromLatent,     // colwise between `heads`, from a latent
@@ -30,22 +30,23 @@ enum class Part {
 
 struct Decision {
   Part part = Part::kFull;
-  std::vector<std::string> names;  // of modules in the layer, or whole paths outside of stacks
+  std::vector<std::string> names;  // of modules in the layer, or full paths outside of stacks
   Number heads;
   std::vector<Number> sizes;
   std::vector<Number> part_heads;
   std::string extra;    // kExperts: options of the block, as Lua
-  bool turned = false;  // the weight lies as [in, out]
+  bool turned = false;  // the weight is stored as [in, out]
   bool operator==(const Decision&) const = default;
 };
 
 struct Block {
   std::vector<Decision> decisions;
   bool sure = true;      // names, shapes and config.json agree
-  bool unknown = false;  // nobody knows what these modules do: they are whole, and so is the sequence
+  bool unknown = false;  // unrecognized modules: they are replicated, and the sequence stays full
   std::string why;       // for the comment
-  // Attention: the mesh must be able to cut these.
-  std::string heads_of;  // directory, for the message; also of attention that stays whole for what else stands in it
+  // Attention: the number of heads that the mesh must fit.
+  std::string
+      heads_of;  // directory, for the message; also of attention that stays replicated because of other modules in it
   Number heads;
   Number kv_heads;
   bool operator==(const Block&) const = default;

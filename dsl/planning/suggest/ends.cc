@@ -104,7 +104,7 @@ class Reader {
   bool TakeHead(const Item& item, int64_t rows, bool logits, bool named) {
     ends_.has_logits |= logits;
     ends_.last.push_back(Single(Part::kHead, item.name,
-                                logits ? "the head: logits of " + std::to_string(rows) + " words"
+                                logits ? "the head: logits of " + std::to_string(rows) + " tokens"
                                        : "the head of a classifier of " + std::to_string(rows),
                                 named));
     return true;

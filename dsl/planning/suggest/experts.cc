@@ -1,4 +1,4 @@
-// Experts: blocks with a router, in the forms that stdlib/experts.lua knows. Others stay whole.
+// Recognition of experts: blocks with a router, in the forms that stdlib/experts.lua supports. Others stay replicated.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -18,7 +18,7 @@ std::string Last(const std::string& path) {
   return dot == std::string::npos ? path : path.substr(dot + 1);
 }
 
-// How the experts of a block lie, for experts.block.
+// The form of the experts, for experts.block.
 struct Form {
   int64_t count = 0;
   int64_t size = 0;
@@ -66,7 +66,7 @@ std::optional<Form> StackedForm(const Layer& layer, size_t item) {
   return form;
 }
 
-// The mlp that every token takes, beside the experts: its directory within the block.
+// The mlp that every token passes, beside the experts: its directory within the block.
 std::optional<std::string> SharedFolder(const Layer& layer, const std::vector<size_t>& items, const Form& form) {
   if (items.empty()) return std::string();
   const std::string folder(ParentOf(layer.name(items.front())));
@@ -90,13 +90,13 @@ class Experts {
       : layer_(layer), block_(std::move(block)), items_(std::move(items)) {}
 
   Block Read() {
-    if (block_.empty()) return Refuse(kContainer, "they stand in the layer itself");
+    if (block_.empty()) return Refuse(kContainer, "they are directly in the layer");
     const std::string inside = block_ + "." + kContainer;
     const bool stacked = layer_.item(items_.front()).copies == 1;
     const bool in_place = std::ranges::all_of(items_, [&](size_t i) {
       return stacked ? layer_.name(i) == inside : ParentOf(layer_.name(i)) == inside + ".*";
     });
-    if (!in_place) return Refuse(block_, "they do not stand in a module named experts");
+    if (!in_place) return Refuse(block_, "they are not in a module named experts");
     const std::optional<Form> form = stacked ? StackedForm(layer_, items_.front()) : ListedForm(layer_, items_);
     if (!form) return Refuse(block_, "the stdlib has no block for experts of this form");
     std::string router;
@@ -124,7 +124,7 @@ class Experts {
     });
     if (router.empty()) return Refuse(block_, "no module chooses among " + std::to_string(form->count) + " experts");
     const std::optional<std::string> shared = SharedFolder(layer_, others, *form);
-    if (!shared) return Refuse(block_, "nobody knows what " + layer_.name(others.front()) + " does beside its experts");
+    if (!shared) return Refuse(block_, "the use of " + layer_.name(others.front()) + " beside its experts is unknown");
     Block block = Write(*form, router, shared->empty() ? "" : shared->substr(block_.size() + 1));
     if (!gates.empty()) {
       block.decisions.push_back(Decide(form->stacked ? Part::kFull : Part::kSummed, gates));
@@ -136,7 +136,7 @@ class Experts {
 
  private:
   Block Refuse(const std::string& folder, const std::string& why) {
-    return layer_.LeaveUnsharded(folder, "the experts stay whole: " + why);
+    return layer_.LeaveUnsharded(folder, "the experts stay replicated: " + why);
   }
 
   Block Write(const Form& form, const std::string& router, const std::string& shared) {
@@ -157,10 +157,10 @@ class Experts {
     Decision decision = Decide(Part::kExperts, {block_});
     decision.extra = Join(extra, ", ");
     block.decisions.push_back(std::move(decision));
-    block.why = std::to_string(form.count) + " experts of " + std::to_string(form.size) + " features, each cut";
+    block.why = std::to_string(form.count) + " experts of " + std::to_string(form.size) + " features, each sharded";
     if (form.stacked && form.gated) {
       block.sure = false;
-      block.why += "; gate and up are taken to lie one after the other";
+      block.why += "; assumed order: gate, then up";
     }
     return block;
   }

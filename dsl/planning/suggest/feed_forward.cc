@@ -82,7 +82,7 @@ Block Read(Layer& layer, const FoundFeedForward& found) {
   block.decisions = {std::move(up), std::move(down)};
   block.sure = !found.fused && (IsNamed(found) || (wide != layer.hidden() && config.value == wide));
   block.why = std::to_string(layer.hidden()) + " features to " + std::to_string(wide) + " and back";
-  if (found.fused) block.why += "; gate and up are taken to lie one after the other";
+  if (found.fused) block.why += "; assumed order: gate, then up";
   if (!block.sure && !found.fused) block.why += "; found by shapes alone";
   return block;
 }
@@ -97,7 +97,7 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
       const std::optional<FoundFeedForward> found = FindUp(layer, down);
       if (!found || !IsPlausible(layer, *found)) continue;
       if (const std::optional<size_t> left = LeftoverOfFeedForward(layer, *found)) {
-        blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder + " stays whole: nobody knows what " +
+        blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder + " stays replicated: unknown use of " +
                                                                  ShortName(layer.name(*left)) +
                                                                  " does with its features"));
       } else {

@@ -1,5 +1,5 @@
-// Latent attention (DeepSeek's MLA): queries, keys and values start from small latents that every rank has whole; the
-// projections out of the latents are cut between heads.
+// Recognition of latent attention (DeepSeek's MLA): queries, keys and values start from small latents that every rank
+// has in full; the projections out of the latents are sharded between heads.
 #include <algorithm>
 #include <optional>
 
@@ -68,7 +68,7 @@ std::optional<Block> ReadIn(Layer& layer, const std::string& folder) {
   block.heads_of = folder;
   block.heads = n_heads;
   block.why = std::to_string(heads) + " heads out of latents of " + std::to_string(layer.numbers().kv_latent.value) +
-              " features, which every rank has whole";
+              " features, full on every rank";
   return block;
 }
 

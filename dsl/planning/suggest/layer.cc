@@ -75,8 +75,7 @@ void ReadNorms(Layer& layer, std::vector<Block>& blocks) {
 
 void ReadRest(Layer& layer, std::vector<Block>& blocks) {
   if (layer.Left("").empty()) return;
-  blocks.push_back(
-      layer.LeaveUnsharded("", "neither names nor shapes tell what these are for: every rank works on them whole"));
+  blocks.push_back(layer.LeaveUnsharded("", "not recognized by name or shape: replicated on every rank"));
 }
 
 Decision Decide(Part part, std::vector<std::string> names, Number heads) {

@@ -1,6 +1,6 @@
-// Layer: reads one kind of layer, module by module, into blocks. What a reader takes, the ones after it do not see; each
-// takes only what it can explain whole, and what is left over stays on every rank.
-// Stage before: outline.h, numbers.h. Stage after: write.h.
+// Layer: splits one kind of layer into blocks. Each reader takes the modules of one kind of block, and later readers do
+// not see them. A reader takes a block only if it recognizes all of its modules; the rest is replicated. Stage before:
+// outline.h, numbers.h. Stage after: write.h.
 #pragma once
 
 #include <map>
@@ -22,11 +22,11 @@ struct LayerLinear {
 
 class Layer {
  public:
-  // `whole_attention`: directories whose attention stays whole in every layer, with the reason.
+  // `whole_attention`: directories whose attention stays replicated in every layer, with the reason.
   Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned,
         std::map<std::string, std::string> full_attention = {});
 
-  // All blocks, in the order in which a plan says them.
+  // All blocks, in the order of the plan.
   std::vector<Block> Read();
 
   const ModelNumbers& numbers() const { return numbers_; }
@@ -36,12 +36,12 @@ class Layer {
   const Item& item(size_t index) const { return kind_.items[index]; }
   const std::string& name(size_t index) const { return kind_.items[index].name; }
 
-  // Items in a directory that nobody took, by their index.
+  // Items in a directory that no reader has taken, by their index.
   std::vector<size_t> Left(const std::string& folder) const;
-  // The linear modules among them that are no experts.
+  // The linear modules among them that are not experts.
   std::vector<LayerLinear> Linears(const std::string& folder) const;
   void Take(size_t item) { taken_[item] = true; }
-  // Takes all that is left in a directory: it stays whole, for this reason.
+  // Takes the remaining items of a directory: they stay replicated, for this reason.
   Block LeaveUnsharded(const std::string& folder, const std::string& why);
 
  private:

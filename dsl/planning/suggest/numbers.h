@@ -1,6 +1,5 @@
-// Numbers: what a config.json says about a decoder's sizes, under whichever of the usual names, each with the Lua
-// expression that a plan file finds it by.
-// Stage before: config.json. Stage after: layer.h, which holds them against shapes.
+// Numbers: the sizes of a decoder in config.json, under any of the usual names, each with the Lua expression that a
+// plan reads it with. Stage before: config.json. Stage after: layer.h, which compares them with shapes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +10,8 @@
 namespace moonshard {
 
 struct Number {
-  int64_t value = 0;  // 0: not known
-  std::string lua;    // "text.num_attention_heads"; the number itself where it comes from a shape
+  int64_t value = 0;  // 0: unknown
+  std::string lua;    // "text.num_attention_heads"; the number itself if it is from a shape
   bool known() const { return value > 0; }
   bool operator==(const Number&) const = default;
 };
@@ -21,7 +20,7 @@ struct Number {
 Number Literal(int64_t value);
 
 struct ModelNumbers {
-  std::string section;  // the object in which the decoder's numbers stand: "text_config"; "": the whole config
+  std::string section;  // the object in which the decoder's numbers stand: "text_config"; "": the config itself
   Number hidden;
   Number vocabulary;
   Number heads;
@@ -30,7 +29,7 @@ struct ModelNumbers {
   Number wide;         // features between the two halves of a feed-forward block
   Number expert_wide;  // of an expert
   Number experts;
-  Number kv_latent;  // rank of the latent that keys and values come from
+  Number kv_latent;  // rank of the latent of keys and values
   int64_t rotary_dim = 0;
   std::string model_type;
 };

@@ -1,6 +1,6 @@
-// Outline: a module tree as a reader sees it: stacks of numbered layers, the layers of a stack that are alike up to their
-// number as one kind, and what stands outside of the stacks.
-// Stage before: the module tree. Stage after: layer.h, ends.h.
+// Outline: the structure of a module tree: stacks of numbered layers, layers of a stack that are alike up to their
+// number as one kind, and the modules outside of the stacks. Stage before: the module tree. Stage after: layer.h,
+// ends.h.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace moonshard {
 struct Linear {
   int64_t in = 0;
   int64_t out = 0;
-  bool turned = false;  // its weight lies as [in, out]: Conv1D of GPT-2
+  bool turned = false;  // its weight is stored as [in, out]: Conv1D of GPT-2
 };
 
 // A module that owns parameters.
 struct Item {
-  std::string name;  // its path within the layer, "" for the layer itself; outside of stacks its whole path
+  std::string name;  // its path within the layer, "" for the layer itself; outside of stacks its full path
   const ModuleTree::Signature* parameters = nullptr;
   int64_t copies = 1;  // experts that are alike are one item, "mlp.experts.*.w1"
 
@@ -43,19 +43,18 @@ struct Stack {
   std::vector<LayerKind> kinds;
   std::map<std::string, std::set<int64_t>> layers_of;  // by an item's name: in which layers it is
   int64_t elements = 0;
-  bool only_layers = true;  // nothing but these layers stands in the container
+  bool only_layers = true;  // the container has no other modules
 };
 
 struct Outline {
   std::vector<Stack> stacks;  // the largest first
   std::vector<Item> outside;
-  bool turned = false;  // the matrices of this model lie as [in, out]
+  bool turned = false;  // matrices of this model are stored as [in, out]
 };
 
-// Experts are folded where they are alike and their path says "expert" or there are `experts` of them. A module alone before
-// the first or behind the last layer of a container (an embedding, a norm, a head in one torch.nn.Sequential with the
-// layers) is no layer: it stands outside.
-// `tree` must outlive the outline.
+// Experts are folded if they are alike and their path contains "expert" or their number is `experts`. A single module
+// before the first or after the last layer of a container (an embedding, a norm or a head in one torch.nn.Sequential
+// with the layers) is outside of the stack. `tree` must outlive the outline.
 Outline MakeOutline(const ModuleTree& tree, int64_t experts);
 
 // The matrix of an item that owns a weight of two dims and nothing else but a bias; nothing for any other.

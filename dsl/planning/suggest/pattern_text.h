@@ -8,11 +8,11 @@
 
 namespace moonshard {
 
-// The text as a pattern that means just it: what a pattern has a meaning for stands in brackets.
-// A component that is "*", which stands for experts, stays one.
+// The text as a pattern that matches it literally: characters with a meaning in patterns are in brackets. A component
+// "*", which stands for experts, is kept.
 std::string Literally(const std::string& text);
 
-// "{gate,up}_proj" for gate_proj and up_proj: what all begin and end in, up to a '_' or '.', stands outside the braces.
+// "{gate,up}_proj" for gate_proj and up_proj: the common prefix and suffix, up to a '_' or '.', are outside the braces.
 std::string Braces(const std::vector<std::string>& names);
 
 // "{0..3}", "{0,2,5}", or the number where it is one.

@@ -39,8 +39,8 @@ void AddRow(ReadStack& read, Block block, const std::vector<int64_t>& layers) {
 }
 
 ReadStack ReadLayers(const Stack& stack, const ModelNumbers& numbers, int64_t hidden, bool turned) {
-  // What one layer makes for its heads others may use, as T5's do with the bias of the first: attention that stays whole
-  // in one layer for something that stands in it stays whole in all.
+  // Other layers may use what one layer computes for its heads, as in T5, where all layers use the bias of the first:
+  // if attention stays replicated in one layer because of another module in it, it does in all.
   std::map<std::string, std::string> full;
   for (const LayerKind& kind : stack.kinds) {
     for (const Block& block : Layer(kind, numbers, hidden, turned).Read()) {
@@ -78,14 +78,15 @@ std::string WhyNoSequence(const Draft& draft) {
   }
   if (!draft.rest.empty() || !draft.ends.rest.empty()) {
     const std::string& first = (draft.ends.rest.empty() ? draft.rest : draft.ends.rest).front();
-    return "nobody knows what " + (first.empty() ? "the model's own parameters do" : first + " does") +
+    return (first.empty() ? "the use of the model's own parameters is unknown"
+                          : "the use of " + first + " is unknown") +
            " with the sequence";
   }
   if (draft.ends.first.size() != 1) return "there is no one embedding that the layers start from";
   return "";
 }
 
-// A tensor of two modules must lie alike for both: where one of them stays whole, the other does too.
+// A tensor that two modules share has one layout: if one of them stays replicated, so does the other.
 void DropHalfTies(const ModuleTree& tree, Draft& draft) {
   for (const std::vector<ParamRef>& tie : tree.ties()) {
     std::vector<std::string> cut;
@@ -128,7 +129,7 @@ void SplitRest(Draft& draft, const std::vector<std::string>& own) {
   if (itself) block.decisions.push_back(Decide(Part::kFullParameter, own));
   if (!beside.empty()) block.decisions.push_back(Decide(Part::kFull, beside));
   block.unknown = true;
-  block.why = "nothing tells what these are for";
+  block.why = "not recognized";
   draft.ends.first.push_back(std::move(block));
 }
 

@@ -1,8 +1,8 @@
-// Suggest: a first plan for a model that no plan is for, from its module tree and config.json alone. What follows from
-// names, shapes and config together is "sure", what could be otherwise a "guess", and what nobody can tell stays whole;
-// the plan says so at each rule. It is a file for a person to go on from: `check` has no errors for it, but only numbers
-// (`verify`, or a comparison in the trainer) tell whether the guesses are right.
-// Stage before: safetensors headers, config.json. Stage after: a plan file.
+// Suggest: a first plan for a model without one, from its module tree and config.json. A block on which names, shapes
+// and config agree is "sure", one with another possible reading is a "guess", and an unrecognized one is replicated; a
+// comment in the plan says so at each rule. The plan is a file to edit: `check` has no errors for it, but only a
+// comparison of numbers (`verify`, or in the trainer) shows whether the guesses are right. Stage before: safetensors
+// headers, config.json. Stage after: a plan file.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace moonshard {
 
 struct Suggestion {
   std::string text;  // of the plan file
-  // Blocks of modules (attention, a feed-forward block, norms, an end of the model), by how much is known of them.
+  // Blocks of modules (attention, a feed-forward block, norms, an end of the model), by certainty.
   int64_t sure = 0;
   int64_t guesses = 0;
   int64_t full = 0;
 };
 
-// `tree` as of headers or of a live model. Nothing is wrong with a model that nobody understands: then all stays whole.
+// `tree` of headers or of a live model. A model without recognized modules is not an error: everything is replicated.
 Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config);
 
 }  // namespace moonshard

@@ -18,7 +18,7 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-// Parts of a name that say nothing of what the module is for.
+// Parts of a name without a meaning.
 const std::set<std::string, std::less<>>& Decoration() {
   static const std::set<std::string, std::less<>> words = {
       "proj", "projection", "lin", "linear", "layer", "to", "c",      "w",      "dense", "fc",        "net",

@@ -1,5 +1,5 @@
-// Words: what the name of a module says it is. Names differ from model to model in their decoration ("q_proj", "wq",
-// "to_q", "attention.self.query", "linear_q") more than in their core.
+// Words: the meaning of module names. Names differ between models in their decoration ("q_proj", "wq", "to_q",
+// "attention.self.query", "linear_q") more than in their core.
 #pragma once
 
 #include <string>
@@ -17,20 +17,20 @@ enum class Word {
   kOut,       // back from the heads
   kUp,        // to the wide features: gate, up, fc1, w1, w3
   kDown,      // back from them
-  kAttention  // says no more than that it is attention's: "attention.dense"
+  kAttention  // only that it belongs to attention: "attention.dense"
 };
 
 struct Named {
   Word word = Word::kNone;
-  std::string folder;  // where the module so named stands: "attention.self" of "attention.self.query"
+  std::string folder;  // the directory of the module: "attention.self" of "attention.self.query"
 };
 
-// Reads a path from its end; components that say nothing ("dense", "proj", "0") are passed over.
+// Reads a path from its end; components without a meaning ("dense", "proj", "0") are skipped.
 Named ReadName(std::string_view path);
 
 // "input_layernorm", "ln_1", "norm2".
 bool IsNormName(std::string_view path);
-// Whether a component speaks of images or sound: such towers are not the decoder.
+// Whether a component names a tower for images or sound, which is not the decoder.
 bool IsOtherSense(std::string_view path);
 
 }  // namespace moonshard

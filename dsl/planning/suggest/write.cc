@@ -43,7 +43,8 @@ class Writer {
     std::string out =
         "-- A first plan for " + draft_.model + ", from names, shapes and config.json (moonshard suggest).\n";
     out +=
-        "-- \"sure\": all three agree. \"guess\": it could be otherwise, so compare numbers before you rely on it.\n";
+        "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare numbers before you rely on "
+        "it.\n";
     if (!draft_.no_sequence.empty()) {
       for (const std::string& line : Wrapped("No sequence parallelism: " + draft_.no_sequence, kCommentWidth)) {
         out += "-- " + line + "\n";
@@ -74,15 +75,15 @@ class Writer {
   }
 
   std::string TurnedUp() const {
-    return "\n-- Linear layers whose weight lies as [in, out]: output features in shards.\n"
-           "local function turned_colwise(cut)\n"
+    return "\n-- Linear layers whose weight is stored as [in, out]: output features are sharded.\n"
+           "local function turned_colwise(layout)\n"
            "  return style {\n"
            "    name = \"turned_colwise\",\n"
-           "    params = { weight = cut(1), bias = cut(0) },\n"
+           "    params = { weight = layout(1), bias = layout(0) },\n"
            "    inputs = { { " +
            Residual("replicate") +
            ", shared } },\n"
-           "    outputs = { { cut(-1), cut(-1) } },\n"
+           "    outputs = { { layout(-1), layout(-1) } },\n"
            "  }\n"
            "end\n";
   }
@@ -103,7 +104,7 @@ class Writer {
   std::string Residual(const std::string& otherwise) const { return draft_.sequence ? "residual" : otherwise; }
 
   void AddBlock(const Block& block, const Stack* stack, const std::set<int64_t>& layers) {
-    const std::string how = block.unknown ? "whole: " : block.sure ? "sure: " : "guess: ";
+    const std::string how = block.unknown ? "replicated: " : block.sure ? "sure: " : "guess: ";
     if (block.why != said_ || block.why.empty()) {
       for (const std::string& line : Wrapped(how + block.why, kCommentWidth)) body_ += "  -- " + line + "\n";
     }
@@ -130,7 +131,7 @@ class Writer {
     std::vector<std::string> folders;
     std::map<std::string, std::vector<std::string>> names;
     for (const std::string& name : decision.names) {
-      // The layer itself stands beside nothing that is in it.
+      // The layer itself has no siblings within it.
       std::string folder(name.empty() ? "." : ParentOf(name));
       if (!names.contains(folder)) folders.push_back(folder);
       names[folder].push_back(name);
@@ -141,7 +142,7 @@ class Writer {
     }
   }
 
-  // Modules of one directory as a pattern. `*` stands for the layer where no other layer has such modules.
+  // Modules of one directory as a pattern. `*` matches the layer where no other layer has such modules.
   std::string PathOf(const Stack* stack, const std::set<int64_t>& layers, const std::vector<std::string>& names) const {
     const std::string folder(ParentOf(names.front()));
     std::vector<std::string> last;
@@ -243,14 +244,13 @@ class Writer {
                              (all ? "*" : Numbers(read.units))));
     }
     if (!wraps.empty()) {
-      body_ += "  -- On a mesh with dp: the parameters of a layer are whole while it is used.\n";
+      body_ += "  -- On a mesh with dp: the parameters of a layer are gathered while it is used.\n";
       AddLine("fsdp { wrap = " + (wraps.size() == 1 ? wraps.front() : "{ " + Join(wraps, ", ") + " }") + " },");
     }
     if (draft_.rest.empty()) return;
     const std::string what = std::to_string(draft_.rest.size()) + " module" + (draft_.rest.size() == 1 ? "" : "s");
-    for (const std::string& line :
-         Wrapped("whole: " + what + " that nobody told about, the first one " + Called(draft_.rest.front()),
-                 kCommentWidth)) {
+    for (const std::string& line : Wrapped(
+             "replicated: " + what + " without a rule, the first one " + Called(draft_.rest.front()), kCommentWidth)) {
       body_ += "  -- " + line + "\n";
     }
     AddLine("default(replicated()),");

@@ -1,6 +1,5 @@
-// Write: the text of the suggested plan file. Rules that are the same in several kinds of layers are said once, with the
-// layers in the pattern; each block has a comment that says how sure it is, and why.
-// Stage before: layer.h, ends.h. Stage after: a person.
+// Write: the text of the suggested plan file. Rules that are the same in several kinds of layers are written once, with
+// the layers in the pattern; each block has a comment with its certainty and the reason. Stage before: layer.h, ends.h.
 #pragma once
 
 #include <set>
@@ -21,7 +20,7 @@ struct ReadStack {
     std::set<int64_t> layers;
   };
   std::vector<Row> rows;
-  // Layers that can be units of fsdp: a tensor that a layer shares with something outside of it lies in no unit.
+  // Layers that can be units of fsdp: a tensor that a layer shares with a module outside of it belongs to no unit.
   std::set<int64_t> units;
 };
 
@@ -32,7 +31,7 @@ struct Draft {
   Ends ends;
   bool sequence = false;          // whether the plan can offer sequence parallelism
   std::string no_sequence;        // else why not
-  std::vector<std::string> rest;  // modules outside that stay whole and need no rule of their own
+  std::vector<std::string> rest;  // modules outside that stay replicated without a rule
 };
 
 std::string WritePlan(const Draft& draft);

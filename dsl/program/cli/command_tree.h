@@ -1,5 +1,5 @@
-// CommandTree: the verbs and options of the program as plain data, read off the definitions that the command line is parsed
-// by (options.cc), so that what is made of it cannot lack a verb. Stage after: shell_completion.h, man_page.h.
+// CommandTree: the verbs and options of the program as plain data, from the definitions that the command line is parsed
+// with (options.cc), so that the texts made from it have every verb. Stage after: shell_completion.h, man_page.h.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ class App;
 namespace moonshard {
 
 struct CommandOption {
-  std::vector<std::string> names;  // "--mesh"; "-c", "--code"; empty for a word by its place
-  std::string place;               // "MODEL", of a word by its place
+  std::vector<std::string> names;  // "--mesh"; "-c", "--code"; empty for a positional argument
+  std::string place;               // "MODEL", of a positional argument
   bool takes_value = false;        // else a flag
   bool required = false;
-  std::vector<std::string> choices;  // the values that there are; empty: any
+  std::vector<std::string> choices;  // the allowed values; empty: any
   std::string description;
 };
 

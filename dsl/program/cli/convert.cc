@@ -19,7 +19,7 @@ constexpr const char* kFormatVersion = "1.0";
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// A line on stderr that says how far the work is: the same one over and over on a terminal, else one now and then.
+// Progress on stderr: one line that is overwritten on a terminal, else a line from time to time.
 class ProgressLine {
  public:
   explicit ProgressLine(const char* verb)

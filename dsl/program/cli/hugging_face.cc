@@ -16,7 +16,7 @@ Result<std::string> ImportHuggingFacePlan(const ImportVerb& verb) {
   const Result<HuggingFaceChoice> choice = ChooseHuggingFacePlan(file.value(), key, {});
   if (!choice.ok()) return choice.diagnostics();
   const std::string from = std::filesystem::path(verb.file).filename().string();
-  // Evaluated in Hugging Face's words, which need no config, so that every style is known to exist.
+  // Evaluated with the styles of Hugging Face, which needs no config, so that every style is known to exist.
   const LuaPlanText exact = WriteLuaPlan(choice.value(), verb.base, from);
   PlanInputs inputs;
   inputs.config = JsonValue::Object{};

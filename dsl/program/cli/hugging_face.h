@@ -8,7 +8,7 @@
 
 namespace moonshard {
 
-// The text of a plan file. It has been evaluated once: a style that nobody defined is an error at FILE's line.
+// The text of a plan file. It has been evaluated once: an undefined style is an error at its line in FILE.
 Result<std::string> ImportHuggingFacePlan(const ImportVerb& verb);
 
 }  // namespace moonshard

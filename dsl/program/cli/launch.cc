@@ -113,7 +113,7 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  // `interrupted` holds the signal that asks this process to end, or 0; `times` how many came.
+  // `interrupted` is the signal that requests this process to end, or 0; `times` is their number.
   int Run(const volatile std::sig_atomic_t& interrupted, const volatile std::sig_atomic_t& times) {
     if (folder_.path().empty()) return Fail("cannot make a temporary directory");
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -194,7 +194,7 @@ class Launcher {
     return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.status.has_value(); });
   }
 
-  // Takes what the ranks wrote; waits up to `wait_ms` for something to come.
+  // Reads the output of the ranks; waits up to `wait_ms` for it.
   void Read(int wait_ms) {
     std::vector<pollfd> fds;
     for (const Rank& rank : ranks_) fds.push_back({rank.errors, POLLIN, 0});
@@ -225,7 +225,7 @@ class Launcher {
         asked_code_ = asked;
         continue;
       }
-      // A rank that a signal ended is the cause, whoever was reaped before it.
+      // A rank that a signal ended is the cause, also if another one was reaped before it.
       const bool signalled = WIFSIGNALED(status) && !stopped_;
       if (!first_failed_ || (signalled && !WIFSIGNALED(*ranks_[*first_failed_].status))) {
         if (!first_failed_) deadline_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
@@ -269,7 +269,7 @@ class Launcher {
     const Rank& rank = ranks_[*first_failed_];
     if (halted_) Fail("rank " + std::to_string(*halted_) + " was halted by a signal while the others waited for it");
     if (*first_failed_ != 0) {
-      // Where every rank says the same (a wrong plan), rank 0 has said it.
+      // If all ranks report the same (a wrong plan), rank 0 has reported it.
       if (!rank.text.empty() && rank.text != ranks_[0].text) {
         WriteAll(STDERR_FILENO, "rank " + std::to_string(*first_failed_) + " failed first:\n" + rank.text);
       }
@@ -290,7 +290,7 @@ class Launcher {
   std::optional<size_t> halted_;  // a rank that was stopped, not ended, when the others had gone
   Clock::time_point deadline_;
   bool stopped_ = false;
-  int asked_code_ = 0;  // of a rank that a signal asked to stop; 0: none did
+  int asked_code_ = 0;  // the signal that stopped a rank; 0: none
 };
 
 }  // namespace

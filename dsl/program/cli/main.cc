@@ -35,7 +35,7 @@ int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, boo
   const std::string program = SiblingProgram("moonshard-run");
   if (!std::filesystem::exists(program)) {
     std::cerr << "moonshard: this build has no LibTorch (" << program
-              << " is missing): it answers explain and check only\n";
+              << " is missing): only verbs without tensors are available\n";
     return kExitFailed;
   }
   const TorchOfBuild torch = {MOONSHARD_TORCH_VERSION, MOONSHARD_TORCH_DIRECTORY};
@@ -67,7 +67,7 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.say);
   if (!plan) return kExitUsage;
   if (!StartedByLauncher()) {
-    // Known before the work rather than after it.
+    // Reported before the work instead of after it.
     for (const std::string& path : {verb.output, verb.stats}) {
       const std::string why = path.empty() || path == "-" ? "" : WhyNotWritten(path);
       if (why.empty()) continue;
@@ -80,7 +80,7 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   return RunWithTensors(arguments, plan->mesh.world_size());
 }
 
-// Findings are said here; the step itself needs tensors, of one rank alone.
+// Findings are reported here; the step itself needs tensors, of one rank.
 int RunExplainMemory(const ExplainVerb& verb, const std::vector<std::string>& arguments) {
   bool good = false;
   ResolveToExplain(verb, good);

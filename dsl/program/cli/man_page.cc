@@ -64,7 +64,7 @@ constexpr auto kExamples = std::to_array<Entry>({
     {"moonshard explain-finding shards-not-taken", "what a finding means, and its suggested fix"},
     {"moonshard suggest model -o mine.lua", "a first plan for a model that no plan is for"},
     {"moonshard repl model --mesh tp=4 -c ':why model.layers.0.mlp.down_proj'",
-     "which rule holds for a module, and which line says so"},
+     "the rule that applies to a module, and its line"},
     {"moonshard shard model sharded --mesh tp=2", "a checkpoint as one file a rank"},
 });
 

@@ -29,7 +29,7 @@ void Show(const Outcome& outcome) {
   std::cout << outcome.out << std::flush;
 }
 
-// Runs this program with other words and waits for it; its exit code, 1 where a signal ended it.
+// Runs this program with other arguments and waits for it; its exit code, 1 if a signal ended it.
 int RunProgram(const std::vector<std::string>& words) {
   std::cout << std::flush;
   const std::string program = SiblingProgram("moonshard");
@@ -50,7 +50,7 @@ int RunProgram(const std::vector<std::string>& words) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
 }
 
-// Reads lines until they end; whether all were good.
+// Reads all lines; whether all succeeded.
 bool RunLines(Session& session, LineReader& reader, bool interactive, bool bail) {
   bool good = true;
   while (true) {
@@ -90,7 +90,7 @@ int RunTyped(Session& session, const Idle& idle, bool keep_history) {
   if (keep_history) options.history = HistoryFile::DefaultPath();
   std::unique_ptr<LineReader> reader = MakeTerminal(std::move(options));
   if (reader == nullptr) reader = std::make_unique<StreamReader>(STDIN_FILENO, idle, /*show_prompt=*/true);
-  std::cout << "moonshard repl: Lua with the words of a plan, and commands; :help lists them, Ctrl-D ends\n";
+  std::cout << "moonshard repl: Lua with the builtins of a plan, and commands; :help lists them, Ctrl-D ends\n";
   std::cout << Render({Summary(session.workspace())}, OutputMode::kTable) << std::flush;
   RunLines(session, *reader, /*interactive=*/true, /*bail=*/false);
   std::cout << "\n";

@@ -5,9 +5,9 @@
 
 namespace moonshard {
 
-// Typed lines: always kExitGood, unless the model cannot be loaded. Scripts: kExitFailed where a line failed, kExitUsage
-// where the model, the mesh, the script or the plan that was asked for is bad; with a bad plan the lines are run all the
-// same, for that is what they may be about.
+// Interactive lines: always kExitGood, unless the model cannot be loaded. Scripts: kExitFailed if a line failed,
+// kExitUsage if the model, the mesh, the script or the plan is invalid; with an invalid plan the lines are still
+// executed, because they may debug it.
 int RunRepl(const ReplVerb& verb);
 
 }  // namespace moonshard

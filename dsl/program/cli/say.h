@@ -1,4 +1,4 @@
-// Say: how a verb tells what it found: the form (engine/core/findings/forms.h), and colours where somebody looks at a terminal.
+// Say: how a verb reports findings: the form (engine/core/findings/forms.h), and colours on a terminal.
 #pragma once
 
 #include <string>
@@ -13,19 +13,19 @@ enum class ColorChoice { kAuto, kAlways, kNever };
 struct SayOptions {
   FindingForm form = FindingForm::kText;
   ColorChoice color = ColorChoice::kAuto;
-  std::string subject;  // the file that findings without a place of their own are about: the plan's, or config.json
+  std::string subject;  // the file that findings without a place refer to: the plan, or config.json
 
   bool text() const { return form == FindingForm::kText; }
 };
 
 // Whether to write colours to a file descriptor. kAuto: never with NO_COLOR (no-color.org), always with CLICOLOR_FORCE other
-// than 0 (bixense.com/clicolors), else where it is a terminal that is not dumb and CLICOLOR is not 0. Variables that are
+// than 0 (bixense.com/clicolors), else if it is a terminal that is not dumb and CLICOLOR is not 0. Variables that are
 // empty count as absent.
 bool UsesColor(ColorChoice choice, int descriptor);
 
-// All of the diagnostics on stderr. In the forms json and sarif one document, and nothing where there is nothing to say.
+// All of the diagnostics on stderr. In the forms json and sarif one document, and nothing without diagnostics.
 void Say(const Diagnostics& diagnostics, const SayOptions& options);
-// On stdout, as data: in the forms json and sarif a document also where there is nothing to say.
+// On stdout, as data: in the forms json and sarif a document also without diagnostics.
 void SayAsData(const Diagnostics& diagnostics, const SayOptions& options);
 
 }  // namespace moonshard

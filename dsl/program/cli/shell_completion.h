@@ -1,5 +1,5 @@
-// Shell completion: a script that completes verbs, their options and the values that these have: choices, shipped plans,
-// findings, axes of a mesh. Options of a plan are not known to a shell, so nothing is offered; other values are files.
+// ShellCompletion: a script that completes verbs, their options and values: choices, shipped plans, findings, mesh
+// axes. Options of a plan are not completed; other values are files.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace moonshard {
 
 // "bash", "zsh", "fish".
 std::span<const std::string> CompletionShells();
-// The names that values are made of.
+// The names that values consist of.
 struct CompletionNames {
   std::vector<std::string> plans;     // shipped ones
   std::vector<std::string> findings;  // identifiers and names

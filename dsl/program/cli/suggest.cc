@@ -34,11 +34,11 @@ Resolution TryOn(int64_t ranks, const std::string& text, const std::string& name
   return RunPasses(std::make_shared<const Plan>(std::move(plan).value()), tree, inputs.mesh);
 }
 
-// "6 blocks sure, 1 guess, 2 whole; fits tp = 1, 2, 4"
+// "6 blocks sure, 1 guess, 2 left replicated; check passes on tp = 1, 2, 4"
 std::string Summary(const Suggestion& suggestion, const std::vector<std::string>& sizes) {
   std::string out = std::to_string(suggestion.sure) + (suggestion.sure == 1 ? " block" : " blocks") + " sure, " +
                     std::to_string(suggestion.guesses) + (suggestion.guesses == 1 ? " guess" : " guesses") + ", " +
-                    std::to_string(suggestion.full) + " left whole; check passes on tp = " + Join(sizes, ", ");
+                    std::to_string(suggestion.full) + " left replicated; check passes on tp = " + Join(sizes, ", ");
   return out;
 }
 

@@ -31,7 +31,7 @@ void AddData(CLI::App& app, TrainVerb& train) {
 }
 
 void AddStep(CLI::App& app, TrainVerb& train) {
-  app.add_option("--steps", train.steps, "steps of the whole run, those before a resume included")
+  app.add_option("--steps", train.steps, "steps of the run, including those before a resume")
       ->required()
       ->check(CLI::PositiveNumber);
   app.add_option("--batch", train.batch, "rows of a step, over all ranks and micro-batches (default 8)")
@@ -71,15 +71,14 @@ void AddOptimizer(CLI::App& app, TrainVerb& train) {
 
 void AddRecord(CLI::App& app, TrainVerb& train) {
   CLI::Option* save = app.add_option(
-      "--save", train.save, "directory for the run's steps: saved at the end, and when the run is asked to stop");
-  app.add_option("--save-every", train.save_every,
-                 "steps between saves, made while training goes on (default 0: at the end)")
+      "--save", train.save, "directory for the run's steps: saved at the end, and when a signal stops the run");
+  app.add_option("--save-every", train.save_every, "steps between saves, in the background (default 0: at the end)")
       ->check(CLI::NonNegativeNumber)
       ->needs(save);
   app.add_option("--keep", train.keep, "saved steps that stay (default 3; 0: all)")
       ->check(CLI::NonNegativeNumber)
       ->needs(save);
-  app.add_flag("--resume", train.resume, "goes on from the latest step in --save, if there is one")->needs(save);
+  app.add_flag("--resume", train.resume, "resumes the latest step in --save, if there is one")->needs(save);
   app.add_option("--log", train.log, "file of JSON lines, one a step; appended to");
   app.add_option("--log-every", train.log_every, "steps between lines on stderr where it is no terminal (default 10)")
       ->check(CLI::PositiveNumber);

@@ -1,4 +1,4 @@
-// The words of `moonshard train`, which are many: a file of their own beside options.cc.
+// TrainOptions: the options of `moonshard train`, separate from options.cc because of their number.
 #pragma once
 
 #include "dsl/program/cli/options.h"
@@ -9,7 +9,7 @@ class App;
 
 namespace moonshard {
 
-// Adds to `app` every option that is train's alone.
+// Adds to `app` every option of train.
 void AddTrain(CLI::App& app, TrainVerb& train);
 
 }  // namespace moonshard

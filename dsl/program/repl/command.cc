@@ -18,24 +18,24 @@ constexpr auto kCommands = std::to_array<CommandInfo>({
      ArgumentKind::kPlan, &RunLoad},
     {":reload", "", "reads the plan's files again and shows what changed", "", ArgumentKind::kNone, &RunReload},
     {":watch", "[on | off]", "reloads whenever one of the plan's files is saved",
-     "Also where an editor replaces the file. What changed is shown as by :reload.", ArgumentKind::kSwitch, &RunWatch},
+     "Also if an editor replaces the file. Shows the changes as :reload does.", ArgumentKind::kSwitch, &RunWatch},
     {":mesh", "[AXIS=SIZE,...]", "sizes of the mesh axes, as in :mesh tp=4,dp=2; alone: shows them", "",
      ArgumentKind::kMesh, &RunMesh},
-    {":option", "[NAME=VALUE | NAME=]", "sets an option of the plan, or takes it back; alone: all of them",
-     "A value with which the plan does not evaluate is not kept. NAME alone shows it.", ArgumentKind::kOption,
+    {":option", "[NAME=VALUE | NAME=]", "sets or resets an option of the plan; alone: lists them",
+     "A value with which the plan does not evaluate is rejected. NAME alone shows the value.", ArgumentKind::kOption,
      &RunOption},
-    {":rank", "[N]", "whose local shapes and bytes are shown", "", ArgumentKind::kNone, &RunRank},
-    {":tree", "[PATTERN]", "modules at a pattern and below it, folded, with their parameters", "",
+    {":rank", "[N]", "the rank whose local shapes and bytes are shown", "", ArgumentKind::kNone, &RunRank},
+    {":tree", "[PATTERN]", "modules that match a pattern and their descendants, folded, with parameters", "",
      ArgumentKind::kPattern, &RunTree},
-    {":match", "PATTERN", "what a pattern matches: count, folded paths, and the RE2 it became",
-     "PATTERN stands as it is or in quotes; re[[...]] is a raw expression.", ArgumentKind::kPattern, &RunMatch},
-    {":why", "PATH", "what happens to a module or parameter, and which rule and line says so",
-     "Rule, line, shapes, layouts, moves, and the collectives they issue forward and backward. PATH may be a pattern: "
+    {":match", "PATTERN", "what a pattern matches: count, folded paths, and the RE2 expression",
+     "PATTERN with or without quotes; re[[...]] is a raw expression.", ArgumentKind::kPattern, &RunMatch},
+    {":why", "PATH", "what the plan does with a module or parameter, with the rule and its line",
+     "Rule, line, shapes, layouts, redistributions and their collectives forward and backward. PATH may be a pattern: "
      "its\n"
      "first module is shown.",
      ArgumentKind::kPath, &RunWhy},
-    {":try", "\"PATTERN\" STYLE", "what would change with one rule more, without changing the plan",
-     "The rule goes before all rules of the plan. STYLE is Lua for a style or a layout: colwise { heads = 8 }, "
+    {":try", "\"PATTERN\" STYLE", "what one more rule would change; the plan stays the same",
+     "The rule has precedence over all rules of the plan. STYLE is Lua for a style or a layout: colwise { heads = 8 }, "
      "shard(0);\n"
      "colwise alone is colwise {}.",
      ArgumentKind::kTry, &RunTry},
@@ -44,21 +44,22 @@ constexpr auto kCommands = std::to_array<CommandInfo>({
     {":conflicts", "", "modules that several rules claim, and which rule wins where one extends the other", "",
      ArgumentKind::kNone, &RunConflicts},
     {":flow", "LAYER", "the layouts from module to module of one layer",
-     "LAYER is a number or a path. Headers do not tell the order of calls: modules stand in the order in which "
-     "decoders\n"
-     "usually call them, as far as their names and layouts tell.",
+     "LAYER is a number or a path. Headers do not contain the order of calls: modules are in the usual order of a "
+     "decoder,\n"
+     "as far as names and layouts determine it.",
      ArgumentKind::kLayer, &RunFlow},
-    {":cost", "[B,S]", "bytes per rank and collectives of one step, in all and by module",
+    {":cost", "[B,S]", "bytes per rank and collectives of one step, total and by module",
      "B,S: batch and sequence of the input, for the bytes of collectives.", ArgumentKind::kNone, &RunCost},
-    {":diff", "PLAN", "what another plan does otherwise, on the same model, mesh and options", "", ArgumentKind::kPlan,
+    {":diff", "PLAN", "the differences of another plan, on the same model, mesh and options", "", ArgumentKind::kPlan,
      &RunDiff},
-    {":verify", "[WORDS]", "runs `moonshard verify`: the same numbers sharded and unsharded?",
-     "For the reference architectures, with weights. WORDS are handed on: --tolerance 1e-3.", ArgumentKind::kNone,
+    {":verify", "[ARGUMENTS]", "runs `moonshard verify`: the same numbers sharded and unsharded?",
+     "For the reference architectures, with weights. ARGUMENTS are passed on: --tolerance 1e-3.", ArgumentKind::kNone,
      &RunVerify},
-    {":save", "FILE", "FILE.lua: a plan with the tried rules over this one; else the session's lines, for -f",
-     "An existing file is left alone.", ArgumentKind::kFile, &RunSave},
-    {":mode", "[table | json | csv | md]", "the form in which answers are written", "", ArgumentKind::kMode, &RunMode},
-    {":help", "[TOPIC]", "a command, a word of the plan language or a finding, explained; alone: all of them", "",
+    {":save", "FILE",
+     "FILE.lua: a plan with the tried rules that extends this one; else the lines of the session, for -f",
+     "An existing file is not overwritten.", ArgumentKind::kFile, &RunSave},
+    {":mode", "[table | json | csv | md]", "the output format", "", ArgumentKind::kMode, &RunMode},
+    {":help", "[TOPIC]", "explains a command, a builtin, a key or a finding; alone: lists the commands", "",
      ArgumentKind::kTopic, &RunHelp},
     {":quit", "", "ends the session, as Ctrl-D does", "", ArgumentKind::kNone, &RunQuit},
 });
@@ -126,20 +127,20 @@ Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics) {
 
 std::optional<Answer> NeedModel(const CommandCall& call) {
   if (call.workspace.model() != nullptr) return std::nullopt;
-  return Refused(call, "no model is loaded", ":load FOLDER, a directory with config.json and safetensors");
+  return Refused(call, "no model is loaded", ":load DIRECTORY, with config.json and safetensors");
 }
 
 std::optional<Answer> NeedPlan(const CommandCall& call) {
   if (std::optional<Answer> refused = NeedModel(call)) return refused;
   if (call.workspace.plan() != nullptr) return std::nullopt;
-  return Refused(call, "the plan does not evaluate", ":reload shows why; mend it, or :load another");
+  return Refused(call, "the plan does not evaluate", ":reload shows why; fix it, or :load another");
 }
 
 std::optional<Answer> NeedCompiled(const CommandCall& call) {
   if (std::optional<Answer> refused = NeedPlan(call)) return refused;
   if (call.workspace.compiled() != nullptr) return std::nullopt;
-  return Refused(call, "the plan has errors: what it does is not known",
-                 ":reload shows them; :why, :conflicts and :unmatched answer all the same");
+  return Refused(call, "the plan has errors, so its effect is unknown",
+                 ":reload shows them; :why, :conflicts and :unmatched work with errors");
 }
 
 Table Summary(Workspace& workspace) {

@@ -1,5 +1,5 @@
-// Commands: the lines that begin with a colon. Each reads its arguments, asks or changes the workspace, and answers tables;
-// none prints. The one table of them is behind :help, completion and the documentation.
+// Commands: the lines that begin with a colon. Each reads its arguments, queries or changes the workspace, and returns
+// tables; none prints. :help, completion and the documentation derive from the one table of commands.
 #pragma once
 
 #include <functional>
@@ -15,26 +15,26 @@
 
 namespace moonshard {
 
-// What a line answers.
+// The result of a line.
 struct Answer {
   std::vector<Table> tables;       // data
   std::string text;                // a page to read, in mode table in place of the tables
-  std::vector<std::string> notes;  // beside it, for people
+  std::vector<std::string> notes;  // shown beside the tables
   Diagnostics diagnostics;
   bool failed = false;   // also where a diagnostic is an error
-  bool changed = false;  // the workspace is another one: lines of Lua must see it
+  bool changed = false;  // the workspace changed: lines of Lua must see it
   bool quit = false;
 };
 
-// What commands keep between lines, besides the workspace.
+// The state of commands between lines, besides the workspace.
 struct CommandState {
   OutputMode mode = OutputMode::kTable;
   bool watch = false;
   std::vector<std::string> tried;       // Lua of the rules that :try made and that compiled: at("...", colwise {})
   std::vector<std::string> good_lines;  // every line so far that did not fail
-  // Runs `moonshard WORDS` on the streams of this process and returns its exit code; empty where there is no program.
+  // Runs `moonshard ARGUMENTS` on the streams of this process and returns its exit code; empty where there is no program.
   std::function<int(const std::vector<std::string>& words)> run_program;
-  std::vector<std::string> program_words;  // which those words end with
+  std::vector<std::string> program_words;  // appended to those arguments
 };
 
 struct CommandCall {
@@ -52,34 +52,34 @@ struct CommandInfo {
   const char* name;       // ":why"
   const char* arguments;  // "PATH"
   const char* doc;        // one line
-  const char* more;       // what :help NAME says besides; may be ""
+  const char* more;       // further help text; may be ""
   ArgumentKind argument;
   Answer (*run)(CommandCall& call);
 };
 
 // In the order of :help.
 std::span<const CommandInfo> AllCommands();
-// The command of this name, or a beginning that only one has; nullptr otherwise.
+// The command with this name or unique abbreviation; nullptr otherwise.
 const CommandInfo* FindCommand(std::string_view name);
 
-// One answer with one error at the line: what is wrong, and what would be right.
+// A result with one error at the line: the mistake, and a suggested fix.
 Answer Refused(const CommandCall& call, std::string message, std::string help = "");
 // The same diagnostics, those without a place or about the file that the arguments name at the line: what is wrong with its
 // arguments.
 Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics);
-// Refused where no model is loaded, where the plan did not evaluate, or where it did not compile: with its own errors.
+// Refused if no model is loaded, if the plan did not evaluate, or if it did not compile: with its errors.
 std::optional<Answer> NeedModel(const CommandCall& call);
 std::optional<Answer> NeedPlan(const CommandCall& call);
 std::optional<Answer> NeedCompiled(const CommandCall& call);
 
 // The session in a few lines: model, plan, mesh, rank, options, and how far the plan resolves.
 Table Summary(Workspace& workspace);
-// What changed between two plans: rules with other matches, modules, and totals. Empty tables are left out.
+// What changed between two plans: rules with other matches, modules, and totals. Empty tables are omitted.
 std::vector<Table> Changes(const CompiledPlan& before, const PlanTotals& before_totals, const CompiledPlan& after,
                            const PlanTotals& after_totals);
-// Errors, and warnings and notes that were not said before.
+// Errors, and warnings and notes that were not reported before.
 Diagnostics NewOnes(const Diagnostics& now, const Diagnostics& before);
-// The plan is resolved anew; answers its diagnostics and, against the plan before, the changes.
+// Resolves the plan again; returns its diagnostics and the changes compared with the plan before.
 Answer ResolveAgain(Workspace& workspace);
 
 // A pattern as commands take it: a glob as it is or in quotes, re[[...]], re"..." or numbered"...".
@@ -91,7 +91,7 @@ TypedPattern ReadPattern(const std::string& text);
 // "plans/llama.lua:12", or "default" or "no rule"; of a module's steps.
 std::string RuleText(const CompiledPlan& plan, const ModuleSteps& steps);
 
-// What :help knows: commands, words, their keys, options of the plan, findings; sorted.
+// The topics of :help: commands, builtins, their keys, options of the plan, findings; sorted.
 std::vector<std::string> HelpTopics(const Workspace& workspace);
 
 // The handlers, by file.

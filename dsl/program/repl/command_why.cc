@@ -15,7 +15,7 @@
 namespace moonshard {
 namespace {
 
-// What was asked about: a module, and of its parameters one or all.
+// A module, and one or all of its parameters.
 struct Target {
   uint32_t module = 0;
   std::optional<uint32_t> param;
@@ -76,7 +76,7 @@ Table RulesTable(const Plan& plan, const std::vector<std::string>& paths, const 
   return table;
 }
 
-// How many modules ask for the same move of the same argument of one parent: they share its collectives.
+// How many modules require the same redistribution of the same argument of one parent: they share its collectives.
 int64_t SharersOf(const CompiledPlan& plan, uint32_t module, size_t input) {
   for (const ProgramStep& step : plan.ProgramOf(module).enter) {
     if (step.kind == StepKind::kRedistributeInput && step.position == static_cast<int32_t>(input)) return step.uses;
@@ -86,21 +86,22 @@ int64_t SharersOf(const CompiledPlan& plan, uint32_t module, size_t input) {
 
 Table RedistributionsTable(const CompiledPlan& plan, uint32_t module) {
   const ModuleSteps& steps = plan.StepsOf(module);
-  Table table("moves", {"side", "from", "to", "forward", "backward", "shared with"});
+  Table table("redistributions", {"side", "from", "to", "forward", "backward", "shared with"});
   const auto add = [&](const char* side, const std::vector<std::optional<Redistribution>>& redistributions,
                        bool input) {
     for (size_t i = 0; i < redistributions.size(); ++i) {
       if (!redistributions[i]) continue;
-      const Redistribution& move = *redistributions[i];
+      const Redistribution& redistribution = *redistributions[i];
       JsonValue sharers;
-      if (input && MovingAxis(move, plan.mesh)) {
+      if (input && MovingAxis(redistribution, plan.mesh)) {
         if (const int64_t count = SharersOf(plan, module, i); count > 1) {
           sharers = std::to_string(count - 1) + (count == 2 ? " sibling" : " siblings");
         }
       }
       table.rows.push_back({std::string(side) + (redistributions.size() > 1 ? " " + std::to_string(i) : ""),
-                            move.from.ToText(), move.to.ToText(), CollectiveText(move, plan.mesh, Direction::kForward),
-                            CollectiveText(move, plan.mesh, Direction::kBackward), sharers});
+                            redistribution.from.ToText(), redistribution.to.ToText(),
+                            CollectiveText(redistribution, plan.mesh, Direction::kForward),
+                            CollectiveText(redistribution, plan.mesh, Direction::kBackward), sharers});
     }
   };
   add("input", steps.inputs, true);
@@ -138,7 +139,7 @@ std::string UnitText(const CompiledPlan& plan, const Target& target) {
       return ref.module == target.module && (!target.param || ref.param == *target.param);
     };
     if (!std::ranges::any_of(unit.params, holds)) continue;
-    return (unit.path.empty() ? "(root)" : unit.path) + (unit.reshard ? "" : ", whole until its backward ends");
+    return (unit.path.empty() ? "(root)" : unit.path) + (unit.reshard ? "" : ", full until its backward ends");
   }
   return "";
 }
@@ -156,10 +157,10 @@ Table ParametersTable(const CompiledPlan& plan, const Target& target, int64_t ra
     table.rows.push_back({parameter.name, ToString(parameter.dtype), ShapeToString(parameter.shape),
                           ShapeToString(LocalShape(parameter.shape, steps.params[p], plan.mesh, rank)),
                           steps.params[p].ToText(), GradientText(plan, parameter, steps.params[p], rank),
-                          late ? JsonValue("after the output's move") : JsonValue(),
+                          late ? JsonValue("after the redistribution of the output") : JsonValue(),
                           TieText(tree, {target.module, p})});
   }
-  // Columns that say nothing here only make the others narrow.
+  // Empty columns are omitted.
   for (size_t c = table.columns.size(); c-- > 5;) {
     const bool silent =
         std::ranges::all_of(table.rows, [&](const auto& row) { return row[c].is_null() || row[c] == JsonValue(""); });
@@ -181,7 +182,7 @@ Answer RunWhy(CommandCall& call) {
     const PathIndex& paths = call.workspace.model()->paths;
     const std::string asked = ReadPattern(call.arguments).text;
     if (!paths.Complete(asked + ".", 1).empty()) {
-      return Refused(call, "'" + asked + "' owns no parameters, and more than these the headers do not tell",
+      return Refused(call, "'" + asked + "' owns no parameters, and headers list only modules with parameters",
                      ":tree " + asked + " shows what is in it");
     }
     const std::string nearest = paths.Nearest(asked);
@@ -207,7 +208,7 @@ Answer RunWhy(CommandCall& call) {
   }
   const CompiledPlan* compiled = call.workspace.compiled();
   if (compiled == nullptr) {
-    out.notes.emplace_back("the plan has errors: only the rules are known");
+    out.notes.emplace_back("the plan has errors: only its rules are shown");
     out.tables = {Table::Facts("module", facts), RulesTable(plan, paths, {})};
     if (out.tables.back().rows.empty()) out.notes.emplace_back("no rule's pattern matches it");
     return out;
@@ -221,10 +222,9 @@ Answer RunWhy(CommandCall& call) {
     if (rule != MatchedPlan::kNoRule && (!target->param || *target->param == p)) winners.push_back(rule);
   }
   facts.emplace_back("style", steps.style.empty() ? "-" : steps.style);
-  facts.emplace_back("said by", winners.empty()
-                                    ? RuleText(*compiled, steps)
-                                    : RuleNumber(winners.front()) + ", " +
-                                          plan.rules[static_cast<size_t>(winners.front())].source.ToString());
+  facts.emplace_back("rule", winners.empty() ? RuleText(*compiled, steps)
+                                             : RuleNumber(winners.front()) + ", " +
+                                                   plan.rules[static_cast<size_t>(winners.front())].source.ToString());
   if (!winners.empty()) {
     std::string line = plan.rules[static_cast<size_t>(winners.front())].source.text;
     line.erase(0, std::min(line.find_first_not_of(" \t"), line.size()));

@@ -13,18 +13,18 @@
 namespace moonshard {
 namespace {
 
-// What a module of a layer is, as far as its path below the layer and its declared layouts tell.
+// The role of a module in a layer, as far as its path below the layer and its layouts determine it.
 struct Entry {
   std::vector<std::string> paths;  // of modules that differ only in numbers, as experts do
   uint32_t steps = 0;
-  std::string block;  // the component below the layer that it lies in; "" directly in the layer
+  std::string block;  // its component below the layer; "" directly in the layer
   bool makes_heads = false;
   bool makes_shards = false;
   bool makes_partial = false;
   int place = 0;
 };
 
-// The components that stand directly below a layer and hold modules.
+// The components directly below a layer that contain modules.
 struct Blocks {
   std::set<std::string> attention;  // those that make heads
   std::set<std::string> others;
@@ -64,7 +64,7 @@ int UsualPlace(const std::string& path, const Entry& entry, const Blocks& blocks
       last == "dense" || entry.makes_partial;
   const int base = attention ? 10 : 60;
   if (norm) return base + 10;
-  // A gate of experts answers scores, which every rank has whole; one of an mlp makes shards.
+  // The gate of a router returns scores, which every rank has in full; the gate of an mlp returns shards.
   const bool router = has({"gate", "router"}) && !has({"gate_proj", "gate_up"}) && !entry.makes_shards && !back;
   if (router && !attention) return base;
   return base + (back ? 20 : 5);
@@ -113,7 +113,7 @@ std::string Side(const std::vector<std::optional<Redistribution>>& redistributio
   return Join(texts, ", ");
 }
 
-// "replicate -> shared: all_reduce backward" of every move that communicates.
+// "replicate -> shared: all_reduce backward" of every redistribution that communicates.
 std::string Collectives(const ModuleSteps& steps, const MeshShape& mesh, Direction direction) {
   std::vector<std::string> texts;
   for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
@@ -181,9 +181,9 @@ Answer RunFlow(CommandCall& call) {
   }
   Answer out;
   out.tables.push_back(std::move(table));
-  out.notes.push_back(
-      "layer " + *layer +
-      ", in a decoder's usual order, as names and layouts tell it; siblings share one move of one tensor");
+  out.notes.push_back("layer " + *layer +
+                      ", in the usual order of a decoder, as far as names and layouts determine it; siblings share "
+                      "redistributions of one tensor");
   return out;
 }
 

@@ -59,7 +59,7 @@ Answer RunTree(CommandCall& call) {
     regex = "(?:" + pattern.value().regex + R"()(?:\..*)?)";  // a module, and what is below it
   }
   const RE2 expression(regex);
-  // In the order in which the first of each group stands in the tree.
+  // In the tree order of the first of each group.
   std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   std::vector<std::vector<uint32_t>> groups;
   for (uint32_t m = 0; m < tree.modules().size(); ++m) {
@@ -141,7 +141,7 @@ Answer RunMatch(CommandCall& call) {
   for (const Group& group : groups) table.rows.push_back({FoldPaths(group.paths), group.paths.size(), group.rule});
   out.tables.push_back(std::move(table));
   if (modules + parameters > 0) return out;
-  // What match itself would say of such a rule.
+  // The finding that match reports for such a rule.
   Rule rule;
   rule.pattern = typed.text;
   rule.syntax = typed.syntax;

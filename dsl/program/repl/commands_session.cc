@@ -82,7 +82,7 @@ Answer RunReload(CommandCall& call) { return ResolveAgain(call.workspace); }
 Answer RunWatch(CommandCall& call) {
   if (call.arguments == "off") {
     call.state.watch = false;
-    return {.notes = {"no longer watching"}};
+    return {.notes = {"stopped watching"}};
   }
   if (!call.arguments.empty() && call.arguments != "on") return Refused(call, ":watch takes on or off");
   const std::vector<std::string>& files = call.workspace.record().files;

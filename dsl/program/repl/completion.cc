@@ -20,7 +20,7 @@ constexpr size_t kMostCandidates = 500;
 
 bool IsNameLetter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// The word that ends at the cursor, as far back as `belongs` holds.
+// The token that ends at the cursor: extends back while `belongs` is true.
 size_t BeginOfWord(std::string_view line, size_t cursor, const auto& belongs) {
   size_t begin = cursor;
   while (begin > 0 && belongs(line[begin - 1])) --begin;
@@ -55,7 +55,7 @@ class Completer {
     return path_ && inputs_.workspace.model()->paths.IsLeaf(candidate) ? "" : " ";
   }
 
-  // The names that begin with the word from `begin` to the cursor.
+  // The names that begin with the text from `begin` to the cursor.
   template <class Names>
   void Offer(size_t begin, const Names& names) {
     out_.begin = begin;
@@ -191,7 +191,7 @@ class Completer {
       return Offer(begin, axes);
     }
     const std::vector<std::string> keys = KeysAt(begin);
-    if (begin == line_.size()) return Offer(begin, keys);  // every name there is helps nobody
+    if (begin == line_.size()) return Offer(begin, keys);  // all names would be too many candidates
     std::vector<std::string> names = {"and",      "break",  "do",   "else", "elseif", "end",  "false", "for",
                                       "function", "goto",   "if",   "in",   "local",  "nil",  "not",   "or",
                                       "repeat",   "return", "then", "true", "until",  "while"};

@@ -1,5 +1,5 @@
-// Completion: what can stand at a place of a line: commands and their arguments, paths of the loaded model's modules inside
-// quotes, words of the language and their fields, keys of the config, options, names of the session, files.
+// Completion: the candidates at a position of a line: commands and their arguments, paths of the loaded model's modules
+// within quotes, builtins and their fields, keys of builtins and of the config, options, names of the session, files.
 #pragma once
 
 #include <string>
@@ -12,19 +12,19 @@
 namespace moonshard {
 
 struct Completion {
-  size_t begin = 0;                     // of the word that the candidates stand for
-  std::vector<std::string> candidates;  // whole words, sorted
-  std::string suffix;                   // behind a lone candidate: the quote that is open, a blank, "" where it goes on
+  size_t begin = 0;                     // of the text that the candidates replace
+  std::vector<std::string> candidates;  // full replacements, sorted
+  std::string suffix;  // after a single candidate: the open quote, a blank, "" where the text continues
 };
 
 struct CompletionInputs {
   const Workspace& workspace;
   LineRunner& runner;
-  bool lua = false;  // the line goes on an unfinished text: it is no command
+  bool lua = false;  // the line continues an unfinished text: it is not a command
 };
 
 Completion CompleteLine(std::string_view line, size_t cursor, const CompletionInputs& inputs);
-// What all candidates begin with.
+// The common prefix of all candidates.
 std::string CommonBeginning(const std::vector<std::string>& candidates);
 
 }  // namespace moonshard

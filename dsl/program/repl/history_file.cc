@@ -22,7 +22,8 @@ void Append(const std::string& path, const std::string& text, int flags) {
   if (file < 0) return;
   const bool private_now = fchmod(file, kOwnerOnly) == 0;
   if (private_now) [[maybe_unused]]
-    const ssize_t written = write(file, text.data(), text.size());  // one call: whole lines, also between two sessions
+    const ssize_t written =
+        write(file, text.data(), text.size());  // one call, so that lines of two sessions do not mix
   close(file);
 }
 

@@ -1,5 +1,5 @@
 // HistoryFile: the lines of past sessions, one a line, readable by their owner alone. Sessions that run at the same time add
-// their lines one by one, so that none overwrites another's.
+// their lines one by one, so that no session overwrites another.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@ namespace moonshard {
 
 class HistoryFile {
  public:
-  // An empty path: nothing is kept.
+  // An empty path: no history.
   explicit HistoryFile(std::string path) : path_(std::move(path)) {}
   // $XDG_STATE_HOME/moonshard/history, or ~/.local/state/moonshard/history; "" where neither variable is there.
   static std::string DefaultPath();
 
-  // The lines, oldest first, at most the last thousand; a file that grew much longer is cut to them. Makes the directory.
+  // The lines, oldest first, at most the last thousand; a much longer file is truncated to them. Makes the directory.
   std::vector<std::string> Load();
-  // Adds a line, unless it is blank or the one that was added last. What cannot be written is not kept.
+  // Adds a line, unless it is blank or the one that was added last. Errors of writing are ignored.
   void Add(const std::string& line);
 
  private:

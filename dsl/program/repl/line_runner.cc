@@ -152,7 +152,7 @@ Diagnostics LineRunner::Protected(const LinePlace& place, const std::function<vo
   bool done = state.Run(&SaveNames) && state.Run(body);
   state.OnChunkEnd(nullptr);
   Diagnostics diagnostics = state.TakeDiagnostics();
-  Check(done || HasErrors(diagnostics), "a line ended with nothing to say");
+  Check(done || HasErrors(diagnostics), "a line ended without a result or a diagnostic");
   if (done && !HasErrors(diagnostics)) return diagnostics;
   // First the names back, then a look at what they hold: the line's own are what used up the memory.
   evaluation_->Renew(inputs_.mesh, inputs_.options);
@@ -177,7 +177,7 @@ Result<std::vector<JsonValue>> LineRunner::Run(std::string_view text, ChunkKind 
     evaluation_->state().OnChunkEnd(nullptr);
     const int count = lua_gettop(L);
     for (int i = 1; i <= count; ++i) {
-      if (IsPoison(L, i)) continue;  // said where it was made
+      if (IsPoison(L, i)) continue;  // reported where it was made
       values.push_back(ToJson(L, i));
     }
     if (count == 0) return;
@@ -202,7 +202,7 @@ Result<Rule> LineRunner::MakeRule(const std::string& pattern, const std::string&
     if (const Rule* made = Userdata<Rule>::To(L, -1)) rule = *made;
   });
   if (rule && !HasErrors(diagnostics)) return Result<Rule>(*std::move(rule), std::move(diagnostics));
-  Check(HasErrors(diagnostics), "at() made no rule and said nothing");
+  Check(HasErrors(diagnostics), "at() made no rule and reported nothing");
   return diagnostics;
 }
 

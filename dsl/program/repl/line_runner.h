@@ -1,7 +1,6 @@
-// LineRunner: lines of Lua, one after another, in the environment of a plan and within its limits. Names that a line sets,
-// also with `local` at its top, are there for the next one. No line can end a session: one that fails leaves the names as
-// they were.
-// Stage: dsl/program/repl, below session.h.
+// LineRunner: lines of Lua, one after another, in the environment of a plan and within its limits. Names that a line
+// assigns, also with `local` at top level, are visible in the next one. A line cannot end the session: a line that
+// fails leaves the names unchanged. Below session.h.
 #pragma once
 
 #include <memory>
@@ -19,7 +18,7 @@
 
 namespace moonshard {
 
-// What the lines can see besides their own names.
+// The inputs of the lines besides their own names.
 struct LineInputs {
   JsonValue config;
   MeshShape mesh;
@@ -28,7 +27,7 @@ struct LineInputs {
   std::string folder;  // where `require` and `extends` look first; "": nowhere
 };
 
-// Where a line stands: its diagnostics and rules name this place.
+// The place of a line, for its diagnostics and rules.
 struct LinePlace {
   std::string file = "input";
   int line = 1;
@@ -48,11 +47,11 @@ class LineRunner {
   // may be a function that makes one of an empty table (colwise).
   Result<Rule> MakeRule(const std::string& pattern, const std::string& style, const LinePlace& place);
 
-  // What later lines see; the names set so far stay, unless the model is another one: then they go.
+  // The inputs of later lines; assigned names are kept unless the model changes.
   void SetInputs(LineInputs inputs);
   // Names that lines have set, sorted.
   std::vector<std::string> Names();
-  // What was forgotten, and why: "" where nothing was. Asking clears it.
+  // Which names were dropped, and why; "" for none. The call clears it.
   std::string TakeNotice() { return std::exchange(notice_, ""); }
 
  private:

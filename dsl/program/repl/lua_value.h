@@ -1,5 +1,5 @@
-// What a line of Lua is worth, as plain data that can be shown: lists and tables as JSON, values of the plan language as
-// their text or their parts.
+// LuaValue: the value of a line of Lua as plain data: lists and tables as JSON, values of the plan language as their text
+// or their parts.
 #pragma once
 
 #include "engine/core/base/json.h"
@@ -9,7 +9,7 @@ struct lua_State;
 
 namespace moonshard {
 
-// The value at `index`. Tables nested deeper than a few levels, and what comes after many entries, are "{...}" and "...";
+// The value at `index`. Tables nested deeper than a few levels, and entries beyond a maximum, are "{...}" and "...";
 // both are charged to the budget. May raise a Lua error.
 JsonValue ToJson(lua_State* L, int index);
 

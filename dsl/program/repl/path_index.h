@@ -1,5 +1,5 @@
-// PathIndex: the paths of a model's modules and parameters, ready for completion: what can follow a path that was typed so
-// far, in well under a millisecond for 60,000 modules.
+// PathIndex: the paths of a model's modules and parameters, for completion: the continuations of a partial path, in
+// well under a millisecond for 60,000 modules.
 #pragma once
 
 #include <functional>
@@ -16,15 +16,15 @@ class PathIndex {
  public:
   explicit PathIndex(const ModuleTree& tree);
 
-  // Paths that begin with `prefix`, each up to the end of the component that the prefix ends in, with a dot behind it where
-  // more modules follow: "model.la" -> "model.layers."; natural order (2 before 10). A module that holds parameters alone
-  // stands as it is, and with them where the prefix is its path already. Components of the prefix may be patterns
-  // ("model.layers.*.mlp."): they stand as they are, and what follows is that of any path they match. Parameters count as
-  // components of their module. At most `most`.
+  // Paths that begin with `prefix`, each up to the end of the component in which the prefix ends, followed by a dot if
+  // more modules follow: "model.la" -> "model.layers."; in natural order (2 before 10). A module that contains only
+  // parameters has no dot, and is followed by its parameters if the prefix is its full path. Components of the prefix
+  // may be patterns ("model.layers.*.mlp."): they are kept, and the continuations are those of any path that they
+  // match. Parameters count as components of their module. At most `most`.
   std::vector<std::string> Complete(std::string_view prefix, size_t most = 500) const;
-  // Whether a path, or one that a pattern stands for, is a module that holds parameters and no other module.
+  // Whether a path, or one that a pattern matches, is a module with parameters and without children.
   bool IsLeaf(std::string_view path) const;
-  // A path of the model that is nearest to one that it does not have; "" where none is near.
+  // The nearest match for a path that the model does not have; "" for none.
   std::string Nearest(std::string_view path) const;
 
  private:
@@ -32,7 +32,7 @@ class PathIndex {
 
   std::vector<std::string> paths_;             // sorted by bytes, of modules and parameters
   std::vector<std::string> classes_;           // one path of each path class, and those of its parameters
-  std::set<std::string, std::less<>> leaves_;  // path classes of modules that hold parameters and no other module
+  std::set<std::string, std::less<>> leaves_;  // path classes of modules with parameters and without children
 };
 
 // "layers.2" before "layers.10": numbers by value, everything else by bytes.

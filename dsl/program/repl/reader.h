@@ -1,4 +1,4 @@
-// LineReader: where the lines of a session come from: a text, a file or pipe, or a terminal (terminal.h).
+// LineReader: the source of the lines of a session: a text, a file or pipe, or a terminal (terminal.h).
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@ struct ReadResult {
   std::string line;  // without its line end
 };
 
-// What happens while nobody types.
+// Called while the user does not type.
 struct Idle {
-  std::function<bool()> wanted;  // whether to ask at all
-  std::function<bool()> ready;   // asked several times a second: is there something to show?
+  std::function<bool()> wanted;  // whether to poll
+  std::function<bool()> ready;   // polled several times a second: whether there is output
   std::function<void()> show;    // shows it
 };
 
@@ -39,7 +39,7 @@ class TextReader : public LineReader {
   size_t at_ = 0;
 };
 
-// The lines that come through a file descriptor, which stays open.
+// The lines of a file descriptor, which stays open.
 class StreamReader : public LineReader {
  public:
   StreamReader(int descriptor, Idle idle, bool show_prompt)
@@ -54,7 +54,7 @@ class StreamReader : public LineReader {
   std::string buffer_;
 };
 
-// Milliseconds between two looks at what happens while nobody types.
+// Milliseconds between two polls.
 inline constexpr int kIdleMs = 150;
 
 }  // namespace moonshard

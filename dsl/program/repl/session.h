@@ -1,6 +1,6 @@
-// Session: the REPL without a terminal: takes lines, answers texts. What a user types at the prompt, what a script holds and
-// what a test feeds go the same way.
-// Stages before: dsl/planning/resolve_model, dsl/language/eval. Stage after: repl.h, which reads the lines and prints.
+// Session: the REPL without a terminal: takes lines, returns texts. Interactive lines, scripts and tests use the same
+// path. Stages before: dsl/planning/resolve_model, dsl/language/eval. Stage after: dsl/program/cli/repl.h, which reads
+// the lines and prints.
 #pragma once
 
 #include <functional>
@@ -18,19 +18,19 @@ namespace moonshard {
 struct SessionOptions {
   ModelOptions model;  // an empty directory: no model
   OutputMode mode = OutputMode::kTable;
-  std::string source = "input";            // how diagnostics call the lines: a script's file name
-  FindingForm form = FindingForm::kText;   // of diagnostics; in the others notes are left out
+  std::string source = "input";            // the file name in diagnostics
+  FindingForm form = FindingForm::kText;   // of diagnostics; without notes in the other forms
   bool color = false;                      // of diagnostics as text
   std::vector<std::string> program_words;  // options that a program gets which a command starts: --color never
   std::function<int(const std::vector<std::string>&)> run_program;  // see CommandState
 };
 
-// What came of a line.
+// The result of a line.
 struct Outcome {
   std::string out;  // data
   std::string err;  // diagnostics, in a form of json or sarif as one document, and notes
   bool good = true;
-  bool unfinished = false;  // the line begins something that further lines must end
+  bool unfinished = false;  // further lines must complete the text
   bool quit = false;
 };
 
@@ -38,20 +38,20 @@ class Session {
  public:
   explicit Session(SessionOptions options);
 
-  // Loads the model and resolves the plan. Not good where the model, the mesh or the plan has errors. With a bad plan the
-  // session goes on; where opened() is false there is no model, or no mesh, as it was asked for.
+  // Loads the model and resolves the plan. Fails if the model, the mesh or the plan has errors. With errors of the plan
+  // the session continues; if opened() is false, there is no model or mesh as requested.
   Outcome Open();
   bool opened() const { return opened_; }
   // The next line, without its line end: a command, Lua, or more of an unfinished text.
   Outcome Feed(const std::string& line);
-  // The input ends: an unfinished text is run as it stands, which says what is missing.
+  // The end of the input: an unfinished text is evaluated as it is, which reports what is missing.
   Outcome Finish();
   // Forgets an unfinished text.
   void Drop() { pending_.clear(); }
   // With :watch on, reloads where one of the plan's files was saved; else an empty outcome.
   Outcome CheckFiles();
 
-  // What can stand at `cursor` of a line in place of the word there.
+  // The candidates at `cursor` of a line.
   Completion Complete(std::string_view line, size_t cursor);
 
   bool unfinished() const { return !pending_.empty(); }
@@ -61,13 +61,13 @@ class Session {
  private:
   Outcome RunText(const std::string& text, ChunkKind kind);
   Outcome RunCommand(const std::string& line);
-  // The command that is meant by "help", "?", "quit" and "exit", as they are typed at other prompts; "" for any other line,
-  // and where a line has given the word a meaning.
+  // The command for "help", "?", "quit" and "exit", which other prompts use; "" for any other line, and for a name that
+  // a line has assigned.
   std::string AsCommand(const std::string& line);
-  // `text`: the line, to be kept where it was good; "" for none.
+  // `text`: the line, kept if it succeeded; "" for none.
   Outcome Finished(Answer answer, const std::string& text);
   void TakeInputs();
-  // As SessionOptions::form says; nothing for nothing.
+  // In the form of SessionOptions::form; "" without diagnostics.
   std::string Written(const Diagnostics& diagnostics) const;
 
   SessionOptions options_;

@@ -13,7 +13,7 @@
 namespace moonshard {
 namespace {
 
-constexpr size_t kWidestCell = 140;  // characters; a wider cell is cut, in the form for people alone
+constexpr size_t kWidestCell = 140;  // characters; a wider cell is truncated in the table format
 constexpr size_t kMostRows = 400;    // of that form
 
 // How many characters UTF-8 text has.
@@ -32,7 +32,7 @@ std::string Cut(std::string text) {
   return text.substr(0, end) + "...";
 }
 
-// JSON has no infinity and no NaN; people have both.
+// JSON has no infinity and NaN; text has both.
 std::string NumberText(double number) { return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"; }
 
 std::string TextOf(const JsonValue& cell) {
@@ -41,7 +41,7 @@ std::string TextOf(const JsonValue& cell) {
   return cell.is_string() ? cell.AsString() : WriteJson(cell, 0);
 }
 
-// A cell for people.
+// A cell as text.
 std::string ShownText(const Table& table, size_t row, size_t column) {
   const JsonValue& cell = table.rows[row][column];
   const bool bytes = std::ranges::find(table.byte_columns, table.columns[column]) != table.byte_columns.end();
@@ -59,7 +59,7 @@ std::string TrimmedCell(std::string line) {
   return line;
 }
 
-// A column of numbers stands on the right.
+// A column of numbers is right-aligned.
 bool IsNumeric(const Table& table, size_t column) {
   return std::ranges::all_of(table.rows,
                              [&](const auto& row) { return row[column].is_number() || row[column].is_null(); });
@@ -159,6 +159,10 @@ std::string RenderCsv(const Table& table) {
   return out;
 }
 
+// Names in JSON before 0.1, which are written too: programs read them.
+constexpr std::pair<std::string_view, const char*> kOldNames[] = {
+    {"builtins", "words"}, {"redistributions", "moves"}, {"rule", "said by"}};
+
 JsonValue RowToJson(const Table& table, size_t row) {
   JsonValue::Object out;
   for (size_t c = 0; c < table.columns.size(); ++c) out[table.columns[c]] = table.rows[row][c];
@@ -166,7 +170,13 @@ JsonValue RowToJson(const Table& table, size_t row) {
 }
 
 JsonValue TableToJson(const Table& table) {
-  if (table.record) return RowToJson(table, 0);
+  if (table.record) {
+    JsonValue::Object record = RowToJson(table, 0).AsObject();
+    for (const auto& [name, old] : kOldNames) {
+      if (const auto found = record.find(std::string(name)); found != record.end()) record.emplace(old, found->second);
+    }
+    return record;
+  }
   JsonValue::Array rows;
   for (size_t r = 0; r < table.rows.size(); ++r) rows.push_back(RowToJson(table, r));
   return rows;
@@ -242,7 +252,12 @@ std::string Render(const std::vector<Table>& tables, OutputMode mode) {
     if (tables.empty()) return "";
     if (tables.size() == 1) return WriteJson(TableToJson(tables.front()), 0) + "\n";
     JsonValue::Object out;
-    for (const Table& table : tables) out[table.name] = TableToJson(table);
+    for (const Table& table : tables) {
+      out[table.name] = TableToJson(table);
+      for (const auto& [name, old] : kOldNames) {
+        if (table.name == name) out[old] = out[table.name];
+      }
+    }
     return WriteJson(out, 0) + "\n";
   }
   std::string out;

@@ -1,4 +1,4 @@
-// Table: what a line of the REPL answers, and the forms in which it is written (:mode).
+// Table: the result of a line of the REPL, and its output formats (:mode).
 #pragma once
 
 #include <optional>
@@ -12,10 +12,10 @@
 namespace moonshard {
 
 struct Table {
-  std::string name;                  // what it is about: "matches"; a caption where an answer has several tables
-  std::vector<std::string> columns;  // as many as every row has cells
+  std::string name;                          // "matches"; the caption if a result has several tables
+  std::vector<std::string> columns;          // as many as every row has cells
   std::vector<std::vector<JsonValue>> rows;  // null: an empty cell
-  std::vector<std::string> byte_columns;     // of these, numbers are bytes: people read "3.50 GiB", programs the number
+  std::vector<std::string> byte_columns;     // of these, numbers are bytes: "3.50 GiB" as text, a number in JSON
   // One row whose cells are facts about one thing: written as "name  value" lines and as one JSON object.
   bool record = false;
 
@@ -36,7 +36,7 @@ std::string Render(const std::vector<Table>& tables, OutputMode mode);
 // One value: a list or an object as a table; anything else as its text, alone on a line.
 std::string RenderValue(const JsonValue& value, OutputMode mode);
 
-// Text without bytes that a terminal would obey: control characters as \n, \t or \x1b. Names come from files.
+// Text without control sequences for a terminal: control characters as \n, \t or \x1b. Names are untrusted.
 std::string Printable(std::string_view text);
 
 }  // namespace moonshard

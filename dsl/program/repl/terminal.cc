@@ -31,7 +31,7 @@ void OnSignal(int number) {
   if (number == SIGCONT) continued = 1;
 }
 
-constexpr wchar_t kRedisplayKey = 0x1e;  // Ctrl-^, which nobody types
+constexpr wchar_t kRedisplayKey = 0x1e;  // Ctrl-^, which is not used interactively
 constexpr std::array kSignals = {SIGINT, SIGWINCH, SIGCONT};
 
 // Holds the signals back but for where one waits: one that came just before the wait would be missed.
@@ -70,7 +70,7 @@ class Terminal : public LineReader {
     el_set(edit_, EL_HIST, history, history_);
     el_set(edit_, EL_GETCFN, &Terminal::GetCharacter);
     // The wide form: el_set copies the two texts and never gives them back.
-    el_wset(edit_, EL_ADDFN, L"moonshard-complete", L"completes the word", &Terminal::Complete);
+    el_wset(edit_, EL_ADDFN, L"moonshard-complete", L"completes the name", &Terminal::Complete);
     el_set(edit_, EL_BIND, "^I", "moonshard-complete", nullptr);
     el_wset(edit_, EL_ADDFN, L"moonshard-redisplay", L"draws the line again", &Terminal::Redisplay);
     el_set(edit_, EL_BIND, "^^", "moonshard-redisplay", nullptr);
@@ -151,7 +151,7 @@ class Terminal : public LineReader {
       }
       if (ready == 0) {
         if (!self.options_.idle.ready()) continue;
-        // Below what is typed, which is drawn again afterwards; now, before what goes to stderr.
+        // Below the typed line, which is redrawn afterwards; flushed before stderr is written.
         std::fputs("\n", stdout);
         std::fflush(stdout);
         self.options_.idle.show();

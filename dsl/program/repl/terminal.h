@@ -1,5 +1,5 @@
-// Terminal: lines typed by a person, edited with libedit: history, completion, Ctrl-C, and what happens meanwhile.
-// The one place that knows libedit; without it (MOONSHARD_HAS_LIBEDIT) MakeTerminal answers nothing and plain lines serve.
+// Terminal: interactive lines, edited with libedit: history, completion, Ctrl-C, and output while the user types. Only
+// this file uses libedit; without it (MOONSHARD_HAS_LIBEDIT) MakeTerminal returns nothing and lines are read plainly.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,10 @@ namespace moonshard {
 struct TerminalOptions {
   std::function<Completion(std::string_view line, size_t cursor)> complete;
   Idle idle;
-  std::string history;  // a file; "": none is kept
+  std::string history;  // a file; "": no history
 };
 
-// For the terminal that standard input and output are; nullptr where they are none, or one that cannot move its cursor
+// For the terminal that standard input and output are; nullptr if they are not a terminal, or one that cannot move its cursor
 // (TERM=dumb).
 std::unique_ptr<LineReader> MakeTerminal(TerminalOptions options);
 

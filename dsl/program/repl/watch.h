@@ -1,5 +1,5 @@
-// FileWatch: whether files were saved. Looks at them when asked instead of waiting for the system to tell: so an editor may
-// replace a file, remove it for a moment, or write it over a network.
+// FileWatch: whether files were saved. Compares modification times when it is called instead of using notifications of
+// the system, so that it works when an editor replaces a file, removes it for a moment, or writes over a network.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace moonshard {
 
 class FileWatch {
  public:
-  // The files to look at from now on, as they are now.
+  // The files to watch, in their current state.
   void Follow(const std::vector<std::string>& files);
-  // Whether one differs from when this was last true or Follow was called, and has stayed the same since the last call: a
-  // file that is still being written is not read half. So a change is seen by the second call after it.
+  // Whether a file differs from its state when this was last true or Follow was called, and has not changed since the
+  // last call: a file that is still being written is not read. So the second call after a change sees it.
   bool Changed();
 
  private:

@@ -1,6 +1,6 @@
-// Workspace: what a session is about: a model, a plan, a mesh, the plan's options and the rank that is looked at; and the
-// plan as far as it resolves. A plan with errors stays the current one: that is what a debugger is for.
-// Stage before: dsl/planning/resolve_model. Used by the commands (command.h).
+// Workspace: the subject of a session: a model, a plan, a mesh, the options of the plan and the current rank, and the
+// plan as far as it resolves. A plan with errors stays the current one, so that it can be debugged. Stage before:
+// dsl/planning/resolve_model. Used by the commands (command.h).
 #pragma once
 
 #include <map>
@@ -26,17 +26,17 @@ struct LoadedModel {
 
 class Workspace {
  public:
-  // Reads config and headers of a model directory in place of the current model. Where that fails the current one stays.
+  // Reads config and headers of a model directory in place of the current model. On failure the current one is kept.
   Diagnostics OpenModel(const std::string& folder);
-  // For tests and embedders: a tree that is there already.
+  // For tests and embedders: an existing tree.
   void SetModel(std::string folder, JsonValue config, std::shared_ptr<const ModuleTree> tree);
-  // Takes another plan (as ModelOptions::plan), mesh or option; Resolve then says what it makes of it.
+  // Takes another plan (as ModelOptions::plan), mesh or option; Resolve then reports the result.
   void SetPlan(std::string plan) { plan_name_ = std::move(plan); }
   Diagnostics SetMesh(const std::string& text);
   void SetOption(const std::string& name, std::optional<std::string> value);
-  // Plans are evaluated in a child process (dsl/language/eval/isolated.h); lines that are typed are not.
+  // Plans are evaluated in a child process (dsl/language/eval/isolated.h); interactive lines are not.
   void SetIsolate(bool isolate) { isolate_ = isolate; }
-  // Errors where the mesh has no such rank.
+  // Errors if the mesh has no such rank.
   Diagnostics SetRank(int64_t rank);
 
   // Reads and resolves the plan anew; with no model its evaluation alone, with neither nothing. The compiled plan of before
@@ -60,7 +60,7 @@ class Workspace {
   const PlanTotals& totals();
   const PlanTotals& previous_totals();
 
-  // What plans see here. `record` of it is null.
+  // The inputs of plans in this workspace; their `record` is null.
   PlanInputs Inputs() const;
   // Another plan under the same inputs.
   Resolution ResolveOther(const std::string& plan) const;

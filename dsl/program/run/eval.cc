@@ -36,7 +36,7 @@ void AppendOrThrow(std::optional<SafetensorsWriter>& writer, const at::Tensor& t
   if (auto error = writer->Append(bytes.const_data_ptr(), bytes.nbytes())) throw PlanError({*error});
 }
 
-// Whole gradients pass through every rank one at a time; rank 0 writes them as they come.
+// Full gradients are gathered on every rank one at a time; rank 0 writes each at once.
 void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepResult& result) {
   std::vector<TensorSpec> specs = {SpecOf("logits", result.logits, result.logits.sizes().vec()),
                                    SpecOf("loss", result.loss, {})};
@@ -76,7 +76,7 @@ struct Timing {
   int64_t memory_before_load = 0;
 };
 
-// Each rank's numbers come to rank 0, which writes.
+// Rank 0 gathers the numbers of all ranks and writes them.
 void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const CollectiveCounts& counts, const Timing& timing,
                 const StepResult& result, int64_t peak) {
   std::vector<int64_t> peaks = {peak};

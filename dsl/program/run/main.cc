@@ -41,7 +41,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace moonshard
 
 int main(int argc, char** argv) {
-  // c10d reports each lost connection with a stack trace; the diagnostics say the same in words.
+  // c10d reports each lost connection with a stack trace; the diagnostics report the same.
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();
   try {

@@ -159,7 +159,7 @@ StepResult RunStep(const CausalLm& model, const FullLogits& full, const Inputs& 
         full(model.forward(*part(inputs.ids, i), part(inputs.attention_mask, i), part(inputs.position_ids, i))));
     const at::Tensor labels = *part(inputs.labels, i);
     const auto counted = static_cast<double>(CountedLabels(labels));
-    // A part weighs what its labels are of all labels: the sum is then the mean over the batch, however it is cut.
+    // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
     losses.push_back(counted == 0 && total > 0 ? logits.back().sum() * 0
                                                : CausalLmLoss(logits.back(), labels) * (counted / total));
     result.forward_s += SecondsSince(begin);

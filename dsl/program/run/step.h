@@ -16,9 +16,9 @@
 namespace moonshard {
 
 MeshOptions MeshOptionsOf(const RunOptions& run);
-// How many experts share the tokens, by the config; 1 where it knows none.
+// The number of experts in the config; 1 without experts.
 int64_t ExpertsOf(const ModelConfig& config);
-// What the parameters are computed in: as asked, else as the config says, else as stored. PlanError (kBadInput).
+// The dtype of computation: the requested one, else that of the config, else that of the checkpoint. PlanError (kBadInput).
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);
 
 // A reference model made without storage and sharded; LoadCheckpoint fills it. Collective over the mesh; PlanError.
@@ -30,8 +30,8 @@ struct ShardedModel {
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                          std::optional<c10::ScalarType> type);
 
-// The checkpoint under the plan on the mesh, and beside it, on every rank by itself, on a mesh of one rank: every move is the
-// identity there, and the same modules are seen. Collective over the mesh; PlanError.
+// The checkpoint under the plan on the mesh, and on every rank by itself on a mesh of one rank, where every
+// redistribution is the identity and the same modules are called. Collective over the mesh; PlanError.
 struct SideBySide {
   ShardedModel sharded;
   ShardedModel alone;
@@ -49,7 +49,7 @@ struct Inputs {
 // PlanError: what ReadTensorFile reports; kBadInput, all at once.
 Inputs ReadInputs(const std::string& path, int64_t vocabulary, int64_t micro_batches, c10::Device device);
 
-// `path` read, or where it is "" ids that are made up: int64 [B, S] of `tokens` ("B,S"; "": 2 rows of 13, which few meshes
+// `path` read, or for "" generated ids: int64 [B, S] of `tokens` ("B,S"; "": 2 rows of 13, which few meshes
 // divide). PlanError as ReadInputs, and of a bad `tokens`.
 Inputs MadeUpInputs(const std::string& path, const std::string& tokens, int64_t vocabulary, c10::Device device);
 

@@ -31,8 +31,8 @@ double CappedDifference(const at::Tensor& got, const at::Tensor& expected) {
   return relative < kNothingToCompare ? relative : kNothingToCompare;  // not a number is not smaller
 }
 
-// What this rank should hold of `whole` where it holds a tensor of `shape`: all of it, or its shard of the one dim in
-// which the two differ, cut as `declared` says where that is about this dim. Undefined where no shard has that shape.
+// What this rank should have of `full` if its tensor has `shape`: all of it, or its shard of the one dim in which the two
+// differ, with the layout `declared` if that shards this dim. Undefined if no shard has that shape.
 at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const std::optional<Layout>& declared,
                          int64_t ranks, int64_t rank) {
   if (full.sizes() == shape) return full;
@@ -187,7 +187,7 @@ int RunVerify(const VerifyVerb& verb) {
   const bool good = !forward.first() && !backward.first();
   if (mesh.rank() == 0) {
     std::cout << "outputs: " << forward.Summary() << "\ngradients: " << backward.Summary() << "\n";
-    // What is wrong in the forward is wrong in its gradients too: only the first is said.
+    // An error in the forward also changes the gradients: only the first is reported.
     if (forward.first()) {
       Say({*forward.first()}, verb.say);
     } else if (backward.first()) {

@@ -42,7 +42,7 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
             << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
   Say(findings, verb.say);
-  // What was not called, and what lay where no plan says, follows from the end of a step that stopped.
+  // Modules that were not called, and layouts that differ, follow from a step that stopped early.
   const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
   if (!stopped) Say(sharded.applied->Findings(), verb.say);
   if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitGood;

@@ -1,5 +1,5 @@
-// Batches: which rows of the data a rank trains on, step by step. The rows come in an order that follows from the data and
-// a seed alone: each pass over the windows is one permutation of them. A step takes the next `batch` of these, and cuts
+// Batches: the rows of the data that a rank trains on in each step. Their order depends only on the data and
+// a seed: each pass over the windows is one permutation of them. A step takes the next `batch` of these, and splits
 // them into micro-batches and those into the data-parallel ranks' shares; so the global batches are the same for any
 // number of ranks and of micro-batches, and ranks that share their data (tp) see the same rows.
 // Stage before: token_files.h. Stage after: the training step.
@@ -13,8 +13,8 @@
 
 namespace moonshard::train {
 
-// Rows of ids and the ids that follow them: int64 [rows, sequence] each, on the mesh's device. A target of -100 counts
-// nothing.
+// Rows of ids and the ids that follow them: int64 [rows, sequence] each, on the mesh's device. A target of -100 is
+// ignored.
 struct Batch {
   at::Tensor ids;
   at::Tensor targets;
@@ -22,7 +22,7 @@ struct Batch {
 
 struct BatchOptions {
   int64_t batch = 1;          // rows of a step, over all ranks
-  int64_t micro_batches = 1;  // parts that a rank works through one after the other
+  int64_t micro_batches = 1;  // parts that a rank processes one after the other
   uint64_t seed = 0;
 };
 
@@ -31,17 +31,17 @@ class Batches {
   // Errors: kBadInput where the ranks and micro-batches do not divide the batch.
   static Result<Batches> Make(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options);
 
-  // This rank's rows of micro-batch `micro` of the step to come.
+  // This rank's rows of micro-batch `micro` of the next step.
   Batch Next(int64_t micro) const;
   void EndStep() { rows_ += options_.batch; }
 
-  // This rank's place among those that see different rows.
+  // The index of this rank among those with different rows.
   int64_t place() const { return place_; }
   // Tokens of one step, over all ranks.
   int64_t tokens_per_step() const { return options_.batch * files_.sequence(); }
   // As a small JSON text: the rows taken so far, the order's seed and what the data was.
   std::string Position() const;
-  // Goes on from there. Errors: kBadInput for a position in other data, or under another seed or sequence.
+  // Resumes from there. Errors: kBadInput for a position in other data, or under another seed or sequence.
   Diagnostics Seek(const std::string& position);
 
   // Parts of `batch` rows each that cover every window once, in the order of the files; the last is filled up with rows

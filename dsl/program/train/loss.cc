@@ -15,7 +15,7 @@ Diagnostic NotInChunks(const std::string& message, const std::string& required) 
   return d;
 }
 
-// The vocabulary as the head's weight is cut, which its own rule may gather afterwards.
+// The vocabulary dim of the head's weight, whose rule may gather the logits.
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
   if (net.head == nullptr)
     return NotInChunks("the logits of this model are not made by a Linear alone", "no --loss-chunk");
@@ -23,13 +23,13 @@ Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& mo
                                            [&](const LiveParameter& p) { return p.tensor.is_same(net.head->weight); });
   for (const ShardedUnit& unit : model.plan().units) {
     if (unit.path.empty() || std::ranges::find(unit.params, weight->ref) == unit.params.end()) continue;
-    return NotInChunks("the head's weight is whole within the calls of '" + unit.path + "' alone",
-                       "a head that is no unit of fsdp: one of the root's, which is whole while the loss is made");
+    return NotInChunks("the head's weight is full only within calls of '" + unit.path + "' alone",
+                       "a head that belongs to the root unit of fsdp, which is full while the loss is computed");
   }
   const Layout& cut = weight->placement[MeshAxis::kTp];
   const bool in_shards = cut == Layout::Shard(0) && model.plan().mesh.size(MeshAxis::kTp) > 1;
   if (!in_shards && cut.is_shard() && model.plan().mesh.size(MeshAxis::kTp) > 1) {
-    return NotInChunks("the head's weight lies as " + cut.ToText(), "shard(0), or replicate");
+    return NotInChunks("the head's weight has layout " + cut.ToText(), "shard(0), or replicate");
   }
   auto group =
       in_shards ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);

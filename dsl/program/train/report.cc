@@ -144,7 +144,7 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
   if (!speaks_) return;
   ClearLine();
   if (stopped != 0)
-    Say("stopped after step " + std::to_string(step) + ", asked to by signal " + std::to_string(stopped));
+    Say("stopped after step " + std::to_string(step) + ", stopped by signal " + std::to_string(stopped));
   const CollectiveCount& total = newest_.collectives;
   JsonValue::Object summary = {
       {"event", "end"},

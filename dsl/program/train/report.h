@@ -1,6 +1,6 @@
-// Report: what a run says while it runs: a line on stderr (the same one over and over on a terminal, else one every so many
-// steps), a file of JSON lines, and a summary at the end. Rank 0 writes; every rank calls, for some numbers are everybody's.
-// Fields and their units: README.md.
+// Report: the output of a run: a line on stderr (overwritten on a terminal, else one every so many steps), a file of
+// JSON lines, and a summary at the end. Rank 0 writes; every rank calls, because some numbers are gathered. README.md
+// has the fields and their units.
 #pragma once
 
 #include <chrono>
@@ -16,11 +16,11 @@
 namespace moonshard::train {
 
 struct StepNumbers {
-  int64_t step = 0;  // counted from 1: how many the run has taken with it
+  int64_t step = 0;  // from 1
   double loss = 0;
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  bool skipped = false;         // the parameters stayed as they were
+  bool skipped = false;         // the parameters are unchanged
   int64_t tokens = 0;           // of the step, over all ranks
   CollectiveCount collectives;  // of this rank, of all kinds
 };
@@ -33,17 +33,17 @@ class Report {
   // Opens the log. Throws PlanError (kWriteFailed).
   Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world);
 
-  // The first step begins: what is measured counts from here.
+  // Before the first step: starts the measurements.
   void Begin();
   // A line of its own on stderr.
   void Say(const std::string& text);
-  // Each as a line, if there are any.
+  // Each diagnostic on a line.
   void Warn(const Diagnostics& warnings);
   // Collective over the mesh.
   void Step(const StepNumbers& numbers);
   void Eval(int64_t step, double loss);
   void Saved(int64_t step);
-  // What the run came to, and with --json on stdout. `stopped`: the signal that asked for it, or 0.
+  // The summary, with --json on stdout. `stopped`: the signal that stopped the run, or 0.
   void End(const AppliedPlan& model, int64_t step, int stopped);
 
  private:

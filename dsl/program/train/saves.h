@@ -1,4 +1,4 @@
-// Saves: a run's steps on disk, and where it goes on. What a host does with TrainingCheckpoints, in one place.
+// Saves: the steps of a run on disk, and resuming from them: how a host uses TrainingCheckpoints.
 #pragma once
 
 #include <optional>
@@ -10,16 +10,16 @@
 
 namespace moonshard::train {
 
-// Does nothing at all without --save. Everything given outlives it; all functions are collective, and throw PlanError.
+// Does nothing without --save. All arguments outlive it; all functions are collective, and throw PlanError.
 class Saves {
  public:
   Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, torch::optim::Optimizer& optimizer,
         Batches& data, Report& report);
 
-  // Loads the latest step, on the same mesh or another: how many steps it was saved after; nothing where there is none.
-  // kBadInput for a directory that holds a run where --resume was not said, and for a run through other data.
+  // Loads the latest step, on the same mesh or another: returns its number of steps; nothing without a step.
+  // kBadInput for a directory with a run without --resume, and for a run on other data.
   std::optional<int64_t> Resume();
-  // Saves while training goes on. One that failed to write is said at the next call, and the run goes on.
+  // Saves in the background. A failed save is reported at the next call, and the run continues.
   void Begin(int64_t step);
   // Saves the run's last step, unless it is saved, and waits for it.
   void End(int64_t step);

@@ -1,12 +1,12 @@
-// Shuffle: the order in which one pass goes through the windows of the data: a permutation that is computed, not kept, so
-// that a run is resumed anywhere in it, and a billion windows need no memory.
+// Shuffle: the order of the windows of the data in one pass: a permutation that is computed, not stored, so that a run can
+// resume anywhere in it, and a billion windows need no memory.
 #pragma once
 
 #include <cstdint>
 
 namespace moonshard::train {
 
-// The index that stands at place `i` of permutation number `pass` of [0, n), 0 <= i < n. A four-round Feistel network over
+// The index at position `i` of permutation number `pass` of [0, n), 0 <= i < n. A four-round Feistel network over
 // the smallest even number of bits that holds n, walked along its cycle until it is below n (Black and Rogaway 2002,
 // section 3).
 int64_t Shuffled(uint64_t seed, int64_t pass, int64_t n, int64_t i);

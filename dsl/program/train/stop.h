@@ -1,4 +1,4 @@
-// StopRequest: whether somebody asked this process to stop: Ctrl-C, or a scheduler that takes the machine back.
+// StopRequest: whether a signal requested this process to stop: Ctrl-C, or SIGTERM of a scheduler.
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 
 namespace moonshard::train {
 
-// For as long as it lives SIGINT and SIGTERM are noted instead of ending the process; a second SIGINT ends it at once, as
+// During its lifetime SIGINT and SIGTERM are recorded instead of ending the process; a second SIGINT ends it at once, as
 // a program that does not catch it ends. One at a time.
 class StopRequest {
  public:

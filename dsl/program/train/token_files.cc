@@ -58,7 +58,7 @@ void Widen(const char* bytes, int width, bool is_signed, int64_t count, int64_t*
   }
 }
 
-// The files that a path stands for.
+// The files of a path.
 std::vector<std::string> FilesOf(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path};
@@ -95,7 +95,7 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
     source.width = options_.raw == "uint32" ? 4 : 2;
     source.tokens = bytes / source.width;
     if (bytes % source.width != 0) {
-      return Bad(path, std::to_string(bytes) + " bytes are no whole tokens of " + options_.raw,
+      return Bad(path, std::to_string(bytes) + " bytes are not a multiple of " + options_.raw,
                  "a multiple of " + std::to_string(source.width) + " bytes, or another --data-dtype");
     }
   } else if (options_.vocabulary < kByteValues) {

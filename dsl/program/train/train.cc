@@ -54,7 +54,7 @@ class Run {
       if (!checked_) CheckCalls();
       if (verb_.eval_every > 0 && step_ % verb_.eval_every == 0) Evaluate();
       if (verb_.save_every > 0 && step_ % verb_.save_every == 0) saves_.Begin(step_);
-      // Whoever was asked, all stop after the same step.
+      // All ranks stop after the same step, whichever received the signal.
       stopped_ = static_cast<int>(world_.Max(StopRequest::Asked(), CollectiveLabel("whether to stop")));
     }
     saves_.End(step_);
@@ -77,7 +77,7 @@ class Run {
     optimizer_.zero_grad();
     double loss = 0;
     for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) {
-      model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward brings the gradients together
+      model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward reduces the gradients
       const at::Tensor part = LossOf(data_.Next(micro)) / static_cast<double>(verb_.micro_batches);
       part.backward();
       loss += part.item<double>();
@@ -120,7 +120,7 @@ class Run {
     report_.Eval(step_, world_.Mean(sum, label) / world_.Mean(targets, label));
   }
 
-  // A loss or a norm that is no number: the step was left out, and is said with the first parameter that has one.
+  // A loss or norm that is not finite: the step is skipped and reported with the first parameter that is not finite.
   void CountSkips(const StepNumbers& numbers) {
     skips_ = numbers.skipped ? skips_ + 1 : 0;
     if (!numbers.skipped) return;
@@ -170,7 +170,7 @@ class Run {
   int64_t evaluated_ = -1;
   bool checked_ = false;
   int64_t skips_ = 0;  // in a row
-  int stopped_ = 0;    // the signal that asked
+  int stopped_ = 0;    // the signal that stopped the run
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// RunTrain: the program's trainer, built on what `#include <moonshard/moonshard.h>` gives and nothing else: the example to
-// copy. train.cc is the run, in the order in which things happen; setup.h makes the parts.
+// RunTrain: the program's trainer, built on `#include <moonshard/moonshard.h>` alone: the example to copy.
+// train.cc is the run in its order; setup.h makes the parts.
 #pragma once
 
 #include "dsl/program/cli/options.h"
@@ -7,7 +7,7 @@
 namespace moonshard::train {
 
 // One rank of a training run. Returns the exit code: 0, or where a signal asked it to stop 128 and the signal's number.
-// Throws PlanError for what a user can mend.
+// Throws PlanError for errors of the user.
 int RunTrain(const TrainVerb& verb);
 
 }  // namespace moonshard::train

@@ -14,7 +14,7 @@ void Replace(std::string& text, std::string_view mark, std::string_view by) {
   text.replace(at, mark.size(), by);
 }
 
-// JSON as it may stand in a script element: no "<" can end it.
+// JSON for a script element: without a "<" that could end it.
 std::string Embedded(const JsonValue& value) {
   std::string out;
   for (const char c : WriteJson(value, 0)) {

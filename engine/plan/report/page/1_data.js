@@ -106,7 +106,7 @@ function sumOf(index) {
   return sums.of[index] = sum;
 }
 
-// Every entry of the folded tree, made when it is first asked for: {key, path, labels, node, copies, parent}.
+// Every entry of the folded tree, made on first use: {key, path, labels, node, copies, parent}.
 let entries = null;
 function allEntries() {
   if (entries) return entries;

@@ -33,17 +33,17 @@ function distinctShards(param, d) {
   return [...known.values()];
 }
 
-// Which dims are drawn: {rows, columns, sliced}; -1 where there is none. Cut dims come first, then the last ones.
+// Which dims are drawn: {rows, columns, sliced}; -1 for none. Sharded dims first, then the last ones.
 function drawnDims(param) {
   const dims = param.shape.map((size, d) => d);
-  const cut = dims.filter((d) => param.dims && param.dims[d]);
+  const sharded = dims.filter((d) => param.dims && param.dims[d]);
   if (dims.length < 2) return { rows: -1, columns: dims.length - 1, sliced: -1 };
-  const chosen = cut.slice(-2);
+  const chosen = sharded.slice(-2);
   for (const d of [...dims].reverse()) {
     if (chosen.length < 2 && !chosen.includes(d)) chosen.push(d);
   }
   chosen.sort((a, b) => a - b);
-  return { rows: chosen[0], columns: chosen[1], sliced: cut.length > 2 ? cut[0] : -1 };
+  return { rows: chosen[0], columns: chosen[1], sliced: sharded.length > 2 ? sharded[0] : -1 };
 }
 
 // "tp 0", "tp 0, 1": the ranks that hold a shard of a dim.

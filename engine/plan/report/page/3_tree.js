@@ -27,7 +27,7 @@ function visibleRows() {
       .filter((child) => !shown || shown.keys.has(child.key));
     children.forEach(({ label, times, child, key: childKey }, i) => {
       if (rows.length >= state.limit) {
-        rows.cut = true;
+        rows.truncated = true;
         return;
       }
       const entry = { key: childKey, labels: [...labels, label], path: [...labels, label].join("."), node: child, copies: copies * times };
@@ -53,7 +53,7 @@ function renderTree(focus) {
   const tree = byId("tree");
   if (!rows.some((row) => row.entry.key === state.selected)) state.selected = rows.length > 0 ? rows[0].entry.key : "";
   tree.replaceChildren(...rows.map(treeRow));
-  if (rows.cut) {
+  if (rows.truncated) {
     const more = make("button", { type: "button", class: "more" }, "Show more rows");
     more.addEventListener("click", () => { state.limit += 400; renderTree(true); });
     tree.append(make("div", { role: "none" }, more));

@@ -18,7 +18,7 @@ function movesList(steps) {
   if (steps.after) lines.push(make("li", {}, "added after the output's redistribution: ", make("code", {}, steps.after.join(", "))));
   if (steps.route) lines.push(make("li", {}, "routes: ", make("code", {}, steps.route)));
   if (steps.missing) lines.push(make("li", {}, "cannot run yet: " + steps.missing));
-  return lines.some((line) => line) ? make("ul", { class: "moves" }, ...lines) : null;
+  return lines.some((line) => line) ? make("ul", { class: "redistributions" }, ...lines) : null;
 }
 
 function paramDetails(param, tied) {

@@ -31,7 +31,7 @@ function renderFailed() {
   if (data.steps.length > 0) byId("cards").append(card("Parameters", count(data.totals.params), "in " + count(data.modules) + " modules"));
   byId("findings-count").textContent = data.findings.length;
   byId("findings-title").after(make("p", { class: "note", id: "failed" },
-    "The plan has errors: what it does to the model is not known, so layouts, memory and collectives are not on this page."));
+    "The plan has errors, so its effect on the model is unknown: this page has no layouts, memory and collectives."));
 }
 
 function renderCards() {
@@ -45,7 +45,7 @@ function renderCards() {
     card("Ranks", count(data.world), data.axes.map((axis) => axis.name + " " + axis.size).join(" × ") || "no axis"),
     card("Memory per rank", bytesText(most), held.length > 1 ? "at most; at least " + bytesText(Math.min(...held)) : "parameters and buffers"),
     card("Collectives", count(calls("forward")) + " + " + count(calls("backward")), "forward + backward, each step"),
-    card("Findings", String(data.findings.length), errors > 0 ? errors + " errors" : data.findings.length > 0 ? "none of them an error" : "nothing to say"));
+    card("Findings", String(data.findings.length), errors > 0 ? errors + " errors" : data.findings.length > 0 ? "none of them an error" : "none"));
   byId("findings-count").textContent = data.findings.length || "";
 }
 

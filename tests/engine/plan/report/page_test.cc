@@ -252,7 +252,7 @@ TEST_CASE("search and filter") {
         .AsString();
   };
   CHECK(filter("unclaimed").empty());
-  CHECK(filter("moves") == "lm_head,embed_tokens,down_proj,gate_proj,up_proj,k_proj,o_proj,q_proj,v_proj");
+  CHECK(filter("redistributions") == "lm_head,embed_tokens,down_proj,gate_proj,up_proj,k_proj,o_proj,q_proj,v_proj");
   CHECK(filter("all").find("norm") != std::string::npos);
   // A rule's modules.
   browser.Evaluate("document.querySelectorAll('#rule-rows button')[8].click()");
