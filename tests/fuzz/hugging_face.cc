@@ -2,7 +2,7 @@
 // plan file, to the letter and idiomatic, which is valid Lua and evaluates.
 #include "dsl/planning/choose/hugging_face_plan.h"
 
-#include "dsl/planning/hugging_face/idiomatic.h"
+#include "dsl/planning/hugging_face/lua_text.h"
 #include "tests/dsl/inputs.h"
 #include "tests/fuzz/target.h"
 

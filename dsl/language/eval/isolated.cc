@@ -17,7 +17,6 @@
 #include <new>
 #include <optional>
 
-#include "dsl/language/eval/system_calls.h"
 #include "engine/plan/plan/plan_json.h"
 
 namespace moonshard {

@@ -1,4 +1,4 @@
-#include "dsl/language/eval/system_calls.h"
+#include "dsl/language/eval/isolated.h"
 
 #include <fcntl.h>
 #include <linux/audit.h>

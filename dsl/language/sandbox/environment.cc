@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "dsl/language/sandbox/foreign_names.h"
 #include "dsl/language/state/poison.h"
 #include "engine/core/base/text.h"
 
@@ -58,8 +57,7 @@ void ReportMissing(lua_State* L, const std::string& key, ReadOnlyKind kind, cons
   }
 }
 
-// Where the name at `index` is a deprecated one: reports it and leaves what its replacement is in the names at `names` on top
-// of the stack.
+// If the name at `index` is deprecated: reports it and pushes the value of its replacement among the names at `names`.
 bool PushDeprecated(lua_State* L, int index, int names) {
   index = lua_absindex(L, index);
   const int top = lua_gettop(L);
@@ -181,6 +179,9 @@ void PushViewFunction(lua_State* L, lua_CFunction function, int table, ReadOnlyK
 
 }  // namespace
 
+// The view is an empty table whose metamethods read the real one, which only their upvalues hold: a script can neither reach
+// it nor replace the metatable (__metatable is false). Every write and every read of a missing key goes through the
+// metamethods, which report it with the nearest match.
 void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label) {
   const int table = lua_gettop(L);
   lua_newtable(L);           // [table, view]

@@ -13,6 +13,8 @@
 // depends on sizes is charged to the budget of steps, and table.sort compares strings by bytes.
 #pragma once
 
+#include <string_view>
+
 #include <string>
 #include <vector>
 
@@ -67,5 +69,9 @@ int Ipairs(lua_State* L);
 
 // Text of the value at `index` as plans see it: no addresses. Leaves it on top of the stack.
 void PushText(lua_State* L, int index);
+
+// Foreign names: names of other languages and libraries that occur in plans by mistake, and their equivalents.
+// The help for a name: "write false"; "" for a name without an entry.
+std::string HelpForForeignName(std::string_view name);
 
 }  // namespace moonshard

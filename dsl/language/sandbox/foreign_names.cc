@@ -1,4 +1,4 @@
-#include "dsl/language/sandbox/foreign_names.h"
+#include "dsl/language/sandbox/environment.h"
 
 #include <algorithm>
 #include <array>

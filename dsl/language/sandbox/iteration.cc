@@ -1,4 +1,7 @@
-// pairs, next and ipairs in an order that is the same on every rank.
+// pairs, next and ipairs in an order that is the same on every rank. Lua iterates in hash order, and its hash of a
+// string depends on a seed that includes an address: two ranks would see the entries of one table in different orders
+// and make different plans. pairs sorts the keys once, when it is called; a key that the loop removes is skipped, and
+// one that it adds is not visited.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 
 #include "dsl/language/eval/files.h"
 #include "dsl/language/eval/load_plan.h"
-#include "dsl/planning/hugging_face/base_path.h"
+#include "dsl/planning/hugging_face/plan_file.h"
 
 namespace moonshard {
 namespace {

@@ -1,4 +1,4 @@
-#include "dsl/planning/hugging_face/base_path.h"
+#include "dsl/planning/hugging_face/plan_file.h"
 
 #include <re2/re2.h>
 
@@ -12,6 +12,9 @@
 
 namespace moonshard {
 
+// Every prefix of a module path is a candidate, and its score is the number of keys of the base table that then match a
+// module or parameter. The best score wins; equal best scores are an error that names both prefixes, because a wrong choice
+// would shard another part of the model (a vision tower has layers of the same names).
 Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTree& tree) {
   const HuggingFaceTable* table = choice.config_table();
   if (table == nullptr || !table->of_base) return std::string();
@@ -40,7 +43,6 @@ Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTr
     if (count == most) best.push_back(prefix);
   }
   if (best.size() == 1) return best.front();
-  // One layer of several that are numbered is no place for a base model.
   std::vector<std::string> quoted;
   for (const std::string& prefix : best) quoted.push_back("base=" + prefix);
   SourceSpan where = table->rules.front().where;

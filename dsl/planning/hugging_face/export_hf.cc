@@ -14,7 +14,7 @@ namespace {
 
 bool Is(const Layout& layout, LayoutKind kind) { return layout.kind == kind; }
 
-// A name of a style, or why there is none.
+// The name of a style, or the reason why there is none.
 struct Name {
   std::string style;
   std::string why;
@@ -191,6 +191,9 @@ class Exporter {
 
 }  // namespace
 
+// From a compiled plan, not from its rules: the keys of a tp_plan are paths with * for numbers, so modules are grouped by
+// their path with numbers replaced, and each group needs one style. A group whose members differ cannot be expressed and is
+// reported.
 ExportedPlan ExportHuggingFace(const CompiledPlan& plan) { return Exporter(plan).Run(); }
 
 }  // namespace moonshard

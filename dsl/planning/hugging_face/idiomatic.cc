@@ -1,4 +1,4 @@
-#include "dsl/planning/hugging_face/idiomatic.h"
+#include "dsl/planning/hugging_face/lua_text.h"
 
 #include <algorithm>
 #include <map>
@@ -32,7 +32,7 @@ const std::map<std::string, std::string>& ModuleStyles() {
   return styles;
 }
 
-// What a style makes of a bare weight of experts, [expert, out, in].
+// The layout that a style gives to a bare weight of experts, [expert, out, in].
 const std::map<std::string, std::string>& WeightLayouts() {
   static const std::map<std::string, std::string> layouts = {
       {"colwise", "shard(-2)"},
@@ -44,7 +44,7 @@ const std::map<std::string, std::string>& WeightLayouts() {
   return layouts;
 }
 
-// The number of heads that the features of an attention's projection are made of.
+// The number of heads of the features of an attention projection.
 std::string HeadsOf(const std::string& parent, const std::string& last, const std::string& style) {
   const bool attention = parent.ends_with("self_attn.") || parent.ends_with("attn.") || parent.ends_with("attention.");
   if (!attention) return "";

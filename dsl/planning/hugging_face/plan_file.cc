@@ -165,7 +165,7 @@ std::string FolderOf(const std::string& name) {
 
 std::string ClassOf(const std::string& name) { return name.substr(name.find('/') + 1); }
 
-// The config whose base model a model class holds: that of its model type, or the only one of its directory.
+// The config of the base model of a model class: that of its model type, or the only one of its directory.
 const HuggingFaceEntry* ConfigOf(const HuggingFaceFile& file, const HuggingFaceEntry& model, bool experts) {
   const HuggingFaceEntry* only = nullptr;
   int count = 0;
@@ -178,7 +178,7 @@ const HuggingFaceEntry* ConfigOf(const HuggingFaceFile& file, const HuggingFaceE
   return count == 1 ? only : nullptr;
 }
 
-// The entry that a key means; nullptr where there is none, or where it may mean any of those that go to `several`.
+// The entry that a key names; nullptr for none, or if it is ambiguous: the candidates are appended to `several`.
 const HuggingFaceEntry* FindEntry(const HuggingFaceFile& file, const std::string& key, bool experts,
                                   std::vector<std::string>& several) {
   const auto has = [&](const HuggingFaceEntry& entry) {

@@ -10,6 +10,8 @@
 // Stage before: literal.h. Stage after: lua_text.h.
 #pragma once
 
+#include "engine/layout/module_tree.h"
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,5 +73,11 @@ struct HuggingFaceChoice {
 // the ep_plan.
 // Errors: kPlanNotFound with the nearest names.
 Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std::string key, const JsonValue& config);
+
+// the path of the base model, which the keys of a config's tp_plan are relative to, within the full model
+// ("model." in LlamaForCausalLM). transformers has it from its classes; here it is derived from the module names.
+// The prefix under which the most keys of the choice's base table name a module or parameter; "" where none does, or where
+// the choice has no base table. Errors (kRuleConflict): two prefixes fit equally well; both are named.
+Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTree& tree);
 
 }  // namespace moonshard

@@ -1,4 +1,4 @@
-// Feed-forward blocks: one or two projections to wide features, and the one back from them.
+// Recognition of feed-forward blocks: one or two projections to wide features, and the down projection.
 #include <algorithm>
 #include <optional>
 
@@ -15,7 +15,7 @@ struct FoundFeedForward {
   bool fused = false;  // gate and up in one
 };
 
-// The projections to the features that `down` starts from, in its directory or in the nearest one around it that has any.
+// The projections to the input features of `down`, in its directory or in the nearest enclosing one that has any.
 std::optional<FoundFeedForward> FindUp(const Layer& layer, const LayerLinear& down) {
   const bool square = down.shape.in == layer.hidden();
   if (square && down.named.word != Word::kDown) return std::nullopt;
@@ -43,14 +43,14 @@ bool IsNamed(const FoundFeedForward& found) {
          std::ranges::all_of(found.up, [](const LayerLinear& linear) { return linear.named.word == Word::kUp; });
 }
 
-// Whether shapes alone would do: a pair that nothing names may be anything where it is narrow, or in no module of its own.
+// Whether shapes alone are enough: an unnamed pair is ambiguous if it is narrow, or not in a module of its own.
 bool IsPlausible(const Layer& layer, const FoundFeedForward& found) {
   const int64_t wide = found.down.shape.in;
   if (IsNamed(found) || layer.numbers().wide.value == wide) return true;
   return !found.folder.empty() && 2 * wide >= layer.hidden();
 }
 
-// A module in the block that is neither of them; norms over the hidden states before it are.
+// A module in the block that is neither of them; norms over the hidden states before it are allowed.
 std::optional<size_t> LeftoverOfFeedForward(const Layer& layer, const FoundFeedForward& found) {
   if (found.folder.empty()) return std::nullopt;
   for (const size_t i : layer.Left(found.folder)) {

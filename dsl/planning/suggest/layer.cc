@@ -15,6 +15,9 @@ Layer::Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden,
       full_attention_(std::move(full_attention)),
       taken_(kind.items.size()) {}
 
+// The readers run from the most specific evidence to the least: latent attention and experts have distinctive structures,
+// attention needs head counts that agree with config.json, and a feed-forward block is any pair of projections through wider
+// features, which would also match parts of the others. Norms and the rest follow.
 std::vector<Block> Layer::Read() {
   std::vector<Block> blocks;
   ReadLatentAttention(*this, blocks);

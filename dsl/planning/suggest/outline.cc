@@ -24,7 +24,7 @@ struct Placed {
   std::string name;
 };
 
-// The first number of a path is a layer's; the path before it is the stack's.
+// The first number of a path is that of the layer; the path before it is that of the stack.
 Placed Place(const std::string& path) {
   const std::vector<std::string> components = Split(path, '.');
   for (size_t i = 0; i < components.size(); ++i) {
@@ -36,7 +36,7 @@ Placed Place(const std::string& path) {
   return {"", -1, path};
 }
 
-// Items that differ in a number alone become one, where they are experts.
+// Items that differ only in a number become one if they are experts.
 std::vector<Item> FoldExperts(const std::vector<Item>& items, int64_t experts) {
   std::map<std::pair<std::string, const ModuleTree::Signature*>, int64_t> alike;
   std::map<std::string, int64_t> starred;
@@ -78,7 +78,7 @@ std::string KindText(const std::vector<Item>& items) {
   return out;
 }
 
-// Whether more matrices lie as [in, out] than as [out, in]: a bias is as long as the outputs are many.
+// Whether more matrices are stored as [in, out] than as [out, in]: the size of a bias is that of the outputs.
 bool LiesTurned(const ModuleTree& tree) {
   int64_t turned = 0;
   for (const Module& module : tree.modules()) {
@@ -92,7 +92,7 @@ bool LiesTurned(const ModuleTree& tree) {
   return turned > 0;
 }
 
-// Moves the modules outside that stand alone before the first layer or behind the last one.
+// Moves single modules before the first or after the last layer out of the stack.
 void TakeOutEnds(Stack& stack, std::vector<Item>& outside) {
   constexpr size_t kLeastModules = 3;  // of a layer, where others in its container may be none
   std::set<int64_t> real;
@@ -158,6 +158,9 @@ bool IsUnder(std::string_view name, std::string_view folder) {
   return folder.empty() || name == folder || (name.starts_with(folder) && name[folder.size()] == '.');
 }
 
+// Groups the modules by the path before their first number (a stack) and by that number (a layer). Layers with the same
+// items, up to the number, are one kind, which the readers see once: a model of 100 layers has two or three kinds. Sizes are
+// part of the comparison, because layers of different widths need different numbers in the plan.
 Outline MakeOutline(const ModuleTree& tree, int64_t experts) {
   Outline outline;
   std::map<std::string, std::map<int64_t, std::vector<Item>>> stacks;

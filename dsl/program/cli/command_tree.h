@@ -2,6 +2,8 @@
 // with (options.cc), so that the texts made from it have every verb. Stage after: shell_completion.h, man_page.h.
 #pragma once
 
+#include <span>
+
 #include <string>
 #include <vector>
 
@@ -34,5 +36,21 @@ struct CommandTree {
 };
 
 CommandTree ReadCommandTree(const CLI::App& app);
+
+// a script that completes verbs, their options and values: choices, shipped plans, findings, mesh
+// axes. Options of a plan are not completed; other values are files.
+// "bash", "zsh", "fish".
+std::span<const std::string> CompletionShells();
+// The names that values consist of.
+struct CompletionNames {
+  std::vector<std::string> plans;     // shipped ones
+  std::vector<std::string> findings;  // identifiers and names
+  std::vector<std::string> axes;
+};
+// The script for one of these shells.
+std::string ShellCompletion(const CommandTree& tree, const std::string& shell, const CompletionNames& names);
+
+// The man page of the program, in the macros of man(7).
+std::string ManPage(const CommandTree& tree, const std::string& version);
 
 }  // namespace moonshard

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "dsl/planning/choose/hugging_face_plan.h"
-#include "dsl/planning/hugging_face/idiomatic.h"
 #include "dsl/planning/hugging_face/lua_text.h"
 #include "dsl/planning/hugging_face/plan_file.h"
 

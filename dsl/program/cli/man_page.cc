@@ -1,4 +1,4 @@
-#include "dsl/program/cli/man_page.h"
+#include "dsl/program/cli/command_tree.h"
 
 #include <array>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "dsl/program/cli/shell_completion.h"
+#include "dsl/program/cli/command_tree.h"
 
 #include <algorithm>
 #include <array>

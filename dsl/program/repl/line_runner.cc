@@ -13,8 +13,8 @@
 namespace moonshard {
 namespace {
 
-// Lua keeps no place for `local n <const> = 4`, so that its value could not be taken along: every such <const> becomes
-// blanks. Texts and comments stay as they are.
+// Lua stores no variable for `local n <const> = 4`, so its value could not be kept for later lines: every such <const>
+// is replaced by blanks, which keeps the columns of messages. Strings and comments are unchanged.
 std::string WithoutConst(std::string_view text) {
   std::string out(text);
   constexpr std::string_view kWord = "const";
@@ -40,7 +40,7 @@ std::string WithoutConst(std::string_view text) {
   return out;
 }
 
-// Takes the locals of a chunk that ends among the session's names.
+// Adds the locals of a chunk that ends to the names of the session. The hook runs while the frame still exists.
 void KeepLocals(lua_State* L, lua_Debug* record) {
   luaL_checkstack(L, 4, "too many locals");
   PushSessionNames(L);  // [names]
@@ -90,7 +90,7 @@ void RestoreNames(lua_State* L) {
   lua_settop(L, 0);
 }
 
-// Lua for a pattern: as it is where it begins like one, else a text in quotes.
+// Lua for a pattern: unchanged if it begins like one, else a string in quotes.
 std::string PatternCodeOfLine(const std::string& pattern) {
   const bool code = !pattern.empty() && (pattern[0] == '"' || pattern[0] == '\'' || pattern.starts_with("[[") ||
                                          pattern.starts_with("re[") || pattern.starts_with("re\"") ||
@@ -119,7 +119,7 @@ void LineRunner::Start() {
 
 void LineRunner::Renew() {
   evaluation_->Renew(inputs_.mesh, inputs_.options);
-  // A line must have room to run in, whatever those before it left.
+  // A line needs memory to run, whatever the lines before it use.
   const ScriptState& state = evaluation_->state();
   if (state.memory_used() < state.limits().memory_bytes / 2) return;
   Start();
@@ -145,6 +145,8 @@ ChunkKind LineRunner::KindOf(std::string_view text) {
   return kind;
 }
 
+// A transaction: names are saved before the line and restored if it reports an error, so that a line that fails halfway does
+// not leave half of its assignments. The state itself survives, also after a limit: Renew gives the next line a new budget.
 Diagnostics LineRunner::Protected(const LinePlace& place, const std::function<void(lua_State*)>& body) {
   Renew();
   ScriptState& state = evaluation_->state();
@@ -154,7 +156,7 @@ Diagnostics LineRunner::Protected(const LinePlace& place, const std::function<vo
   Diagnostics diagnostics = state.TakeDiagnostics();
   Check(done || HasErrors(diagnostics), "a line ended without a result or a diagnostic");
   if (done && !HasErrors(diagnostics)) return diagnostics;
-  // First the names back, then a look at what they hold: the line's own are what used up the memory.
+  // The names are restored before the memory is measured: the values of the failed line are what used it up.
   evaluation_->Renew(inputs_.mesh, inputs_.options);
   if (!state.Run(&RestoreNames)) {
     Start();

@@ -16,7 +16,7 @@ bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
 bool IsPattern(std::string_view text) { return text.find_first_of("*?[{") != std::string_view::npos; }
 
-// Where the components of a pattern begin: dots within braces and brackets ("{0..31}") separate none.
+// The begins of the components of a pattern: dots within braces and brackets ("{0..31}") do not separate.
 std::vector<std::string> ComponentsOf(std::string_view pattern) {
   std::vector<std::string> out(1);
   int depth = 0;
@@ -38,7 +38,7 @@ std::vector<std::string> Sorted(const std::set<std::string>& texts) {
   return out;
 }
 
-// Whether one component of a pattern matches one of a path; a number in a path stands for every number.
+// Whether one component of a pattern matches one of a path; a number in a path represents every number.
 bool ComponentMatches(const std::string& pattern, const std::string& component) {
   if (pattern == component) return true;
   if (std::ranges::all_of(component, IsDigit) &&
@@ -75,6 +75,9 @@ bool NaturalLess(std::string_view a, std::string_view b) {
   return a.size() - i < b.size() - j;
 }
 
+// Paths are sorted by bytes, so that the paths with a given prefix are one range, found by binary search: a model with 60,000
+// modules needs no scan per key press. Patterns are matched against one path per path class (layers differ only in numbers),
+// which are few.
 PathIndex::PathIndex(const ModuleTree& tree) {
   std::vector<bool> seen(tree.class_representatives().size());
   for (const Module& module : tree.modules()) {
