@@ -91,7 +91,7 @@ end
 if model:has(text.prefix .. ".embed_tokens") and model:has(text.head) then
   table.insert(rules, at(text.head, colwise { input = stream.residual, output = stream.logits }))
 end
-assert(not opt.sequence_parallel or not (unknown or text.merged), "sequence_parallel: the default plan does not know how " ..
+assert(not opt.sequence_parallel or not (unknown or text.merged), "sequence_parallel: the default plan cannot determine how " ..
        (unknown or "a model with other inputs") .. " uses the sequence; leave it off, or write a plan")
 
 return plan { api = 1, rules, default(replicated()) }

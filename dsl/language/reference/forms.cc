@@ -111,7 +111,7 @@ std::string LuaDefinitions() {
     if (type.starts_with("fun(")) {
       out += FunctionDefinition(name, type);
     } else {
-      // A class of its own stands in a local table, so that methods can be added to it.
+      // A value with its own class is a table, so that methods can be added.
       out += "---@type " + type + "\n" + name + " = " + (type == name ? "{}" : "nil") + "\n\n";
     }
   }

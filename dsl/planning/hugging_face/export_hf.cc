@@ -179,9 +179,9 @@ class Exporter {
     const auto [found, fresh] = entries_.try_emplace(key, Entry{name.style, false});
     if (fresh || found->second.style == name.style || found->second.said) return;
     found->second.said = true;
-    findings_.LeaveOut(m, "'" + key + "' is for all layers, and they differ: " +
-                              (found->second.style.empty() ? "whole" : found->second.style) + " and " +
-                              (name.style.empty() ? "whole" : name.style));
+    findings_.LeaveOut(m, "'" + key + "' covers all layers, which differ: " +
+                              (found->second.style.empty() ? "replicated" : found->second.style) + " and " +
+                              (name.style.empty() ? "replicated" : name.style));
   }
 
   const CompiledPlan& plan_;

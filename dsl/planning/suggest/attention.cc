@@ -114,7 +114,7 @@ void FindOut(const Layer& layer, FoundAttention& found, int64_t features) {
 }
 
 // Heads and the size of one: those of the config; where the query's features are no such heads, as norms on single heads
-// say. {0, 0} where nothing tells.
+// say. {0, 0} if it is unknown.
 std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, FoundAttention& found, int64_t query_features) {
   const ModelNumbers& numbers = layer.numbers();
   std::vector<std::pair<int64_t, int64_t>> candidates;

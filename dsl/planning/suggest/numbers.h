@@ -20,7 +20,7 @@ struct Number {
 Number Literal(int64_t value);
 
 struct ModelNumbers {
-  std::string section;  // the object in which the decoder's numbers stand: "text_config"; "": the config itself
+  std::string section;  // the object with the decoder's numbers: "text_config"; "": the config itself
   Number hidden;
   Number vocabulary;
   Number heads;

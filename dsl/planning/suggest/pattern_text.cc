@@ -8,7 +8,7 @@
 namespace moonshard {
 namespace {
 
-// How long a text may stand outside the braces, cut back to the last '_' or '.' of it.
+// The length of the text outside the braces, up to its last '_' or '.'.
 size_t CommonEnd(const std::vector<std::string>& names) {
   std::string end = names.front();
   for (const std::string& name : names) {

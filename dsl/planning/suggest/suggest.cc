@@ -9,7 +9,7 @@
 namespace moonshard {
 namespace {
 
-// Features of the hidden states: as the config says, or the size that most norms of the largest stack have.
+// Features of the hidden states: from the config, or the size that most norms of the largest stack have.
 int64_t HiddenOf(const Outline& outline, const ModelNumbers& numbers) {
   if (numbers.hidden.known()) return numbers.hidden.value;
   std::map<int64_t, int64_t> votes;

@@ -234,7 +234,7 @@ class Launcher {
     }
   }
 
-  // Of a rank that ended because it was asked to, also one that was not yet so far as to finish anything; else 0.
+  // The signal of a rank that ended on request, also before it had finished anything; else 0.
   int AskedCode(int status) const {
     if (!options_.finish_first) return 0;
     if (WIFEXITED(status) && WEXITSTATUS(status) > kExitAsked) return WEXITSTATUS(status);

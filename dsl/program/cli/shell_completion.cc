@@ -27,7 +27,7 @@ std::vector<std::string> NamesOf(const std::vector<CommandOption>& options) {
   return out;
 }
 
-// The words that the option's value can be, beside files; whether files can stand there too. A list has such words behind
+// The values of an option other than files, and whether it takes files too. A list has such words behind
 // every comma, each with more to type.
 struct Values {
   std::vector<std::string> words;
@@ -86,7 +86,7 @@ std::string Bash(const CommandTree& tree, const CompletionNames& names) {
          "' -- \"$cur\"))\n"
          "    return\n"
          "  fi\n"
-         // bash breaks words at "=" too: in --mesh tp=2,dp it is still about --mesh.
+         // bash also splits at "=": in --mesh tp=2,dp the option is still --mesh.
          "  if [[ $prev == = || $cur == = ]]; then\n"
          "    for ((i = COMP_CWORD - 1; i > 1; i--)); do\n"
          "      if [[ ${COMP_WORDS[i]} == -* ]]; then prev=${COMP_WORDS[i]}; break; fi\n"

@@ -102,7 +102,7 @@ Answer RunMatch(CommandCall& call) {
   std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   std::vector<Group> groups;
   int64_t modules = 0;
-  std::map<uint32_t, bool> by_class;  // what no number can tell apart is asked once
+  std::map<uint32_t, bool> by_class;  // one query for paths that differ only in numbers
   for (uint32_t m = 0; m < tree.modules().size(); ++m) {
     const Module& module = tree.modules()[m];
     if (pattern.value().depends_on_numbers) {

@@ -29,7 +29,7 @@ std::set<int32_t> Used(const Candidates& candidates) {
   return used;
 }
 
-// What match said of a rule that matches nothing: the nearest path.
+// The help of match for a rule that matches nothing: the nearest path.
 std::string HelpFor(const Diagnostics& diagnostics, const Rule& rule) {
   for (const Diagnostic& d : diagnostics) {
     if (d.finding == Finding::kUnmatchedRule && d.where == rule.source && !d.help.empty()) return d.help;

@@ -57,7 +57,7 @@ class LineRunner {
  private:
   void Start();
   void Renew();
-  // Runs `body` with everything ready; restores the names where something was said that is an error.
+  // Runs `body` with everything ready; restores the names if an error was reported.
   Diagnostics Protected(const LinePlace& place, const std::function<void(lua_State*)>& body);
 
   LineInputs inputs_;

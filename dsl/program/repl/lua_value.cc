@@ -46,7 +46,7 @@ class Reader {
   }
 
  private:
-  // Through pairs, so that what options{} and a stdlib module answer shows what is in it.
+  // Through pairs, so that the contents of options{} and of a stdlib module are shown.
   JsonValue ReadTable(int index, int depth) {
     if (depth >= kDeepest) return "{...}";
     std::vector<std::pair<JsonValue, JsonValue>> entries;

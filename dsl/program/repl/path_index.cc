@@ -130,8 +130,8 @@ std::vector<std::string> PathIndex::Complete(std::string_view prefix, size_t mos
   if (IsPattern(prefix)) {
     for (const std::string& next : CompletePattern(done, last)) found.push_back(std::string(parent) + next);
   } else {
-    // What shares a component stands together: its end is found by another search, whatever is below it. A component that
-    // another one begins with ("q", "q-norm") may come in two shards.
+    // Paths with the same component are adjacent: another search finds their end, whatever is below. A component that
+    // another one begins with ("q", "q-norm") may have two ranges.
     std::set<std::string> ends;
     for (auto at = std::ranges::lower_bound(paths_, prefix); at != paths_.end() && at->starts_with(prefix);) {
       const size_t end = at->find('.', parent.size());

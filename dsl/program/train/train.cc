@@ -20,7 +20,7 @@ constexpr int kSignalled = 128;  // what a shell adds to the number of a signal 
 
 class Run {
  public:
-  // The ranks; the data; the model without storage, sharded as the plan says; its loss; its optimizer. In this order.
+  // The ranks; the data; the model without storage, sharded under the plan; its loss; its optimizer. In this order.
   explicit Run(const TrainVerb& verb)
       : verb_(verb),
         mesh_(OpenMesh(verb)),

@@ -29,7 +29,7 @@ bool Matches(const std::string& pattern, const std::string& path) {
   return re2::RE2::FullMatch(path, TranslatePattern(pattern, PatternSyntax::kGlob).ValueOrThrow().regex);
 }
 
-// The parameters that lie otherwise than in the reference, as rows of the table would say it: "lm_head.weight | whole |
+// The parameters that lie otherwise than in the reference, as rows of the table would say it: "lm_head.weight | replicate |
 // shard(0)".
 std::vector<std::string> Differences(const Family& family, const CompiledPlan& plan, int64_t tp,
                                      std::vector<Difference>& table) {
@@ -38,12 +38,12 @@ std::vector<std::string> Differences(const Family& family, const CompiledPlan& p
   for (const auto& [path, shard] : family.reference) CHECK(held.contains(path));
   for (const auto& [path, ours] : held) {
     const auto theirs = family.reference.find(path);
-    std::string reference = "whole";
+    std::string reference = "replicate";
     if (theirs != family.reference.end()) {
       reference = "shard(" + std::to_string(theirs->second.dim) + ")";
       const bool same_dim = ours.layout.ends_with("(" + std::to_string(theirs->second.dim) + ")");
       if (same_dim && ours.local_shape == theirs->second.local_shape.at(tp)) continue;
-    } else if (ours.layout == "whole") {
+    } else if (ours.layout == "replicate") {
       continue;
     }
     int rows = 0;

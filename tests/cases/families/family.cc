@@ -98,7 +98,7 @@ std::map<std::string, Held> HeldBy(const CompiledPlan& plan) {
       const Placement& placement = plan.StepsOf(m).params[p];
       const Layout& layout = placement[MeshAxis::kTp];
       const std::string kind = layout.parts.empty() ? "shard" : "packed";
-      out[tree.PathOf({m, p})] = {layout.is_shard() ? kind + "(" + std::to_string(layout.dim) + ")" : "whole",
+      out[tree.PathOf({m, p})] = {layout.is_shard() ? kind + "(" + std::to_string(layout.dim) + ")" : "replicate",
                                   LocalShape(signature[p].shape, placement, plan.mesh, 0)};
     }
   }
@@ -123,7 +123,7 @@ std::vector<std::vector<std::string>> ReadTable(const std::string& heading) {
 
 std::vector<Difference> ReadDifferences() {
   std::vector<Difference> out;
-  for (const std::vector<std::string>& row : ReadTable("## What is sharded otherwise than in NeMo Automodel")) {
+  for (const std::vector<std::string>& row : ReadTable("## Differences from NeMo Automodel")) {
     REQUIRE(row.size() == 5);
     Difference difference{{}, row[1], row[2], row[3]};
     for (const std::string& name : Split(row[0], ',')) difference.families.push_back(Trimmed(name));

@@ -72,7 +72,7 @@ TEST_CASE("an unknown class with the usual names gets the default plan, and it i
   CHECK(plan.value().name == "default");
   CHECK(ToText(plan.diagnostics()) ==
         "warning[MS0116]: no plan for the architecture 'NewForCausalLM': the default plan is used\n"
-        "    declared: plans/default.lua shards what it knows by name and leaves the rest whole\n"
+        "    declared: plans/default.lua shards the modules that it recognizes by name and leaves the others replicated\n"
         "    help: explain shows what it does; verify whether the numbers are the same; --plan names another plan\n");
 }
 

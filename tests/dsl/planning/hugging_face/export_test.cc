@@ -82,7 +82,7 @@ plan = {
 }
 )");
   REQUIRE(torch.findings.size() == 2);  // the summed gradient of q_norm, the experts
-  CHECK(torch.findings[0].ToText().find("no style sums the gradient of a whole parameter") != std::string::npos);
+  CHECK(torch.findings[0].ToText().find("no style sums the gradient of a replicated parameter") != std::string::npos);
   CHECK(torch.findings[1].ToText().find("no style shards parameters by their names") != std::string::npos);
 }
 

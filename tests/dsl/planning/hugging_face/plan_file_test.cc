@@ -78,7 +78,7 @@ TEST_CASE("what is said of a text that is no plan") {
       {"{\n a: \"colwise\"}", "f:2: error[MS0405]", "expected a key, a text in quotes"},
       {"{\"a\": \"colwise\",\n\"a\": \"rowwise\"}", "f:2: error[MS0405]", "stands twice in one dict (line 1)"},
       {"{\"a\": Colwise()}", "f:1: error[MS0405]", "'Colwise' is no literal"},
-      {"{\"a\": \"colwise\"} x", "f:1: error[MS0405]", "something stands behind the value"},
+      {"{\"a\": \"colwise\"} x", "f:1: error[MS0405]", "unexpected text after the value"},
       {"{\"a\": \"\\q\"}", "f:1: error[MS0405]", "the escape \\q"},
       {"{\"tp_plan\": [\"a\"]}", "f:1: error[MS0405]", "tp_plan is a list"},
       {"{\"tp_plan\":\n{\"a\": 3}}", "f:2: error[MS0405]", "the style of 'a' is a number"},
@@ -124,7 +124,7 @@ TEST_CASE("which plan of a file a key means") {
   CHECK(Chosen("z").find("one of: z/ZTextConfig, z/ZAudioConfig") != std::string::npos);
   CHECK(Chosen("zz").find("no tp_plan 'zz' in the file") != std::string::npos);
   CHECK(Chosen("y/ep").find("no ep_plan 'y' in the file") != std::string::npos);
-  CHECK(Chosen("").find("the file holds 7 plans: say which") != std::string::npos);
+  CHECK(Chosen("").find("the file holds 7 plans: choose one") != std::string::npos);
   const auto config = [](const char* text) { return ParseJson(text, "config.json").ValueOrThrow(); };
   CHECK(Chosen("", config(R"({"architectures": ["XForOther"], "model_type": "x"})")) == "x/XForOther + x/XConfig");
   CHECK(Chosen("", config(R"({"architectures": ["XForNobody"], "model_type": "x"})")) == "x/XForCausalLM + x/XConfig");

@@ -103,7 +103,7 @@ TEST_CASE("wrong command lines of import and export") {
   const std::vector<Row> rows = {
       {{"import"}, "FILE is required"},
       {{"import", scratch / "absent.json"}, "no such file"},
-      {{"import", kRelease}, "the file holds 6 plans: say which"},
+      {{"import", kRelease}, "the file holds 6 plans: choose one"},
       {{"import", kRelease, "--name", "qwen3_mo"}, "no tp_plan 'qwen3_mo' in the file"},
       {{"import", kRelease, "--name", "qwen3", "--expert-parallel"}, "no ep_plan 'qwen3' in the file"},
       {{"import", scratch.Write("bad.json", "{\n\"a\": \"colwise\",,\n}")}, "bad.json:2: error[MS0405]"},
