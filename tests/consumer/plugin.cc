@@ -13,7 +13,8 @@ static_assert(MOONSHARD_VERSION_MAJOR >= 0 && MOONSHARD_VERSION_MINOR >= 0 && MO
 extern "C" int RunPlan(const char* plan_file) {
   try {
     const auto mesh = moonshard::DeviceMesh::FromEnvironment({{"tp", 1}});
-    auto model = moonshard::Parallelize(host::Net(37, 24, 50, 2), moonshard::LoadPlan(plan_file, {.mesh = mesh.shape()}), mesh);
+    auto model =
+        moonshard::Parallelize(host::Net(37, 24, 50, 2), moonshard::LoadPlan(plan_file, {.mesh = mesh.shape()}), mesh);
     return static_cast<int>(model.forward(torch::arange(6).view({2, 3})).numel());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "plugin: %s\n", error.what());

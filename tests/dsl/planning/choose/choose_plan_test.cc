@@ -70,10 +70,11 @@ TEST_CASE("an unknown class with the usual names gets the default plan, and it i
   const Result<Plan> plan = ChoosePlan("", InputsFor(tree, "NewForCausalLM"));
   REQUIRE(plan.ok());
   CHECK(plan.value().name == "default");
-  CHECK(ToText(plan.diagnostics()) ==
-        "warning[MS0116]: no plan for the architecture 'NewForCausalLM': the default plan is used\n"
-        "    declared: plans/default.lua shards the modules that it recognizes by name and leaves the others replicated\n"
-        "    help: explain shows what it does; verify whether the numbers are the same; --plan names another plan\n");
+  CHECK(
+      ToText(plan.diagnostics()) ==
+      "warning[MS0116]: no plan for the architecture 'NewForCausalLM': the default plan is used\n"
+      "    declared: plans/default.lua shards the modules that it recognizes by name and leaves the others replicated\n"
+      "    help: explain shows what it does; verify whether the numbers are the same; --plan names another plan\n");
 }
 
 TEST_CASE("a checkpoint's own plan goes before the default one, and it is said") {
