@@ -132,5 +132,26 @@ TEST_CASE("the page counts the styles of Hugging Face, and all of them run") {
   CHECK(latent.value().rules.front().style.missing.empty());
 }
 
+// The texts between backquotes of README.md between two others.
+std::set<std::string> QuotedBetween(const std::string& begin, const std::string& end) {
+  const std::string page = ReadWholeFile(MOONSHARD_SOURCE_DIR "/README.md");
+  const size_t from = page.find(begin);
+  const std::vector<std::string> parts = Split(page.substr(from, page.find(end, from) - from), '`');
+  std::set<std::string> out;
+  for (size_t i = 1; i < parts.size(); i += 2) out.insert(parts[i]);
+  return out;
+}
+
+TEST_CASE("the rope types of README.md are those of the reference models") {
+  const std::string source = ReadWholeFile(MOONSHARD_SOURCE_DIR "/engine/models/rope_config.cc");
+  std::set<std::string> supported;
+  for (size_t at = 0; (at = source.find("\", RopeConfig::Type::k", at)) != std::string::npos; ++at) {
+    const size_t open = source.rfind('"', at - 1);
+    supported.insert(source.substr(open + 1, at - open - 1));
+  }
+  CHECK(supported.size() > 3);
+  CHECK(QuotedBetween("rope types other than", "; dropout") == supported);
+}
+
 }  // namespace
 }  // namespace moonshard
