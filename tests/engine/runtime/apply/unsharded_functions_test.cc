@@ -27,7 +27,7 @@ Diagnostic Thrown(Finding finding, const std::function<void()>& run) {
   throw std::runtime_error("nothing was thrown");
 }
 
-at::Tensor Ids() { return torch::arange(6).reshape({2, 3}); }
+at::Tensor TwoRows() { return torch::arange(6).reshape({2, 3}); }
 
 Plan UnitsPlan() {
   Plan plan = NetRules();
@@ -51,7 +51,7 @@ TEST_CASE("torch::save and torch::load refuse a sharded model and name the funct
       std::istringstream stream(archive);
       const Diagnostic loaded = Thrown(Finding::kUnshardedFunction, [&] { torch::load(model.net(), stream); });
       Expect(loaded.help.find("LoadCheckpoint") != std::string::npos, loaded.help);
-      model.forward(Ids());
+      model.forward(TwoRows());
     });
   }
 }
@@ -60,15 +60,15 @@ TEST_CASE("a full tensor in the place of a shard is found at the next call") {
   for (const char* mesh_text : {"tp=2", "dp=2"}) {
     RunRanks(mesh_text, [&](DeviceMesh& mesh) {
       auto model = Parallelize(MakeNet({}), UnitsPlan(), mesh);
-      model.forward(Ids());
+      model.forward(TwoRows());
       const auto full = MakeNet({})->named_parameters();
       at::Tensor down = model.net()->layers[1]->down->weight;
       const at::Tensor shard = down.detach().clone();
       down.set_data(full["layer_1.down.weight"].detach());
-      const Diagnostic d = Thrown(Finding::kUnshardedFunction, [&] { model.forward(Ids()); });
+      const Diagnostic d = Thrown(Finding::kUnshardedFunction, [&] { model.forward(TwoRows()); });
       Expect(d.path == "layer_1.down.weight", d.path);
       down.set_data(shard);
-      model.forward(Ids());
+      model.forward(TwoRows());
     });
   }
 }
@@ -92,12 +92,12 @@ TEST_CASE("autograd::grad for a parameter that fsdp shards throws, and backward 
       const at::Tensor up = model.net()->layers[1]->up->weight;
       for (int step = 0; step < 2; ++step) {
         const Diagnostic d = Thrown(Finding::kUnshardedFunction, [&] {
-          const at::Tensor loss = model.forward(Ids()).sum();
+          const at::Tensor loss = model.forward(TwoRows()).sum();
           torch::autograd::grad({loss}, {up}, {}, std::nullopt, false, /*allow_unused=*/true);
         });
         Expect(d.message.find("autograd::grad") != std::string::npos, d.message);
       }
-      model.forward(Ids()).sum().backward();
+      model.forward(TwoRows()).sum().backward();
       Expect(up.grad().defined() && up.grad().sizes() == up.sizes(), "the shard's gradient");
       // What is asked for besides parameters is had as before.
       const at::Tensor x = torch::ones({2, kHidden}, mixed ? torch::kFloat32 : torch::kFloat64).requires_grad_();
