@@ -1,7 +1,7 @@
 // LuaText: a Hugging Face plan as a plan file. Its rules have exactly the meaning of Hugging Face: the styles of
 // stdlib/hugging_face.lua, and keys that match names in the same way. What transformers silently ignores (a rule that
 // matches nothing, an unclaimed parameter beside sharded ones) is a warning: `lenient`. Stage before: plan_file.h.
-// Stage after: dsl/language/eval; idiomatic.h writes the same plan in the idiom of the language.
+// Stage after: dsl/language/eval, like any plan.
 #pragma once
 
 #include <string>

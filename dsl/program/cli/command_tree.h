@@ -1,5 +1,5 @@
 // CommandTree: the verbs and options of the program as plain data, from the definitions that the command line is parsed
-// with (options.cc), so that the texts made from it have every verb. Stage after: shell_completion.h, man_page.h.
+// with (options.cc), so that the texts made from it have every verb. Below: the texts.
 #pragma once
 
 #include <span>

@@ -5,8 +5,6 @@
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/language/reference/forms.h"
 #include "dsl/program/cli/command_tree.h"
-#include "dsl/program/cli/man_page.h"
-#include "dsl/program/cli/shell_completion.h"
 #include "engine/core/base/version.h"
 #include "engine/core/findings/page.h"
 #include "engine/layout/mesh_shape.h"

@@ -5,8 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "dsl/language/eval/load_plan.h"
-#include "dsl/planning/hugging_face/base_path.h"
-#include "dsl/planning/hugging_face/idiomatic.h"
+#include "dsl/planning/hugging_face/plan_file.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/golden.h"
 #include "tests/support/tree_text.h"
