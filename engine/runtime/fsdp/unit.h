@@ -21,7 +21,7 @@
 // A module may be called several times before a backward, within another call's backward (recomputation), under no_grad,
 // and end with an exception. Full parameters may have another dtype than the shards (precision). Gradients are the mean
 // (or sum) over the axis, accumulated in .grad as autograd does; a parameter that no rank used gets none.
-// Stage before: compile (ShardedUnit). Stage after: apply, which puts a UnitBoundary around the module's calls.
+// Stage before: compile (ShardedUnit). Stage after: unit_step.h, which apply puts first around the calls of the module.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace moonshard {
 
 // Why an order at all: collectives on one group match by position. Two ranks that start two buckets in opposite order
 // exchange each other's gradients without an error where the buckets have one size. Autograd's order of arrival is nearly
-// the reverse of the forward on every rank, so buckets filled in that order (compile/gradient_buckets.h) rarely wait for
+// the reverse of the forward on every rank, so buckets filled in that order (compile/gradient_sums.h) rarely wait for
 // one another; but nearly is not always.
 //
 // Why the last bucket is held to the end: whether a gradient arrives a second time is known only then, and only on the
