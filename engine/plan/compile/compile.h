@@ -12,7 +12,7 @@
 
 namespace moonshard {
 
-// Errors, all at once: kNoSuchParameter, kBadDim, kHeadsDoNotFit, kPackedDoesNotFit, kNoSuchMove, kStyleDoesNotFit,
+// Errors, all at once: kNoSuchParameter, kBadDim, kHeadsDoNotFit, kPackedDoesNotFit, kNoSuchRedistribution, kStyleDoesNotFit,
 // kUnreachablePartial, kTieConflict, kNotSupported, and kUnclaimedParameter for a parameter beside sharded ones.
 // Warnings: kUnclaimedParameter for other parameters, kUnusedAxis, kStyleDoesNotFit for a weight and moves that would run
 // and contradict each other.
