@@ -46,7 +46,7 @@ CompiledPlan CompileLayers(const std::string& mesh, int layers = 2, bool section
     plan->precision = Precision{"bfloat16", "float32", "float32", true, {}};
     plan->kept_dtypes.push_back({{"layers.*.norm", PatternSyntax::kGlob, {}}, "float32"});
   }
-  return CompilePlan(MatchRules(plan, tree).ValueOrThrow(), Mesh(mesh)).ValueOrThrow();
+  return ResolvePlan(plan, tree, Mesh(mesh)).ValueOrThrow();
 }
 
 const ModuleProgram& At(const CompiledPlan& plan, const std::string& path) {
