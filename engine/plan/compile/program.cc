@@ -64,6 +64,7 @@ class ProgramCompiler {
       : plan_(plan),
         modules_(plan.tree->modules()),
         tp_(plan.mesh.size(MeshAxis::kTp) > 1),
+        everywhere_(tp_ || SumsOverData(plan) || !HasHookableRoot(plan)),
         changes_dtype_(ChangesDType(plan)) {}
 
   void Run() {
@@ -88,6 +89,11 @@ class ProgramCompiler {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
+
+  static bool HasHookableRoot(const CompiledPlan& plan) {
+    const int64_t root = plan.tree->Find("");
+    return root < 0 || plan.tree->modules()[static_cast<size_t>(root)].hookable;
+  }
 
   struct Group {
     uint32_t redistribution;
@@ -364,7 +370,7 @@ class ProgramCompiler {
     }
     if (key.shares) out.enter.push_back(Step(StepKind::kShareResults));
     // The root's calls are intercepted always: a step begins there, and values that no file has given are missed there.
-    if (out.empty() && !key.root) return;
+    if (out.empty() && !key.root && !(everywhere_ && out.planned)) return;
     out.enter.insert(out.enter.begin(), Step(StepKind::kOutermostCall));
     out.leave.push_back(Step(StepKind::kFinishCall));
   }
@@ -470,6 +476,7 @@ class ProgramCompiler {
   CompiledPlan& plan_;
   const std::vector<Module>& modules_;
   const bool tp_;
+  const bool everywhere_;  // a planned module that the host calls by itself has duties of an outermost call
   const bool changes_dtype_;
   std::vector<std::vector<Moving>> moving_;  // by steps
   std::vector<bool> needs_calls_;            // by steps
