@@ -30,7 +30,7 @@ constexpr int64_t kCurveRows = 8;  // of a step, over all ranks and micro-batche
 constexpr int64_t kCurveTokens = 9;
 double Tolerance(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-9 : 1e-5; }
 
-struct Setup {
+struct CurveSetup {
   std::string mesh;
   std::string section;  // of the plan, in place of Llama's own
   bool sequence_parallel = false;
@@ -53,7 +53,7 @@ at::Tensor LossOf(const at::Tensor& logits, const at::Tensor& rows) {
 }
 
 // The losses of all steps, the mean over the ranks; the same on every rank.
-std::vector<double> Train(const std::filesystem::path& folder, const Setup& setup, const Variant& variant,
+std::vector<double> Train(const std::filesystem::path& folder, const CurveSetup& setup, const Variant& variant,
                           const DeviceMesh& mesh) {
   const JsonValue config = ReadConfig(folder);
   CausalLm model;
@@ -106,7 +106,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const Setup& setu
   return losses;
 }
 
-std::vector<double> Curve(const std::filesystem::path& folder, const Setup& setup, const Variant& variant) {
+std::vector<double> Curve(const std::filesystem::path& folder, const CurveSetup& setup, const Variant& variant) {
   std::mutex mutex;
   std::vector<double> sum(static_cast<size_t>(variant.steps), 0);
   RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
@@ -143,7 +143,7 @@ TEST_CASE("a tied embedding and head are one parameter of the root's unit") {
 
 TEST_CASE("the loss curve is the same however the ranks share the work") {
   const std::filesystem::path folder = DirectoryOf("llama_gqa");
-  const Setup setups[] = {
+  const CurveSetup setups[] = {
       {"tp=1", ""},
       {"dp=2", "ddp {}"},
       {"dp=2", R"(fsdp { wrap = "model.layers.*" })"},
@@ -155,7 +155,7 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     const std::vector<double> one = Curve(folder, {"tp=1", ""}, {.dtype = dtype});
     CHECK(one.back() < one.front() - 0.5);  // it learns
-    for (const Setup& setup : setups) {
+    for (const CurveSetup& setup : setups) {
       for (const bool recompute : {false, true}) {
         for (const int64_t micros : {1, 2}) {
           INFO(setup.mesh << " " << setup.section << (setup.sequence_parallel ? " sequence parallel" : "")

@@ -103,7 +103,7 @@ struct Run {
 int64_t HashOf(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().contiguous();
   return static_cast<int64_t>(
-      HashOf({static_cast<const char*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())}));
+      moonshard::HashOf({static_cast<const char*>(flat.const_data_ptr()), static_cast<size_t>(flat.nbytes())}));
 }
 
 at::Tensor GeneratorState() { return at::detail::getDefaultCPUGenerator().get_state(); }

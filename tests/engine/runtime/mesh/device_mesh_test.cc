@@ -98,7 +98,7 @@ TEST_CASE("an existing group becomes the tp axis, with or without a store") {
 DeviceMesh::Groups TheirGroups(DeviceMesh& mesh, const std::string& name, bool crossed = false) {
   const auto made = [&](MeshAxis axis, std::vector<int64_t> ranks) {
     std::string key = name;
-    for (int64_t rank : ranks) key += "_" + std::to_string(rank);
+    for (int64_t rank : ranks) key.append("_").append(std::to_string(rank));
     const auto place = std::ranges::find(ranks, mesh.rank()) - ranks.begin();
     return std::pair(std::string(ToString(axis)),
                      MakeGlooGroup(c10::make_intrusive<c10d::PrefixStore>(key, mesh.store()), static_cast<int>(place),
