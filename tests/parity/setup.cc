@@ -6,6 +6,7 @@
 #include "dsl/planning/choose/choose_plan.h"
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
+#include "engine/plan/compile/program.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
 #include "engine/runtime/apply/load.h"
@@ -43,7 +44,10 @@ ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::functio
   }
   CompiledPlan compiled =
       ResolvePlan(std::make_shared<const Plan>(std::move(plan)), live.tree, mesh.shape()).ValueOrThrow();
-  if (change) change(compiled);
+  if (change) {
+    change(compiled);
+    CompileProgram(compiled);
+  }
   out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh);
   const Checkpoint checkpoint = Checkpoint::Open(setup.folder.string()).ValueOrThrow();
   Expect(LoadCheckpoint(*out.applied, checkpoint).empty(), "the checkpoint fits without a warning");

@@ -13,6 +13,7 @@
 #include "engine/io/safetensors/tree.h"
 #include "engine/io/safetensors/writer.h"
 #include "engine/layout/shards.h"
+#include "engine/plan/compile/program.h"
 #include "engine/plan/compile/local_shape.h"
 
 namespace moonshard::test {
@@ -159,6 +160,7 @@ CompiledPlan RandomPlan(const Checkpoint& checkpoint, const MeshShape& mesh, Ran
     plan.steps_of.push_back(static_cast<uint32_t>(plan.steps.size()));
     plan.steps.push_back(std::move(steps));
   }
+  CompileProgram(plan);
   return plan;
 }
 

@@ -78,10 +78,10 @@ TEST_CASE("the collectives of the data are those of the totals") {
 TEST_CASE("memory by rank adds up, equal neighbours in one row") {
   const auto memory = [](const CompiledPlan& plan) { return WriteJson(*ReportData(plan, {}).Find("memory"), 0); };
   // Three matrices of 10 x 4 and float32, and of the uneven ones 7 x 4.
-  CHECK(memory(CompileMlp("tp=2")) == R"([{"count":2,"first":0,"ranks":"0..1","sharded":240,"full":0}])");
+  CHECK(memory(CompileMlp("tp=2")) == R"([{"count":2,"first":0,"full":0,"ranks":"0..1","sharded":240}])");
   CHECK(
       memory(CompileMlp("tp=2", 7)) ==
-      R"([{"count":1,"first":0,"ranks":"0","sharded":192,"full":0},{"count":1,"first":1,"ranks":"1","sharded":144,"full":0}])");
+      R"([{"count":1,"first":0,"full":0,"ranks":"0","sharded":192},{"count":1,"first":1,"full":0,"ranks":"1","sharded":144}])");
 }
 
 TEST_CASE("no name ends the page's data early, and the page is the same in every run") {

@@ -123,7 +123,7 @@ TEST_CASE("a layout for a parameter of a layer without a hook is refused where n
   };
   RunRanks("tp=2", [&](DeviceMesh& mesh) {
     Plan plan;
-    plan.rules = {rule_for("fc.weight", Layout::Shard(0))};
+    plan.rules = {rule_for("fc.weight", Layout::Shard(0)), rule_for("fc.bias", Layout::Shard(0))};
     auto net = std::make_shared<PlainImpl>();
     const Diagnostics thrown = ThrownBy([&] { ParallelizeModule(*net, plan, mesh); });
     const auto found = std::ranges::find(thrown, Finding::kNotHookable, &Diagnostic::finding);
