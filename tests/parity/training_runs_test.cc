@@ -103,7 +103,9 @@ class Trainer {
 
   const std::vector<double>& losses() const { return losses_; }
   double Loss(int step) const { return want_.at("losses")[step].item<double>(); }
-  double tolerance() const { return run_.Find("dtype")->AsString() == "float64" ? 1e-9 : 1e-5; }
+  // float32 rounds as the CPU's kernels do, and ten steps amplify it: 1.5e-5 on a CPU other than the recording's. That the
+  // computation is the same is what the runs in float64 show.
+  double tolerance() const { return run_.Find("dtype")->AsString() == "float64" ? 1e-9 : 4e-5; }
 
  private:
   std::string Name() const { return run_.Find("name")->AsString(); }

@@ -32,7 +32,7 @@ SourceSpan LineOf(const CompiledPlan& plan, const TypeFault& fault) {
   if (fault.kind == TypeFault::Kind::kGradient && plan.tree->FindParameter(fault.path, &ref)) {
     return SourceOf(plan, plan.StepsOf(ref.module), ref.param);
   }
-  const SourceSpan line = LineOfModule(plan, fault.path);
+  SourceSpan line = LineOfModule(plan, fault.path);
   const size_t quote = fault.since.find('\'');
   if (line.known() || quote == std::string::npos) return line;
   return LineOfModule(plan, fault.since.substr(quote + 1, fault.since.find('\'', quote + 1) - quote - 1));

@@ -89,7 +89,6 @@ enum class Finding {
   kLayoutNotAsDeclared,
   kWrongGradient,
   kUnproven,
-  kSizeNotScaled,
   // MS09xx
   kInternal,
 };

@@ -41,7 +41,7 @@ Diagnostics CheckSharded(const std::string& folder) {
     }
   }
   for (const KeptFile& file : manifest.kept) CheckFile(folder + "/" + file.stored, file.bytes, file.hash, found);
-  for (const SourceFile& file : manifest.source) {
+  for (const ModelFile& file : manifest.source) {
     const std::string path = folder + "/" + file.header;
     std::error_code ignored;
     CheckFile(path, std::filesystem::file_size(path, ignored), file.header_hash, found);

@@ -53,7 +53,7 @@ struct KeptFile {
 };
 
 // A safetensors file of the model directory: rebuilt from its header and the tensors.
-struct SourceFile {
+struct ModelFile {
   std::string name;
   std::string header;  // the file with its header, within the sharded directory
   uint64_t bytes = 0;
@@ -87,7 +87,7 @@ struct Manifest {
   std::vector<std::vector<std::string>> ties;  // names of one tensor, the stored one first
   std::vector<KeptFile> kept;                  // sorted by name
   std::vector<std::string> folders;            // of the model directory, sorted
-  std::vector<SourceFile> source;              // sorted by name; empty where it was not made from a model directory
+  std::vector<ModelFile> source;              // sorted by name; empty where it was not made from a model directory
   JsonValue extra = JsonValue::Object();       // the writer's own
 
   // nullptr where there is none.

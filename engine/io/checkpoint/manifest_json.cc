@@ -294,7 +294,7 @@ std::string Manifest::ToText() const {
                                                   {"hash", HashToText(file.hash)}});
   }
   JsonValue::Object source_map;
-  for (const SourceFile& file : source) {
+  for (const ModelFile& file : source) {
     source_map.emplace(file.name, JsonValue::Object{{"header", file.header},
                                                     {"bytes", static_cast<int64_t>(file.bytes)},
                                                     {"header_hash", HashToText(file.header_hash)}});

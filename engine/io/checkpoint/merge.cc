@@ -42,7 +42,7 @@ class Merger {
       const auto offsets = sharded_.Offsets(file).Collect(found_);
       offsets_.push_back(offsets ? *offsets : nullptr);
     }
-    for (const SourceFile& file : manifest_.source) ReadHeaderOf(file);
+    for (const ModelFile& file : manifest_.source) ReadHeaderOf(file);
     if (HasErrors(found_)) return found_;
     CountBytes();
 
@@ -70,12 +70,12 @@ class Merger {
 
   // A file of the model directory: its header, and its tensors in the order of their bytes.
   struct Rebuilt {
-    const SourceFile* file = nullptr;
+    const ModelFile* file = nullptr;
     std::string text;  // of the header
     Header header;
   };
 
-  void ReadHeaderOf(const SourceFile& source) {
+  void ReadHeaderOf(const ModelFile& source) {
     const std::string path = sharded_.folder() + "/" + source.header;
     const Result<File> file = File::Open(path);
     if (!file.ok()) {
@@ -119,7 +119,7 @@ class Merger {
     for (const RankFile& file : manifest_.rank_files) summary_.source_bytes += file.bytes;
     for (const KeptFile& file : manifest_.kept) summary_.source_bytes += file.bytes;
     for (const KeptFile& file : manifest_.kept) summary_.written_bytes += file.bytes;
-    for (const SourceFile& file : manifest_.source) summary_.written_bytes += file.bytes;
+    for (const ModelFile& file : manifest_.source) summary_.written_bytes += file.bytes;
     summary_.tensors = static_cast<int64_t>(manifest_.tensors.size());
     summary_.rank_files = static_cast<int64_t>(manifest_.rank_files.size());
   }
@@ -179,7 +179,7 @@ class Merger {
       if (!is(file.name, 0, file.bytes, file.bytes, file.hash)) return false;
     }
     for (const Rebuilt& rebuilt : rebuilt_) {
-      const SourceFile& file = *rebuilt.file;
+      const ModelFile& file = *rebuilt.file;
       if (!is(file.name, 0, rebuilt.text.size(), file.bytes, file.header_hash)) return false;
       for (const HeaderTensor& tensor : rebuilt.header.tensors) {
         const uint64_t begin = rebuilt.header.data_begin + tensor.begin;

@@ -205,7 +205,7 @@ Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manif
     return std::move(*text);
   };
   for (const KeptFile& file : manifest.kept) form.kept[file.name] = read(file.stored, file.hash);
-  for (const SourceFile& file : manifest.source) form.headers[file.name] = read(file.header, file.header_hash);
+  for (const ModelFile& file : manifest.source) form.headers[file.name] = read(file.header, file.header_hash);
   return {std::move(form), std::move(found)};
 }
 

@@ -137,7 +137,7 @@ class Sharder {
                known.kept,
                [&](const KeptFile& file) { return is(source_.path() + "/" + file.name, 0, file.bytes, file.hash); }) &&
            std::ranges::all_of(known.source,
-                               [&](const SourceFile& file) {
+                               [&](const ModelFile& file) {
                                  const Result<File> header = File::Open(out_ + "/" + file.header);
                                  return header.ok() && is(source_.path() + "/" + file.name, 0, header.value().bytes(),
                                                           file.header_hash);
@@ -251,7 +251,7 @@ class Sharder {
     for (size_t i = 0; i < source_.files().size(); ++i) {
       const CheckpointFile& file = source_.files()[i];
       const std::string name = std::filesystem::path(file.path).lexically_relative(source_.path()).string();
-      SourceFile kept{name, std::string(kSourceFormDirectory) + "/" + name + ".header", file.bytes, 0};
+      ModelFile kept{name, std::string(kSourceFormDirectory) + "/" + name + ".header", file.bytes, 0};
       const Result<const File*> opened = inputs_.At(i);
       if (!opened.ok()) return opened.diagnostics().front();
       uint64_t bytes = file.bytes;  // where the file has no tensor, or only empty ones
@@ -294,7 +294,7 @@ class Sharder {
     const Manifest& manifest = laid_out_.manifest;
     std::vector<std::string> names = {kManifestFile};
     for (const RankFile& file : manifest.rank_files) names.push_back(file.name);
-    for (const SourceFile& file : manifest.source) names.push_back(file.header);
+    for (const ModelFile& file : manifest.source) names.push_back(file.header);
     for (const KeptFile& file : manifest.kept) names.push_back(file.stored);
     return names;
   }

@@ -1,6 +1,6 @@
 -- phi3/Phi3ForCausalLM, after release.json.
 local hf <const> = require "hugging_face"
-local base <const> = options { base = "model." }.base  -- where the base model stands
+local base <const> = options { base = "model." }.base  -- path of the base model
 
 return plan {
   api = 1,

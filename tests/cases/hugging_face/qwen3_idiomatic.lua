@@ -3,7 +3,7 @@ local hf <const> = require "hugging_face"
 local text <const> = config:get("text_config", config)
 local n_heads <const> = text.num_attention_heads
 local n_kv_heads <const> = text:get("num_key_value_heads", n_heads)
-local base <const> = options { base = "model." }.base  -- where the base model stands
+local base <const> = options { base = "model." }.base  -- path of the base model
 
 return plan {
   api = 1,

@@ -1,6 +1,6 @@
 -- qwen3_moe/Qwen3MoeForCausalLM, from release.json: a Hugging Face plan with Hugging Face's meaning.
 local hf <const> = require "hugging_face"
--- Where the base model stands in the model.
+-- Path of the base model within the model.
 local base <const> = options { base = "model." }.base
 
 return plan {

@@ -1,3 +1,3 @@
---- expect: MS0115 'shard' is a word of the plan language and cannot be changed
+--- expect: MS0115 'shard' is a builtin and cannot be changed
 shard = nil
 return plan {}

@@ -1,5 +1,5 @@
 -- A first plan for OddForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -23,8 +23,8 @@ return plan {
   at("model.{1..3}.mlp.down_proj", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("model.4.norm", norm_on(residual)),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("lm_head", colwise { input = residual, output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.{1..3}" },
 }

@@ -1,6 +1,6 @@
 -- A first plan for OddForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
--- No sequence parallelism: nobody knows what 4 does with the sequence
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- No sequence parallelism: the use of 4 is unknown with the sequence
 local transformer <const> = require "transformer"
 local opt <const> = options { loss_parallel = false }
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
@@ -11,7 +11,7 @@ return plan {
   api = 1,
   -- guess: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
   at("0", vocab_rowwise {}),
-  -- whole: nothing tells what these are for
+  -- replicated: not recognized
   at("4", replicated()),
   -- sure: norms over all 64 features of the hidden states
   at("{1..3}.{input,post_attention}_layernorm", replicated()),
@@ -23,8 +23,8 @@ return plan {
   -- sure: 64 features to 256 and back
   at("{1..3}.mlp.{gate,up}_proj", colwise {}),
   at("{1..3}.mlp.down_proj", rowwise {}),
-  -- guess: the head: logits of 96 words
+  -- guess: the head: logits of 96 tokens
   at("5", colwise { output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "{1..3}" },
 }

@@ -1,5 +1,5 @@
 -- A first plan for OddEncoder, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 -- No sequence parallelism: not everything in a layer is understood
 
 return plan {
@@ -9,17 +9,17 @@ return plan {
   -- sure: norms over all 64 features of the hidden states
   at("encoder.block.*.layer.0.layer_norm", replicated()),
   at("encoder.block.*.layer.1.layer_norm", replicated()),
-  -- whole: layer.0.SelfAttention stays whole: nobody knows what rotary_table does with its heads; and one layer may
-  -- use what another makes
+  -- replicated: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and one layer
+  -- may use what another makes
   at("encoder.block.0.layer.0.SelfAttention.{k,o,q,rotary_table,v}", replicated()),
   -- sure: 64 features to 256 and back
   at("encoder.block.*.layer.1.DenseReluDense.wi", colwise {}),
   at("encoder.block.*.layer.1.DenseReluDense.wo", rowwise {}),
-  -- whole: layer.0.SelfAttention stays whole: nobody knows what rotary_table does with its heads; and one layer may
-  -- use what another makes
+  -- replicated: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and one layer
+  -- may use what another makes
   at("encoder.block.{1,2}.layer.0.SelfAttention.{k,o,q,v}", replicated()),
   -- sure: the norm after the last layer
   at("encoder.final_layer_norm", replicated()),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "encoder.block.*" },
 }

@@ -1,5 +1,5 @@
 -- A first plan for GptOssForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 -- No sequence parallelism: not everything in a layer is understood
 local transformer <const> = require "transformer"
 local opt <const> = options { loss_parallel = false }
@@ -19,12 +19,12 @@ return plan {
   at("model.layers.*.self_attn.{k,v}_proj", colwise { heads = n_kv_heads }),
   at("model.layers.*.self_attn.sinks", shard(0, { heads = n_heads })),
   at("model.layers.*.self_attn.o_proj", rowwise {}),
-  -- whole: the experts stay whole: the stdlib has no block for experts of this form
+  -- replicated: the experts stay replicated: the stdlib has no block for experts of this form
   at("model.layers.*.mlp.{experts,router}", replicated()),
   -- sure: the norm after the last layer
   at("model.norm", replicated()),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("lm_head", colwise { output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.layers.*" },
 }

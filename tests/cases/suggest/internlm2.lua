@@ -1,5 +1,5 @@
 -- A first plan for InternLM2ForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -12,8 +12,8 @@ return plan {
   at("model.tok_embeddings", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("model.layers.*.{attention,ffn}_norm", norm_on(residual)),
-  -- guess: 8 heads of 8 features, 4 of them for keys and values; taken to lie head by head (queries, key, value), as
-  -- a module of this name does elsewhere
+  -- guess: 8 heads of 8 features, 4 of them for keys and values; assumed order: head by head (queries, key, value),
+  -- as in other models with this name
   transformer.heads_fit("model.layers.*.attention", n_kv_heads),
   at("model.layers.*.attention.wqkv", colwise { input = residual, heads = n_kv_heads }),
   at("model.layers.*.attention.wo", rowwise { output = residual }),
@@ -22,8 +22,8 @@ return plan {
   at("model.layers.*.feed_forward.w2", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("model.norm", norm_on(residual)),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("output", colwise { input = residual, output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.layers.*" },
 }

@@ -1,5 +1,5 @@
 -- A first plan for MPTForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -11,7 +11,7 @@ return plan {
   at("transformer.wte", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("transformer.blocks.*.norm_{1,2}", norm_on(residual)),
-  -- guess: 8 heads of 8 features; taken to lie as all queries, all keys, all values
+  -- guess: 8 heads of 8 features; assumed order: all queries, all keys, all values
   transformer.heads_fit("transformer.blocks.*.attn", n_heads),
   at("transformer.blocks.*.attn.Wqkv",
      transformer.fused_colwise { input = residual, sizes = { 64, 64, 64 }, heads = { n_heads, n_heads, n_heads } }),
@@ -21,6 +21,6 @@ return plan {
   at("transformer.blocks.*.ffn.down_proj", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("transformer.norm_f", norm_on(residual)),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "transformer.blocks.*" },
 }

@@ -1,5 +1,5 @@
 -- A first plan for GPTNeoXForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -12,8 +12,8 @@ return plan {
   at("gpt_neox.embed_in", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("gpt_neox.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
-  -- guess: 8 heads of 8 features; taken to lie head by head (queries, key, value), as a module of this name does
-  -- elsewhere
+  -- guess: 8 heads of 8 features; assumed order: head by head (queries, key, value), as in other models with this
+  -- name
   transformer.heads_fit("gpt_neox.layers.*.attention", n_heads),
   at("gpt_neox.layers.*.attention.query_key_value", colwise { input = residual, heads = n_heads }),
   at("gpt_neox.layers.*.attention.dense", rowwise { output = residual }),
@@ -22,8 +22,8 @@ return plan {
   at("gpt_neox.layers.*.mlp.dense_4h_to_h", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("gpt_neox.final_layer_norm", norm_on(residual)),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("embed_out", colwise { input = residual, output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "gpt_neox.layers.*" },
 }

@@ -1,6 +1,6 @@
 -- A first plan for OPTForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
--- No sequence parallelism: nobody knows what model.decoder.embed_positions does with the sequence
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- No sequence parallelism: the use of model.decoder.embed_positions is unknown with the sequence
 local transformer <const> = require "transformer"
 local opt <const> = options { loss_parallel = false }
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
@@ -10,7 +10,7 @@ return plan {
   api = 1,
   -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
   at("model.decoder.embed_tokens", vocab_rowwise {}),
-  -- whole: nothing tells what these are for
+  -- replicated: not recognized
   at("model.decoder.embed_positions", replicated()),
   -- sure: norms over all 64 features of the hidden states
   at("model.decoder.layers.*.{final,self_attn}_layer_norm", replicated()),
@@ -23,8 +23,8 @@ return plan {
   at("model.decoder.layers.*.fc2", rowwise {}),
   -- sure: the norm after the last layer
   at("model.decoder.final_layer_norm", replicated()),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("lm_head", colwise { output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.decoder.layers.*" },
 }

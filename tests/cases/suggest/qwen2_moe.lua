@@ -1,5 +1,5 @@
 -- A first plan for Qwen2MoeForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
@@ -20,13 +20,13 @@ return plan {
   at("model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
   at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
   at("model.layers.*.self_attn.o_proj", rowwise { output = residual }),
-  -- guess: 4 experts of 48 features, each cut; shared_expert_gate is taken for a gate on the shared mlp
+  -- guess: 4 experts of 48 features, each sharded; shared_expert_gate is taken for a gate on the shared mlp
   experts.block("model.layers.*.mlp", stream, { shared = "shared_expert" }),
   at("model.layers.*.mlp.shared_expert_gate", style { name = "summed", params = { weight = shared } }),
   -- sure: the norm after the last layer
   at("model.norm", norm_on(residual)),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("lm_head", colwise { input = residual, output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.layers.*" },
 }

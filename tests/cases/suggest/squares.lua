@@ -1,5 +1,5 @@
 -- A first plan for StrangeModel, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 -- No sequence parallelism: not everything in a layer is understood
 local opt <const> = options { loss_parallel = false }
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
@@ -13,12 +13,12 @@ return plan {
   -- guess: 64 features to 200 and back; found by shapes alone
   at("net.stage.*.wide.x", colwise {}),
   at("net.stage.*.wide.z", rowwise {}),
-  -- whole: neither names nor shapes tell what these are for: every rank works on them whole
+  -- replicated: not recognized by name or shape: replicated on every rank
   at("net.stage.*.mix.{a,b,c,d}", replicated()),
   -- sure: the norm after the last layer
   at("net.last_norm", replicated()),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("net.unembed", colwise { output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "net.stage.*" },
 }

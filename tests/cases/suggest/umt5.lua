@@ -1,5 +1,5 @@
 -- A first plan for UMT5ForConditionalGeneration, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
 -- No sequence parallelism: there is more than one stack of layers
 local transformer <const> = require "transformer"
 local opt <const> = options { loss_parallel = false }
@@ -44,8 +44,8 @@ return plan {
   -- sure: the norm after the last layer
   at("encoder.final_layer_norm", replicated()),
   at("decoder.final_layer_norm", replicated()),
-  -- sure: the head: logits of 96 words
+  -- sure: the head: logits of 96 tokens
   at("lm_head", colwise { output = logits }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = { "decoder.block.*", "encoder.block.*" } },
 }

@@ -1,16 +1,16 @@
 -- A first plan for vit, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": it could be otherwise, so compare numbers before you rely on it.
--- No sequence parallelism: nobody knows what the model's own parameters do with the sequence
+-- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- No sequence parallelism: the use of the model's own parameters is unknown with the sequence
 local transformer <const> = require "transformer"
 local n_heads <const> = config.num_heads
 
 return plan {
   api = 1,
-  -- whole: nothing tells what these are for
+  -- replicated: not recognized
   at("{cls_token,pos_embed}", replicate),
   -- sure: norms over all 64 features of the hidden states
   at("blocks.*.{norm1,norm2}", replicated()),
-  -- guess: 8 heads of 8 features; taken to lie as all queries, all keys, all values
+  -- guess: 8 heads of 8 features; assumed order: all queries, all keys, all values
   transformer.heads_fit("blocks.*.attn", n_heads),
   at("blocks.*.attn.qkv", transformer.fused_colwise { sizes = { 64, 64, 64 }, heads = { n_heads, n_heads, n_heads } }),
   at("blocks.*.attn.proj", rowwise {}),
@@ -21,8 +21,8 @@ return plan {
   at("norm", replicated()),
   -- sure: the head of a classifier of 10
   at("head", colwise { output = replicate }),
-  -- On a mesh with dp: the parameters of a layer are whole while it is used.
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "blocks.*" },
-  -- whole: 1 module that nobody told about, the first one patch_embed.proj
+  -- replicated: 1 module without a rule, the first one patch_embed.proj
   default(replicated()),
 }

@@ -23,7 +23,9 @@ std::string ErrorOf(const std::string& plan, Make&& make, Run&& run) {
   std::string error;
   RunRanks("tp=2", [&](DeviceMesh& mesh) {
     try {
-      auto model = Parallelize(make(), PlanOfText(plan, mesh.shape()), mesh);
+      ApplyOptions options;
+      options.initial = InitialValues::kUnchecked;  // thread ranks share a generator
+      auto model = Parallelize(make(), PlanOfText(plan, mesh.shape()), mesh, options);
       run(model);
     } catch (const PlanError& thrown) {
       if (mesh.rank() == 0) error = thrown.what();

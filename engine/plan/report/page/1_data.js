@@ -174,7 +174,7 @@ function filterMatches(entry) {
   switch (state.filter) {
     case "sharded": return params.some((param) => param.dims);
     case "replicated": return params.some((param) => !param.dims);
-    case "moves": return communicates(steps);
+    case "redistributions": return communicates(steps);
     case "unclaimed": return steps !== null && steps.rule < 0 && params.length > 0;
     case "findings": return data.findings.some((finding) => finding.path && pathIs(entry, finding.path));
     default: return true;

@@ -22,7 +22,7 @@ function renderFailed() {
     document.querySelector(`nav a[href="#${id}"]`).hidden = true;
   }
   byId("rank").closest("label").hidden = true;
-  for (const value of ["sharded", "replicated", "moves", "unclaimed"]) byId("filter").querySelector(`[value=${value}]`).remove();
+  for (const value of ["sharded", "replicated", "redistributions", "unclaimed"]) byId("filter").querySelector(`[value=${value}]`).remove();
   byId("summary").after(byId("findings"));
   const errors = data.findings.filter((finding) => finding.severity === "error").length;
   byId("cards").replaceChildren(

@@ -64,7 +64,7 @@ TEST_CASE("sizes that do not fit are named with those that do") {
   CHECK_THAT(Entry("divides(4, 6, 'query heads')"),
              Catch::Contains("query heads: 4 does not divide 6") && Catch::Contains("required: one of 1, 2, 3, 6\n"));
   CHECK_THAT(Entry("fits(0, 6)"), Catch::Contains("fits: the size must be a positive integer"));
-  CHECK_THAT(Entry("fits(2, 6, 7)"), Catch::Contains("fits: what the number counts must be a text"));
+  CHECK_THAT(Entry("fits(2, 6, 7)"), Catch::Contains("fits: the third argument must be a string"));
 }
 
 TEST_CASE("questions about the model") {

@@ -145,7 +145,7 @@ TEST_CASE("what neither can say is an error with the rule's line") {
   const std::string said = ToText(hf.findings);
   INFO(said);
   CHECK(
-      said.find("plan.lua:3: error[MS0506]: 'layers.1.q' cannot be exported: 'layers.*.q' is for all layers, and they "
+      said.find("plan.lua:3: error[MS0506]: 'layers.1.q' cannot be exported: 'layers.*.q' covers all layers, which "
                 "differ: rowwise_split_input and colwise") != std::string::npos);
   CHECK(said.find("plan.lua:5: error[MS0506]: 'layers.0.k' cannot be exported: 2 heads on 4 ranks, each on several") !=
         std::string::npos);

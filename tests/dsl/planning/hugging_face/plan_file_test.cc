@@ -76,14 +76,14 @@ TEST_CASE("what is said of a text that is no plan") {
       {"{\"a\": \"colwise}\n", "f:1: error[MS0405]", "not closed on its line"},
       {"{\n\"a\" \"colwise\"}", "f:2: error[MS0405]", "expected ':' after the key"},
       {"{\n a: \"colwise\"}", "f:2: error[MS0405]", "expected a key, a text in quotes"},
-      {"{\"a\": \"colwise\",\n\"a\": \"rowwise\"}", "f:2: error[MS0405]", "stands twice in one dict (line 1)"},
-      {"{\"a\": Colwise()}", "f:1: error[MS0405]", "'Colwise' is no literal"},
+      {"{\"a\": \"colwise\",\n\"a\": \"rowwise\"}", "f:2: error[MS0405]", "is duplicated in one dict (line 1)"},
+      {"{\"a\": Colwise()}", "f:1: error[MS0405]", "'Colwise' is not a literal"},
       {"{\"a\": \"colwise\"} x", "f:1: error[MS0405]", "unexpected text after the value"},
       {"{\"a\": \"\\q\"}", "f:1: error[MS0405]", "the escape \\q"},
       {"{\"tp_plan\": [\"a\"]}", "f:1: error[MS0405]", "tp_plan is a list"},
       {"{\"tp_plan\":\n{\"a\": 3}}", "f:2: error[MS0405]", "the style of 'a' is a number"},
       {"{\"tp_plan\":\n{\"a\": \"\"}}", "f:2: error[MS0405]", "the style of 'a' is a text"},
-      {"class X:\n  tp_plan = {\n    'a': colwise}\n", "f:3: error[MS0405]", "'colwise' is no literal"},
+      {"class X:\n  tp_plan = {\n    'a': colwise}\n", "f:3: error[MS0405]", "'colwise' is not a literal"},
       {"{\"tp_plan\": " + std::string(200, '[') + "}", "f:1: error[MS0405]", "more than 100 levels"},
   }));
   INFO(text);

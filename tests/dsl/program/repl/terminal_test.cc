@@ -75,9 +75,9 @@ TEST_CASE("terminal: Tab completes, and lists what there is") {
   CHECK(repl.pty.WaitFor("rowwise"));
   // The whole path of a module is its own, also with the dot that an old habit adds; a pattern's quote is closed.
   repl.pty.Type(":why model.layers.1.mlp.up" + kTab + "\n");
-  CHECK(repl.pty.WaitFor("path     model.layers.1.mlp.up_proj\n"));
+  CHECK(repl.pty.WaitFor("path   model.layers.1.mlp.up_proj\n"));
   repl.pty.Type(":why model.layers.1.mlp.gate_proj.\n");
-  CHECK(repl.pty.WaitFor("path     model.layers.1.mlp.gate_proj\n"));
+  CHECK(repl.pty.WaitFor("path   model.layers.1.mlp.gate_proj\n"));
   repl.pty.Type(":try \"model.no" + kTab + "replicated\n");
   CHECK(repl.pty.WaitFor(":try \"model.norm\" replicated"));
   CHECK(repl.pty.WaitFor("the rule would claim 1 module"));

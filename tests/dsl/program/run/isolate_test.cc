@@ -75,7 +75,7 @@ TEST_CASE("every verb that takes a plan isolates it") {
       {"check", {"check", kModel}, false, 1},
       {"export", {"export", kModel, "--form", "torch"}},
       {"shard", {"shard", kModel, scratch / "sharded"}},
-      {"repl", {"repl", kModel, "-c", ":rules"}},
+      {"repl", {"repl", kModel, "-c", ":unmatched"}},
       {"repl, another plan", {"repl", kModel, "-c", ":diff " + plan}, false, 1, true},
       {"eval", {"eval", kModel, "--input", input, "--output", scratch / "out"}, true},
       {"verify", {"verify", kModel}, true},

@@ -68,7 +68,7 @@ TEST_CASE("rank 0 combines what all ranks gave, in rank order, and every rank ge
           group.GatherAndBroadcast("add", mesh.rank() + round, [&](const std::vector<JsonValue>& all) {
             Expect(mesh.rank() == 0 && all.size() == 4, "rank 0 alone combines");
             JsonValue::Array text;
-            for (const JsonValue& one : all) text.push_back(one.AsInt() - round);
+            for (const JsonValue& one : all) text.emplace_back(one.AsInt() - round);
             return JsonValue(text);
           });
       Expect(sum == JsonValue(JsonValue::Array{0, 1, 2, 3}), WriteJson(sum, 0));
