@@ -87,7 +87,7 @@ struct Manifest {
   std::vector<std::vector<std::string>> ties;  // names of one tensor, the stored one first
   std::vector<KeptFile> kept;                  // sorted by name
   std::vector<std::string> folders;            // of the model directory, sorted
-  std::vector<ModelFile> source;              // sorted by name; empty where it was not made from a model directory
+  std::vector<ModelFile> source;               // sorted by name; empty where it was not made from a model directory
   JsonValue extra = JsonValue::Object();       // the writer's own
 
   // nullptr where there is none.

@@ -99,7 +99,8 @@ TEST_CASE("MS0501 for LibTorch's MultiheadAttention names what can be done") {
   CHECK(Says(child, "LibTorch's own 'attn' uses it without a call"));
   CHECK(Says(child, R"(at("attn{,.**}", replicated()))"));
   const std::string itself =
-      ErrorOf(R"(return plan { api = 1, at("attn", replicated { output = replicate }) })", make, run);
+      ErrorOf(R"(return plan { api = 1, at("attn", style { name = "summed", outputs = { { partial, replicate } } }) })",
+              make, run);
   CHECK(Says(itself, "LibTorch's MultiheadAttention computes with the sizes that it was made with"));
   CHECK(Says(itself, R"(at("attn{,.**}", replicated()))"));
   CHECK(ErrorOf(R"(return plan { api = 1, at("attn{,.**}", replicated()) })", make, run) == "");
