@@ -1,13 +1,34 @@
 # Installs MOONSHARD_UMBRELLA as <moonshard/moonshard.h>, and every header of the project that it includes, directly or
 # not, as <moonshard/engine/...> and <moonshard/dsl/...>. Inside, includes of "engine/..." become "moonshard/engine/...",
 # so that an include folder of a host's own named engine/ or dsl/ cannot be meant. Headers that an installed one refers to
-# in its comments ("hook.h has the exact rules") come along: they are its manual.
+# in its comments ("hook.h has the exact rules") come along, as its manual, unless a host could not compile them.
 cmake_policy(VERSION 3.24)
 set(target_folder $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/include/moonshard)
 file(REMOVE_RECURSE ${target_folder})
 set(todo ${MOONSHARD_UMBRELLA})
-# Headers of the private Lua, which no host can include.
-set(MOONSHARD_PRIVATE dsl/language/sandbox/environment.h)
+
+# moonshard_needs_lua(HEADER RESULT): whether HEADER includes, directly or not, the private Lua, whose headers are not installed.
+function(moonshard_needs_lua header result)
+  set(todo ${header})
+  set(seen "")
+  set(${result} FALSE PARENT_SCOPE)
+  while(todo)
+    list(POP_FRONT todo next)
+    if(next STREQUAL "dsl/language/state/lua.h")
+      set(${result} TRUE PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND seen ${next})
+    file(STRINGS ${MOONSHARD_SOURCE_DIR}/${next} includes REGEX "^#include \"")
+    foreach(include IN LISTS includes)
+      string(REGEX REPLACE ".*\"(.*)\"" "\\1" include "${include}")
+      if(NOT include IN_LIST seen AND NOT include IN_LIST todo)
+        list(APPEND todo ${include})
+      endif()
+    endforeach()
+  endwhile()
+endfunction()
+
 set(done "")
 while(todo)
   list(POP_FRONT todo header)
@@ -27,9 +48,12 @@ while(todo)
   foreach(name IN LISTS names)
     string(REGEX REPLACE "[^A-Za-z0-9_]$" "" name "${name}")
     foreach(path ${name} ${directory}/${name})
-      if(path MATCHES "^(engine|dsl)/.*[.]h$" AND EXISTS ${MOONSHARD_SOURCE_DIR}/${path} AND NOT path IN_LIST MOONSHARD_PRIVATE
-         AND NOT path IN_LIST done AND NOT path IN_LIST todo)
-        list(APPEND todo ${path})
+      if(path MATCHES "^(engine|dsl)/.*[.]h$" AND EXISTS ${MOONSHARD_SOURCE_DIR}/${path} AND NOT path IN_LIST done
+         AND NOT path IN_LIST todo)
+        moonshard_needs_lua(${path} needs_lua)
+        if(NOT needs_lua)
+          list(APPEND todo ${path})
+        endif()
       endif()
     endforeach()
   endforeach()

@@ -75,49 +75,44 @@ def reachable(path, seen):
 
 
 class Bundle:
-    """Files that are checked as one: their text, and where each of its lines comes from."""
+    """Files that are checked as one: their text, and where each of its lines comes from. A header of the bundle is an
+    empty file for whatever else includes it (shadow), so its text stands before the includes that need it."""
 
     def __init__(self, files, command):
-        self.files, self.command = files, command
-        own, hoisted, body = set(files), [], []
-        for path in self.in_order():
-            depth, once = 0, set()
+        self.files, self.command = sorted(files, key=lambda path: (path.endswith(".cc"), path)), command
+        self.own, self.lines, added, there = set(files), [], set(), set()
+
+        def add(path):
+            if path in added:
+                return
+            added.add(path)
+            body, hoist, depth, once = [], [], 0, set()
+            defined = False
             for number, line in enumerate(read(path).splitlines(), 1):
                 match = INCLUDE.match(line)
                 depth += line.startswith("#if") - line.startswith("#endif")
-                if match and match[0] in once:
-                    body.append((f"#error duplicate include {match[1]}", path, number))
-                if match:
-                    once.add(match[0])
-                if line == "#pragma once" or (match and match[1] in own):
-                    body.append(("", path, number))
-                elif match and depth == 0:
-                    hoisted.append((line, path, number))
+                defined = defined or line.startswith("#define")
+                if match and match[1] in once:
+                    body.append((f"#error duplicate include {match[0]}", path, number))
+                elif match and depth == 0 and not defined:  # what follows a #define may depend on it
+                    hoist.append((match[1], line, number))
                     body.append(("", path, number))
                 else:
-                    body.append((line, path, number))
-        first = list({line: (line, path, number) for line, path, number in reversed(hoisted)}.values())
-        # Ours first: LibTorch's and Catch's headers define macros.
-        first.sort(key=lambda row: (not row[0].startswith('#include "'), row[0]))
-        self.lines = first + body
-        self.text = "\n".join(line for line, _, _ in self.lines) + "\n"
+                    body.append(("" if line == "#pragma once" or (match and match[1] in self.own) else line, path, number))
+                if match:
+                    once.add(match[1])
+            # Ours first: LibTorch's and Catch's headers define macros.
+            for header, line, number in sorted(hoist, key=lambda row: (not row[1].startswith('#include "'), row[0])):
+                for inner in sorted(reachable(header, set()) & self.own) if os.path.exists(header) else []:
+                    add(inner)
+                if header not in self.own and header not in there:
+                    there.add(header)
+                    self.lines.append((line, path, number))
+            self.lines += body
 
-    def in_order(self):
-        """Headers before what includes them."""
-        done = []
-
-        def add(path):
-            if path in done:
-                return
-            for header in included(path):
-                if header in self.files and header != path:
-                    add(header)
-            if path not in done:
-                done.append(path)
-
-        for path in sorted(self.files, key=lambda path: (path.endswith(".cc"), path)):
+        for path in self.files:
             add(path)
-        return done
+        self.text = "\n".join(line for line, _, _ in self.lines) + "\n"
 
     def where(self, line):
         _, path, number = self.lines[min(line, len(self.lines)) - 1]
@@ -132,8 +127,8 @@ class Bundle:
 
 
 def bundles(files, found):
-    """One for each directory and compile command; a header goes with the sources of its directory, else with those of a
-    file that includes it, and alone where what the bundle includes from elsewhere includes it too."""
+    """One for each directory and compile command; a header goes with the sources of its directory, else it is compiled
+    as a file that includes it is, by preference one that sees LibTorch."""
     groups, headers = collections.defaultdict(list), []
     for path in files:
         if path in found:
@@ -152,7 +147,8 @@ def bundles(files, found):
     for header in headers:
         key = by_directory.get(os.path.dirname(header))
         if key is None:
-            user = next((path for path in users[header] if path in found), None)
+            user = min((path for path in users[header] if path in found), default=None,
+                       key=lambda path: "torch" not in " ".join(found[path][1]))
             if user is None:
                 print(f"{header}: in no target, not checked")
                 continue
@@ -160,14 +156,9 @@ def bundles(files, found):
         groups[key].append(header)
     for (_, directory, words), members in sorted(groups.items()):
         members.sort()
-        for begin in range(0, len(members), MOST_FILES):
-            part = members[begin:begin + MOST_FILES]
-            outside = set().union(*(reachable(h, set()) for path in part for h in included(path) if h not in part), set())
-            alone = [path for path in part if path in outside]
-            parts += [Bundle([path], (directory, list(words))) for path in alone]
-            rest = [path for path in part if path not in alone]
-            if rest:
-                parts.append(Bundle(rest, (directory, list(words))))
+        size = -(-len(members) // -(-len(members) // MOST_FILES))  # parts of equal size
+        for begin in range(0, len(members), size):
+            parts.append(Bundle(members[begin:begin + size], (directory, list(words))))
     return parts
 
 
@@ -207,7 +198,12 @@ def write_database(database, parts):
                 out.write(one.text)
             directory, words = one.command
             path = os.path.join(os.path.abspath(database), one.name)
-            entries.append({"directory": directory, "file": path, "arguments": words + ["-c", path]})
+            shadow = os.path.join(os.path.abspath(database), "shadow", one.name)
+            for header in (header for header in one.files if header.endswith(".h")):
+                os.makedirs(os.path.join(shadow, os.path.dirname(header)), exist_ok=True)
+                with open(os.path.join(shadow, header), "w", encoding="utf-8") as out:
+                    out.write("#pragma once\n")
+            entries.append({"directory": directory, "file": path, "arguments": words[:1] + ["-I", shadow] + words[1:] + ["-c", path]})
     with open(os.path.join(database, "compile_commands.json"), "w", encoding="utf-8") as out:
         json.dump(entries, out)
 

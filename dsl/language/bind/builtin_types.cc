@@ -141,7 +141,7 @@ std::string RequirementOf(const KeyInfo& key) {
   std::vector<std::string> forms;
   const std::string type = key.type;
   const auto integer = [&]() -> std::string {
-    if (key.maximum != kNoMaximum && key.maximum < 100) {
+    if (key.maximum < 100) {
       return "an integer from " + std::to_string(key.minimum) + " to " + std::to_string(key.maximum);
     }
     if (key.minimum == 1) return "a positive integer";

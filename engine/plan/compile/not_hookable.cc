@@ -23,7 +23,7 @@ bool IsAmong(const std::string& kind, std::span<const std::string_view> kinds) {
 std::string HowToHook(const Module& module) {
   const std::string kind = module.kind.empty() ? "Name" : module.kind;
   const std::string makes = module.path.empty() ? "where it is made" : "where the model makes '" + module.path + "'";
-  const std::string declare =
+  std::string declare =
       "declare its class with MOONSHARD_MODULE(" + kind + ") in place of TORCH_MODULE(" + kind + ")";
   switch (module.origin) {
     case ModuleOrigin::kWithinTorch: {

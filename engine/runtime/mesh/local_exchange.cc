@@ -75,13 +75,16 @@ void Send(const Socket& socket, std::span<const uint8_t> record) {
   if (sent < 0) Throw("a record cannot be sent", errno);
 }
 
-// Nothing at the timeout.
+// The size of the record that arrived; 0 once the peer has closed the connection, nothing at the timeout. A peer that
+// closes with our record unread resets the connection instead of ending it: which of the two this side observes depends
+// on who was faster, so both count as closed.
 std::optional<size_t> Receive(const Socket& socket, std::span<uint8_t> record) {
   ssize_t got = -1;
   do {
     got = recv(socket.fd(), record.data(), record.size(), MSG_TRUNC);
   } while (got < 0 && errno == EINTR);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
+  if (got < 0 && errno == ECONNRESET) return 0;
   if (got < 0) Throw("a record cannot be received", errno);
   return static_cast<size_t>(got);
 }

@@ -61,7 +61,7 @@ typename Case::Net MakeStranger() {
 }
 
 template <class Case>
-Plan PlanOfStranger(const MeshShape& mesh, const std::map<std::string, JsonValue>& options = {}) {
+Plan PlanOfStranger(const MeshShape& mesh, std::map<std::string, JsonValue> options = {}) {
   return EvaluatePlan(Case::kPlan, "stranger.lua",
                       {.config = ParseJson(Case::kConfig, "config.json").ValueOrThrow(),
                        .mesh = mesh,

@@ -26,6 +26,8 @@
 namespace moonshard::test {
 namespace {
 
+using namespace std::chrono_literals;
+
 // Of the tensors that one thread made.
 struct Meter {
   std::atomic<int64_t> live = 0;
@@ -75,8 +77,8 @@ TEST_CASE("units take what explain says, within a tenth") {
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
   for (const UnitSetup& setup : UnitSetups()) {
     DYNAMIC_SECTION(ToText(setup)) {
-      std::atomic<int64_t> told = 0;
-      std::atomic<int64_t> seen = 0;
+      std::atomic<int64_t> predicted = 0;
+      std::atomic<int64_t> measured = 0;
       RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
         WideNet net;
         // (Products in bfloat16 take memory of their own on a CPU.)
@@ -92,30 +94,37 @@ TEST_CASE("units take what explain says, within a tenth") {
           stored += static_cast<int64_t>(p.storage().nbytes()) + static_cast<int64_t>(p.grad().nbytes());
         }
         const PlanTotals totals = TotalsOf(model.applied().plan(), mesh.rank());
-        Expect(stored == totals.bytes_per_rank + totals.gradient_bytes, "parameters and gradients as told");
+        Expect(stored == totals.bytes_per_rank + totals.gradient_bytes, "parameters and gradients as predicted");
         const double share =
             static_cast<double>(totals.params * (setup.casts ? 8 : 4)) / static_cast<double>(mesh.shape().world_size());
         Expect(static_cast<double>(totals.bytes_per_rank) < 1.03 * share, "an equal share of the parameters");
-        // Gloo's threads let go of what they hold a moment later, so the smallest of several peaks is the step's own.
-        // Beyond what is stored stays what the gradients' blocks hold besides (flags, padding).
-        int64_t least = std::numeric_limits<int64_t>::max();
-        for (int round = 0; round < 8; ++round) {
-          const auto settled = [&] { return meter.live < stored + stored / 20; };
-          for (int i = 0; i < 400 && !settled(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-          Expect(settled(), "nothing else stays between steps");
-          const int64_t before = meter.live;
-          meter.peak = before;
+        // Gloo's threads free their buffers a moment after the step, which raises what is live between steps and the next
+        // step's peak alike: the smallest of several of each is the step's own. Between steps the gradients' blocks hold
+        // a little more than what is stored (flags, padding).
+        int64_t least_between = std::numeric_limits<int64_t>::max();
+        int64_t least_peak = std::numeric_limits<int64_t>::max();
+        const auto waits_for = [](std::chrono::milliseconds limit, const auto& condition) {
+          const auto end = std::chrono::steady_clock::now() + limit;
+          while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(2ms);
+          return condition();
+        };
+        for (int round = 0; round < 16; ++round) {
+          Expect(waits_for(20s, [&] { return meter.live < stored + stored / 20; }), "nothing else stays between steps");
+          waits_for(40ms, [&] { return meter.live < least_between; });
+          least_between = std::min(least_between, meter.live.load());
+          meter.peak = meter.live.load();
           step();
-          least = std::min(least, meter.peak - before);
+          least_peak = std::min(least_peak, meter.peak.load());
         }
+        const int64_t least = least_peak - least_between;
         if (mesh.rank() == 0) {
-          seen = least;
-          told = MemoryOfUnits(model.applied().plan(), 0, /*gloo=*/true).peak;
+          measured = least;
+          predicted = MemoryOfUnits(model.applied().plan(), 0, /*gloo=*/true).peak;
         }
       });
-      INFO("told " << told << ", seen " << seen);
-      CHECK(static_cast<double>(seen) < 1.1 * static_cast<double>(told));
-      CHECK(static_cast<double>(seen) > 0.9 * static_cast<double>(told));
+      INFO("predicted " << predicted << ", measured " << measured);
+      CHECK(static_cast<double>(measured) < 1.1 * static_cast<double>(predicted));
+      CHECK(static_cast<double>(measured) > 0.9 * static_cast<double>(predicted));
     }
   }
   c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), /*priority=*/1);

@@ -67,7 +67,7 @@ TEST_CASE("a restored state draws the same numbers again") {
   streams.Use(RandomStream::kOwn);
   at::rand({kCount});
   const RandomStreams::State state = streams.state();
-  const at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor bits = generator.get_state();
   const at::Tensor first = at::rand({kCount});
   streams.Use(RandomStream::kCommon);
