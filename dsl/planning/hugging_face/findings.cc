@@ -1,6 +1,6 @@
 #include "dsl/planning/hugging_face/findings.h"
 
-#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 

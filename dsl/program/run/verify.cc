@@ -11,8 +11,8 @@
 #include "dsl/program/run/verbs.h"
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
-#include "engine/plan/compile/source_of.h"
-#include "engine/runtime/apply/shards_of_tensor.h"
+#include "engine/plan/compile/compiled_plan.h"
+#include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/state.h"
 
 namespace moonshard {

@@ -6,7 +6,7 @@
 #include "dsl/program/run/verbs.h"
 #include "engine/analysis/prove/operator_trace.h"
 #include "engine/analysis/prove/type_scope.h"
-#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "engine/analysis/prove/type_scope.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 namespace {

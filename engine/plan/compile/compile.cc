@@ -4,14 +4,11 @@
 #include <set>
 
 #include "engine/core/base/text.h"
+#include "engine/plan/compile/checks.h"
+#include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/data_parallel.h"
-#include "engine/plan/compile/fused_as_one.h"
-#include "engine/plan/compile/not_hookable.h"
 #include "engine/plan/compile/precision.h"
-#include "engine/plan/compile/resolve.h"
-#include "engine/plan/compile/source_of.h"
-#include "engine/plan/compile/unclaimed.h"
-#include "engine/plan/compile/weight_and_redistributions.h"
+#include "engine/plan/compile/resolve_style.h"
 
 namespace moonshard {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
@@ -126,6 +127,30 @@ std::string CompiledPlan::ToText() const {
   }
   out += TextOfSections(*this);
   return out;
+}
+
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps) {
+  static const SourceSpan kNowhere;
+  if (steps.is_fallback) return plan.plan->fallback_source;
+  return steps.rule < 0 ? kNowhere : plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+}
+
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps, size_t param) {
+  const int32_t rule = param < steps.param_rules.size() ? steps.param_rules[param] : -1;
+  return rule < 0 ? SourceOf(plan, steps) : plan.plan->rules[static_cast<size_t>(rule)].source;
+}
+
+bool ShardsFeatures(const Layout& layout) { return layout.is_shard() && (layout.dim == -1 || layout.dim == 2); }
+
+bool ShardsSequence(const Layout& layout) { return layout.is_shard() && (layout.dim == 1 || layout.dim == -2); }
+
+bool DeclaresSequenceShards(const ModuleSteps& steps) {
+  for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
+    for (const std::optional<Redistribution>& move : *redistributions) {
+      if (move && (ShardsSequence(move->from[MeshAxis::kTp]) || ShardsSequence(move->to[MeshAxis::kTp]))) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace moonshard

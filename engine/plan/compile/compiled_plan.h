@@ -95,4 +95,16 @@ struct CompiledPlan {
 // One line, without rule numbers or source lines.
 std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signature);
 
+// The plan line that decides what happens to a module, for messages: its rule's, or default(style)'s; of an unclaimed
+// module a span without a line. Belongs to the plan.
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps);
+// Of the rule that names the parameter by its path where one does.
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps, size_t param);
+
+// What a layout shards of an activation [batch, sequence, features].
+bool ShardsFeatures(const Layout& layout);
+bool ShardsSequence(const Layout& layout);
+// Whether a redistribution of the module, on tp, is from or to shards of the sequence.
+bool DeclaresSequenceShards(const ModuleSteps& steps);
+
 }  // namespace moonshard

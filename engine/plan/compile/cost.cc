@@ -13,7 +13,6 @@
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
-#include "engine/plan/compile/sharded.h"
 #include "engine/plan/compile/unit_memory.h"
 
 namespace moonshard {
@@ -146,7 +145,7 @@ class Counter {
   void CountGradientSums() {
     CountBuckets();
     std::map<std::pair<PlannedGroup, DType>, int64_t> bytes;
-    const std::set<ParamRef> repeats = Repeats(*plan_.tree);
+    const std::set<ParamRef> repeats = TiedCopies(*plan_.tree);
     std::vector<std::optional<std::vector<Sum>>> known(plan_.programs.size());
     for (uint32_t m = 0; m < plan_.tree->modules().size(); ++m) {
       std::optional<std::vector<Sum>>& sums = known[plan_.program_of[m]];
@@ -217,7 +216,7 @@ Tokens FewestTokens(const CompiledPlan& plan) {
 
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens) {
   PlanTotals totals;
-  const std::set<ParamRef> repeats = Repeats(*plan.tree);
+  const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
   std::vector<std::vector<int64_t>> known(plan.steps.size());  // bytes of each parameter on this rank, by steps
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
     const ModuleSteps& steps = plan.StepsOf(m);

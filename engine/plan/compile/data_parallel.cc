@@ -4,10 +4,10 @@
 #include <map>
 #include <set>
 
+#include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/gradient_sums.h"
-#include "engine/plan/compile/not_hookable.h"
+#include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
-#include "engine/plan/compile/sharded.h"
 
 namespace moonshard {
 namespace {
@@ -119,7 +119,7 @@ class DataParallelCompiler {
       plan_.units.push_back({path, {}, true});
       CheckHookable(path);
     }
-    const std::set<ParamRef> repeats = Repeats(*plan_.tree);
+    const std::set<ParamRef> repeats = TiedCopies(*plan_.tree);
     for (uint32_t m = 0; m < modules.size(); ++m) {
       const ModuleTree::Signature& signature = plan_.tree->parameters(modules[m]);
       for (uint32_t p = 0; p < signature.size(); ++p) {

@@ -1,4 +1,4 @@
-#include "engine/plan/compile/equal_parts.h"
+#include "engine/plan/compile/resolve_style.h"
 
 #include <utility>
 

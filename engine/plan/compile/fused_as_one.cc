@@ -1,4 +1,4 @@
-#include "engine/plan/compile/fused_as_one.h"
+#include "engine/plan/compile/checks.h"
 
 #include <algorithm>
 #include <array>

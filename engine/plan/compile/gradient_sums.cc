@@ -9,7 +9,6 @@
 
 #include "engine/layout/shards.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/compile/sharded.h"
 
 namespace moonshard {
 namespace {
@@ -76,7 +75,7 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
   if (!SumsOverData(plan) || plan.plan->data_parallel->shards) return out;
   const int64_t most = plan.plan->data_parallel->bucket_bytes;
   std::map<std::pair<bool, DType>, Open> open;
-  const std::set<ParamRef> repeats = Repeats(*plan.tree);
+  const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
   const auto modules = static_cast<uint32_t>(plan.tree->modules().size());
   for (uint32_t m = modules; m-- > 0;) {
     const ModuleTree::Signature& signature = plan.tree->parameters(plan.tree->modules()[m]);

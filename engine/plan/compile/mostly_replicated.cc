@@ -1,4 +1,4 @@
-#include "engine/plan/compile/mostly_replicated.h"
+#include "engine/plan/compile/checks.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/sharded.h"
+#include "engine/plan/compile/local_shape.h"
 
 namespace moonshard {
 namespace {
@@ -22,7 +22,7 @@ std::string Percent(int64_t part, int64_t full) {
 
 std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
   const ModuleTree& tree = *plan.tree;
-  const std::set<ParamRef> repeats = Repeats(tree);
+  const std::set<ParamRef> repeats = TiedCopies(tree);
   int64_t all = 0;
   int64_t sharded = 0;
   std::map<std::string, int64_t> full;  // elements by path, numbers as *

@@ -1,4 +1,4 @@
-#include "engine/plan/compile/not_hookable.h"
+#include "engine/plan/compile/checks.h"
 
 #include <algorithm>
 #include <array>
@@ -23,8 +23,7 @@ bool IsAmong(const std::string& kind, std::span<const std::string_view> kinds) {
 std::string HowToHook(const Module& module) {
   const std::string kind = module.kind.empty() ? "Name" : module.kind;
   const std::string makes = module.path.empty() ? "where it is made" : "where the model makes '" + module.path + "'";
-  std::string declare =
-      "declare its class with MOONSHARD_MODULE(" + kind + ") in place of TORCH_MODULE(" + kind + ")";
+  std::string declare = "declare its class with MOONSHARD_MODULE(" + kind + ") in place of TORCH_MODULE(" + kind + ")";
   switch (module.origin) {
     case ModuleOrigin::kWithinTorch: {
       const std::string around(ParentOf(module.path));

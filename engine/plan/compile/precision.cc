@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/base/check.h"
-#include "engine/plan/compile/not_hookable.h"
+#include "engine/plan/compile/checks.h"
 
 namespace moonshard {
 namespace {

@@ -12,8 +12,8 @@
 #include "engine/plan/compile/cost.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
+#include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
-#include "engine/plan/compile/sharded.h"
 
 namespace moonshard {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/plan/compile/unclaimed.h"
+#include "engine/plan/compile/checks.h"
 
 #include <algorithm>
 #include <map>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/activation_dims.h"
+#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 namespace {
@@ -43,13 +43,14 @@ Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
     const std::string& path = tree.modules()[m].path;
     const bool claimed = m != module && steps.rule >= 0 && !steps.is_fallback && tree.modules()[m].kind == "Linear";
     if (!claimed || ParentOf(path) != ParentOf(tree.modules()[module].path)) continue;
-    const bool leaves = !steps.outputs.empty() && steps.outputs[0] && CutsFeatures(steps.outputs[0]->to[MeshAxis::kTp]);
-    const bool takes = !steps.inputs.empty() && steps.inputs[0] && CutsFeatures(steps.inputs[0]->from[MeshAxis::kTp]);
+    const bool leaves =
+        !steps.outputs.empty() && steps.outputs[0] && ShardsFeatures(steps.outputs[0]->to[MeshAxis::kTp]);
+    const bool takes = !steps.inputs.empty() && steps.inputs[0] && ShardsFeatures(steps.inputs[0]->from[MeshAxis::kTp]);
     if (leaves && steps.out_features == own.in_features) out.makers.push_back("'" + path + "'");
     if (takes && steps.in_features == own.out_features) out.takers.push_back("'" + path + "'");
     if (leaves && !takes && steps.in_features == own.in_features) out.parallel.push_back("'" + path + "'");
     out.ends |= takes;
-    out.tokens |= SaysTokens(steps);
+    out.tokens |= DeclaresSequenceShards(steps);
   }
   return out;
 }
@@ -136,7 +137,7 @@ void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
     if (steps.is_fallback && (!beside || Shards(steps))) continue;
     ++by_class.try_emplace({module.path_class, beside}, Unclaimed{m, 0, beside}).first->second.count;
   }
-  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 && std::ranges::any_of(plan.steps, SaysTokens);
+  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 && std::ranges::any_of(plan.steps, DeclaresSequenceShards);
   struct Alike {
     Diagnostic first;
     size_t others = 0;    // kinds of modules

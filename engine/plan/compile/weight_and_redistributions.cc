@@ -1,4 +1,4 @@
-#include "engine/plan/compile/weight_and_redistributions.h"
+#include "engine/plan/compile/checks.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/data_parallel.h"
-#include "engine/plan/compile/sharded.h"
+#include "engine/plan/compile/local_shape.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/explain/texts.h"
 
@@ -38,7 +38,7 @@ struct SumEntry {
 };
 
 std::vector<SumEntry> SumsOf(const CompiledPlan& plan) {
-  const std::set<ParamRef> repeats = Repeats(*plan.tree);
+  const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
   std::map<std::tuple<PlannedGroup, uint32_t, uint32_t>, size_t> numbers;
   std::vector<std::pair<PlannedGroup, std::vector<std::string>>> found;
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {

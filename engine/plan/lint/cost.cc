@@ -104,13 +104,13 @@ void LintGatheredAndSharded(const Flow& flow, Diagnostics& diagnostics) {
     const ModuleSteps& steps = *group.steps;
     if (steps.outputs.empty() || !steps.outputs[0] || !group.matrix || steps.out_features < 0) continue;
     const Redistribution& out = *steps.outputs[0];
-    if (!CutsFeatures(out.from[MeshAxis::kTp]) || out.to[MeshAxis::kTp] != Layout::Replicate()) continue;
+    if (!ShardsFeatures(out.from[MeshAxis::kTp]) || out.to[MeshAxis::kTp] != Layout::Replicate()) continue;
     const std::string_view block = flow.BlockOf(group, [](const ModuleGroup&) { return true; });
     for (const ModuleGroup* other : flow.Below(block, &group, InList(block))) {
       const auto& inputs = other->steps->inputs;
       if (inputs.empty() || !inputs[0] || other->steps->in_features != steps.out_features) continue;
       const Redistribution& in = *inputs[0];
-      if (in.from[MeshAxis::kTp] != Layout::Replicate() || !CutsFeatures(in.to[MeshAxis::kTp])) continue;
+      if (in.from[MeshAxis::kTp] != Layout::Replicate() || !ShardsFeatures(in.to[MeshAxis::kTp])) continue;
       if (!reported.insert({steps.rule, other->steps->rule}).second) continue;
       Diagnostic d = flow.About(
           Finding::kCostsMoreThanItSaves, group,

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
 namespace {
@@ -68,7 +68,7 @@ bool Flow::LeavesShards(const ModuleGroup& group) const {
   const auto& outputs = group.steps->outputs;
   if (outputs.empty()) return !group.embedding && CutOfWeight(group) == 0;
   return std::ranges::any_of(outputs, [](const auto& redistribution) {
-    return redistribution && CutsFeatures(redistribution->to[MeshAxis::kTp]);
+    return redistribution && ShardsFeatures(redistribution->to[MeshAxis::kTp]);
   });
 }
 
@@ -76,7 +76,7 @@ bool Flow::TakesShards(const ModuleGroup& group) const {
   const auto& inputs = group.steps->inputs;
   if (inputs.empty()) return !group.embedding && CutOfWeight(group) == 1;
   return std::ranges::any_of(inputs, [](const auto& redistribution) {
-    return redistribution && CutsFeatures(redistribution->from[MeshAxis::kTp]);
+    return redistribution && ShardsFeatures(redistribution->from[MeshAxis::kTp]);
   });
 }
 

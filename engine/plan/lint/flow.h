@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/core/base/diagnostic.h"
-#include "engine/plan/compile/activation_dims.h"
 #include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {

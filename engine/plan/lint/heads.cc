@@ -40,7 +40,7 @@ bool IsValue(const ModuleGroup& group) {
 // The layout of the sharded features that a projection leaves; nullptr if they leave in another layout.
 const Layout* ShardsLeft(const ModuleGroup& group) {
   const Layout* leaves = LeavesAs(*group.steps);
-  const bool shards = leaves != nullptr && CutsFeatures(*leaves) && leaves->owner < 0 && !leaves->has_equal_parts();
+  const bool shards = leaves != nullptr && ShardsFeatures(*leaves) && leaves->owner < 0 && !leaves->has_equal_parts();
   return shards && group.matrix && group.steps->out_features > 0 ? leaves : nullptr;
 }
 
@@ -133,7 +133,7 @@ int64_t DiffersOn(const Flow& flow, const Layout& left, const Layout& taken, int
 // declared input (a plain shard(-1)) does not.
 const Layout* ShardsTaken(const Flow& flow, const ModuleGroup& group) {
   const Layout* arrives = ArrivesAs(*group.steps);
-  if (arrives == nullptr || !CutsFeatures(*arrives) || arrives->owner >= 0 || group.steps->in_features <= 0)
+  if (arrives == nullptr || !ShardsFeatures(*arrives) || arrives->owner >= 0 || group.steps->in_features <= 0)
     return nullptr;
   if (flow.CutOfWeight(group) != 1) return arrives->has_equal_parts() ? nullptr : arrives;
   const auto weight = std::ranges::find(*group.signature, "weight", &Parameter::name);

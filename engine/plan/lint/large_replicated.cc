@@ -1,7 +1,7 @@
 // Large parameters that are replicated on every rank without a rule of their own.
 #include <cstdio>
 
-#include "engine/plan/compile/sharded.h"
+#include "engine/plan/compile/local_shape.h"
 #include "engine/plan/lint/flow.h"
 #include "engine/plan/lint/lint.h"
 

@@ -20,7 +20,7 @@ namespace {
 // are used, and with its outputs before they leave. One that gathers them declares sharded tokens outside only.
 bool DeclaresTokensWithin(const ModuleSteps& steps) {
   const auto cut = [](const std::optional<Redistribution>& redistribution, bool from) {
-    return redistribution && CutsTokens((from ? redistribution->from : redistribution->to)[MeshAxis::kTp]);
+    return redistribution && ShardsSequence((from ? redistribution->from : redistribution->to)[MeshAxis::kTp]);
   };
   return std::ranges::any_of(steps.inputs,
                              [&](const auto& redistribution) { return cut(redistribution, /*from=*/false); }) ||
@@ -42,7 +42,8 @@ Stream StreamOf(const Flow& flow, const ModuleGroup& norm, int64_t size) {
     // A module without parameters that redistributes tokens prepares the input of its block.
     const bool projection = other->matrix && (steps.in_features == size || steps.out_features == size);
     const bool block_itself = !other->matrix && flow.NormSize(*other) < 0;
-    const bool in_shards = other->path == block && block_itself ? DeclaresTokensWithin(steps) : SaysTokens(steps);
+    const bool in_shards =
+        other->path == block && block_itself ? DeclaresTokensWithin(steps) : DeclaresSequenceShards(steps);
     if (in_shards && (projection || block_itself)) {
       out.shards = out.shards ? out.shards : other;
     } else if (other->matrix && steps.in_features == size && !steps.inputs.empty() && steps.inputs[0] &&
@@ -92,21 +93,23 @@ Diagnostic AboutNorms(const Flow& flow, const NormMismatch& mismatch) {
 
 void LintNorms(const Flow& flow, Diagnostics& diagnostics) {
   std::map<std::pair<int32_t, bool>, NormMismatch> mismatches;  // by rule, and whether it is the default
-  const auto cuts_tokens = [](const Layout& from, const Layout& to) { return CutsTokens(from) || CutsTokens(to); };
+  const auto cuts_tokens = [](const Layout& from, const Layout& to) {
+    return ShardsSequence(from) || ShardsSequence(to);
+  };
   const bool unplaced = flow.AnyUnplacedRedistribution(cuts_tokens);
   for (const ModuleGroup& group : flow.groups()) {
     const ModuleSteps& steps = *group.steps;
     const int64_t size = flow.NormSize(group);
     if (size < 0 || flow.WithinBlock(group)) continue;
     const Stream stream = StreamOf(flow, group, size);
-    const bool declared = SaysTokens(steps);
+    const bool declared = DeclaresSequenceShards(steps);
     const Layout* leaves = LeavesAs(steps);
     // The gradient of a shared parameter is summed, whatever its redistributions are: norms on heads are such.
     const bool summed =
         std::ranges::any_of(steps.params, [](const Placement& p) { return p[MeshAxis::kTp] != Layout::Replicate(); });
     const bool undeclared = !declared && !summed && stream.shards != nullptr && stream.full == nullptr;
     const bool alone =
-        leaves != nullptr && CutsTokens(*leaves) && stream.shards == nullptr && stream.full != nullptr && !unplaced;
+        leaves != nullptr && ShardsSequence(*leaves) && stream.shards == nullptr && stream.full != nullptr && !unplaced;
     if (!undeclared && !alone) continue;
     NormMismatch& found = mismatches[{steps.rule, steps.is_fallback}];
     if (!found.norms.empty() && found.undeclared != undeclared) continue;

@@ -31,7 +31,7 @@ std::string DeclaredLayoutOf(const ModuleGroup& group, bool output) {
   for (const std::optional<Redistribution>& redistribution : redistributions) {
     if (!redistribution) continue;
     const Layout& layout = (output ? redistribution->to : redistribution->from)[MeshAxis::kTp];
-    if (CutsFeatures(layout)) {
+    if (ShardsFeatures(layout)) {
       return (output ? "the output leaves as " : "the input arrives as ") + layout.ToText() + ", by style '" +
              group.steps->style + "'";
     }
@@ -127,7 +127,7 @@ void LintNotTaken(const Flow& flow, Diagnostics& diagnostics) {
 }
 
 void LintNotMade(const Flow& flow, Diagnostics& diagnostics) {
-  if (flow.AnyUnplacedRedistribution([](const Layout&, const Layout& to) { return CutsFeatures(to); })) return;
+  if (flow.AnyUnplacedRedistribution([](const Layout&, const Layout& to) { return ShardsFeatures(to); })) return;
   const auto makes = [&](const ModuleGroup& s) { return flow.LeavesShards(s); };
   const auto takes = [&](const ModuleGroup& s) { return flow.TakesShards(s); };
   std::map<std::string, Unpaired> found = FindUnpaired(flow, takes, makes, /*into_lists=*/false);

@@ -29,8 +29,8 @@ struct Layer {
 };
 
 bool IsFull(const Layout* layout) { return layout != nullptr && *layout == Layout::Replicate(); }
-bool IsTokens(const Layout* layout) { return layout != nullptr && CutsTokens(*layout); }
-bool IsFeatures(const Layout* layout) { return layout != nullptr && CutsFeatures(*layout); }
+bool IsTokens(const Layout* layout) { return layout != nullptr && ShardsSequence(*layout); }
+bool IsFeatures(const Layout* layout) { return layout != nullptr && ShardsFeatures(*layout); }
 
 // Whether any of the layer's projections has the stream as its norms do. If none has, the norms are the mismatch, and the
 // projections are not reported.
@@ -194,7 +194,7 @@ class StreamLint {
  private:
   // Whether a module without a matrix redistributes the stream, as one around a layer may.
   bool RedistributedByOthers() const {
-    const auto cuts = [](const Layout& layout) { return CutsTokens(layout) || CutsFeatures(layout); };
+    const auto cuts = [](const Layout& layout) { return ShardsSequence(layout) || ShardsFeatures(layout); };
     const auto redistributions = [&](const std::vector<std::optional<Redistribution>>& all) {
       return std::ranges::any_of(all, [&](const std::optional<Redistribution>& redistribution) {
         return redistribution && redistribution->from != redistribution->to &&
@@ -341,7 +341,7 @@ void LintDims(const Flow& flow, Diagnostics& diagnostics) {
 
 void LintStream(const Flow& flow, Diagnostics& diagnostics) {
   LintDims(flow, diagnostics);
-  const auto cuts = [](const Layout& layout) { return CutsTokens(layout) || CutsFeatures(layout); };
+  const auto cuts = [](const Layout& layout) { return ShardsSequence(layout) || ShardsFeatures(layout); };
   if (flow.AnyUnplacedRedistribution([&](const Layout& from, const Layout& to) { return cuts(from) || cuts(to); }))
     return;
   const std::vector<Layer> layers = LayersOf(flow);

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "engine/plan/compile/sharded.h"
+#include "engine/plan/compile/local_shape.h"
 #include "engine/plan/explain/texts.h"
 
 namespace moonshard {
@@ -38,7 +38,7 @@ class TreeFolder {
 
  private:
   void AddModules() {
-    const std::set<ParamRef> repeats = Repeats(*plan_.tree);
+    const std::set<ParamRef> repeats = TiedCopies(*plan_.tree);
     const std::vector<Module>& modules = plan_.tree->modules();
     for (uint32_t m = 0; m < modules.size(); ++m) {
       FoldedNode& own = plain_[At(modules[m].path)].own;

@@ -8,7 +8,6 @@
 
 #include "engine/core/findings/forms.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/compile/sharded.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/explain/texts.h"
 #include "engine/plan/match/candidates.h"
@@ -91,7 +90,7 @@ struct Held {
 
 // How often each parameter of each of the plan's steps is stored: those tied to another one are not.
 std::vector<std::vector<int64_t>> StoredCounts(const CompiledPlan& plan) {
-  const std::set<ParamRef> repeats = Repeats(*plan.tree);
+  const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
   std::vector<std::vector<int64_t>> counts(plan.steps.size());
   for (size_t s = 0; s < plan.steps.size(); ++s) counts[s].resize(plan.steps[s].params.size());
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compile.h"
-#include "engine/plan/compile/mostly_replicated.h"
 #include "engine/plan/lint/flow.h"
 #include "engine/plan/lint/lint.h"
 

@@ -7,16 +7,15 @@
 
 #include <torch/nn/module.h>
 
+#include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/compile/source_of.h"
+#include "engine/runtime/apply/apply_checks.h"
 #include "engine/runtime/apply/boundary_steps.h"
 #include "engine/runtime/apply/input_signature.h"
 #include "engine/runtime/apply/local_shard.h"
-#include "engine/runtime/apply/preflight.h"
 #include "engine/runtime/apply/random_numbers.h"
-#include "engine/runtime/apply/uncalled.h"
 #include "engine/runtime/apply/units.h"
 #include "engine/runtime/collective/store_group.h"
 #include "engine/runtime/nn/defer_init.h"
@@ -79,9 +78,18 @@ class Applier {
   const Module& ModuleAt(size_t m) const { return s_.plan.tree->modules()[m]; }
 
   void SetBoundaries(std::shared_ptr<UnitOrder> order) {
-    const BoundaryParts parts = {s_.plan,          s_.mesh.rank(), s_.groups,          s_.gradient_sum,
-                                 s_.values,        s_.guard,       s_.streams,         s_.units,
-                                 std::move(order), s_.observers,   CutDimsOf(s_.plan), options_.check_inputs};
+    const BoundaryParts parts = {s_.plan,
+                                 s_.mesh.rank(),
+                                 s_.groups,
+                                 s_.gradient_sum,
+                                 s_.values,
+                                 s_.guard,
+                                 s_.streams,
+                                 s_.units,
+                                 std::move(order),
+                                 s_.observers,
+                                 ShardedDimsOf(s_.plan),
+                                 options_.check_inputs};
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.ProgramOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
       std::vector<at::Tensor> late;

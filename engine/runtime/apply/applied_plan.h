@@ -12,8 +12,8 @@
 #include <c10/core/ScalarType.h>
 
 #include "engine/plan/compile/compiled_plan.h"
-#include "engine/runtime/apply/initial_values.h"
 #include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/apply/replicas.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/mesh/device_mesh.h"
 #include "engine/runtime/nn/boundary.h"
@@ -26,7 +26,7 @@ struct ApplyOptions {
   CheckOptions check = {};  // how much ranks compare before they communicate
   std::optional<c10::ScalarType> deferred_type =
       {};  // of floating-point parameters made under DeferInit; none: as made
-  // What parameters begin as, where the ranks made them with values (initial_values.h says what the comparison costs).
+  // What parameters begin as, where the ranks made them with values (replicas.h states the cost of the comparison).
   InitialValues initial = InitialValues::kCompare;
   // Every how many outermost calls the ranks of tp compare the values of all inputs that the plan takes as replicated
   // (input_signature.h says which); 0: only those of integers on the CPU, which every call compares. The same on every rank.

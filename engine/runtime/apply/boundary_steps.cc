@@ -8,9 +8,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "engine/core/base/check.h"
+#include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
-#include "engine/plan/compile/source_of.h"
 #include "engine/runtime/apply/input_signature.h"
 #include "engine/runtime/apply/scalar_type.h"
 #include "engine/runtime/fsdp/unit_step.h"
@@ -296,7 +296,7 @@ class BoundaryMaker {
       arriving.push_back(shards ? std::optional(input->from[MeshAxis::kTp].dim) : std::nullopt);
     }
     const int64_t tp = plan_.mesh.size(MeshAxis::kTp);
-    InputSignature signature(parts_.cut_dims, std::move(arriving), std::move(replicated), parts_.check_inputs);
+    InputSignature signature(parts_.sharded_dims, std::move(arriving), std::move(replicated), parts_.check_inputs);
     return std::make_shared<OutermostCallStep>(parts_, tp > 1 ? parts_.groups.at({MeshAxis::kTp, tp}) : nullptr,
                                                std::move(signature), path_);
   }

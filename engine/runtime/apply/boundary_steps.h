@@ -13,8 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/plan/compile/compiled_plan.h"
-#include "engine/runtime/apply/deferred_values.h"
-#include "engine/runtime/apply/shard_guard.h"
+#include "engine/runtime/apply/call_guards.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/fsdp/unit.h"
 #include "engine/runtime/fsdp/unit_order.h"
@@ -44,8 +43,8 @@ struct BoundaryParts {
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<UnitOrder> order;          // of the units
   std::shared_ptr<const CallObservers> observers;
-  std::set<int64_t> cut_dims;  // CutDimsOf(plan)
-  int64_t check_inputs = 0;    // ApplyOptions
+  std::set<int64_t> sharded_dims;  // ShardedDimsOf(plan)
+  int64_t check_inputs = 0;        // ApplyOptions
 };
 
 // The boundary of a module whose program is not empty; of another one without steps, for observers. `late`: the

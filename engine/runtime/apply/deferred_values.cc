@@ -1,4 +1,4 @@
-#include "engine/runtime/apply/deferred_values.h"
+#include "engine/runtime/apply/call_guards.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "engine/runtime/apply/initial_values.h"
+#include "engine/runtime/apply/replicas.h"
 
 #include <algorithm>
 #include <chrono>

@@ -9,7 +9,7 @@
 
 #include "engine/core/base/hash.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/runtime/apply/shards_of_tensor.h"
+#include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/nn/norm.h"
 
 namespace moonshard {

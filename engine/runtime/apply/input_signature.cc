@@ -42,7 +42,7 @@ std::string Hex(uint64_t number) {
 }  // namespace
 
 bool InputSignature::MayBeShard(const TensorSlot& slot, int64_t dim) const {
-  if (slot.tensor->is_floating_point() && cut_dims_.contains(dim)) return true;
+  if (slot.tensor->is_floating_point() && sharded_dims_.contains(dim)) return true;
   if (slot.position >= arriving_shards_.size() || !arriving_shards_[slot.position]) return false;
   const int arriving = *arriving_shards_[slot.position];
   return dim == (arriving < 0 ? arriving + slot.tensor->dim() : arriving);
@@ -112,7 +112,7 @@ const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments)
   return label_;
 }
 
-std::set<int64_t> CutDimsOf(const CompiledPlan& plan) {
+std::set<int64_t> ShardedDimsOf(const CompiledPlan& plan) {
   std::set<int64_t> dims;
   for (const ModuleSteps& steps : plan.steps) {
     for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {

@@ -30,9 +30,9 @@ class InputSignature {
   // shards (by argument position; negative counts from the last).
   // `replicated`: by argument position, whether the rule declares that the input arrives replicated, whatever its sizes.
   // `check_values`: every how many calls all values are compared; 0: never.
-  InputSignature(std::set<int64_t> cut_dims, std::vector<std::optional<int>> arriving_shards,
+  InputSignature(std::set<int64_t> sharded_dims, std::vector<std::optional<int>> arriving_shards,
                  std::vector<bool> replicated = {}, int64_t check_values = 0)
-      : cut_dims_(std::move(cut_dims)),
+      : sharded_dims_(std::move(sharded_dims)),
         arriving_shards_(std::move(arriving_shards)),
         replicated_(std::move(replicated)),
         check_values_(check_values) {}
@@ -51,7 +51,7 @@ class InputSignature {
   template <class Visit>
   bool VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const;
 
-  std::set<int64_t> cut_dims_;
+  std::set<int64_t> sharded_dims_;
   std::vector<std::optional<int>> arriving_shards_;
   std::vector<bool> replicated_;
   int64_t check_values_ = 0;
@@ -64,6 +64,6 @@ class InputSignature {
 };
 
 // Tensor dims, counted from the front, that some boundary of the plan has in shards.
-std::set<int64_t> CutDimsOf(const CompiledPlan& plan);
+std::set<int64_t> ShardedDimsOf(const CompiledPlan& plan);
 
 }  // namespace moonshard

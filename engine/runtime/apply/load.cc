@@ -17,8 +17,8 @@
 #include "engine/io/safetensors/reader.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/match/pattern.h"
+#include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/scalar_type.h"
-#include "engine/runtime/apply/shards_of_tensor.h"
 
 namespace moonshard {
 namespace {

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include "engine/plan/compile/local_shape.h"
-#include "engine/runtime/apply/shards_of_tensor.h"
 
 namespace moonshard {
 namespace {

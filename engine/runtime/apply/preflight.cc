@@ -1,11 +1,11 @@
-#include "engine/runtime/apply/preflight.h"
+#include "engine/runtime/apply/apply_checks.h"
 
 #include <string>
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
-#include "engine/plan/compile/not_hookable.h"
-#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/checks.h"
+#include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {

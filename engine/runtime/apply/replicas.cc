@@ -1,4 +1,5 @@
 #include "engine/runtime/apply/replicas.h"
+#include "engine/runtime/apply/applied_plan.h"
 
 #include <algorithm>
 #include <map>

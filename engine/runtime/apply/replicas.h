@@ -1,19 +1,46 @@
-// Replicas: tensors that several ranks hold alike, which a step keeps alike only as long as they began so and nobody
-// wrote to one of them alone.
-// Stage before: apply. Stage after: the host's training loop.
+// Replicas: values that several ranks hold alike. Compared or broadcast before a plan is applied, because shards of
+// different models are no model; compared again later, because a step keeps replicas equal only while no rank alone
+// writes to one.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <cstdint>
 
 #include "engine/core/base/diagnostic.h"
-#include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/mesh/device_mesh.h"
 
 namespace moonshard {
 
+class AppliedPlan;
+
+// --- Before a plan is applied ---------------------------------------------------------------------------------------
+
+// A shard of one rank belongs to the shards of the others only if all were made from one tensor. Ranks that build the
+// model after different seeds hold other tensors: nothing fails, the loss falls, and a merged checkpoint is noise.
+enum class InitialValues : uint8_t {
+  kCompare,    // ranks that differ throw kInitialValuesDiffer
+  kBroadcast,  // every rank takes rank 0's
+  kUnchecked,  // neither: the host loads all values afterwards, or has compared them
+};
+
+// Compares the full values over the ranks: one 64-bit XXH3 of the bytes of every distinct parameter and buffer, combined
+// into one hash that the ranks gather over the mesh's store. Only where that differs are the hashes of all parameters
+// gathered, to name the first. Cost: every byte is read once, 5 to 10 GB/s on a CPU; tensors on a GPU are copied to the
+// host one at a time. Tensors made under DeferInit have no values and cost nothing.
+// Collective over the mesh; nothing on one rank and in a Recording mesh. Throws PlanError on every rank:
+// kInitialValuesDiffer with the first parameter (in the tree's order) and the ranks that differ from rank 0 in it; also
+// where a parameter is deferred on some ranks alone. kRankLost.
+void CompareInitialValues(const LiveTree& live, const DeviceMesh& mesh);
+
+// Writes rank 0's values into every distinct tensor of every rank, one tensor and one all-reduce of its bytes for each axis
+// above 1 at a time. Tensors without values are skipped, as are all in a Recording mesh.
+void BroadcastInitialValues(const LiveTree& live, const DeviceMesh& mesh, const CheckOptions& check);
+
+// --- Of an applied plan ---------------------------------------------------------------------------------------------
+
 // Every parameter and buffer becomes, to the bit, what the first of the ranks that hold the same shard has. For models
-// that each rank initialised by itself. Collective over the axes that the plan uses: one flat all-reduce an axis and
-// dtype.
+// that each rank initialised by itself. Collective over the axes that the plan uses: one flat all-reduce of bytes an axis.
 void BroadcastReplicas(const AppliedPlan& model);
 
 // One kRanksDisagree for each parameter or buffer whose bytes differ between ranks that hold the same shard, with the

@@ -1,4 +1,4 @@
-#include "engine/runtime/apply/shard_guard.h"
+#include "engine/runtime/apply/call_guards.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/runtime/apply/shards_of_tensor.h"
+#include "engine/runtime/apply/local_shard.h"
 
 #include <functional>
 

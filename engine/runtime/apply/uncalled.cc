@@ -1,11 +1,11 @@
-#include "engine/runtime/apply/uncalled.h"
+#include "engine/runtime/apply/apply_checks.h"
 
 #include <algorithm>
 #include <string>
 
 #include <torch/nn/module.h>
 
-#include "engine/plan/compile/source_of.h"
+#include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {

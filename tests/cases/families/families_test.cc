@@ -82,7 +82,7 @@ TEST_CASE("what the reference shards is sharded, and what differs is written dow
           continue;
         }
         REQUIRE(plan.ok());
-        // Suspicions (engine/plan/lint, engine/plan/compile/weight_and_redistributions.h) are about plans that are not meant as they are.
+        // Warnings of engine/plan/lint and engine/plan/compile/checks.h are about plans that are probably mistakes.
         for (const char* suspicion : {"MS0209", "MS0309", "MS0313", "MS0314", "MS0315", "MS0316", "MS0317"}) {
           CHECK_THAT(text, !Catch::Contains(suspicion));
         }

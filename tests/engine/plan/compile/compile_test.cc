@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 
 #include "engine/layout/redistributions.h"
+#include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/cost.h"
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/compile/mostly_replicated.h"
 #include "tests/support/compiled_mlp.h"
 
 namespace moonshard {

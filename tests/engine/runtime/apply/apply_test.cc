@@ -6,8 +6,8 @@
 
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/clip_grad_norm.h"
+#include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/shards_of_tensor.h"
 #include "engine/runtime/apply/state.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/nn/embedding.h"

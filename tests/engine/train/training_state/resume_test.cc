@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/plan/compile/local_shape.h"
-#include "engine/runtime/apply/shards_of_tensor.h"
+#include "engine/runtime/apply/local_shard.h"
 #include "tests/engine/io/checkpoint/random_model.h"
 #include "tests/engine/train/training_state/run.h"
 

@@ -1,4 +1,4 @@
-#include "engine/plan/compile/resolve.h"
+#include "engine/plan/compile/resolve_style.h"
 
 #include <algorithm>
 #include <ranges>
@@ -6,8 +6,7 @@
 #include "engine/core/base/text.h"
 #include "engine/layout/redistributions.h"
 #include "engine/layout/shards.h"
-#include "engine/plan/compile/equal_parts.h"
-#include "engine/plan/compile/not_hookable.h"
+#include "engine/plan/compile/checks.h"
 
 namespace moonshard {
 namespace {
