@@ -1,4 +1,4 @@
-// One model, one set of weights, one sequence of batches: the losses of 50 steps of AdamW are those of one rank however
+// One model, one set of weights, one sequence of batches: the losses of AdamW's steps are those of one rank however
 // the ranks share the work, with and without recomputation and accumulation. In float64, where what is left is the order
 // of sums, and in float32.
 #include <catch2/catch.hpp>
@@ -152,17 +152,26 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
       {"dp=2,tp=2", R"(fsdp { wrap = "model.layers.*" })", true},
       {"dp_replicate=2,dp_shard=2", R"(fsdp { wrap = "model.layers.*", reshard = false })"},
   };
+  // Every setup for 50 steps in both dtypes. Recomputation and accumulation change what a single step computes, so twelve
+  // steps show them, in float64, where no rounding can hide a difference.
+  const Variant variants[] = {
+      {},
+      {.dtype = at::kFloat},
+      {.recompute = true, .steps = 12},
+      {.micros = 2, .steps = 12},
+      {.recompute = true, .micros = 2, .steps = 12},
+  };
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     const std::vector<double> one = Curve(folder, {"tp=1", ""}, {.dtype = dtype});
     CHECK(one.back() < one.front() - 0.5);  // it learns
     for (const CurveSetup& setup : setups) {
-      for (const bool recompute : {false, true}) {
-        for (const int64_t micros : {1, 2}) {
-          INFO(setup.mesh << " " << setup.section << (setup.sequence_parallel ? " sequence parallel" : "")
-                          << (recompute ? " recomputed" : "") << " micro-batches " << micros << " " << dtype);
-          const Variant variant = {.recompute = recompute, .micros = micros, .dtype = dtype};
-          CHECK(LargestDifference(Curve(folder, setup, variant), one) < Tolerance(dtype));
-        }
+      for (const Variant& variant : variants) {
+        if (variant.dtype != dtype) continue;
+        INFO(setup.mesh << " " << setup.section << (setup.sequence_parallel ? " sequence parallel" : "")
+                        << (variant.recompute ? " recomputed" : "") << " micro-batches " << variant.micros << " "
+                        << dtype);
+        const std::vector<double> first(one.begin(), one.begin() + variant.steps);
+        CHECK(LargestDifference(Curve(folder, setup, variant), first) < Tolerance(dtype));
       }
     }
   }
