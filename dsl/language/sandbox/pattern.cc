@@ -200,6 +200,8 @@ size_t PatternMatcher::Balanced(size_t s, size_t p) {
   return npos;
 }
 
+// A capture is recorded before the rest of the pattern is matched and undone if that fails. So at any time capture_
+// describes the current attempt only, and a back reference (%1) never sees a capture of an attempt that was given up.
 size_t PatternMatcher::Open(size_t s, size_t p, Capture::State state) {
   if (captures_ >= kMostCaptures) luaL_error(lua_, "too many captures");
   capture_[static_cast<size_t>(captures_)] = {s, 0, state};

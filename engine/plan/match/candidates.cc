@@ -83,6 +83,7 @@ Candidates FindCandidates(const Plan& plan, const ModuleTree& tree) {
   return out;
 }
 
+// One path against each expression by itself: building the automaton of a set costs more than a plan of single matches.
 std::vector<int32_t> RulesMatching(const Plan& plan, std::string_view path) {
   std::vector<int32_t> found;
   for (size_t i = 0; i < plan.rules.size(); ++i) {

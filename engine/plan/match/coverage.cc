@@ -1,3 +1,9 @@
+// A rule without a match is an error, since the modules that it was meant for would stay replicated without a word. The
+// same holds within a rule: of {q,k,v}_proj with a typo in one name, the pattern as a whole matches. So every brace
+// alternative is a pattern of its own (Pattern::alternatives) and must match something.
+// What is not a finding: an optional rule; a rule whose modules an overriding rule claims, since matched_anything is
+// recorded before precedence; a rule that only redistributes, on a tree from headers, which lacks modules without
+// parameters.
 #include "engine/plan/match/coverage.h"
 
 #include <re2/re2.h>
