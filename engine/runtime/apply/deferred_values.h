@@ -1,6 +1,6 @@
 // DeferredValues: parameters that were made without values (nn::DeferInit) and have storage now, until the first call of
-// the model: whoever forgot to load or initialise them is told so, in place of training from what the memory held.
-// Stage before: applied_plan.cc, which gives them storage. Stage after: boundary_steps.h, which asks.
+// the model: a call before they are loaded or initialised is an error, and does not train from what the memory held.
+// Stage before: applied_plan.cc, which gives them storage. Stage after: boundary_steps.h, which checks.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class DeferredValues {
   // are written past autograd's counter of writes, through the memory, are seen too; others are passed over.
   void Add(const std::string& path, const at::Tensor& tensor);
 
-  // Throws PlanError: kNoValues, one for each that nobody has written to, the first ten; on the ranks where it is so. Once
+  // Throws PlanError: kNoValues, one for each that was not written to, the first ten; on the ranks where it is so. Once
   // all have values nothing is looked at any more.
   void Check();
 

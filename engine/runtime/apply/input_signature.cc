@@ -92,6 +92,9 @@ bool InputSignature::IsLike(std::span<const TensorSlot> arguments) const {
   return same && i == last_.size();
 }
 
+// A step usually has inputs of the sizes of the step before, so the numbers that describe them are compared in place
+// first (IsLike), and text is made again only where one differs. With integers on the CPU the hash of their values
+// differs at every step, and only that part of the label changes.
 const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments) {
   const bool all = check_values_ > 0 && calls_++ % check_values_ == 0;
   const std::optional<uint64_t> values = ValuesOf(arguments, all);

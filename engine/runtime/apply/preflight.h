@@ -1,4 +1,4 @@
-// Preflight: what is checked of a compiled plan and a live model before the ranks talk to each other.
+// Preflight: what is checked of a compiled plan and a live model before the ranks communicate.
 // Stage before: compile, live_tree.h. Stage after: applied_plan.h.
 #pragma once
 

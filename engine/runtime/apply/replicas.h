@@ -1,5 +1,5 @@
-// Replicas: tensors that several ranks hold alike, which a step keeps alike only as long as they began so and nobody
-// wrote to one of them alone.
+// Replicas: tensors that several ranks hold alike, which a step keeps equal only as long as they began equal
+// and none of them was written to alone.
 // Stage before: apply. Stage after: the host's training loop.
 #pragma once
 

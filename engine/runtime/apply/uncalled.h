@@ -1,4 +1,4 @@
-// Uncalled: what can be said after a step of planned modules whose calls never came.
+// Uncalled: findings after a step about planned modules that were never called.
 // Stage before: boundary_steps.h around their calls. Stage after: the host (AppliedPlan::Findings).
 #pragma once
 

@@ -55,6 +55,9 @@ autograd::variable_list UnitInputNode::apply(autograd::variable_list&& gradients
   return std::move(gradients);
 }
 
+// A view of each argument, whose backward function is replaced by the node: the values are shared, and the gradients of
+// all arguments pass through one place. The identity needs no kernel, and a copy of the argument would keep an
+// activation.
 void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::Use>& use,
                 std::span<const TensorSlot> arguments) {
   autograd::edge_list edges;

@@ -1,3 +1,8 @@
+// Launchers set different variables, and a process often sees those of several: mpirun within a SLURM job, torchrun
+// within srun. The more specific launcher is looked for first: RANK and WORLD_SIZE, which only torchrun or the user
+// sets, then mpirun's, then SLURM's.
+// Without MASTER_PORT the ranks need a port on which they agree before they can communicate. It is derived from the
+// number or name of the job, which all ranks see; two jobs on one machine may collide, and then set the variable.
 #include "engine/runtime/mesh/launch.h"
 
 #include <charconv>
@@ -7,7 +12,7 @@ namespace moonshard {
 namespace {
 
 constexpr int64_t kMaxPort = 65535;
-// Ports for jobs that name none: below the range that Linux gives to outgoing connections.
+// Ports for jobs without MASTER_PORT: below the range that Linux gives to outgoing connections.
 constexpr int64_t kJobPortBase = 15000;
 constexpr int64_t kJobPortCount = 15000;
 
