@@ -48,6 +48,10 @@ uint64_t BytesOf(const std::vector<int64_t>& shape, DType dtype) {
   return static_cast<uint64_t>(moonshard::BytesOf(dtype, elements));
 }
 
+// Rewrites the form for the tensors as they are now. Training may have changed dtypes, dropped tensors (a tie that is
+// stored once) or added some. A file whose tensors are all as they were keeps its header byte for byte, and with it
+// merging gives the same file; only a file that differs gets a new one. Tensors that no file has go to the last file,
+// and the index follows.
 class Fitter {
  public:
   Fitter(const ModelForm& form, const std::vector<FormTensor>& tensors, const Manifest& manifest)

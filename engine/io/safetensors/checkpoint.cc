@@ -16,6 +16,9 @@ class CheckpointOpener {
  public:
   CheckpointOpener(std::string path, HeaderOptions options) : options_(options) { out_.path_ = std::move(path); }
 
+  // model.safetensors alone, else the index with the files that it names; transformers looks in the same order. With an
+  // index, three sources must agree: the map of the index, the headers of the files, and the files that exist. A file
+  // that cannot be read is reported once, and not again for each of its tensors.
   Result<Checkpoint> OpenFolder() {
     const std::filesystem::path folder(out_.path_);
     std::error_code ignored;

@@ -22,6 +22,8 @@ Diagnostic Unreadable(const std::string& path, Finding finding, const std::strin
 
 }  // namespace
 
+// The checks are on the descriptor, not on the path, which could name another file a moment later. O_NONBLOCK, because
+// opening a pipe without a writer would wait forever before its kind is known.
 Result<File> File::Open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
@@ -31,7 +33,7 @@ Result<File> File::Open(const std::string& path) {
   File file(descriptor, 0, path);
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0) return Unreadable(path, Finding::kFileUnreadable, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) return Unreadable(path, Finding::kFileUnreadable, "it is no regular file");
+  if (!S_ISREG(status.st_mode)) return Unreadable(path, Finding::kFileUnreadable, "it is not a regular file");
   file.bytes_ = static_cast<uint64_t>(status.st_size);
   return file;
 }

@@ -19,7 +19,7 @@ inline constexpr uint64_t kMostPerSystemCall = 0x7ffff000;
 // Nothing, or an error. Every error of a Storage is kWriteFailed, with the path.
 using Failure = std::optional<Diagnostic>;
 
-// A file open for writing at any offset; what is no regular file (a pipe) takes bytes in order only, and has neither
+// A file open for writing at any offset; what is not a regular file (a pipe) takes bytes in order only, and has neither
 // length nor Sync. Closing it (the destructor) promises nothing about the disk: Sync does.
 class WritableFile {
  public:
@@ -31,7 +31,7 @@ class WritableFile {
   // Bytes [offset, offset + bytes); the file grows as needed.
   virtual Failure Write(uint64_t offset, const void* data, uint64_t bytes) = 0;
   virtual Failure Truncate(uint64_t bytes) = 0;
-  // When it returns, content and length survive a power cut. The name does after SyncDirectory of its directory.
+  // When it returns, content and length survive a power failure. The name does after SyncDirectory of its directory.
   virtual Failure Sync() = 0;
 };
 
@@ -55,7 +55,7 @@ class Storage {
   virtual Failure Exchange(const std::string& a, const std::string& b) = 0;
   // Removes a file, or a directory with all it has; nothing where there is none.
   virtual Failure RemoveAll(const std::string& path) = 0;
-  // When it returns, the names in the directory survive a power cut.
+  // When it returns, the names in the directory survive a power failure.
   virtual Failure SyncDirectory(const std::string& path) = 0;
 };
 
