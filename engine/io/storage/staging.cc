@@ -1,7 +1,7 @@
 // What is on disk after a kill at any point, and what the next process for the same work does with it:
 //   OUT.partial without a journal      nothing to resume: starts anew
 //   OUT.partial/new and a journal      keeps the parts whose bytes have the hashes in the journal, writes the others
-//   its journal, no new/, OUT exists  new/ was renamed to OUT: removes OUT.partial
+//   its journal, no new/, OUT exists   new/ was renamed to OUT: removes OUT.partial
 //   a journal with `moving`            an exchange with an OUT that is replaced was about to happen or did: the inode
 //                                      number in the journal is that of the new directory, and shows on which side of
 //                                      the exchange it is

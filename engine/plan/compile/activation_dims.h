@@ -9,7 +9,7 @@ namespace moonshard {
 bool CutsFeatures(const Layout& layout);
 // Of the sequence.
 bool CutsTokens(const Layout& layout);
-// Whether any of the module's moves, on tp, is from or to shards of the sequence.
+// Whether any of the module's redistributions, on tp, is from or to shards of the sequence.
 bool SaysTokens(const ModuleSteps& steps);
 
 }  // namespace moonshard

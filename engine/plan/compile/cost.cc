@@ -1,3 +1,7 @@
+// Costs are counted by walking the compiled program, with the same table of collectives that the run time executes
+// (redistributions.h) and the same shared redistributions, buckets and units. A test compares the count with the
+// collectives of a real step, so a change of one without the other is found. Bytes are of the full tensor in the dtype
+// that is sent; what a link carries depends on the algorithm of the backend.
 #include "engine/plan/compile/cost.h"
 
 #include <algorithm>
@@ -117,7 +121,7 @@ class Counter {
       for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
         std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
         if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
-        // Each brings one element more, which says whether this rank used it (redistribute/gradient_sum.h).
+        // Each brings one element more: whether this rank used it (redistribute/gradient_sum.h).
         out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, Product(local) + 1)});
       }
     }
@@ -162,7 +166,8 @@ class Counter {
     }
   }
 
-  // A unit is gathered once a dtype in forward, again in backward where it went back to shards, and its gradients are cut.
+  // A unit is gathered once a dtype in forward, again in backward where it went back to shards, and its gradients are
+  // reduce-scattered.
   void CountUnits() {
     if (UnitRanks(plan_) == 1) return;
     for (const ShardedUnit& unit : plan_.units) {

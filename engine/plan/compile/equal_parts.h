@@ -14,8 +14,8 @@ namespace moonshard {
 std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const Landing& landing,
                                        const std::string& what);
 
-// Gives equal parts of so many features (-1: not known) their sizes. `said`: whether it has been said already that they
-// do not divide them.
+// Gives equal parts of so many features (-1: not known) their sizes. `said`: whether it has been reported already that
+// they do not divide them.
 void FillEqualParts(int64_t features, const Landing& landing, const std::string& what, bool said,
                     std::optional<Redistribution>& move, Diagnostics& diagnostics);
 

@@ -1,4 +1,4 @@
-// What is said of a module whose calls must be intercepted and cannot be: one text for rules, fsdp and recompute.
+// The finding for a module whose calls must be intercepted and cannot be: one text for rules, fsdp and recompute.
 #pragma once
 
 #include <string>

@@ -16,8 +16,8 @@ struct Landing {
   SourceSpan source;    // of the rule
 };
 
-// Fills params, moves, after, lookup, route and features of `steps`. What is wrong goes to `diagnostics`, with the rule's line
-// and the module's path; `steps` is then good for looking further, not for use.
+// Fills params, redistributions, after, lookup, route and features of `steps`. What is wrong goes to `diagnostics`,
+// with the rule's line and the module's path; `steps` is then fit for further checks, not for use.
 void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
                   Diagnostics& diagnostics);
 
@@ -25,7 +25,7 @@ void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& m
 void ResolvePlacement(const Parameter& parameter, const Landing& landing, const MeshShape& mesh, Placement& placement,
                       Diagnostics& diagnostics);
 
-// Feature sizes that the module's kind and weight tell.
+// Feature sizes that follow from the module's kind and weight.
 void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleSteps& steps);
 
 }  // namespace moonshard

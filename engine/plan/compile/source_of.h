@@ -1,4 +1,4 @@
-// SourceOf: the plan's line that says what happens to a module, for messages.
+// SourceOf: the plan's line that decides about a module, for messages.
 // Part of compiled_plan.h.
 #pragma once
 

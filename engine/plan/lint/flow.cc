@@ -1,3 +1,7 @@
+// A plan declares layouts at the boundaries of modules, and no stage knows which module calls which: there is no
+// forward to read. Flow is what can be inferred without one: modules grouped by path class and steps, the layouts that
+// each group takes and leaves, and neighbourhood in the tree. Lints compare neighbours, and stay silent where a tree
+// leaves open who feeds whom, since a wrong finding costs more trust than a missing one.
 #include "engine/plan/lint/flow.h"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 // Two ways to lack a partner:
 //   - nothing in the block has the other side (FindUnpaired);
 //   - the sibling that should be the partner, by its features, is sharded the same way (AddFacing): gate, up and down all
-//     colwise. The search for a partner then goes on to the whole layer, finds attention's, and reports nothing.
+//     colwise. The search for a partner then goes on to the full layer, finds attention's, and reports nothing.
 #include <algorithm>
 #include <map>
 #include <utility>

@@ -18,7 +18,7 @@ namespace moonshard {
 
 // kUnmatchedRule for every rule without a match, kUnmatchedAlternative for every brace alternative without one, each
 // with its nearest match. A rule that matches only modules which an overriding rule claims is no finding: that is the
-// purpose of extending a plan. `matched_anything[i]` says whether rule i matched before precedence was applied;
+// purpose of extending a plan. `matched_anything[i]`: whether rule i matched before precedence was applied;
 // `patterns[i]` belongs to plan.rules[i].
 Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
                           const std::vector<bool>& matched_anything);

@@ -21,7 +21,7 @@ constexpr int64_t LastOf() {
 
 namespace {
 
-// What no plan file can say; a writer has nothing to ask.
+// Conditions that no plan file can break; a writer has nothing to check.
 template <class A>
 void Require(A& archive, bool holds, const char* what) {
   if constexpr (std::same_as<A, JsonReader>) archive.Require(holds, what);
