@@ -68,6 +68,9 @@ int32_t StepRecorder::IndexOf(const c10::OperatorHandle& op) {
   return entry->second;
 }
 
+// Allocations are attributed to the operator during which they happen, so the operator is noted before it runs and
+// restored behind it, also where it throws. Results are settled afterwards: a meta kernel may have resized a storage
+// past the allocator.
 void StepRecorder::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
   if (!in_step_) return next.Run();
   // Before the operator runs: its allocations are attributed to it, and a nested operator restores the outer one.

@@ -52,6 +52,9 @@ std::map<std::string, at::Generator> GeneratorsOf(const TrainingState& state) {
   return out;
 }
 
+// A load is planned before it reads: every tensor of the model and of the optimizer is matched with one of the
+// checkpoint, by name, shape and kind, and everything that does not fit is collected. Reading goes straight into the
+// parameter's memory where dtype and device allow it, else through a buffer of one shard.
 Diagnostics StepReader::Open(const std::string& folder) {
   Diagnostics found;
   sharded_ = ShardedCheckpoint::Open(folder).Collect(found);
@@ -281,6 +284,9 @@ Diagnostics StepReader::CheckShare() {
   return found;
 }
 
+// The optimizer's state is replaced as a whole: what the checkpoint lacks is erased, so that a state from before the
+// load never mixes with one from the checkpoint. State in the dtype that the parameter had follows the parameter to its
+// present dtype; state in another dtype (float32 moments of bfloat16 parameters) keeps it.
 Diagnostics StepReader::Finish(TrainingState& state) {
   const c10::AutoGradMode no_grad(false);
   Diagnostics found;
