@@ -113,8 +113,8 @@ void FindOut(const Layer& layer, FoundAttention& found, int64_t features) {
   }
 }
 
-// Heads and the size of one: those of the config; where the query's features are no such heads, as norms on single heads
-// say. {0, 0} if it is unknown.
+// Heads and the size of one: those of the config; without them, the size of a norm on single heads. A candidate counts
+// once a projection back from so many features is found. {0, 0} if it is unknown.
 std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, FoundAttention& found, int64_t query_features) {
   const ModelNumbers& numbers = layer.numbers();
   std::vector<std::pair<int64_t, int64_t>> candidates;
@@ -134,7 +134,7 @@ std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, FoundAttention& found, i
   return candidates.empty() ? std::pair<int64_t, int64_t>() : candidates.front();
 }
 
-// A table with a column per head, whose name says that it is added to the scores: relative_attention_bias.
+// A table with a column per head and "bias" in its name, which is added to the scores: relative_attention_bias.
 bool IsBiasOfHeads(const Item& item, int64_t heads) {
   if (item.parameters->size() != 1 || item.parameters->front().name != "weight" || item.copies > 1) return false;
   const std::vector<int64_t>& shape = item.parameters->front().shape;
