@@ -52,8 +52,8 @@ struct HuggingFaceFile {
   std::vector<HuggingFaceEntry> entries;  // in the order of the file; those without a table are omitted
 };
 
-// Errors (with file and line): those of ParseLiteral; kBadJson for a table that is not a dict of strings and for a text that
-// holds no plan.
+// Errors (with file and line): those of ParseLiteral; kBadJson for a table that is not a dict of strings and for a text
+// that holds no plan.
 Result<HuggingFaceFile> ReadHuggingFacePlans(std::string_view text, const std::string& file);
 
 // The tables that make one plan: at most one of a model class and one of a config.
