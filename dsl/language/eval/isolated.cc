@@ -225,7 +225,7 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
   return std::nullopt;
 }
 
-// False where `json` is no record.
+// False if `json` is not a record.
 bool ReadRecord(const JsonValue* json, EvaluationRecord& record) {
   const JsonValue* options = json != nullptr ? json->Find("options") : nullptr;
   const JsonValue* files = json != nullptr ? json->Find("files") : nullptr;

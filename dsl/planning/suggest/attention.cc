@@ -1,6 +1,6 @@
 // Recognition of attention: query, key and value projections, sharded between heads, and the output projection.
 //
-// The search goes from certain to uncertain evidence. A module whose name says "query", "key", "value", "out" or
+// The search goes from certain to uncertain evidence. A module that is named "query", "key", "value", "out" or
 // "fused" is taken as such if its shape agrees with the heads of config.json; unnamed projections are then assigned by
 // shape: hidden -> heads * head_dim enters, the reverse leaves. With names, shapes and config in agreement the block is
 // sure; if the shapes alone decide (two square matrices in one direction are ambiguous), it is a guess. Every other
@@ -217,7 +217,7 @@ class Attention {
     const int64_t kv_heads = key_features == 0 ? 0 : key_features / head_dim;
     const bool even = key_features == kv_heads * head_dim && (value == nullptr || value->shape.out == key_features);
     if (!even || (kv_heads > 0 && heads % kv_heads != 0))
-      return Refuse("its keys and values are no heads of that size");
+      return Refuse("its keys and values are not heads of that size");
     if (const std::optional<size_t> left = Leftover(layer_, found_, heads, head_dim))
       return RefuseLeftover(*left, heads * head_dim);
 

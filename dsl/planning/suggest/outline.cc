@@ -44,7 +44,7 @@ Placed Place(const std::string& path) {
 std::vector<Item> FoldExperts(const std::vector<Item>& items, int64_t experts) {
   std::map<std::pair<std::string, const ModuleTree::Signature*>, int64_t> alike;
   std::map<std::string, int64_t> starred;
-  std::set<std::string> too_wide;  // patterns of which a "*" would also match what is no number
+  std::set<std::string> too_wide;  // patterns of which a "*" would also match what is not a number
   for (const Item& item : items) {
     const std::string name = Starred(item.name);
     ++alike[{name, item.parameters}];

@@ -145,7 +145,7 @@ Answer RunRank(CommandCall& call) {
   int64_t rank = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), rank);
   if (read.ec != std::errc() || read.ptr != text.data() + text.size()) {
-    return Refused(call, "'" + text + "' is no rank",
+    return Refused(call, "'" + text + "' is not a rank",
                    "a number from 0 to " + std::to_string(call.workspace.mesh().world_size() - 1));
   }
   Answer out;

@@ -44,7 +44,7 @@ class HeaderSink {
     } else {
       TakeTensor(token);
     }
-    return complaints_ < kMostJsonComplaints ? "" : "too many faults to go on";
+    return complaints_ < kMostJsonComplaints ? "" : "too many errors to continue";
   }
 
  private:

@@ -47,7 +47,7 @@ class Storage {
   // Makes the file; an error where something has the name. `mode`: its permissions; nothing: those of any new file.
   virtual Result<std::unique_ptr<WritableFile>> CreateForWriting(const std::string& path,
                                                                  std::optional<uint32_t> mode) = 0;
-  // Makes one directory; one that exists is no error.
+  // Makes one directory; one that exists is not an error.
   virtual Failure MakeDirectory(const std::string& path) = 0;
   // Puts a file in place of a file, or a directory where there is none or an empty one, in one step for every reader.
   virtual Failure Rename(const std::string& from, const std::string& to) = 0;

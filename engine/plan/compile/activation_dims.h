@@ -1,4 +1,4 @@
-// Activation dims: what a layout cuts of an activation [batch, sequence, features].
+// Activation dims: what a layout shards of an activation [batch, sequence, features].
 // Part of compiled_plan.h; used by unclaimed.h and by suspect.
 #pragma once
 

@@ -494,7 +494,7 @@ class ProgramCompiler {
   std::vector<bool> encloses_;               // by module: one that needs calls
   std::vector<bool> shares_;                 // by module: one that redistributes is inside
   std::vector<Group> groups_;
-  std::vector<uint32_t> group_;  // by module: of its first input that moves
+  std::vector<uint32_t> group_;  // by module: of its first input that is redistributed
   std::unordered_map<uint32_t, std::vector<uint32_t>> more_groups_;
   std::unordered_map<uint32_t, ProgramKey> sections_;  // what sections of the plan make of modules
   std::vector<std::string_view> names_;

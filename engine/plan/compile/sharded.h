@@ -10,7 +10,7 @@
 
 namespace moonshard {
 
-// Whether an axis of more than one rank cuts it.
+// Whether an axis of more than one rank shards it.
 bool IsSharded(const Placement& placement, const MeshShape& mesh);
 
 // Parameters that are not the first of their tie: stored and counted with the first.

@@ -98,7 +98,7 @@ std::vector<const ModuleGroup*> Flow::Below(std::string_view scope, const Module
 }
 
 // Walks up the tree until a part has another matrix that passes. Lists below a part are left out unless the part is itself
-// in a list: the layers of a model are no siblings of its head, but the experts of an MLP are siblings of each other.
+// in a list: the layers of a model are not siblings of its head, but the experts of an MLP are siblings of each other.
 std::string_view Flow::BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const {
   std::string_view scope = ParentOf(group.path);
   while (!scope.empty()) {

@@ -89,7 +89,7 @@ bool Faces(const ModuleGroup& group, const ModuleGroup& other, bool group_makes)
   return other.matrix && b.rule >= 0 && from == to && from > outer;
 }
 
-// Adds to `found` the groups whose facing sibling is no partner, unless another sibling is one.
+// Adds to `found` the groups whose facing sibling is not a partner, unless another sibling is one.
 template <class Makes, class Partner>
 void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, bool group_makes,
                std::map<std::string, Unpaired>& found) {

@@ -112,7 +112,7 @@ class Matcher {
   }
 
   // The rule that wins among `candidates` (ascending): the first of the lowest level. Another rule of that level is a
-  // conflict, not a tie to be broken: the order of lines says nothing about what the author meant, and precedence by
+  // conflict, not a tie to be broken: the order of lines does not show what the author meant, and precedence by
   // specificity would let an edit of one pattern change the owner of modules that neither line names. A rule is more
   // specific by being in the plan that extends another.
   int32_t Winner(const std::vector<int32_t>& candidates, const std::string& path) {

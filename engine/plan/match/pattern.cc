@@ -11,7 +11,7 @@ namespace {
 //
 // A glob is parsed into a small tree and written as one RE2 expression. RE2, because a plan is untrusted text: its matching
 // time is linear in the path whatever the expression, where a backtracking matcher takes exponential time on nested stars.
-// The tree stands between, and not a direct rewriting of the text, for three reasons: the same tree is written once more
+// There is a tree instead of a direct rewriting of the text for three reasons: the same tree is written once more
 // for each brace alternative (to find those that match nothing); what `*` and `**` become depends on their neighbours; and
 // numbers in the tree decide whether a pattern can tell paths of one class apart.
 //

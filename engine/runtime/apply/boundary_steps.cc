@@ -344,7 +344,8 @@ class BoundaryMaker {
   Boundary::Steps out_;
 };
 
-// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where only the run tells.
+// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where it is known only in
+// a run.
 int64_t FeatureSize(const Layout& layout, int64_t features) {
   return layout.is_shard() && layout.dim == -1 ? features : -1;
 }

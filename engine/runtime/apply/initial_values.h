@@ -1,7 +1,7 @@
 // InitialValues: whether the ranks of a model begin with the same parameters.
 //
 // A shard of one rank belongs to the shards of the others only if all are shards of one tensor. Ranks that build the
-// model after different seeds have other tensors, and what they train is no model at all: nothing fails, the loss
+// model after different seeds have other tensors, and what they train is not one model: nothing fails, the loss
 // falls, and a merged checkpoint is noise. So the full values are compared before they are sharded: one 64-bit XXH3 of
 // the bytes of every distinct parameter and buffer, combined into one hash that the ranks gather over the mesh's store.
 // Only where that differs, the hashes of all parameters are gathered, to name the first.

@@ -21,7 +21,7 @@ autograd::variable_list UnitNode::apply(autograd::variable_list&& gradients) {
 }
 
 void UnitNode::RefuseToCapture() const {
-  // Empty in a backward() for all leaves; else what autograd was asked for, which it captures.
+  // Empty in a backward() for all leaves; else the requested tensors, which autograd captures.
   const auto* wanted = autograd::get_current_graph_task_exec_info();
   if (wanted == nullptr || wanted->empty()) return;
   for (const autograd::Edge& edge : next_edges()) {

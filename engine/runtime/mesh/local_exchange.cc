@@ -192,7 +192,7 @@ class LocalExchange final : public RankExchange {
   int64_t started_ = 0;
   int64_t finished_ = 0;
   std::deque<std::vector<uint8_t>> sent_;         // own records of the exchanges under way
-  std::map<int64_t, std::vector<uint8_t>> kept_;  // finished, not yet asked for
+  std::map<int64_t, std::vector<uint8_t>> kept_;  // finished, not yet requested
 };
 
 }  // namespace
