@@ -154,6 +154,8 @@ class Fitter {
 
 }  // namespace
 
+// The form is read without the data: a header is all bytes before the first tensor, so checkpoints of any size cost
+// their headers and their small files.
 Result<ModelForm> FormOfModel(const std::string& folder) {
   Diagnostics found;
   HeaderOptions headers_only;
@@ -217,6 +219,8 @@ ModelForm FitForm(const ModelForm& form, const std::vector<FormTensor>& tensors,
   return Fitter(form, tensors, manifest).Run();
 }
 
+// The length of a file follows from its header, which declares the size of each tensor. So a merged file has a known
+// length although the file of this step never existed.
 Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& form, Manifest& manifest,
                   std::vector<std::string>& files) {
   const auto write = [&](const std::string& name, const std::string& content) -> Failure {

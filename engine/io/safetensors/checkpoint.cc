@@ -86,6 +86,8 @@ class CheckpointOpener {
     }
   }
 
+  // By name: lookups are binary searches, and a name that two files have is adjacent to itself. The sort is stable, so
+  // the message names the files in their order.
   void Sort(const std::string& index_path) {
     std::ranges::stable_sort(out_.tensors_, {}, &StoredTensor::name);
     for (size_t i = 1; i < out_.tensors_.size(); ++i) {

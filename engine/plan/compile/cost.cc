@@ -42,6 +42,9 @@ std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleSteps& st
   return out;
 }
 
+// Counts what one step executes on one rank. A redistributed input that several siblings share is counted with the
+// first of them, whose step has no `shared_with`. A recomputed module runs its forward once more, so its forward
+// collectives count again, and its backward ones do not.
 class Counter {
  public:
   Counter(const CompiledPlan& plan, int64_t rank, Tokens tokens)
@@ -96,6 +99,8 @@ class Counter {
       const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
       if (!kind) continue;
       for (int64_t run = 0; run < (direction == Direction::kForward ? runs : 1); ++run) {
+        // An all-to-all sends a shard, exchanged for shards of the others. The other collectives are counted by the
+        // full tensor.
         const int64_t sent = *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(step.axis) : bytes;
         out_.push_back({of, direction, *kind, sent, static_cast<int64_t>(module), -1});
       }
@@ -211,6 +216,8 @@ std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t r
   return Counter(plan, rank, tokens).Count();
 }
 
+// The smallest input that the plan accepts: a sequence in shards needs a token for each tp rank. The count of
+// collectives does not depend on the tokens, only their bytes do.
 Tokens FewestTokens(const CompiledPlan& plan) {
   const auto cuts = [](const ModuleSteps& steps) {
     return std::ranges::any_of(steps.inputs, CutsSequence) || std::ranges::any_of(steps.outputs, CutsSequence);

@@ -54,7 +54,11 @@ Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
   return out;
 }
 
-// What a projection between sharded ones is likely to be; "" where its siblings do not show it.
+// What a projection between sharded ones is likely to be; "" where its siblings do not show it. Sharded projections
+// come in pairs: one leaves features in shards, the next takes as many. So if a sibling leaves shards of as many
+// features as this one takes, and no sibling takes them, this one is the rowwise end. If a sibling takes shards of as
+// many features as this one leaves, this one is colwise; likewise if it has the same input as a colwise sibling whose
+// pair is complete (up beside gate).
 std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
   if (plan.tree->modules()[module].kind != "Linear" || plan.StepsOf(module).in_features < 0) return "";
   const Siblings siblings = SiblingsOf(plan, module);

@@ -154,6 +154,8 @@ std::optional<std::string> ProcessEnvironment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
+// SLURM shortens a list of hosts with brackets: "node[01-04,07],gpu1". The first host is the text before the bracket,
+// the first number in it with its zeros, and the text after the bracket up to the next host.
 std::string FirstHost(const std::string& node_list) {
   const size_t end = node_list.find_first_of(",[");
   if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);

@@ -68,6 +68,8 @@ Diagnostics StepReader::Open(const std::string& folder) {
   return found;
 }
 
+// What this rank holds of a tensor now, as intervals of indices. How the checkpoint's ranks held it is not needed here:
+// ReadShard gathers the intervals from any rank files, so the mesh and the plan may be other ones than at the save.
 StepReader::ReadOne StepReader::PlanOne(const ShardedTensor& stored, const std::vector<int64_t>& shape,
                                         const Placement& placement) const {
   const AppliedPlan& model = *state_.model;
@@ -132,6 +134,9 @@ void StepReader::PlanParameters(Diagnostics& found) {
   }
 }
 
+// State of the optimizer is stored under the path of its parameter. A tensor with the parameter's shape (a moment) has
+// the parameter's placement; one without dims (a count of steps) is replicated; other shapes cannot be sharded and are
+// an error.
 void StepReader::PlanOptimizer(Diagnostics& found) {
   if (!record_.optimizer) {
     if (adapter_) {
@@ -185,6 +190,8 @@ void StepReader::PlanOptimizer(Diagnostics& found) {
   }
 }
 
+// A group is compared as a set of parameters: options belong to the group, and the order within it has no effect on a
+// step.
 void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) const {
   std::map<const void*, std::string> path_of;  // looked up only
   for (const LiveParameter& p : state_.model->parameters()) path_of[p.tensor.unsafeGetTensorImpl()] = p.path;
