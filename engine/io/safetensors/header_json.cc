@@ -120,6 +120,7 @@ class HeaderSink {
     }
   }
 
+  // A field that is wrong is reported once, however many tokens of it are wrong; the next field starts anew.
   void StartField(Field field) {
     field_ = field;
     field_wrong_ = false;

@@ -55,6 +55,8 @@ File::~File() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+// pread has its own offset, so several readers may share a File. A call may return less than requested, and a file may
+// have become shorter since it was opened: that is an error with both lengths, not zeros.
 std::optional<Diagnostic> File::Read(uint64_t offset, void* to, uint64_t bytes) const {
   char* next = static_cast<char*>(to);
   while (bytes > 0) {

@@ -64,6 +64,8 @@ Candidates FindCandidates(const Plan& plan, const ModuleTree& tree) {
   }
   regexes.clear();
   rules.clear();
+  // Rules for parameters: those with a layout, styles of bare parameters, and each other rule that matched no module,
+  // whose pattern may be one of parameters.
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     const Rule& rule = plan.rules[i];
     if (all_regexes[i].empty() || (!rule.parameter && !rule.style.bare && matched[i])) continue;
