@@ -36,10 +36,10 @@ enum class DType : uint8_t {
 int64_t BitsOf(DType dtype);
 // Bytes of `elements` elements; sub-byte types are packed and rounded up.
 int64_t BytesOf(DType dtype, int64_t elements);
-// "F32", "BF16", "F8_E4M3": the word in a safetensors header.
+// "F32", "BF16", "F8_E4M3": the name in a safetensors header.
 const char* SafetensorsName(DType dtype);
 std::optional<DType> DTypeFromSafetensors(std::string_view name);
-// "float32", "bfloat16", "float8_e4m3fn": the word torch uses; what explain prints.
+// "float32", "bfloat16", "float8_e4m3fn": the name in torch; what explain prints.
 const char* ToString(DType dtype);
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
 // MeshShape: named axes and their sizes, known from the start; no process, no device. Ranks count row-major over the
 // axes in their fixed order, tp innermost: rank = ... * tp + tp_rank.
-// Stage before: the command line or C++. Stage after: dsl/language/eval (a plan may ask for sizes), compile, mesh
+// Stage before: the command line or C++. Stage after: dsl/language/eval (a plan may read sizes), compile, mesh
 // (DeviceMesh).
 #pragma once
 

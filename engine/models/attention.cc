@@ -43,6 +43,9 @@ at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim) {
   return projected.view({projected.size(0), projected.size(1), -1, head_dim}).transpose(1, 2);
 }
 
+// Keys and values are repeated for the queries of their group, as a ratio of the local counts: a rank has full groups,
+// or one key head for the queries that it has. A causal mask alone is not a tensor: the kernel has it as an option,
+// which takes no memory and can skip the upper half.
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
                   double dropout, std::optional<double> scale) {
   const int64_t repeats = q.size(1) / k.size(1);
@@ -52,6 +55,10 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   return mixed.transpose(1, 2).reshape({q.size(0), q.size(2), -1});
 }
 
+// Attention as one rank computes it. forward never uses the number of heads of the config: a rank's projections return
+// only its heads, so all counts come from the sizes of tensors. The same code then computes all heads of an unsharded
+// model and the share of a rank, and no collective is in it: heads do not depend on each other, and the terms of o_proj
+// are summed by the plan.
 AttentionImpl::AttentionImpl(const DecoderConfig& config, const AttentionOptions& options)
     : head_dim_(config.head_dim),
       dropout_(config.attention_dropout),

@@ -57,7 +57,7 @@ struct AttentionOptions {
   std::function<at::Tensor(const LayerContext&)> query_scale;
 };
 
-// q_proj, k_proj, v_proj, o_proj, and q_norm and k_norm where the options say so.
+// q_proj, k_proj, v_proj, o_proj, and q_norm and k_norm with the options for them.
 class AttentionImpl : public SequenceBlock {
  public:
   AttentionImpl(const DecoderConfig& config, const AttentionOptions& options);

@@ -65,6 +65,7 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
                          const std::optional<at::Tensor>& position_ids) mutable {
     return model(input_ids, attention_mask, position_ids);
   };
+  // The head is left out during this call only, also if it throws.
   made.hidden = [model](const at::Tensor& input_ids) mutable {
     struct Headless {
       explicit Headless(DecoderForCausalLmImpl& impl) : impl(impl) { impl.LeaveOutHead(true); }

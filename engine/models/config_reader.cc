@@ -1,3 +1,7 @@
+// Every field that is looked up is recorded. After a model has read its config, the fields that remain are those that
+// it does not compute with: a field with a meaning elsewhere would change the result there and is ignored here, which
+// is a warning. Names that are known to have no effect are left out, and a name that no architecture knows is only a
+// note, unless it resembles a field that was read: then it is probably a typing error.
 #include "engine/models/config_reader.h"
 
 #include <algorithm>

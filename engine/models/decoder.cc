@@ -57,6 +57,9 @@ DecoderImpl::DecoderImpl(const DecoderSpec& spec)
   register_module(spec.norm_name, norm_.module());
 }
 
+// Rotary tables and masks are made once per kind of attention, not per layer: they depend on positions and the kind
+// alone, and a model has one or two kinds. Without position ids the length is known from the shape, so no position is
+// read from the device.
 at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                 const std::optional<at::Tensor>& position_ids) {
   const int64_t length = input_ids.size(1);

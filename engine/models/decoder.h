@@ -70,7 +70,7 @@ class PreNormLayerImpl : public SequenceBlock {
 MOONSHARD_MODULE(PreNormLayer);
 
 // What an architecture reads from its config: numbers, and functions that make its modules. Nothing is built until the
-// whole config is found correct.
+// full config is found correct.
 struct DecoderSpec {
   DecoderConfig config;
   std::function<std::shared_ptr<SequenceBlock>(int64_t index)> layer;

@@ -33,6 +33,9 @@ SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
   }
 }
 
+// Tokens are gathered by expert, so the cost is that of the chosen experts only. Ids and weights are the same on all
+// ranks if the router is replicated, and each rank then adds terms of the same tokens; with sharded experts the sum is
+// partial and the plan reduces it once for the block, not once per expert.
 at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
   const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
   // The softmax is in float32, as in transformers. Each expert then runs on its own tokens: gather, MLP, weighted scatter.

@@ -117,6 +117,10 @@ ConfigReader RopeObject(ConfigReader& top) {
   return scaling.empty() ? parameters : scaling;
 }
 
+// Newer configs have the rope fields in one object, older ones beside the other fields; an object's field has
+// precedence, except for the original length. A field of the object that the chosen type does not use is always a
+// warning: each such field scales positions in some type, so ignoring it silently would give other numbers for long
+// inputs.
 RopeConfig ReadRopeObject(ConfigReader& top, ConfigReader& fields, int64_t head_dim, int64_t max_position_embeddings,
                           const RopeDefaults& defaults) {
   RopeConfig rope;

@@ -25,7 +25,7 @@ struct RopeConfig {
   double beta_fast = 32.0;                       // yarn
   double beta_slow = 1.0;                        // yarn
   double attention_factor = 1.0;                 // multiplies cos and sin; by the type's formula if not given
-  bool truncate = true;                          // yarn: whole dims as the ends of the ramp
+  bool truncate = true;                          // yarn: integral dims as the ends of the ramp
   std::vector<double> short_factor;              // longrope: a stretch per pair of dims, up to the original length
   std::vector<double> long_factor;               // longrope: and beyond it
 };
@@ -41,8 +41,8 @@ struct RopeDefaults {
   std::vector<std::string> also_reads;  // other fields of the rope's object that the architecture reads itself
 };
 
-// The rope of all layers. `top` is the whole config. Adds an error for a type that is not supported, by name, and for each
-// field that is missing or of the wrong kind.
+// The rope of all layers. `top` is the full config. Adds an error for a type that is not supported, by name, and for
+// each field that is missing or of the wrong kind.
 RopeConfig ReadRope(ConfigReader& top, int64_t head_dim, int64_t max_position_embeddings, const RopeDefaults& defaults);
 
 // The same from one object, with `defaults` for what is outside of it.

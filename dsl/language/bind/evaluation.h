@@ -15,7 +15,7 @@ namespace moonshard {
 // A file whose chunk is running: the plan itself, one it extends or one it requires.
 struct RunningFile {
   std::string chunk;   // as diagnostics name it
-  std::string folder;  // where its own files may be; empty: nowhere (text without a file, built-in)
+  std::string folder;  // the directory of its own files; empty: none (text without a file, built-in)
 };
 
 class Evaluation {

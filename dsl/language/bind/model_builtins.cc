@@ -51,7 +51,7 @@ std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* builtin) {
   return std::make_unique<re2::RE2>(pattern.value().regex, options);
 }
 
-// Paths of the modules that the pattern in argument 2 matches, sorted; nothing, reported, where it is no pattern.
+// Paths of the modules that the pattern in argument 2 matches, sorted; nothing, reported, if it is not a pattern.
 std::optional<std::vector<std::string>> Matching(lua_State* L, const char* builtin) {
   const ModuleTree* tree = TreeOf(L, builtin);
   if (tree == nullptr) return std::nullopt;

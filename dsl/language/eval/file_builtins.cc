@@ -1,3 +1,12 @@
+// require and extends. Both run a file as a chunk of the same evaluation, with its limits; they differ in what they
+// return and in scope:
+//   require   a module, run once and cached by its file; read-only, since several files share it. Found in stdlib
+//             first: a plan cannot replace a module that the built-in plans use.
+//   extends   a plan, evaluated at each call; its rules yield to those of the plan that extends it. The own directory
+//             and the search path come before the built-in plans, and a file that is running is passed over:
+//             plans/llama.lua of a user may extend the built-in `llama`.
+// running() is the stack of files, which detects cycles and gives a relative name its directory. A module keeps the
+// directory of the plan that required it, so modules of modules are found beside the plan.
 #include "dsl/language/eval/file_builtins.h"
 
 #include <algorithm>

@@ -58,6 +58,9 @@ Result<SourceFile> ReadSource(const std::string& path, size_t most_bytes) {
   return file;
 }
 
+// Both paths are resolved before they are compared, component by component: a text comparison would accept a link that
+// leads out of the directory, and `/plans-other` as being inside `/plans`. The path that is returned is the one that
+// was asked for, not the resolved one, because it appears in diagnostics.
 std::optional<std::string> FindInside(const std::string& folder, const std::string& relative) {
   const fs::path wanted(relative);
   if (folder.empty() || wanted.is_absolute() || std::ranges::find(wanted, "..") != wanted.end()) return std::nullopt;

@@ -21,7 +21,7 @@ std::span<const EmbeddedFile> EmbeddedFiles();
 
 struct SourceFile {
   std::string name;    // as diagnostics call it: "plans/llama.lua" built in, else the path as the user gave it
-  std::string folder;  // where its own files may be; empty for a built-in one
+  std::string folder;  // the directory of its own files; empty for a built-in one
   std::string text;
   bool internal = false;
 };

@@ -1,3 +1,15 @@
+// The parent trusts nothing that comes from the child: not that it ends, not how much it writes, not what. The child
+// trusts nothing that it inherits: it closes what is open, limits itself, and gives up system calls, before it looks at
+// the plan.
+//   parent                                        child
+//   pipe, fork                                    close all but the pipe; limits; filter
+//   read to the end, at most kMostAnswer bytes    evaluate, write the plan as JSON, _exit
+//   within kMostWait
+//   waitpid, judge how it ended
+//   parse and check the JSON
+// A fork of this process and not a new program, because the inputs (config, options, files that are built in) are then
+// already in memory, and nothing has to be found on disk. The price is that the child is a copy with one thread: it may
+// not wait for a lock that another thread held.
 #include "dsl/language/eval/isolated.h"
 
 #include <fcntl.h>
@@ -93,6 +105,8 @@ JsonValue RecordJson(const EvaluationRecord& record) {
                            {"files", JsonValue::Array(record.files.begin(), record.files.end())}};
 }
 
+// An exception of the evaluation becomes a diagnostic in the child, where its text is known. Only bad_alloc passes:
+// with RLIMIT_AS reached, building a diagnostic could fail too, so the exit code carries this one fact.
 std::string AnswerOf(const std::function<Result<Plan>(EvaluationRecord*)>& run) {
   EvaluationRecord record;
   EvaluatedPlan evaluated;
@@ -173,6 +187,9 @@ Diagnostic Ended(Finding finding, const std::string& name, std::string message) 
   return d;
 }
 
+// How a child ended, from the outside in: the bounds of the parent first, since a child that was killed for one of them
+// also shows a signal; then signals; then exit codes. SIGXCPU is the limit of CPU time, every other signal is a crash
+// or a kill by the system.
 // The diagnostic for a child without a complete answer; nothing for one with an answer.
 std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, const ScriptLimits& limits) {
   if (end.late) {
@@ -208,7 +225,7 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
   return std::nullopt;
 }
 
-// False where `json` is no record.
+// False if `json` is not a record.
 bool ReadRecord(const JsonValue* json, EvaluationRecord& record) {
   const JsonValue* options = json != nullptr ? json->Find("options") : nullptr;
   const JsonValue* files = json != nullptr ? json->Find("files") : nullptr;
@@ -229,6 +246,8 @@ bool ReadRecord(const JsonValue* json, EvaluationRecord& record) {
   return true;
 }
 
+// The last case is a child that wrote valid JSON with neither a plan nor an error. It has no cause in this program, but
+// a compromised child can write it, and an empty result without an error would be taken for success.
 Result<Plan> ReadAnswer(const std::string& answer, const std::string& name, EvaluationRecord* record) {
   const Result<JsonValue> json = ParseJson(answer, name);
   const JsonValue* part = json.ok() ? json.value().Find("evaluated") : nullptr;

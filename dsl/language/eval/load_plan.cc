@@ -61,7 +61,8 @@ Result<Plan> EvaluateHere(const SourceFile& file, const PlanInputs& inputs) {
   if (inputs.record != nullptr) inputs.record->options = evaluation.options();
   Diagnostics diagnostics = evaluation.state().TakeDiagnostics();
   if (done && plan && !HasErrors(diagnostics)) {
-    // What an error leaves out of a plan is no further news.
+    // Rules that were made but are not in the plan are reported only if there is no error: an error leaves rules out as
+    // well, and reporting them would hide it.
     const Diagnostics lost = evaluation.made_rules().LostFrom(*plan, evaluation.state().sources());
     diagnostics.insert(diagnostics.end(), lost.begin(), lost.end());
   }
@@ -69,6 +70,8 @@ Result<Plan> EvaluateHere(const SourceFile& file, const PlanInputs& inputs) {
   return diagnostics;
 }
 
+// With isolation the same function runs in a child process, which returns the plan and its diagnostics as data. So both
+// ways give the same result, and only the child ever runs the script.
 Result<Plan> Evaluate(const SourceFile& file, const PlanInputs& inputs) {
   if (!inputs.isolate) return EvaluateHere(file, inputs);
   return EvaluateInChild(file.name, inputs.limits, inputs.record, [&](EvaluationRecord* record) {

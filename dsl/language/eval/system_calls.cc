@@ -1,3 +1,19 @@
+// The filter is a program for the classic BPF machine of the kernel: it loads one word of the call, jumps forward, and
+// returns allow or an error number. There are no loops and jumps only go forward, at most 255 instructions, so each
+// call is a block of its own that falls through to the next:
+//   load arch;   not ours: EPERM          a 64-bit kernel runs 32-bit calls too, whose numbers mean other calls
+//   load nr
+//   nr == read?  allow                    two instructions a harmless call
+//   nr == openat? load its flags; any bit that writes: EPERM; else allow
+//   ...
+//   EPERM                                 everything that is not listed, calls of later kernels included
+// A block that loads an argument replaces the loaded number, so it must end in a verdict on every path: the next block
+// would compare an argument with its call. The calls of the x32 ABI have the architecture of x86-64 and a bit in their
+// number, so they match none.
+// A call that is refused fails with EPERM instead of killing the process: glibc and sanitizers try some calls for
+// information only, and a diagnostic of the plan is of more use than a signal. Arguments that are pointers are not
+// looked at, since another thread could change the memory behind them after the check; the decisions use flags and
+// numbers only.
 #include "dsl/language/eval/isolated.h"
 
 #include <fcntl.h>

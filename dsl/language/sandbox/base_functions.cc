@@ -1,3 +1,9 @@
+// The base functions that a plan may use, with two differences from Lua's own. Nothing shows an address: tostring of a
+// table is "table", since an address would differ between ranks and runs, and a plan could depend on it. And a value
+// that stands in for a reported error (poison.h) passes through tonumber, and ends the script in error(), so that one
+// mistake does not become several.
+// pcall, load, setmetatable and the like are absent: the first could catch the error of a limit, the others could
+// replace what the language relies on.
 #include <cmath>
 #include <string>
 
@@ -65,6 +71,7 @@ int Type(lua_State* L) {
 
 }  // namespace
 
+// A metatable's __tostring and __name are those of the language's own types: a script cannot set either.
 void PushText(lua_State* L, int index) {
   switch (lua_type(L, index)) {
     case LUA_TTABLE:

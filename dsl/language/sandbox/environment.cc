@@ -1,3 +1,12 @@
+// The environment is an allow list: names are copied into it one by one, and the global table of Lua is not reachable.
+// What a script can reach beyond names is metatables: of strings (replaced in OpenEnvironment) and of userdata (each
+// has __metatable = false; getmetatable and setmetatable do not exist in any case).
+// Libraries, options and modules with named fields are views (MakeReadOnly), so that a required module or a builtin
+// cannot be changed by one file of a plan in a way that another file sees. A read of a missing name returns poison
+// after it is reported, not nil: `attempt to call a nil value` would name the symptom, and would end the evaluation.
+// The session of the REPL needs the opposite, names that persist from line to line. Its view reads the session's own
+// names first, then those of the language, and writes to the first table only: an assignment cannot replace a builtin
+// for the lines that follow.
 #include "dsl/language/sandbox/environment.h"
 
 #include <algorithm>
@@ -163,7 +172,8 @@ int WriteSession(lua_State* L) {
   return 0;
 }
 
-// pairs over the view iterates over the table.
+// pairs over the view iterates over the table behind it: the view itself is always empty, and without this a loop over
+// a module would see nothing.
 int ViewPairs(lua_State* L) {
   lua_settop(L, 0);
   lua_pushvalue(L, lua_upvalueindex(1));

@@ -123,6 +123,9 @@ int Pairs(lua_State* L) {
   return 1;
 }
 
+// next(t, key) has no iterator in which to keep sorted keys, so every call searches for the smallest key after `key`:
+// quadratic for a whole traversal, which is charged. It is meant for next(t) == nil, which is one pass; a loop takes
+// pairs, which sorts once.
 int Next(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 2);

@@ -1,3 +1,6 @@
+// Lua's patterns, with the semantics of lstrlib.c but with a budget. The library's own matcher cannot be interrupted: a
+// pattern of a few letters may backtrack for hours on a long text, in C code where the count hook of the state never
+// runs. Classes are those of ASCII and not of the process's locale, so a plan has the same result on every machine.
 #include "dsl/language/sandbox/pattern.h"
 
 namespace moonshard {
@@ -163,7 +166,8 @@ bool PatternMatcher::InSet(char c, size_t p, size_t end) const {
   return !found;
 }
 
-// The longest run of single matches after which the rest matches.
+// The longest run of single matches after which the rest matches: the run is measured first, then shortened until the
+// rest matches. Its cost is charged at once, since the loop calls nothing that charges.
 size_t PatternMatcher::Longest(size_t s, size_t p, size_t end) {
   size_t run = 0;
   while (Single(s + run, p, end)) ++run;
@@ -176,6 +180,7 @@ size_t PatternMatcher::Longest(size_t s, size_t p, size_t end) {
   return npos;
 }
 
+// The shortest run: the rest is tried first, and one more single match is taken each time that it fails.
 size_t PatternMatcher::Shortest(size_t s, size_t p, size_t end) {
   while (true) {
     const size_t result = Match(s, end + 1);
@@ -200,6 +205,8 @@ size_t PatternMatcher::Balanced(size_t s, size_t p) {
   return npos;
 }
 
+// A capture is recorded before the rest of the pattern is matched and undone if that fails. So at any time capture_
+// describes the current attempt only, and a back reference (%1) never sees a capture of an attempt that was given up.
 size_t PatternMatcher::Open(size_t s, size_t p, Capture::State state) {
   if (captures_ >= kMostCaptures) luaL_error(lua_, "too many captures");
   capture_[static_cast<size_t>(captures_)] = {s, 0, state};
@@ -234,6 +241,8 @@ size_t PatternMatcher::Same(size_t s, char digit) {
   return subject_.substr(s).starts_with(text) ? s + capture.length : npos;
 }
 
+// A frontier is between a character outside of the set and one inside. Both ends of the text count as the character 0,
+// so %f[%w] also finds a word at the beginning.
 bool PatternMatcher::Frontier(size_t s, size_t p, size_t end) const {
   const char before = s == 0 ? '\0' : subject_[s - 1];
   const char here = s < subject_.size() ? subject_[s] : '\0';

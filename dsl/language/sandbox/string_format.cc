@@ -1,4 +1,8 @@
 // string.format with %d %i %x %X %s %q %f %g %e %%: width and precision of at most two digits, no addresses.
+// The format of a script never reaches snprintf as it is. It is read letter by letter and written anew from flags,
+// digits and a known conversion: what could read memory or write to it (`%n`, `%p`, a `*` that takes its width from an
+// argument) has no way in. The length modifier comes from here as well, since the size of the argument does. %s and %q
+// take any value through PushText, which shows no address, so that the text is the same on every rank.
 #include <cstdio>
 #include <string>
 

@@ -1,3 +1,10 @@
+// The string library. A function is Lua's own where its work is linear in a text whose length is bounded (kMostText):
+// those are wrapped by Charged, which charges the length first. The others are written anew, because in Lua's version
+//   find match gmatch gsub   backtrack in C without a bound (pattern.h)
+//   rep                      fills a result of any size in C, where no hook runs
+//   format                   shows addresses of tables and functions (string_format.cc)
+// A step stands for sixteen bytes of such work. Text is charged before it is searched, matching as it goes, and a
+// result by its size, which kMostText bounds.
 #include <algorithm>
 #include <string>
 
@@ -19,7 +26,7 @@ std::string_view TextArgument(lua_State* L, int index) {
   return {text, size};
 }
 
-// Upvalue 1: one of Lua's own functions, whose work grows with its text no faster than in a line.
+// Upvalue 1: one of Lua's own functions, whose work is at most linear in its text.
 int Charged(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   TextArgument(L, 1);
@@ -184,6 +191,8 @@ void AddReplacement(lua_State* L, PatternMatcher& matcher, size_t begin, size_t 
   lua_pop(L, 1);
 }
 
+// An empty match directly behind the last match is not one (last), as in Lua 5.4: ("abc"):gsub("%w*", "x") is "x", not
+// "xx". Where nothing matches, one character is copied and the search goes on behind it.
 int Replace(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::string_view subject = TextArgument(L, 1);

@@ -1,3 +1,6 @@
+// The table library, with metamethods respected (lua_geti, lua_seti), so that a write to a read-only view is refused as
+// everywhere. Functions whose work depends on the length of a list charge it; what they put on the stack or into a text
+// is bounded.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -11,7 +14,7 @@ namespace {
 constexpr size_t kMostConcatenated = size_t{1} << 20;
 constexpr lua_Integer kMostValues = 200;  // that one call may put on the stack
 
-// Length of the table in argument 1. Writes go past __newindex of a read-only view nowhere: views refuse them.
+// Length of the table in argument 1.
 lua_Integer LengthOfFirst(lua_State* L) {
   if (lua_type(L, 1) != LUA_TTABLE && luaL_getmetafield(L, 1, "__len") == LUA_TNIL) luaL_checktype(L, 1, LUA_TTABLE);
   return luaL_len(L, 1);

@@ -1,3 +1,13 @@
+// Loading text, and what Lua's parser reports about it.
+// Bytecode is refused twice: by its first byte here, for a message that says so, and by the mode "t" of lua_load.
+// Crafted bytecode can corrupt memory, since Lua does not verify it; it is the one input against which the sandbox of
+// names is no protection.
+// Lua's parser stops at its first error and reports the token at which it noticed, which is often not the place of the
+// mistake: a comma that is missing at the end of a line is noticed at the first token of the next, an unclosed bracket
+// at the end of the file. SyntaxError() adds the line that probably has to change.
+// KindOfChunk() decides for the REPL whether an input is complete, in the way of Lua's own interpreter: the text is
+// parsed with "return " before it, then as it is. An error whose token is the end of the text means that the input is
+// valid so far, and more lines are read.
 #include "dsl/language/state/chunk.h"
 
 #include <algorithm>
@@ -9,7 +19,7 @@
 namespace moonshard {
 namespace {
 
-// What makes a text unusable before Lua looks at it; empty where nothing does.
+// Why a text is refused before Lua parses it; empty if it is not.
 std::string Unreadable(std::string_view text, const ScriptLimits& limits) {
   if (text.size() > limits.source_bytes) {
     return "the text has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(limits.source_bytes) +
@@ -70,7 +80,8 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string_
   return d;
 }
 
-// The text as Lua is given it: lines before it are blank, and an expression is returned.
+// The text that Lua parses: blank lines in place of those before it, so that line numbers are right, and `return`
+// before an expression.
 std::string PlacedText(std::string_view text, const ChunkPlace& place) {
   std::string out(static_cast<size_t>(place.first_line - 1), '\n');
   if (place.expression) out += "return ";

@@ -1,3 +1,8 @@
+// One mistake must not hide the next one, and must not cause others. A builtin that was called wrongly therefore
+// returns a value on which nearly every operation succeeds, and every builtin that takes it stays silent. It is the
+// technique of an error type in a compiler: the evaluation goes to the end of the plan, and each mistake of the author
+// is reported once.
+// There is one poison value a state, kept in the registry, so that recognizing it is a comparison of addresses.
 #include "dsl/language/state/poison.h"
 
 #include <string>

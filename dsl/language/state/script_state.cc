@@ -1,3 +1,20 @@
+// One evaluation of untrusted text within limits: how each resource is accounted, how a limit ends the script, and how
+// an error becomes a diagnostic.
+// Three resources, each with its own account:
+//   steps     Lua instructions, counted by a hook every kHookInterval, plus what C functions Charge() for their loops.
+//             The same on every machine and every rank, so a plan that is within this limit once is within it always.
+//   CPU time  of this thread, looked at in the hook and while Lua parses. The bound for single instructions that are
+//             slow.
+//   memory    every allocation of Lua (Allocate) and what C++ values behind userdata hold (TakeMemory), in one counter.
+// A limit is final. RaiseLimit() sets dead_ and raises; every hook and every Charge() after it raises again, so that no
+// code of the script that runs while Lua unwinds can go on. Only Renew(), which the host calls between two lines of a
+// session, clears dead_.
+// An error is turned into a diagnostic by the message handler, before the stack unwinds: the line of the plan is that
+// of a frame which is gone once lua_pcall returns. Lua does not call the handler when memory runs out, therefore the
+// hook keeps the last line that it saw (last_seen_).
+// C++ exceptions do not cross Lua: Guarded (guarded.h) keeps the exception in exception_ and raises a Lua error in its
+// place, and Run() rethrows it when lua_pcall is done. Lua is compiled as C++, so its own errors unwind by exceptions
+// as well and the destructors of locals in C functions run.
 #include "dsl/language/state/script_state.h"
 
 #include <algorithm>
@@ -97,12 +114,16 @@ ScriptState::ScriptState(const ScriptLimits& limits)
   SetHook();
 }
 
+// lua_close runs the __gc of every userdata, each of which ends its HeldValue. Lua skips a finalizer for which it has
+// no memory; what that one held is still in the list and is freed here.
 ScriptState::~ScriptState() {
   memory_cap_ = SIZE_MAX;  // closing may allocate
   lua_close(lua_);
   while (held_ != nullptr) End(held_);
 }
 
+// HeldValues are a doubly linked list through the values themselves: adding and removing take constant time and never
+// allocate, because End() runs inside the garbage collector, also when no memory is left.
 void ScriptState::Hold(std::unique_ptr<HeldValue> value) {
   HeldValue* const first = value.release();
   first->after_ = held_;
@@ -228,6 +249,8 @@ int ScriptState::Parse(std::string_view text, const std::string& name) {
   return status;
 }
 
+// The comparison is before the subtraction, and saturates: a length of 2^63 from a script must not wrap the budget into
+// a new one. Once dead_, charging raises whatever the amount, which ends C functions that loop over script callbacks.
 void ScriptState::Charge(size_t steps) {
   const auto wanted = static_cast<int64_t>(std::min<size_t>(steps, INT64_MAX));
   if (dead_ || wanted > steps_left_) {
@@ -236,6 +259,8 @@ void ScriptState::Charge(size_t steps) {
   steps_left_ -= wanted;
 }
 
+// Lua retries a refused allocation after a collection (Allocate), and C++ values get the same chance here: a script
+// that made and dropped many values still holds their memory until its garbage is collected.
 void ScriptState::TakeMemory(size_t bytes) {
   if (bytes > memory_cap_ || used_ > memory_cap_ - bytes) {
     lua_gc(lua_, LUA_GCCOLLECT);
@@ -272,6 +297,8 @@ SourceSpan ScriptState::UserSpanOfText(std::string_view text) {
   return here;
 }
 
+// Equal diagnostics are dropped: a mistake in the body of a loop is one mistake. Their number is small
+// (kMostDiagnostics), so a linear search is enough.
 void ScriptState::Add(Diagnostic diagnostic) {
   // The script controls these texts, and there are up to kMostDiagnostics.
   for (std::string* text : {&diagnostic.message, &diagnostic.declared, &diagnostic.required, &diagnostic.help}) {
@@ -282,6 +309,8 @@ void ScriptState::Add(Diagnostic diagnostic) {
   if (!said) diagnostics_.push_back(std::move(diagnostic));
 }
 
+// A report has a price in steps: it walks the stack and compares texts, which is far more work than the few
+// instructions that a script needs to cause one.
 void ScriptState::Report(Diagnostic diagnostic) {
   Charge(kStepsOfReport);
   if (diagnostics_.size() >= kMostDiagnostics) {
@@ -296,6 +325,8 @@ void ScriptState::Report(Finding finding, std::string message, std::string_view 
   Report(std::move(diagnostic));
 }
 
+// Files stay in the order of their first diagnostic, which is the order of evaluation; within a file, lines ascend. The
+// sort is stable, so several diagnostics of one line keep their order too.
 Diagnostics ScriptState::TakeDiagnostics() {
   std::vector<std::string> files;
   for (const Diagnostic& d : diagnostics_) {
@@ -313,7 +344,13 @@ int ScriptState::MessageHandler(lua_State* L) {
   return 1;
 }
 
-// The error value is on top of the stack and its frames are still there.
+// The error value is on top of the stack and its frames are still there. In this order, because the later cases would
+// misread the earlier ones:
+//   a limit              the value is only a marker; the diagnostic was made by RaiseLimit and gets its line here
+//   not text             error {}: there is no message to show
+//   not enough memory    raised as an ordinary error by code that saw LUA_ERRMEM from lua_load
+//   a message with the name of poison   follows from a mistake that was reported, and is dropped
+//   stack overflow       Lua's own limit on C calls, which an endless recursion may reach before the limit of calls
 void ScriptState::ReportRaised() {
   if (limit_) {
     limit_->where = UserSpan();
@@ -366,6 +403,8 @@ int ScriptState::CallBody(lua_State* L) {
   return 0;
 }
 
+// The message handler and the body are pushed first, so that nothing between lua_pcall and the body can fail. The clock
+// starts with each Run; steps and memory go on from the Run before, until Renew().
 bool ScriptState::Run(const std::function<void(lua_State*)>& body) {
   cpu_start_ns_ = ThreadCpuNs();
   lua_pushcfunction(lua_, &Guarded<&ScriptState::MessageHandler>);

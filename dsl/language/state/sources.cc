@@ -1,3 +1,7 @@
+// Lua keeps the line of an instruction and no column. Columns are found by searching the token in the text of the line:
+// as a separate name, outside of a comment. A token that occurs twice on its line may get the caret under the first
+// occurrence; a line that does not contain it (a table over several lines) is quoted without a caret, or SpanOfKey()
+// and SpanOfQuoted() look at the lines below.
 #include "dsl/language/state/sources.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Hints are tried from the most to the least specific, and the first that applies wins. Those that recognize a token
+// which is not Lua at all (curly quotes, `!=`, `&&`) are certain and come first; the search for an unclosed bracket
+// comes last, because brackets that do not match are also a consequence of the other mistakes. No hint is better than a
+// wrong one: a rule applies only if both the message of Lua and the text of the line fit it.
 #include "dsl/language/state/syntax_hint.h"
 
 #include <algorithm>

@@ -26,7 +26,7 @@ class Userdata {
     lua_rawsetp(L, LUA_REGISTRYINDEX, &kKey);
   }
 
-  // Leaves the value on top of the stack. `held` is the memory it holds outside of itself, about.
+  // Leaves the value on top of the stack. `held`: about how much memory it holds outside of itself.
   static const T& Push(lua_State* L, T value, size_t held = 0) {
     static_assert(std::is_nothrow_move_constructible_v<T>);
     constexpr size_t kOverhead = 32;  // of the allocations, which are few

@@ -1,3 +1,8 @@
+// The steps go from the most to the least specific source (choose_plan.h). In the index a qualified name goes before a
+// bare one, because two families may use one class name for different modules.
+// Both fallbacks, the checkpoint's own plan and the default, are warnings: they shard what they recognize and are not
+// tested with this model. A default plan without a rule is an error: a model that is replicated in full is not what tp
+// > 1 is used for.
 #include "dsl/planning/choose/choose_plan.h"
 
 #include <algorithm>
@@ -79,8 +84,8 @@ std::string WhyNot(const JsonValue& config) {
                          : "no plan for the architecture '" + Join(classes, ", ") + "'";
 }
 
-// "did you mean 'LlamaForCausalLM'? ", or nothing. Only the names before "For..." are compared: what is behind is long
-// and common.
+// "did you mean 'LlamaForCausalLM'? ", or nothing. Only the family, the name before "For...", is compared, among
+// classes of the same task: the common suffix is long, so with it any two classes would count as similar.
 std::string NearestClass(const JsonValue& config, const std::map<std::string, std::string>& index) {
   for (const std::string& name : ClassesOf(config)) {
     const size_t end = std::min(name.find("For"), name.size());

@@ -1,3 +1,10 @@
+// Hugging Face plans as plans of this engine.
+// There is no second interpreter for them: the tables are written as a Lua plan (lua_text.h), which is evaluated like
+// any other, in the same sandbox and with the same options. Places in that text are then replaced by places in the file
+// that it comes from, in diagnostics and in the rules of the plan, since the user never sees the generated text.
+// A config's table has keys relative to its base model, and the file does not contain the base model's path in the full
+// model. It is derived from the module names if there is a model; an option "base" replaces it, and without a model
+// "model." is used, which most causal language models have.
 #include "dsl/planning/choose/hugging_face_plan.h"
 
 #include "dsl/language/eval/files.h"

@@ -28,6 +28,8 @@ Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTr
   }
   std::map<std::string, size_t> fits;
   for (const HuggingFaceRule& rule : table->rules) {
+    // The prefix is empty or ends in a dot, so a key matches at a component only: "layers.*" does not match in
+    // "my_layers.0".
     const RE2 expression("((?:.*\\.)?)" + TranslateNumbered(rule.key).regex);
     std::set<std::string> found;
     for (const std::string& path : paths) {

@@ -132,6 +132,10 @@ std::string Called(const std::string& text, const std::vector<std::string>& name
 
 ExportedPlan ExportTorch(const CompiledPlan& plan) {
   ExportFindings findings(plan);
+  // parallelize_module takes a dict of paths, in which a "*" matches any component. A key with a star for the layer
+  // number keeps the dict short, but it is correct only if all modules that it matches have the same expression,
+  // including those that need none: a replicated layer under such a key would be sharded. If they differ, each module
+  // has an entry under its own path.
   // By the key with stars: the expression of each path. Replicated modules count, because a star matches them too.
   std::map<std::string, std::map<std::string, std::string>> by_key;
   for (size_t m = 0; m < plan.tree->modules().size(); ++m) {

@@ -1,3 +1,8 @@
+// Rules with the same parent path and the same style become one line with braces, at the place of the first of them.
+// Names that are already written are empty. The order of the rules changes, which has no effect: the keys of a table
+// name different modules.
+// The embedding is a line of its own at the front: where the config ties it with the head, transformers shards it
+// whether or not the table names it, so a table without it needs a conditional rule.
 #include "dsl/planning/hugging_face/lua_text.h"
 
 #include <algorithm>

@@ -29,6 +29,10 @@ struct ParseError {
   size_t position;
 };
 
+// A recursive-descent parser of one pass over data, never an evaluator: a configuration file is downloaded, so an
+// expression, a call or an f-string is an error with its place. Levels are limited because each is a frame of the
+// stack. A duplicated key is an error as well: Python and JSON keep the last value, which is rarely what the author of
+// a plan means.
 class Parser {
  public:
   Parser(std::string_view text, const std::string& file, size_t position)

@@ -18,6 +18,8 @@ bool IsName(std::string_view text) {
 
 std::string StyleText(const std::string& style) { return IsName(style) ? "hf." + style : "hf[" + Quoted(style) + "]"; }
 
+// Each generated line has the place of the rule that it was made from, or none. A diagnostic then points to the user's
+// file by line number alone, without a parser for the generated text; so a rule is always on exactly one line.
 class Writer {
  public:
   void Line(const std::string& text, SourceSpan where = {}) {

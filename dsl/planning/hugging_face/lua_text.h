@@ -26,7 +26,7 @@ void PointToOrigin(const LuaPlanText& text, const std::string& chunk, SourceSpan
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Diagnostics& diagnostics);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Plan& plan);
 
-// a Hugging Face plan in the idiom of the plan language: braces for siblings, heads where the config has
+// A Hugging Face plan in the idiom of the plan language: braces for siblings, heads where the config has
 // them, styles of stdlib/styles.lua, and those of stdlib/hugging_face.lua for what has no other. The result is a file
 // to edit. It is stricter than the original in two ways: shards are split between heads (fewer heads than ranks are
 // replicated), and a `*` matches any component. Stage before: plan_file.h.

@@ -36,6 +36,11 @@ Diagnostic BadPlan(std::string message, const SourceSpan& where, std::string req
   return d;
 }
 
+// Python source is not parsed as Python. One expression finds the lines that begin a class or assign to one of the
+// known names, and the literal parser reads what follows the '='; the rest of the file is skipped, whatever it
+// contains. Tables belong to the class whose line was the last one before them, so a file with several classes gives
+// several entries. An assignment of anything but a literal is an error: the table would otherwise be missing without a
+// sign.
 class PlanFileReader {
  public:
   explicit PlanFileReader(const std::string& file) { out_.file = file; }
@@ -140,6 +145,8 @@ class PlanFileReader {
     entry.tables.push_back(std::move(table));
   }
 
+  // A release's file also has, by model type, what transformers adds to the plan of an instance. An embed_tokens there
+  // means that the config ties the embedding by default.
   void ReadDeltas(const Literal* deltas) {
     if (deltas == nullptr) return;
     for (HuggingFaceEntry& entry : out_.entries) {
@@ -178,7 +185,9 @@ const HuggingFaceEntry* ConfigOf(const HuggingFaceFile& file, const HuggingFaceE
   return count == 1 ? only : nullptr;
 }
 
-// The entry that a key names; nullptr for none, or if it is ambiguous: the candidates are appended to `several`.
+// The entry that a key names; nullptr for none, or if it is ambiguous: the candidates are appended to `several`. The
+// order is that of precision: an entry's name or class; then, for a model type or a directory, its generating class,
+// which includes the table of its config; then the config of that type; then the only entry that is left.
 const HuggingFaceEntry* FindEntry(const HuggingFaceFile& file, const std::string& key, bool experts,
                                   std::vector<std::string>& several) {
   const auto has = [&](const HuggingFaceEntry& entry) {

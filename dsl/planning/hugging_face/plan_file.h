@@ -52,8 +52,8 @@ struct HuggingFaceFile {
   std::vector<HuggingFaceEntry> entries;  // in the order of the file; those without a table are omitted
 };
 
-// Errors (with file and line): those of ParseLiteral; kBadJson for a table that is no dict of texts and for a text that
-// holds no plan.
+// Errors (with file and line): those of ParseLiteral; kBadJson for a table that is not a dict of strings and for a text
+// that holds no plan.
 Result<HuggingFaceFile> ReadHuggingFacePlans(std::string_view text, const std::string& file);
 
 // The tables that make one plan: at most one of a model class and one of a config.
@@ -74,7 +74,7 @@ struct HuggingFaceChoice {
 // Errors: kPlanNotFound with the nearest names.
 Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std::string key, const JsonValue& config);
 
-// the path of the base model, which the keys of a config's tp_plan are relative to, within the full model
+// The path of the base model, which the keys of a config's tp_plan are relative to, within the full model
 // ("model." in LlamaForCausalLM). transformers has it from its classes; here it is derived from the module names.
 // The prefix under which the most keys of the choice's base table name a module or parameter; "" where none does, or where
 // the choice has no base table. Errors (kRuleConflict): two prefixes fit equally well; both are named.

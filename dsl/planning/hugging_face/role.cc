@@ -1,3 +1,10 @@
+// A role is read from compiled placements and redistributions, not from the names of styles. A plan may use its own
+// styles, or none at all, and still do what "colwise" means; and a style with that name may have options that change
+// its meaning. So two plans with the same effect have the same export.
+// The checks go from what no other system can express (an axis other than tp, heads that several ranks hold) to what
+// one style covers. A module whose "weight" and "bias" are sharded in a known way is colwise or rowwise; one with other
+// sharded parameters is exported by parameter; one with full parameters by its redistributions alone. What matches none
+// of these is kOther with its layout as the reason: an inexact export would give wrong numbers without an error.
 #include "dsl/planning/hugging_face/role.h"
 
 #include <algorithm>
@@ -107,6 +114,8 @@ class RoleReader {
     if (!summed) return Of(still ? Role::Kind::kNothing : Role::Kind::kRedistributions);
     if (still) return Of(Role::Kind::kSummedGradient);
     const Layout in = role_.From(role_.inputs, 0);
+    // Gradients are summed and the stream keeps its layout: sequence parallelism, where each rank computes the norm of
+    // its own tokens and the gradient of the norm's weight is the sum over all tokens.
     const bool same =
         role_.To(role_.inputs, 0) == in && role_.From(role_.outputs, 0) == in && role_.To(role_.outputs, 0) == in;
     if (same && in.is_shard()) return Of(Role::Kind::kSequence);

@@ -1,4 +1,4 @@
-// ResolveModel: from a model and what was asked of its plan to a compiled plan: chooses the plan, evaluates it (isolated or
+// ResolveModel: from a model and the requested plan to a compiled plan: chooses the plan, evaluates it (isolated or
 // not) and resolves it against a module tree (engine/plan/resolve). The one way for every program: the command line and the
 // REPL with the tree of a checkpoint's headers, the ranks of a run and the trainer with the tree of the live model.
 //

@@ -1,6 +1,6 @@
 // Recognition of attention: query, key and value projections, sharded between heads, and the output projection.
 //
-// The search goes from certain to uncertain evidence. A module whose name says "query", "key", "value", "out" or
+// The search goes from certain to uncertain evidence. A module that is named "query", "key", "value", "out" or
 // "fused" is taken as such if its shape agrees with the heads of config.json; unnamed projections are then assigned by
 // shape: hidden -> heads * head_dim enters, the reverse leaves. With names, shapes and config in agreement the block is
 // sure; if the shapes alone decide (two square matrices in one direction are ambiguous), it is a guess. Every other
@@ -113,8 +113,8 @@ void FindOut(const Layer& layer, FoundAttention& found, int64_t features) {
   }
 }
 
-// Heads and the size of one: those of the config; where the query's features are no such heads, as norms on single heads
-// say. {0, 0} if it is unknown.
+// Heads and the size of one: those of the config; without them, the size of a norm on single heads. A candidate counts
+// once a projection back from so many features is found. {0, 0} if it is unknown.
 std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, FoundAttention& found, int64_t query_features) {
   const ModelNumbers& numbers = layer.numbers();
   std::vector<std::pair<int64_t, int64_t>> candidates;
@@ -134,7 +134,7 @@ std::pair<int64_t, int64_t> HeadsOf(const Layer& layer, FoundAttention& found, i
   return candidates.empty() ? std::pair<int64_t, int64_t>() : candidates.front();
 }
 
-// A table with a column per head, whose name says that it is added to the scores: relative_attention_bias.
+// A table with a column per head and "bias" in its name, which is added to the scores: relative_attention_bias.
 bool IsBiasOfHeads(const Item& item, int64_t heads) {
   if (item.parameters->size() != 1 || item.parameters->front().name != "weight" || item.copies > 1) return false;
   const std::vector<int64_t>& shape = item.parameters->front().shape;
@@ -217,7 +217,7 @@ class Attention {
     const int64_t kv_heads = key_features == 0 ? 0 : key_features / head_dim;
     const bool even = key_features == kv_heads * head_dim && (value == nullptr || value->shape.out == key_features);
     if (!even || (kv_heads > 0 && heads % kv_heads != 0))
-      return Refuse("its keys and values are no heads of that size");
+      return Refuse("its keys and values are not heads of that size");
     if (const std::optional<size_t> left = Leftover(layer_, found_, heads, head_dim))
       return RefuseLeftover(*left, heads * head_dim);
 

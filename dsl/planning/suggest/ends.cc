@@ -41,6 +41,10 @@ Block Single(Part part, const std::string& path, const std::string& why, bool su
   return block;
 }
 
+// The vocabulary connects the ends: a matrix of hidden features with one row per token is the embedding or the head.
+// config.json has its size; otherwise the first matrix with an embedding's name does. Names then separate the two,
+// which have the same shape. Tables of positions and of token types have that shape too if their size happens to be
+// equal, so their names exclude them.
 class Reader {
  public:
   Reader(const ModelNumbers& numbers, int64_t hidden, const std::vector<std::string>& stacks)

@@ -84,6 +84,10 @@ std::optional<std::string> SharedFolder(const Layer& layer, const std::vector<si
   return folder;
 }
 
+// The block is the directory around a module "experts". It is accepted only if nothing in it is unexplained: the
+// experts themselves, one router with a row per expert, at most one mlp that every token passes, and gates on it. The
+// stdlib's block then shards each expert and keeps the router replicated, so that all ranks choose the same experts for
+// a token; the terms that the ranks then sum belong to the same experts.
 class Experts {
  public:
   Experts(Layer& layer, std::string block, std::vector<size_t> items)

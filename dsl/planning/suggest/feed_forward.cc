@@ -89,6 +89,9 @@ Block Read(Layer& layer, const FoundFeedForward& found) {
 
 }  // namespace
 
+// Starts from the projection back, of which a block has exactly one, and looks for the one or two projections to its
+// input features. A found block takes its modules, which changes what the next search sees, so the search begins again
+// after each one; a layer has few of them. It ends because each turn takes at least one module.
 void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
   for (bool again = true; again;) {
     again = false;
@@ -97,9 +100,9 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
       const std::optional<FoundFeedForward> found = FindUp(layer, down);
       if (!found || !IsPlausible(layer, *found)) continue;
       if (const std::optional<size_t> left = LeftoverOfFeedForward(layer, *found)) {
-        blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder + " stays replicated: unknown use of " +
-                                                                 ShortName(layer.name(*left)) +
-                                                                 " does with its features"));
+        blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder +
+                                                                 " stays replicated: the use of features in " +
+                                                                 ShortName(layer.name(*left)) + " is unknown"));
       } else {
         blocks.push_back(Read(layer, *found));
       }

@@ -30,6 +30,11 @@ std::optional<Latent> FindLatent(const Layer& layer, const std::string& folder, 
   return Latent{norm, to.front(), from.front()};
 }
 
+// Two streams are required: keys and values come from a latent, and queries from a latent or directly. The latent is
+// computed in full on every rank, since its norm needs all its features; shards begin after it. Each rank then uses the
+// full latent for its own heads only, so gradients of the latent and of the norm's weight are terms of a sum over the
+// ranks ("shared", Part::kSummed).
+// Every module of the directory must be one of these: otherwise the general readers decide.
 std::optional<Block> ReadIn(Layer& layer, const std::string& folder) {
   const int64_t heads = layer.numbers().heads.value;
   std::vector<Latent> latents;

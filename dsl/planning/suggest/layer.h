@@ -22,7 +22,7 @@ struct LayerLinear {
 
 class Layer {
  public:
-  // `whole_attention`: directories whose attention stays replicated in every layer, with the reason.
+  // `full_attention`: directories whose attention stays replicated in every layer, with the reason.
   Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned,
         std::map<std::string, std::string> full_attention = {});
 

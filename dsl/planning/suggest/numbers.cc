@@ -1,3 +1,7 @@
+// A number keeps the Lua expression that gives it. "config.num_attention_heads" in the text makes the plan valid for
+// every size of the model; a literal appears only where the shapes have a value that config.json does not. The names
+// are those of the configurations in use, the usual ones first. A model with several towers has its numbers in a
+// section about the text; a section is used only if the top level has no head count.
 #include "dsl/planning/suggest/numbers.h"
 
 #include <initializer_list>

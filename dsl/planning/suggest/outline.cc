@@ -36,11 +36,15 @@ Placed Place(const std::string& path) {
   return {"", -1, path};
 }
 
-// Items that differ only in a number become one if they are experts.
+// Items that differ only in a number become one, with a "*" for the number, if they are experts: 128 experts are then
+// one item for the readers and one rule in the plan. The pattern must match exactly these items. Three things prevent
+// that, and then the items stay apart: items of the same pattern with other parameters (`alike` against `starred`), a
+// sibling whose name is not a number but which the "*" would also match (`too_wide`), and a number without a
+// repetition.
 std::vector<Item> FoldExperts(const std::vector<Item>& items, int64_t experts) {
   std::map<std::pair<std::string, const ModuleTree::Signature*>, int64_t> alike;
   std::map<std::string, int64_t> starred;
-  std::set<std::string> too_wide;  // patterns of which a "*" would also match what is no number
+  std::set<std::string> too_wide;  // patterns of which a "*" would also match what is not a number
   for (const Item& item : items) {
     const std::string name = Starred(item.name);
     ++alike[{name, item.parameters}];
@@ -78,7 +82,9 @@ std::string KindText(const std::vector<Item>& items) {
   return out;
 }
 
-// Whether more matrices are stored as [in, out] than as [out, in]: the size of a bias is that of the outputs.
+// Whether more matrices are stored as [in, out] than as [out, in]. A bias has the size of the outputs, so each
+// rectangular matrix with a bias is a vote; the majority decides for the model, since square matrices and those without
+// a bias cannot show it.
 bool LiesTurned(const ModuleTree& tree) {
   int64_t turned = 0;
   for (const Module& module : tree.modules()) {
@@ -92,7 +98,10 @@ bool LiesTurned(const ModuleTree& tree) {
   return turned > 0;
 }
 
-// Moves single modules before the first or after the last layer out of the stack.
+// Moves single modules before the first or after the last layer out of the stack. A Sequential numbers all of its
+// children: an embedding as 0, layers as 1 to n, a norm as n + 1. Layers are those with several modules with
+// parameters; a kind of one module that occurs only outside of their range is not a layer. Between layers it is one,
+// for instance a layer without attention.
 void TakeOutEnds(Stack& stack, std::vector<Item>& outside) {
   constexpr size_t kLeastModules = 3;  // of a layer, where others in its container may be none
   std::set<int64_t> real;

@@ -1,3 +1,6 @@
+// Patterns as text. Names in braces are shortened by their common beginning and end, but only at a '_' or '.':
+// "{gate,up}_proj" is readable, braces around accidental common letters are not. A name that would become empty in the
+// braces prevents the shortening.
 #include "dsl/planning/suggest/pattern_text.h"
 
 #include <algorithm>

@@ -1,3 +1,13 @@
+// A plan from evidence: names, shapes and the numbers of config.json. The stages are
+//
+//   outline    groups modules into stacks, layers and kinds of layers (outline.h)
+//   readers    split one layer of each kind into blocks: attention, experts, feed-forward, norms (layer.h)
+//   ends       the embedding, the last norm and the head, outside of the stacks (ends.h)
+//   this file  decides what depends on several blocks: shared tensors, sequence parallelism, units of fsdp
+//   write      blocks as Lua, with the reason of each as a comment (write.h)
+//
+// The rule for doubt is the same in all stages: what is not fully understood stays replicated, which costs memory but
+// cannot change a result. A wrong shard can. So a block is sharded only if each of its modules is explained.
 #include "dsl/planning/suggest/suggest.h"
 
 #include <algorithm>
@@ -38,6 +48,8 @@ void AddRow(ReadStack& read, Block block, const std::vector<int64_t>& layers) {
   row.layers.insert(layers.begin(), layers.end());
 }
 
+// Reads all kinds twice: the first pass only finds the attention that must stay replicated in all layers, and the
+// second one reads with that knowledge. Reading has no effect on the layer kinds, so the passes are independent.
 ReadStack ReadLayers(const Stack& stack, const ModelNumbers& numbers, int64_t hidden, bool turned) {
   // Other layers may use what one layer computes for its heads, as in T5, where all layers use the bias of the first:
   // if attention stays replicated in one layer because of another module in it, it does in all.
@@ -71,6 +83,10 @@ std::set<int64_t> UnitsOf(const Stack& stack, const ModuleTree& tree) {
   return units;
 }
 
+// Sequence parallelism replaces the layout of the hidden states between all blocks, so one module that reads them in an
+// unknown way makes it wrong: a module that expects all tokens has only a part of them. It is offered only if
+// everything is understood: one stack, no unknown block, no unknown module outside, and one embedding where the shards
+// of the sequence begin.
 std::string WhyNoSequence(const Draft& draft) {
   if (draft.stacks.size() != 1) return draft.stacks.empty() ? "" : "there is more than one stack of layers";
   for (const ReadStack::Row& row : draft.stacks.front().rows) {
@@ -107,7 +123,8 @@ void DropHalfTies(const ModuleTree& tree, Draft& draft) {
   }
 }
 
-// Modules outside that need a rule, because the module that they stand in has parts that are cut. `own`: names of the
+// Modules outside of the stacks that need a rule of their own, because a sibling is sharded: beside sharded modules the
+// plan's default does not claim a parameter without an error. The others are left to that default. `own`: names of the
 // parameters that the model itself owns.
 void SplitRest(Draft& draft, const std::vector<std::string>& own) {
   std::vector<std::string> beside;

@@ -1,6 +1,6 @@
 // Suggest: a first plan for a model without one, from its module tree and config.json. A block on which names, shapes
 // and config agree is "sure", one with another possible reading is a "guess", and an unrecognized one is replicated; a
-// comment in the plan says so at each rule. The plan is a file to edit: `check` has no errors for it, but only a
+// comment at each rule states which. The plan is a file to edit: `check` has no errors for it, but only a
 // comparison of numbers (`verify`, or in the trainer) shows whether the guesses are right. Stage before: safetensors
 // headers, config.json. Stage after: a plan file.
 #pragma once

@@ -1,3 +1,7 @@
+// Names of modules are read as a core with decoration around it. "q_proj", "to_q", "linear_q" and "wq" have the core q
+// or wq; "proj", "to", "linear" carry no meaning. The last component is read first because it is the most specific; if
+// it is decoration only ("attention.dense", "mlp.0"), the one before it is read. A core that is not in the table ends
+// the search: a name with an unknown meaning must not be read as that of its directory.
 #include "dsl/planning/suggest/words.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// A draft as Lua. The body is written first, because only it shows which modules of the stdlib, numbers and helper
+// styles the plan uses; the head then declares exactly these.
+// A rule matches a layer by "*" only if every layer of the stack that has such modules is meant, and if all children of
+// the stack are layers. Otherwise it lists the numbers, because a "*" would also match layers of another kind. A block
+// with the same reason as the one before it is written without repeating the comment.
 #include "dsl/planning/suggest/write.h"
 
 #include <algorithm>

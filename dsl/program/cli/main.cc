@@ -47,7 +47,7 @@ int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, boo
   return LaunchRanks({.program = program, .arguments = arguments, .ranks = ranks, .finish_first = finish_first});
 }
 
-// Why `path` is no file that this process may make or replace; "" where it is one.
+// Why `path` is not a file that this process may make or replace; "" where it is one.
 std::string WhyNotWritten(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   const int why = std::filesystem::is_directory(path) ? EISDIR : access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;

@@ -1,5 +1,5 @@
-// TorchLibrary: whether the dynamic loader finds the LibTorch that moonshard-run links, asked before a rank is started: the
-// loader's own error names a file and nothing to do about it.
+// TorchLibrary: whether the dynamic loader finds the LibTorch that moonshard-run links, checked before a rank is
+// started: the loader's own error names a file and nothing to do about it.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,8 @@ struct TorchOfBuild {
 };
 
 // Makes sure that `program` can be loaded. Where a library is missing and MOONSHARD_TORCH_ROOT names a LibTorch of the
-// build's version, its lib/ goes in front of LD_LIBRARY_PATH of this process, which the ranks inherit. Returns what to tell
-// the user where libraries are missing still; nothing where the program can start.
+// build's version, its lib/ goes in front of LD_LIBRARY_PATH of this process, which the ranks inherit. Returns what to
+// tell the user where libraries are missing still; nothing where the program can start.
 std::optional<std::string> WhyNotLoaded(const std::string& program, const TorchOfBuild& torch);
 
 }  // namespace moonshard

@@ -9,7 +9,7 @@ CLI::Validator BelowOne() {
   return {[](std::string& text) {
             double number = 0;
             const bool good = CLI::detail::lexical_cast(text, number) && number >= 0 && number < 1;
-            return good ? std::string() : "'" + text + "' is no number from 0 to below 1";
+            return good ? std::string() : "'" + text + "' is not a number from 0 to below 1";
           },
           "FLOAT from 0 to below 1"};
 }
@@ -80,7 +80,7 @@ void AddRecord(CLI::App& app, TrainVerb& train) {
       ->needs(save);
   app.add_flag("--resume", train.resume, "resumes the latest step in --save, if there is one")->needs(save);
   app.add_option("--log", train.log, "file of JSON lines, one a step; appended to");
-  app.add_option("--log-every", train.log_every, "steps between lines on stderr where it is no terminal (default 10)")
+  app.add_option("--log-every", train.log_every, "steps between lines on stderr if it is not a terminal (default 10)")
       ->check(CLI::PositiveNumber);
   app.add_flag("--json", train.json, "a summary as JSON on stdout");
 }

@@ -49,7 +49,9 @@ std::string RegexOf(const Rule& rule) {
   return pattern.ok() ? pattern.value().regex : "";
 }
 
-// Every rule whose pattern matches one of the paths, and what became of it.
+// Every rule whose pattern matches one of the paths, and what became of it. Without winners the plan has errors,
+// perhaps a conflict here, so the verdicts are computed from the levels alone: rules of the lowest level are in
+// conflict if there are several, and others lose to them.
 Table RulesTable(const Plan& plan, const std::vector<std::string>& paths, const std::vector<int32_t>& winners) {
   Table table("rules", {"rule", "pattern", "style", "source", "RE2", "verdict"});
   std::vector<int32_t> rules;

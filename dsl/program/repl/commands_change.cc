@@ -87,6 +87,10 @@ std::optional<Answer> CannotWrite(const CommandCall& call, const std::string& pa
 
 }  // namespace
 
+// The rule is placed in front of a copy of the plan at level 0, and the levels of the plan's rules are one higher, as
+// in a plan that extends this one. A lower level has precedence, so the rule is never in conflict with one of the plan,
+// and :save can write it as such a plan. Errors that the plan has without the rule are not repeated; only those that
+// the rule adds are shown.
 Answer RunTry(CommandCall& call) {
   if (std::optional<Answer> refused = NeedPlan(call)) return *refused;
   const auto [pattern, style] = SplitTry(call.arguments);
@@ -107,9 +111,9 @@ Answer RunTry(CommandCall& call) {
     out.failed = true;
     if (own > 0) {
       out.notes.push_back("the plan has " + std::to_string(own) + (own == 1 ? " error" : " errors") +
-                          " of its own, which this rule does not mend; :reload shows " + (own == 1 ? "it" : "them"));
+                          " of its own, which this rule does not fix; :reload shows " + (own == 1 ? "it" : "them"));
     }
-    if (known.size() > own) out.notes.push_back("it mends " + std::to_string(known.size() - own));
+    if (known.size() > own) out.notes.push_back("it fixes " + std::to_string(known.size() - own));
     return out;
   }
   call.state.tried.push_back("at(" + PatternCode(ReadPattern(pattern)) + ", " + StyleCode(style) + ")");

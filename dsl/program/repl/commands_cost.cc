@@ -93,7 +93,7 @@ std::string LayersText(const std::vector<std::string>& layers) {
   return Join(texts, ", ");
 }
 
-// The layer's path: "3" is the first path with a component 3 whose component before says that it is a layer.
+// The layer's path: "3" is the first layer with this number.
 std::optional<std::string> LayerPath(const ModuleTree& tree, const std::vector<std::string>& layers,
                                      const std::string& wanted) {
   if (IsNumber(wanted)) {

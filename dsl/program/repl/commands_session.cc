@@ -26,8 +26,8 @@ bool NotThere(const Workspace& workspace, const std::string& name) {
   });
 }
 
-// Sets an option, or takes it back where the value is empty. One with which the plan does not even evaluate, as with a slip
-// in its name, is not kept: nothing could be asked then.
+// Sets an option, or resets it if the value is empty. A value with which the plan does not evaluate, as after a typing
+// error in its name, is not kept: no command about the plan would work then.
 Answer SetOption(Workspace& workspace, const std::string& name, const std::string& value) {
   const auto before = workspace.options().find(name);
   const std::optional<std::string> kept =
@@ -145,7 +145,7 @@ Answer RunRank(CommandCall& call) {
   int64_t rank = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), rank);
   if (read.ec != std::errc() || read.ptr != text.data() + text.size()) {
-    return Refused(call, "'" + text + "' is no rank",
+    return Refused(call, "'" + text + "' is not a rank",
                    "a number from 0 to " + std::to_string(call.workspace.mesh().world_size() - 1));
   }
   Answer out;

@@ -1,3 +1,8 @@
+// What may follow depends on what is open at the cursor: a command's argument, a quote, a table of a builtin, a word.
+// The text before the cursor is scanned for quotes and brackets instead of parsed, because it is incomplete by nature
+// and a parser would reject it. A wrong guess only offers a wrong name.
+// Candidates replace the text from `begin` on. A single candidate also gets what closes it: a quote, or a blank where
+// nothing can follow. A path that is a module with parameters gets none, since a parameter may follow.
 #include "dsl/program/repl/completion.h"
 
 #include <algorithm>

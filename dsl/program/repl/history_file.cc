@@ -1,3 +1,7 @@
+// Lines of a session may contain paths and names of models that are not public, so the file is only for its owner.
+// Several sessions may use it at once: each line is appended by one write, and shortening writes a new file and renames
+// it, so another session never reads half a file. A line that another session appends between the read and the rename
+// is lost, which is acceptable for a history. Errors are ignored: a session works without a history.
 #include "dsl/program/repl/history_file.h"
 
 #include <fcntl.h>

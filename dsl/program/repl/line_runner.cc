@@ -1,3 +1,10 @@
+// Lines of Lua in one state that survives all of them.
+// A chunk of Lua ends with its locals, but a session's next line must see `local n = 4`. A hook at the end of the chunk
+// copies the locals of its frame into the table of the session's names, which the environment of the next line
+// contains. Each line has a budget of instructions of its own; memory is shared, since values stay, and a session whose
+// names hold more than half of it begins a new state rather than fail at every line.
+// A new model or config begins a new state too: values of the old one (styles with its head counts, paths) have no
+// meaning for it. A new mesh or option does not, but forgets loaded modules, which may have computed with the old ones.
 #include "dsl/program/repl/line_runner.h"
 
 #include <algorithm>

@@ -25,6 +25,8 @@ JsonValue ToJson(const std::map<std::string, Placement>& params) {
   return out;
 }
 
+// A value is read through its own `__pairs`, so it may run code of the session; that code is under the same limits as
+// the line. Levels and the number of entries are limited, because a table may contain itself.
 class Reader {
  public:
   explicit Reader(lua_State* L) : lua_(L) {}

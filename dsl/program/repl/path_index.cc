@@ -107,6 +107,8 @@ PathIndex::PathIndex(const ModuleTree& tree) {
   }
 }
 
+// A leaf has parameters and no module below it. The classes of leaves are stored with "*" for numbers, so a pattern is
+// compared component by component, and a number matches a number's place.
 bool PathIndex::IsLeaf(std::string_view path) const {
   if (!IsPattern(path)) return leaves_.contains(PathClassOf(path));
   const std::vector<std::string> wanted = ComponentsOf(path);

@@ -25,6 +25,8 @@ ReadResult TextReader::Read(const std::string&) {
   return LineOf(std::move(line));
 }
 
+// Lines are taken from a buffer of its own and not read through a FILE: poll sees only what the descriptor has, so
+// bytes in a buffer of the library would leave poll waiting with a complete line already read.
 ReadResult StreamReader::Read(const std::string& prompt) {
   const auto show = [&](std::string_view text) {
     if (!show_prompt_) return;

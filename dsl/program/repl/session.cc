@@ -1,3 +1,8 @@
+// A line is a command if it begins with a colon, and Lua otherwise. Lua text is collected until it is complete: the
+// parser decides, so a table or a function may take many lines without a sign for continuation. Inside of such a text a
+// colon has no meaning as a command, because it may begin a line of Lua ("  :upper()").
+// All results go through Finished: it renders them, gives changed inputs to the runner and to the file watch, and keeps
+// lines without an error for :save, so that a saved session runs without errors.
 #include "dsl/program/repl/session.h"
 
 #include <algorithm>

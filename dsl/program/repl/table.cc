@@ -1,3 +1,8 @@
+// One table in four formats. JSON and CSV have the exact values, for programs; the table format and Markdown have
+// shortened bytes and escaped control characters, for people. Only the table format limits rows and cells: a terminal
+// is no use for 60,000 rows, and a program needs them all.
+// Text of a model or plan is not trusted by the terminal: a name may contain escape sequences, so control characters
+// are written as codes.
 #include "dsl/program/repl/table.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// A line editor over libedit that also waits for files to change. libedit's own reading would block in read(2), so it
+// is given a function for the next character, which waits with ppoll: for a key, for a signal, or for the idle time
+// after which watched files are looked at. Output during the wait goes below the typed line, and a key that no keyboard
+// sends redraws the line.
+// Signals are blocked except within ppoll, which unblocks them atomically. With a plain poll a Ctrl-C between the test
+// of the flag and the wait would have no effect until the next key.
 #include "dsl/program/repl/terminal.h"
 
 #include <unistd.h>
@@ -20,7 +26,7 @@
 namespace moonshard {
 namespace {
 
-// Set by signals, looked at by the one terminal that waits.
+// Set by the handler, read by the one terminal that waits.
 volatile sig_atomic_t interrupted = 0;
 volatile sig_atomic_t resized = 0;
 volatile sig_atomic_t continued = 0;
@@ -34,7 +40,7 @@ void OnSignal(int number) {
 constexpr wchar_t kRedisplayKey = 0x1e;  // Ctrl-^, which is not used interactively
 constexpr std::array kSignals = {SIGINT, SIGWINCH, SIGCONT};
 
-// Holds the signals back but for where one waits: one that came just before the wait would be missed.
+// Blocks the signals outside of the wait.
 class SignalBlock {
  public:
   // `waiting_mask`: set to what holds while waiting.

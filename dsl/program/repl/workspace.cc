@@ -25,6 +25,9 @@ void Workspace::SetModel(std::string folder, JsonValue config, std::shared_ptr<c
   previous_totals_.reset();
 }
 
+// Setters only record inputs; Resolve is the one function that evaluates, so a command that changes several inputs
+// resolves once. Totals are computed when they are first shown: they cost a pass over all modules, which most lines do
+// not need.
 Diagnostics Workspace::SetMesh(const std::string& text) {
   const Result<MeshShape> mesh = MeshShape::Parse(text);
   if (!mesh.ok()) return mesh.diagnostics();

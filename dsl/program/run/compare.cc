@@ -23,7 +23,7 @@ int RunCompare(const CompareVerb& verb) {
       d.required = ShapeToString({tensor.sizes().begin(), tensor.sizes().end()});
     } else if (found != actual.end()) {
       const double difference = RelativeDifference(found->second, tensor);
-      // A difference that is no number must not pass either.
+      // A difference that is not a number must not pass either.
       const bool good = difference <= verb.tolerance;
       std::printf("%-64s %.2e%s\n", name.c_str(), difference, good ? "" : "  TOO LARGE");
       if (!good || difference > worst) {

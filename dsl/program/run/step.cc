@@ -79,7 +79,8 @@ Inputs ReadInputs(const std::string& path, int64_t vocabulary, int64_t micro_bat
     }
     const at::Tensor& tensor = found->second;
     if (tensor.dim() != 2 || !at::isIntegralType(tensor.scalar_type(), true)) {
-      errors.push_back(BadStepInput("'" + name + "' is no two-dimensional tensor of integers", path, "int64 [B, T]"));
+      errors.push_back(
+          BadStepInput("'" + name + "' is not a two-dimensional tensor of integers", path, "int64 [B, T]"));
       return std::nullopt;
     }
     return tensor.to(device, c10::kLong);

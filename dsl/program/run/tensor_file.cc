@@ -48,7 +48,7 @@ Result<Tensors> FromJson(const std::string& path) {
     std::vector<int64_t> shape;
     std::vector<int64_t> values;
     if (!value.is_array() || !Flatten(value, 0, shape, values)) {
-      return BadInput(path, "'" + name + "' is no rectangular list of integers");
+      return BadInput(path, "'" + name + "' is not a rectangular list of integers");
     }
     out[name] = at::tensor(values, at::TensorOptions().dtype(c10::kLong)).view(shape);
   }

@@ -1,4 +1,4 @@
-// The verbs that need tensors. Each throws PlanError for what a user can mend and returns the exit code else.
+// The verbs that need tensors. Each throws PlanError for what a user can fix, and otherwise returns the exit code.
 #pragma once
 
 #include "dsl/program/cli/options.h"

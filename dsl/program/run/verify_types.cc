@@ -20,7 +20,7 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
   Say(sharded.applied->plan().findings, verb.say);
-  // Shards of one size: a rank without peers cannot ask them how long theirs are.
+  // Shards of one size: a rank without peers does not know the lengths of theirs.
   const std::string tokens =
       verb.tokens.empty() ? "2," + std::to_string(12 * folder.mesh.size(MeshAxis::kTp)) : verb.tokens;
   const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded.vocabulary, mesh.device());

@@ -1,3 +1,10 @@
+// A row of the run has one number, `place`: rows of the steps before, then micro-batches, then data-parallel ranks,
+// then rows of a rank. It determines the pass and the position in it, and by the shuffle the window. Nothing is stored
+// or exchanged: each rank computes the windows of its own rows, ranks of the same data-parallel coordinates compute the
+// same ones, and the position of a run is one number. A run that is resumed on another mesh takes the rows up where the
+// saved one stopped, because `batch` rows of a step are the same set for any number of ranks.
+// The order is defined by the seed and by the number of windows, so a saved position is valid only for the same data.
+// The saved text contains both, and Seek compares all of it.
 #include "dsl/program/train/batches.h"
 
 #include <algorithm>
@@ -50,6 +57,9 @@ Batch Batches::Next(int64_t micro) const {
   return {batch.ids.to(device_), batch.targets.to(device_)};
 }
 
+// Rows of held-out data in file order. The last part may have rows without a window: they have no target, so they add
+// nothing to the loss, and all ranks still have a batch of the same shape. A rank without rows must take part in the
+// collectives of the forward.
 Batch Batches::Part(int64_t i) const {
   const Batch batch = Empty();
   const int64_t rows = batch.ids.size(0);

@@ -54,6 +54,9 @@ Result<NextTokenLoss> NextTokenLoss::Make(const CausalLm& net, const AppliedPlan
 }
 
 at::Tensor NextTokenLoss::Loss(const Batch& batch, LossReduction reduction) const {
+  // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the
+  // logits of all tokens never exist together. The model is then used without its own forward, so CallAsModel begins
+  // and ends a call of it for the hooks of the plan.
   if (head_.chunk == 0) {
     return CrossEntropy(vocabulary_, net_.forward(batch.ids, {}, {}), batch.targets, {.reduction = reduction});
   }

@@ -82,6 +82,10 @@ void Report::Warn(const Diagnostics& warnings) {
   moonshard::Say(warnings, verb_.say);
 }
 
+// The memory of each rank is gathered by a collective, so the condition for it uses only what is the same on all ranks:
+// a condition on the terminal or the log, which only rank 0 has, would leave rank 0 alone in the collective. Standard
+// error gets a line per `log_every` steps, or one line that is rewritten if it is a terminal; the log file gets every
+// step.
 void Report::Step(const StepNumbers& numbers) {
   static const CollectiveLabel label("memory of each rank");
   const Clock::time_point now = Clock::now();

@@ -1,3 +1,8 @@
+// At most one save is in progress. Begin waits for the one before, so saves that are slower than the interval between
+// them delay the run instead of taking more and more memory for copies of the state.
+// A write that fails is a warning in the middle of a run: a full disk may be freed before the next save, and steps
+// already taken are worth more than an early end. Other errors mean that ranks disagree or that the state is wrong, and
+// end the run. The last save of a run throws in any case: no later one replaces it.
 #include "dsl/program/train/saves.h"
 
 #include <algorithm>
@@ -22,7 +27,7 @@ std::optional<int64_t> Saves::Resume() {
     Diagnostic d = MakeDiagnostic(Finding::kBadInput,
                                   "the directory holds a run already, saved after step " + std::to_string(*latest));
     d.path = verb_.save;
-    d.required = "--resume to go on with it, or another directory";
+    d.required = "--resume to resume it, or another directory";
     throw PlanError({d});
   }
   const LoadedStep loaded = checkpoints_->Load(state_);

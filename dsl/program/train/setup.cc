@@ -27,6 +27,9 @@ Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, c
   return Batches::Make(TokenFiles::Open(paths, tokens).ValueOrThrow(), mesh, batches).ValueOrThrow();
 }
 
+// The model is made without storage, so that a rank never holds more than its shards. A plan without a section for data
+// parallelism on a mesh that has such an axis would train without an error: each replica would go its own way from its
+// own rows. So it is rejected here, where the plan and the mesh are both known.
 ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh) {
   ShardedLm out;
   {

@@ -20,7 +20,7 @@ Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, c
                  const ModelConfig& config, int64_t micro_batches);
 
 // The reference model without storage, under the plan that ResolveModel has for it: chosen and evaluated as for every other
-// verb, isolated where that was asked for, on every rank; its findings are in plan().findings. Throws kNotSupported for a
+// verb, isolated if that was requested, on every rank; its findings are in plan().findings. Throws kNotSupported for a
 // mesh with data-parallel ranks under a plan that does not reduce their gradients.
 struct ShardedLm {
   CausalLm net;

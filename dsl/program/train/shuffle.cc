@@ -13,6 +13,13 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
+// A Feistel network permutes the numbers of 2 * half bits whatever its round function is: each round replaces one half
+// by itself xor a function of the other half, which the other half can undo. So any mixing function will do, and the
+// permutation depends on the seed and the pass through the round keys alone.
+// There are at least n numbers of 2 * half bits and at most 4 n. A result that is not below n is permuted again. This
+// walk along a cycle of the permutation ends, since the cycle leads back to i, which is below n; and it is a
+// permutation of [0, n), since from each number below n it leads to the next one below n on the same cycle. It takes at
+// most four steps on average.
 int64_t Shuffled(uint64_t seed, int64_t pass, int64_t n, int64_t i) {
   int half = 1;
   while (half < 31 && (int64_t{1} << (2 * half)) < n) ++half;

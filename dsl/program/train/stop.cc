@@ -1,3 +1,7 @@
+// A handler may do nothing but write a flag: it can interrupt any function, also the allocator or a collective. The
+// loop reads the flag between steps, where the state is consistent and can be saved. A second Ctrl-C ends the process
+// at once, for the case that a step never ends; _exit is safe in a handler, exit is not. System calls that are
+// interrupted continue (SA_RESTART), so that a signal does not turn into an error of a read or of a socket.
 #include "dsl/program/train/stop.h"
 
 #include <unistd.h>

@@ -1,3 +1,9 @@
+// Files stay on disk; a row is one read at a computed offset, so data of any size needs no memory. Windows are numbered
+// over all files, and a binary search over the files' first windows finds the file of one. A window never crosses a
+// file, because tokens of two files do not follow each other in any text.
+// Ids are checked where they are read: an id outside of the vocabulary would read another row of the embedding, or on a
+// GPU end in an assertion of the device without a place. Data of moderate size is checked as a whole at the start, so
+// that a wrong file or a wrong --data-dtype is found before a model is made and not after hours of training.
 #include "dsl/program/train/token_files.h"
 
 #include <algorithm>
@@ -84,7 +90,7 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
     if (!tensors) return diagnostics;
     const StoredTensor* tokens = tensors->Find("tokens");
     if (tokens == nullptr || tokens->shape.size() != 1 || WidthOf(tokens->dtype) == 0) {
-      return Bad(path, tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is no list of integers",
+      return Bad(path, tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is not a list of integers",
                  "a tensor 'tokens' of one dim and an integer type");
     }
     source.offset = tokens->begin;

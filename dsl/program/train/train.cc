@@ -20,7 +20,10 @@ constexpr int kSignalled = 128;  // what a shell adds to the number of a signal 
 
 class Run {
  public:
-  // The ranks; the data; the model without storage, sharded under the plan; its loss; its optimizer. In this order.
+  // The ranks; the data; the model without storage, sharded under the plan; its loss; its optimizer. In this order:
+  // what is cheap and fails often, an option or a file, goes before what takes memory and time. Parameters get storage
+  // only as shards. Agree compares the options and the data on all ranks before the first step: a rank with
+  // another batch size would enter collectives of another number or shape, and wait for the others without a message.
   explicit Run(const TrainVerb& verb)
       : verb_(verb),
         mesh_(OpenMesh(verb)),
@@ -65,7 +68,12 @@ class Run {
   }
 
  private:
-  // The gradients of every micro-batch, their norm, the update.
+  // The gradients of every micro-batch, their norm, the update. Each micro-batch adds a term to the gradients, divided
+  // by their number, so the sum is the gradient of the mean. Only the last backward reduces over the data-parallel
+  // ranks: a reduction is linear, so one of the local sum replaces one for each micro-batch.
+  // A step is skipped if the mean loss or the norm of all gradients is not finite. Both numbers are equal on all ranks,
+  // so all ranks skip the same steps; a decision from local gradients would leave replicas with different parameters. A
+  // skipped step counts as taken: its rows are used, and the schedule continues.
   StepNumbers Step() {
     StepNumbers numbers;
     numbers.tokens = data_.tokens_per_step();
@@ -101,7 +109,8 @@ class Run {
     return loss_.Mean(batch);
   }
 
-  // The mean over every target of the held-out data.
+  // The mean over every target of the held-out data: the sum of losses over the number of targets, both over all ranks.
+  // A mean of means would weigh the rows of the last, smaller part more than the others.
   void Evaluate() {
     evaluated_ = step_;
     if (!held_out_) return;
@@ -142,7 +151,8 @@ class Run {
     report_.Warn({d});
   }
 
-  // Planned modules that the first step never called.
+  // Planned modules that the first step never called: a redistribution of such a module never runs. The head is not one
+  // of them with --loss-chunk, where the loss uses its weight.
   void CheckCalls() {
     checked_ = true;
     Diagnostics findings = model_.Findings();

@@ -6,7 +6,7 @@
 
 namespace moonshard::train {
 
-// One rank of a training run. Returns the exit code: 0, or where a signal asked it to stop 128 and the signal's number.
+// One rank of a training run. Returns the exit code: 0, or if a signal stopped it 128 and the signal's number.
 // Throws PlanError for errors of the user.
 int RunTrain(const TrainVerb& verb);
 

@@ -108,6 +108,8 @@ std::string ClassOf(const std::string& path) {
 
 }  // namespace
 
+// Parts of layers that differ in numbers only are one contribution: 32 layers with the same tensor are one line whose
+// bytes are their sum, since one change of the plan concerns all of them.
 std::vector<FootprintContribution> LargestContributions(const CompiledPlan& plan, const Footprint& footprint,
                                                         size_t most) {
   struct Group {

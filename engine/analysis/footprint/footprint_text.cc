@@ -1,3 +1,5 @@
+// The table has three columns of memory, by what can be done about it: state stays through a step, activations are live
+// between forward and backward, the rest comes and goes within an operator or a layer.
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -1,3 +1,7 @@
+// How memory is counted without any: LibTorch allocates storages of meta tensors through an allocator like all others,
+// with their sizes and null pointers. The allocator here opens a record for each, and c10 calls its deleter at the
+// moment at which real memory would be freed, for every reason there is: a reference that goes, a saved tensor that the
+// backward drops, a storage that is resized. So lifetimes are those of the program itself and not of a model of it.
 #include "engine/analysis/footprint/ledger.h"
 
 #include <utility>
@@ -63,6 +67,8 @@ void RegisterAllocator() {
 
 }  // namespace
 
+// The peak is kept as an event number and not as a list of blocks: which blocks were live then follows from their birth
+// and death when the step is over.
 size_t MemoryLedger::Add(int64_t bytes) {
   blocks_.push_back({bytes, ++now_, -1, Where()});
   live_ += bytes;

@@ -1,3 +1,6 @@
+// In a forward the place is the innermost call. In a backward no call is open: the place of a node is that of the call
+// during which autograd made it, by the numbers that nodes get in order (NodeMarks). last_ covers what runs between
+// nodes: hooks, and the begin of a recomputation before its module's call opens.
 #include "engine/analysis/footprint/module_paths.h"
 
 #include <ATen/core/grad_mode.h>

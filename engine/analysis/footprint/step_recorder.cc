@@ -68,6 +68,9 @@ int32_t StepRecorder::IndexOf(const c10::OperatorHandle& op) {
   return entry->second;
 }
 
+// Allocations are attributed to the operator during which they happen, so the operator is noted before it runs and
+// restored behind it, also where it throws. Results are settled afterwards: a meta kernel may have resized a storage
+// past the allocator.
 void StepRecorder::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
   if (!in_step_) return next.Run();
   // Before the operator runs: its allocations are attributed to it, and a nested operator restores the outer one.
@@ -135,7 +138,7 @@ FootprintKind StepRecorder::KindOf(size_t block, const std::vector<bool>& of_gra
   return survives ? FootprintKind::kActivation : FootprintKind::kTemporary;
 }
 
-// Blocks that are live at the event of the peak are summed by module, operator and kind. AdamW's moments are no blocks
+// Blocks that are live at the event of the peak are summed by module, operator and kind. AdamW's moments are not blocks
 // (the optimizer's state is allocated by its first step, after this one) and are added as two tensors a parameter: a later
 // step has them from its beginning. The peak is therefore that of any step but the first.
 Footprint StepRecorder::End(AppliedPlan& model) {

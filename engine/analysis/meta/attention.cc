@@ -35,6 +35,8 @@ bool Fuses(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
          key.size(3) == value.size(3) && query.size(1) == key.size(1) && query.size(0) == key.size(0);
 }
 
+// Takes the place of LibTorch's function on the Autograd key for meta tensors, one level above the choice of kernels.
+// Outside of a MetaScope it forwards, so a process that registered it computes as before.
 at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
                      bool grouped) {

@@ -60,6 +60,9 @@ MetaScope::~MetaScope() { Innermost() = outer_; }
 
 MetaScope* MetaScope::Current() { return Innermost(); }
 
+// Operators without a meta tensor run as they are: code around the model may compute on real tensors in the same scope.
+// A failure of an operator that has no Meta kernel is an error of the model and names the operator; a failure of one
+// that has is LibTorch's own error (shapes that do not fit) and passes.
 void MetaScope::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
   MetaArguments arguments(stack, op.schema().arguments().size());
   bool on_meta = false;

@@ -131,7 +131,7 @@ bool ReturnsBool(const std::string& name) {
   return name.starts_with("aten::logical_") || name == "aten::isnan" || name == "aten::isinf";
 }
 
-// Broadcast shape and promoted type of all tensor arguments; the tag says that the operator follows these rules.
+// Broadcast shape and promoted type of all tensor arguments; the tag marks operators that follow these rules.
 bool ReturnPointwise(const c10::OperatorHandle& op, MetaArguments& a) {
   if (!op.hasTag(at::Tag::pointwise) || op.schema().returns().size() != 1) return false;
   std::vector<at::Tensor> tensors;
@@ -157,6 +157,9 @@ const ShapeRule* FindShapeRule(const std::string& name) {
   return found == Rules().end() ? nullptr : &found->second;
 }
 
+// What follows from a schema without knowing the operator: an operator that writes to its self argument and returns it
+// has self's shape; a pointwise one has the broadcast shape and the promoted type. In-place views change the shape of
+// self and are left to LibTorch.
 bool ReturnBySchema(const c10::OperatorHandle& op, MetaArguments& arguments) {
   const c10::FunctionSchema& schema = op.schema();
   if (schema.name() == "aten::max" || schema.name() == "aten::min") {

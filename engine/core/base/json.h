@@ -50,7 +50,7 @@ class JsonValue {
   // "null", "boolean", "integer", "number", "string", "array", "object": for messages.
   const char* KindName() const;
 
-  // The value as its kind; InternalError where it is of another: ask first. AsDouble takes integers too.
+  // The value as its kind; InternalError where it is of another: check first. AsDouble takes integers too.
   bool AsBool() const;
   int64_t AsInt() const;
   double AsDouble() const;

@@ -52,7 +52,7 @@ struct JsonFault {
   std::string message;  // one sentence without full stop
 };
 
-// Feeds the whole text to `sink`. Nothing is returned where all of it was read.
+// Feeds the full text to `sink`. Nothing is returned where all of it was read.
 std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink);
 
 // The place of a byte of a text: line, column, and the line's text unless it is long.

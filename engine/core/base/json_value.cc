@@ -26,42 +26,42 @@ const char* JsonValue::KindName() const {
 }
 
 bool JsonValue::AsBool() const {
-  Check(is_bool(), "JSON value is no boolean");
+  Check(is_bool(), "JSON value is not a boolean");
   return std::get<bool>(data_);
 }
 
 int64_t JsonValue::AsInt() const {
-  Check(is_int(), "JSON value is no integer");
+  Check(is_int(), "JSON value is not an integer");
   return std::get<int64_t>(data_);
 }
 
 double JsonValue::AsDouble() const {
-  Check(is_number(), "JSON value is no number");
+  Check(is_number(), "JSON value is not a number");
   return is_int() ? static_cast<double>(std::get<int64_t>(data_)) : std::get<double>(data_);
 }
 
 const std::string& JsonValue::AsString() const {
-  Check(is_string(), "JSON value is no string");
+  Check(is_string(), "JSON value is not a string");
   return std::get<std::string>(data_);
 }
 
 const JsonValue::Array& JsonValue::AsArray() const {
-  Check(is_array(), "JSON value is no array");
+  Check(is_array(), "JSON value is not an array");
   return std::get<Array>(data_);
 }
 
 const JsonValue::Object& JsonValue::AsObject() const {
-  Check(is_object(), "JSON value is no object");
+  Check(is_object(), "JSON value is not an object");
   return std::get<Object>(data_);
 }
 
 JsonValue::Array& JsonValue::AsArray() {
-  Check(is_array(), "JSON value is no array");
+  Check(is_array(), "JSON value is not an array");
   return std::get<Array>(data_);
 }
 
 JsonValue::Object& JsonValue::AsObject() {
-  Check(is_object(), "JSON value is no object");
+  Check(is_object(), "JSON value is not an object");
   return std::get<Object>(data_);
 }
 

@@ -18,7 +18,7 @@ JsonValue LocationJson(const SourceSpan& span) {
   return out;
 }
 
-// Reads members of one object; the first that is wrong is remembered. A member that nothing asked for is wrong too: it is
+// Reads members of one object; the first that is wrong is remembered. A member that was not read is wrong too: it is
 // the sign of another version, whose meaning is not known here.
 class ObjectReader {
  public:

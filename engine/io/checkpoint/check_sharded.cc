@@ -27,6 +27,8 @@ void CheckFile(const std::string& path, uint64_t bytes, uint64_t hash, Diagnosti
 
 }  // namespace
 
+// Reads every byte that the manifest has a hash for: shards file by file, then kept files and headers, then the
+// training record's own file. It goes on after a fault, so that one run lists everything that is damaged.
 Diagnostics CheckSharded(const std::string& folder) {
   Result<ShardedCheckpoint> opened = ShardedCheckpoint::Open(folder);
   if (!opened.ok()) return opened.diagnostics();

@@ -13,7 +13,8 @@ constexpr size_t kMostOpen = 256;
 // How far ahead of the reading a slow file is fetched.
 constexpr uint64_t kAheadBytes = uint64_t{16} << 20;
 
-// Makes room for one more.
+// Makes room for one more, by closing all: a conversion passes its files in rounds, so the file that was used least
+// recently is the one that is needed next, and an exact order of use would gain nothing.
 template <class Files>
 void CloseAllWhenFull(Files& files, size_t& open) {
   if (open < kMostOpen) return;
@@ -71,6 +72,9 @@ Failure InputFiles::Read(size_t file, uint64_t offset, void* to, uint64_t bytes)
   return std::nullopt;
 }
 
+// OUT may already be what would be written: a repeated call succeeds without work, also one after a kill between the
+// publication and the exit. It is looked for only where the staging directory refuses OUT, because the comparison reads
+// all of it.
 Result<ConvertSummary> WriteThroughStaging(const std::string& out, const StagingOptions& options,
                                            const StagingWork& work, ConvertSummary& summary, Diagnostics& found) {
   Result<StagingDirectory> opened = StagingDirectory::Open(out, options);

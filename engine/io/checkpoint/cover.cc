@@ -45,6 +45,9 @@ struct Held {
   int64_t local = 0;  // where the stored shard has it
 };
 
+// Both lists ascend, so one pass over each is enough: segments before an interval are skipped, those within it are
+// held. A segment never begins inside an interval and ends outside, since every bound of every stored shard divides the
+// segments.
 std::vector<Held> HeldOf(const std::vector<Interval>& stored, const std::vector<Segment>& segments) {
   std::vector<Held> out;
   int64_t local = 0;

@@ -3,7 +3,7 @@
 // something; the others would repeat them byte for byte.
 //
 // Nothing here depends on the rank that runs it. In the middle of training every rank computes the same LaidOut and
-// writes its own file at the offsets that the manifest will declare, without exchanging a word about them.
+// writes its own file at the offsets that the manifest will declare, without communicating about them.
 #include "engine/io/checkpoint/lay_out.h"
 
 #include <algorithm>

@@ -20,6 +20,8 @@ size_t Manifest::FileOfRank(int64_t rank) const {
   return static_cast<size_t>(found - rank_files.begin());
 }
 
+// Ranks that differ only along axes that shard nothing hold the same shards; the one with coordinate 0 along those axes
+// stands for all of them and has the file. The number is built as ranks are: row-major over the axes.
 int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& sharding, int64_t rank) {
   int64_t holder = 0;
   for (MeshAxis axis : kMeshAxes) {

@@ -1,4 +1,6 @@
 // The manifest as JSON, and back. A shard is an array by dim of begin, length, begin, length, ...: [[0, 32], [0, 64]].
+// The key of shards is "pieces", a name of the file format that stays. What is read is untrusted: every index, interval
+// and file name is checked here, so that the readers of a Manifest need no checks of their own.
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -84,7 +86,7 @@ class Fields {
   }
   uint64_t Hash(const std::string& text, const std::string& path) {
     const std::optional<uint64_t> hash = HashFromText(text);
-    if (!hash) Say("a hash is no 16 hex digits", path);
+    if (!hash) Say("a hash is not 16 hex digits", path);
     return hash.value_or(0);
   }
   uint64_t Hash(const JsonValue& in, const char* key, const std::string& path) {
@@ -159,6 +161,8 @@ class ManifestReader {
     return false;
   }
 
+  // The hash is of the compact text of all other fields, so the layout of the file on disk does not matter, and an edit
+  // of any field does. It guards against damage and edits by hand, not against an attacker, who can compute it.
   bool IsAsWritten(JsonValue& json) {
     const uint64_t hash = fields_.Hash(json, kSelfHash, "");
     json.AsObject().erase(kSelfHash);
@@ -180,7 +184,8 @@ class ManifestReader {
     ShardLayout layout;
     for (const JsonValue& size : fields_.List(json, "shape", path))
       layout.shape.push_back(size.is_int() ? size.AsInt() : -1);
-    if (std::ranges::any_of(layout.shape, [](int64_t size) { return size < 0; })) fields_.Say("a shape is none", path);
+    if (std::ranges::any_of(layout.shape, [](int64_t size) { return size < 0; }))
+      fields_.Say("a shape has a size that is not an integer of at least 0", path);
     for (const auto& [axis, text] : fields_.Map(json, "placement", path)) {
       layout.placement.emplace(axis, text.is_string() ? text.AsString() : "");
     }
@@ -320,7 +325,7 @@ Result<Manifest> Manifest::Parse(std::string_view text, const std::string& file_
   Result<JsonValue> json = ParseJson(text, file_name);
   if (!json.ok()) return json.diagnostics();
   if (!json.value().is_object()) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the manifest is no object");
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the manifest is not a JSON object");
     d.where.file = file_name;
     return d;
   }

@@ -204,6 +204,9 @@ class Merger {
     return hash.ok() && hash.value() == noted->front();
   }
 
+  // A tensor is recorded in the journal only if all of its shards and the full tensor have the expected hashes. Damage
+  // does not stop the merge at once: further tensors are checked, so that one run reports all damaged files up to a
+  // limit, but nothing is committed.
   Failure WriteTensor(const HeaderTensor& stored, const Rebuilt& rebuilt, OutputFiles& output) {
     const ShardedTensor& tensor = *Find(stored.name);
     const ShardLayout& layout = manifest_.LayoutOf(tensor);

@@ -26,6 +26,9 @@ bool IsOurs(const std::string& name) {
          (first.starts_with("rank-") && first.ends_with(".safetensors"));
 }
 
+// Everything in the model directory that is not weights is kept as it is (tokenizers, configs, licences), so that
+// merging gives the directory back. Refused are names that a sharded checkpoint has itself, since one of the two files
+// would be lost, and names that JSON cannot hold.
 class Lister {
  public:
   Lister(const std::string& folder, const Checkpoint& checkpoint) : root_(folder) {

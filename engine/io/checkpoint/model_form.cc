@@ -48,6 +48,10 @@ uint64_t BytesOf(const std::vector<int64_t>& shape, DType dtype) {
   return static_cast<uint64_t>(moonshard::BytesOf(dtype, elements));
 }
 
+// Rewrites the form for the tensors as they are now. Training may have changed dtypes, dropped tensors (a tie that is
+// stored once) or added some. A file whose tensors are all as they were keeps its header byte for byte, and with it
+// merging gives the same file; only a file that differs gets a new one. Tensors that no file has go to the last file,
+// and the index follows.
 class Fitter {
  public:
   Fitter(const ModelForm& form, const std::vector<FormTensor>& tensors, const Manifest& manifest)
@@ -150,6 +154,8 @@ class Fitter {
 
 }  // namespace
 
+// The form is read without the data: a header is all bytes before the first tensor, so checkpoints of any size cost
+// their headers and their small files.
 Result<ModelForm> FormOfModel(const std::string& folder) {
   Diagnostics found;
   HeaderOptions headers_only;
@@ -213,6 +219,8 @@ ModelForm FitForm(const ModelForm& form, const std::vector<FormTensor>& tensors,
   return Fitter(form, tensors, manifest).Run();
 }
 
+// The length of a file follows from its header, which declares the size of each tensor. So a merged file has a known
+// length although the file of this step never existed.
 Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& form, Manifest& manifest,
                   std::vector<std::string>& files) {
   const auto write = [&](const std::string& name, const std::string& content) -> Failure {

@@ -21,7 +21,7 @@ struct ModelForm {
   std::vector<std::string> folders;            // sorted
 };
 
-// Files besides the tensors that are longer than this are no part of the form.
+// Files besides the tensors that are longer than this are not part of the form.
 inline constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 
 // A directory without safetensors files (a run from a config alone) has other files only. Errors: those of

@@ -1,3 +1,6 @@
+// Offsets are known from LayOut before any bytes, so shards may be written in any order, each once; a shard that is
+// missing or written twice is a defect of the caller. Hashes are of the bytes as they are given, not of those read
+// back: what storage damages is found when the checkpoint is read.
 #include "engine/io/checkpoint/rank_file.h"
 
 #include <algorithm>

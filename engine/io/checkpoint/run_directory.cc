@@ -1,3 +1,9 @@
+// A step becomes visible by the rename of its directory (staging.h); `latest` is replaced after that. A kill between
+// the two leaves a complete step that `latest` does not name, which Steps() finds. The reverse, a `latest` that names
+// an incomplete step, cannot happen.
+// One process writes a run directory at a time, by a lock on the directory that ends with the process. Names of steps
+// are read strictly: only the exact name that StepDirectoryName makes counts, so a copy or a renamed directory is never
+// taken for a step.
 #include "engine/io/checkpoint/run_directory.h"
 
 #include <fcntl.h>

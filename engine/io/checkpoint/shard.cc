@@ -161,6 +161,9 @@ class Sharder {
     return work;
   }
 
+  // All offsets follow from the sizes of shards, so every header is complete before the first byte of a tensor, and
+  // files get their full length at once. Tensors then fill them in any order of files, and a resumed run finds each
+  // shard at the same place. The manifest comes last: it contains the hashes.
   Failure Write() {
     Manifest& manifest = laid_out_.manifest;
     std::vector<std::string> paths;
@@ -182,7 +185,8 @@ class Sharder {
     return staging_->Commit(FilesWritten());
   }
 
-  // The hashes of a tensor that an earlier process has written, if its bytes are there.
+  // The hashes of a tensor that an earlier process has written, if its bytes are there. The record in the journal is
+  // compared with the bytes in the files, so a record whose data never reached the disk only costs a second write.
   bool TakeNoted(const StoredTensor& stored, uint32_t t) {
     ShardedTensor& tensor = laid_out_.manifest.tensors[t];
     const ShardLayout& layout = laid_out_.manifest.LayoutOf(tensor);
@@ -201,6 +205,9 @@ class Sharder {
     return true;
   }
 
+  // Memory is one chunk and one share of it, whatever the size of the tensor. Two kinds of hashes are taken from the
+  // same pass: one for each shard, which finds damage in a rank file, and one of the full tensor, which finds shards
+  // that are intact and do not belong together.
   Failure WriteTensor(const StoredTensor& stored, uint32_t t, OutputFiles& outputs) {
     if (TakeNoted(stored, t)) {
       Report(stored.bytes);
@@ -246,7 +253,8 @@ class Sharder {
     return staging_->Record(stored.name, noted);
   }
 
-  // The header of each of the source's files.
+  // The header of each of the source's files, byte for byte: order, padding and metadata of the original are in it, and
+  // merging gives the original back only with them.
   Failure WriteSourceForm() {
     for (size_t i = 0; i < source_.files().size(); ++i) {
       const CheckpointFile& file = source_.files()[i];

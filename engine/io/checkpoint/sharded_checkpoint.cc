@@ -100,6 +100,9 @@ Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
   return out;
 }
 
+// The header of a rank file is compared with the manifest before an offset of it is used: the length of the file, the
+// hash of the header, and the dtype and shape of each tensor. Done once a file, when it is first needed: loading on one
+// rank of many opens few of them.
 Result<const std::vector<uint64_t>*> ShardedCheckpoint::Offsets(size_t file) {
   if (offsets_[file]) return offsets_[file].get();
   const RankFile& expected = manifest_->rank_files[file];
@@ -147,6 +150,9 @@ Result<const std::vector<uint64_t>*> ShardedCheckpoint::Offsets(size_t file) {
   return offsets_[file].get();
 }
 
+// An overlap is the same block of elements in two row-major shapes: the stored shard's and the wanted one's. Each gives
+// a list of stretches of bytes, in the same order of elements but divided at other places. Walking both lists at once,
+// and taking the shorter of the two current stretches at each step, gives ranges that are contiguous on both sides.
 Result<std::vector<ByteRange>> ShardedCheckpoint::Locate(const ShardedTensor& tensor, const ShardDims& wanted) {
   const ShardLayout& layout = manifest_->LayoutOf(tensor);
   const std::optional<std::vector<Overlap>> overlaps = CoverShard(wanted, layout.shards);
@@ -174,6 +180,9 @@ Result<std::vector<ByteRange>> ShardedCheckpoint::Locate(const ShardedTensor& te
   return ranges;
 }
 
+// Each overlap is read as one block, with the reader's own merging of short runs, straight to its place if it is
+// contiguous in the destination, else through a buffer and scattered from there. Only a stored shard that is the wanted
+// one as it is has a hash for exactly these bytes; CheckShard compares the others.
 Failure ShardedCheckpoint::ReadShard(const ShardedTensor& tensor, const ShardDims& wanted, void* destination) {
   const ShardLayout& layout = manifest_->LayoutOf(tensor);
   const std::optional<std::vector<Overlap>> overlaps = CoverShard(wanted, layout.shards);

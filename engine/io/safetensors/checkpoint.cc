@@ -16,6 +16,9 @@ class CheckpointOpener {
  public:
   CheckpointOpener(std::string path, HeaderOptions options) : options_(options) { out_.path_ = std::move(path); }
 
+  // model.safetensors alone, else the index with the files that it names; transformers looks in the same order. With an
+  // index, three sources must agree: the map of the index, the headers of the files, and the files that exist. A file
+  // that cannot be read is reported once, and not again for each of its tensors.
   Result<Checkpoint> OpenFolder() {
     const std::filesystem::path folder(out_.path_);
     std::error_code ignored;
@@ -83,6 +86,8 @@ class CheckpointOpener {
     }
   }
 
+  // By name: lookups are binary searches, and a name that two files have is adjacent to itself. The sort is stable, so
+  // the message names the files in their order.
   void Sort(const std::string& index_path) {
     std::ranges::stable_sort(out_.tensors_, {}, &StoredTensor::name);
     for (size_t i = 1; i < out_.tensors_.size(); ++i) {

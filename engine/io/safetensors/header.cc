@@ -1,3 +1,8 @@
+// A header is checked as strictly as the format's own reader (the Rust crate) does it, and with all faults reported at
+// once: tensors sorted by their begin must follow on each other without a hole or an overlap, from 0 to the end of the
+// file, each as long as its shape needs. Then every byte of the file belongs to one tensor, and no offset in the file
+// needs to be checked again. Sizes come from an untrusted file: every product and sum is checked for overflow before it
+// is compared.
 #include "engine/io/safetensors/header.h"
 
 #include <algorithm>
@@ -104,8 +109,8 @@ std::optional<uint64_t> JsonBytes(std::string_view head, uint64_t file_bytes, co
   for (size_t i = kHeaderLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(head[i]);
   if (length > kMaxHeaderBytes || length > file_bytes - kHeaderLengthBytes) {
     Diagnostic d = BadSafetensors(file_name, "",
-                                  "the header's length cannot be right: this is no safetensors file, or it "
-                                  "was cut off");
+                                  "the header's length cannot be right: this is not a safetensors file, or it "
+                                  "is truncated");
     d.declared = std::to_string(length) + " bytes";
     d.required = "at most " + std::to_string(std::min(kMaxHeaderBytes, file_bytes - kHeaderLengthBytes)) + " bytes";
     found.push_back(std::move(d));

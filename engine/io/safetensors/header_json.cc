@@ -1,3 +1,7 @@
+// The header is read as a stream of tokens and not as a tree of values: it may have 100 MB, of which a tree would make
+// several times as much, and a damaged or hostile one must be refused within the memory of what it validly holds. The
+// state is that of one field of one tensor. Both forms that the Rust reader accepts are taken: a tensor as an object or
+// as an array of its three fields, a dtype as a name or as {name: null}.
 #include "engine/io/safetensors/header_json.h"
 
 #include <algorithm>
@@ -29,7 +33,8 @@ class HeaderSink {
       : file_name_(file_name), out_(out), found_(found) {}
 
   std::string Take(JsonToken& token) {
-    if (token.depth == 0 || (first_ && token.event != JsonEvent::kBeginObject)) return "the header is no JSON object";
+    if (token.depth == 0 || (first_ && token.event != JsonEvent::kBeginObject))
+      return "the header is not a JSON object";
     if (first_) {
       first_ = false;
     } else if (token.depth == 1) {
@@ -39,7 +44,7 @@ class HeaderSink {
     } else {
       TakeTensor(token);
     }
-    return complaints_ < kMostJsonComplaints ? "" : "too many faults to go on";
+    return complaints_ < kMostJsonComplaints ? "" : "too many errors to continue";
   }
 
  private:
@@ -115,6 +120,7 @@ class HeaderSink {
     }
   }
 
+  // A field that is wrong is reported once, however many tokens of it are wrong; the next field starts anew.
   void StartField(Field field) {
     field_ = field;
     field_wrong_ = false;
@@ -143,7 +149,7 @@ class HeaderSink {
     if (token.depth == 3 && token.event == JsonEvent::kKey && ++count_ == 1) return SetDType(token.text);
     if (token.depth == 3 && token.event == JsonEvent::kNull && count_ == 1) return;
     if (token.depth == 3 && token.event == JsonEvent::kEndObject && count_ == 1) return;
-    ComplainField("is no text", required);
+    ComplainField("is not a string", required);
   }
   void SetDType(const std::string& name) {
     if (const std::optional<DType> dtype = DTypeFromSafetensors(name)) {

@@ -1,3 +1,5 @@
+// The names in an index become paths that are opened, and an index may be downloaded: a name that leads out of the
+// directory is refused by its text.
 #include "engine/io/safetensors/index.h"
 
 #include <filesystem>
@@ -41,7 +43,7 @@ Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::st
   std::set<std::string> refused;
   for (const auto& [tensor, file] : map->AsObject()) {
     if (!file.is_string()) {
-      Diagnostic d = BadIndex(path, "the file of tensor " + QuotedName(tensor) + " is no text", required);
+      Diagnostic d = BadIndex(path, "the file of tensor " + QuotedName(tensor) + " is not a string", required);
       d.declared = WriteJson(file, 0);
       errors.push_back(std::move(d));
     } else if (StaysInFolder(file.AsString())) {

@@ -19,11 +19,11 @@ constexpr uint64_t kWindowBytes = uint64_t{256} * 1024;
 // The largest gap between two runs that is read too, to save a call.
 constexpr uint64_t kMostGapBytes = 4096;
 
-// How far ahead of the reading the system is asked to fetch, in steps that it does not shorten.
+// How far ahead of the reading the system is advised to fetch, in steps that it does not shorten.
 constexpr uint64_t kAheadBytes = uint64_t{16} * 1024 * 1024;
 constexpr uint64_t kAheadStep = uint64_t{512} * 1024;
-// Bytes of the file for each byte of the shard up to which what lies between the runs is fetched too: on one machine
-// the other ranks need it.
+// Up to so many bytes of the file for each byte of the shard, the bytes between the runs are fetched too: on one
+// machine the other ranks need them.
 constexpr uint64_t kSparsest = 16;
 
 // Asks the system for the bytes of a shard some way ahead of the reading. A file that is not in the page cache then
@@ -49,7 +49,7 @@ class FetchAhead {
   uint64_t end_;
 };
 
-// Reads runs: long ones by themselves, short ones that lie close together through a window.
+// Reads runs: long ones by themselves, short ones that are close together through a window.
 class RunReader {
  public:
   RunReader(const File& file, FetchAhead ahead, std::vector<char>& window)

@@ -20,6 +20,8 @@ ShardRuns::ShardRuns(std::span<const int64_t> shape, std::span<const std::vector
   while (inner_ + 1 < shape.size() && !RestIsFull(inner_ + 1)) ++inner_;
 }
 
+// The first run begins at the least index of every dim, the last one ends at the greatest of every dim. Intervals need
+// not be in ascending order, so both are searched.
 std::pair<uint64_t, uint64_t> ShardRuns::Span() const {
   int64_t first = 0;
   int64_t last = 0;

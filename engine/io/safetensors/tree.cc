@@ -1,3 +1,11 @@
+// A module tree from the names in a checkpoint, without the model's code: a path up to the last dot is a module, the
+// rest is its parameter. What names do not give is inferred, each from evidence that holds for Hugging Face models:
+//   buffers   by name, or by the shape of a mask
+//   kinds     Embedding, Linear or Norm, from the name and the number of dims of the weight
+//   ties      the head shares the embedding's tensor if config.json declares it, or if no head is stored and the model
+//             type ties by default
+//   order     components as text, numbers as numbers: layer 10 comes after layer 9
+// The tree is marked incomplete: it lacks modules without parameters, which later stages know.
 #include "engine/io/safetensors/tree.h"
 
 #include <algorithm>

@@ -16,7 +16,7 @@ namespace moonshard {
 // Kinds are guessed: "Embedding" for a path whose last component begins with embed (but for embed_out), or is wte or wpe; "Linear" for a
 // weight of two dims; "Norm" where there is only a weight of one dim, with or without a bias; else "". What HF models
 // register as buffers (inv_freq, running_mean, ...) is marked as such, and so are masks: tensors of truth values, and those of
-// shape [1, 1, n, n] that are no weight.
+// shape [1, 1, n, n] that are not a weight.
 //
 // Ties: where the config's tie_word_embeddings is true, lm_head.weight is the embedding's weight, stored or not; a
 // head that is not stored is added. It may be in another module ("5.lm_head") where no other is called so. The

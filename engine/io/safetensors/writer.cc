@@ -1,3 +1,7 @@
+// The header is complete before the first byte of a tensor: it has the offsets of all of them, which follow from their
+// declared sizes. So tensors are written as a stream, in the order of the header, and Finish() compares what was
+// appended with what was declared. The order and the padding are those of the Rust writer, so the same tensors give the
+// same file to the byte.
 #include "engine/io/safetensors/writer.h"
 
 #include <algorithm>

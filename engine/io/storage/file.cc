@@ -22,6 +22,8 @@ Diagnostic Unreadable(const std::string& path, Finding finding, const std::strin
 
 }  // namespace
 
+// The checks are on the descriptor, not on the path, which could name another file a moment later. O_NONBLOCK, because
+// opening a pipe without a writer would wait forever before its kind is known.
 Result<File> File::Open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
@@ -31,7 +33,7 @@ Result<File> File::Open(const std::string& path) {
   File file(descriptor, 0, path);
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0) return Unreadable(path, Finding::kFileUnreadable, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) return Unreadable(path, Finding::kFileUnreadable, "it is no regular file");
+  if (!S_ISREG(status.st_mode)) return Unreadable(path, Finding::kFileUnreadable, "it is not a regular file");
   file.bytes_ = static_cast<uint64_t>(status.st_size);
   return file;
 }
@@ -53,6 +55,8 @@ File::~File() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+// pread has its own offset, so several readers may share a File. A call may return less than requested, and a file may
+// have become shorter since it was opened: that is an error with both lengths, not zeros.
 std::optional<Diagnostic> File::Read(uint64_t offset, void* to, uint64_t bytes) const {
   char* next = static_cast<char*>(to);
   while (bytes > 0) {

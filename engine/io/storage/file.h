@@ -12,7 +12,7 @@ namespace moonshard {
 
 class File {
  public:
-  // Errors: kFileNotFound; kFileUnreadable, also for what is no regular file.
+  // Errors: kFileNotFound; kFileUnreadable, also for what is not a regular file.
   static Result<File> Open(const std::string& path);
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -26,7 +26,7 @@ class File {
   int descriptor() const { return descriptor_; }
 
   // Bytes [offset, offset + bytes) into `to`. What is returned is an error (kFileUnreadable): the system's, or that the
-  // file is shorter now than the bytes asked for.
+  // file is shorter now than the bytes requested.
   std::optional<Diagnostic> Read(uint64_t offset, void* to, uint64_t bytes) const;
 
  private:

@@ -1,3 +1,13 @@
+// What is on disk after a kill at any point, and what the next process for the same work does with it:
+//   OUT.partial without a journal      nothing to resume: starts anew
+//   OUT.partial/new and a journal      keeps the parts whose bytes have the hashes in the journal, writes the others
+//   its journal, no new/, OUT exists   new/ was renamed to OUT: removes OUT.partial
+//   a journal with `moving`            an exchange with an OUT that is replaced was about to happen or did: the inode
+//                                      number in the journal is that of the new directory, and shows on which side of
+//                                      the exchange it is
+// Every transition is one rename or one removal, and the sync that makes it durable comes before the next one. The
+// journal itself needs no sync on the way: a line that is lost costs work, and a line that is wrong fails the
+// comparison with the bytes.
 #include "engine/io/storage/staging.h"
 
 #include <fcntl.h>
@@ -42,7 +52,7 @@ std::optional<std::string> ReadSmallFile(const std::string& path) {
   return text;
 }
 
-// Tells a directory from another one of the same name; 0 where there is none.
+// The inode number, which distinguishes a directory from another one of the same name; 0 where there is none.
 uint64_t IdentityOf(const std::string& path) {
   struct stat status = {};
   return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
@@ -64,6 +74,8 @@ Failure WithPath(Failure failed, const std::string& actual, const std::string& p
 
 }  // namespace
 
+// The temporary file is in the directory of the target, because a rename does not cross file systems, and has its
+// permissions from the begin, so that a private file is never readable by others, not even while it is written.
 Result<StagedFile> StagedFile::Create(Storage& storage, const std::string& path) {
   StagedFile staged;
   staged.storage_ = &storage;
@@ -217,9 +229,9 @@ StagingDirectory::~StagingDirectory() {
 Failure StagingDirectory::CheckOut() const {
   if (replace_ || !HoldsSomething(out_)) return std::nullopt;
   std::error_code ignored;
-  if (!fs::is_directory(out_, ignored)) return StagingRefused(out_, "it is there, and no directory");
-  return StagingRefused(out_, "it is there, and not empty",
-                        "remove it, name another directory, or ask for it to be replaced");
+  if (!fs::is_directory(out_, ignored)) return StagingRefused(out_, "it exists and is not a directory");
+  return StagingRefused(out_, "it exists and is not empty",
+                        "remove it, name another directory, or set the option to replace it");
 }
 
 Failure StagingDirectory::Lock() {
@@ -256,8 +268,8 @@ bool StagingDirectory::ReadJournal(const std::string& work) {
   size_t at = text->find('\n');
   if (at == std::string::npos || text->substr(0, at) != HashToText(HashOf(work))) return false;
   ++at;
-  // The journal is never synced on its own: after a kill its last line may be incomplete, after a power cut anything
-  // can be in it. So a line is only a hint, which the caller compares with the bytes of the part.
+  // The journal is never synced on its own: after a kill its last line may be incomplete, after a power failure
+  // anything can be in it. So a line is only a hint, which the caller compares with the bytes of the part.
   for (size_t end = 0; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
     const Result<JsonValue> line = ParseJson(std::string_view(*text).substr(at, end - at), "journal");
     const JsonValue* moving = line.ok() ? line.value().Find("moving") : nullptr;
@@ -317,6 +329,9 @@ Failure StagingDirectory::Record(const std::string& key, const std::vector<uint6
   return AppendToJournal(WriteJson(JsonValue::Object{{"part", key}, {"hashes", std::move(texts)}}, 0));
 }
 
+// The order of durability: the content of files, then the directories that hold their names, then the one step that
+// makes all of it visible, then the directory that holds OUT. Files are opened again to be synced, since fsync is about
+// the file and not about the descriptor that wrote it; by then most of it is on disk (StartWriteBack in storage.cc).
 Failure StagingDirectory::Commit(const std::vector<std::string>& files) {
   Check(journal_ != nullptr, "Commit of a directory that is committed");
   std::set<std::string> directories = {directory_};

@@ -6,8 +6,8 @@
 //
 // All of them work alike: new content is written beside its place under another name, synced, renamed to its place in
 // one step, and the directory that has the name is synced. The order is what counts. A rename before the sync of the
-// content could survive a power cut that the content does not, and the name would show zeros. Without the sync of the
-// directory the content could survive under a name that was lost.
+// content could survive a power failure that the content does not, and the name would show zeros. Without the sync of
+// the directory the content could survive under a name that was lost.
 //
 // Every change of the disk is a call of Storage (storage.h), so that a test can stop each of them at every call.
 #pragma once
@@ -25,9 +25,9 @@
 
 namespace moonshard {
 
-// A file that appears under its name when it is complete. What is no regular file (a pipe, /dev/stdout) is written to
-// directly; a symbolic link is followed. A file that is replaced keeps its permissions, and is refused where it may not
-// be written to.
+// A file that appears under its name when it is complete. What is not a regular file (a pipe, /dev/stdout) is written
+// to directly; a symbolic link is followed. A file that is replaced keeps its permissions, and is refused where it may
+// not be written to.
 class StagedFile {
  public:
   // Creates PATH.tmp-PID-N. `storage` outlives the object. Errors: kWriteFailed, as in every function; they name
@@ -59,7 +59,7 @@ class StagedFile {
 
 // Puts a file of this content in place: a reader sees the old content or the new one. Errors: kWriteFailed.
 Failure ReplaceFile(Storage& storage, const std::string& path, std::string_view content);
-// ReplaceFile on the system's own storage, for texts that programs write where a user asked for them.
+// ReplaceFile on the system's own storage, for texts that programs write to a path of the user.
 Failure WriteText(const std::string& path, std::string_view text);
 
 // The file with this content and no other, neither staged nor synced: for files within a StagingDirectory, whose Commit

@@ -83,7 +83,7 @@ class PosixFile : public WritableFile {
     uint64_t end = 0;
   };
 
-  // Asks the system to write back each stretch of kWriteBackBytes as soon as it is full, so that the disk works while
+  // Requests the write-back of each stretch of kWriteBackBytes as soon as it is full, so that the disk works while
   // the next one is computed and Sync finds little left to do. Where the page cache is slower than the disk (pace.h),
   // waits for the stretch before and gives its pages back. Waiting for the stretch just written would stop this thread
   // for the disk; the one before is nearly always there already.
@@ -111,7 +111,7 @@ class PosixFile : public WritableFile {
   int descriptor_;
   std::string path_;
   bool is_regular_ = true;
-  uint64_t streamed_ = 0;  // bytes written to what is no regular file
+  uint64_t streamed_ = 0;  // bytes written to what is not a regular file
   Pace pace_;
   Stretch now_;
   Stretch before_;
@@ -147,6 +147,8 @@ class Posix : public Storage {
     return std::nullopt;
   }
 
+  // One step of the file system, without a moment at which neither directory is at the path. Not every file system has
+  // it.
   Failure Exchange(const std::string& a, const std::string& b) override {
     if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0) return Failed(b, errno);
     return std::nullopt;
@@ -179,6 +181,8 @@ std::string DirectoryOf(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
+// A source within its output (or the reverse) would be read while it is written, or be replaced by its own conversion.
+// Links are resolved first: two different paths may be one directory.
 Failure RefuseNested(const std::string& from, const std::string& to) {
   const std::filesystem::path a = Real(from);
   const std::filesystem::path b = Real(to);

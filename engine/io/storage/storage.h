@@ -19,7 +19,7 @@ inline constexpr uint64_t kMostPerSystemCall = 0x7ffff000;
 // Nothing, or an error. Every error of a Storage is kWriteFailed, with the path.
 using Failure = std::optional<Diagnostic>;
 
-// A file open for writing at any offset; what is no regular file (a pipe) takes bytes in order only, and has neither
+// A file open for writing at any offset; what is not a regular file (a pipe) takes bytes in order only, and has neither
 // length nor Sync. Closing it (the destructor) promises nothing about the disk: Sync does.
 class WritableFile {
  public:
@@ -31,7 +31,7 @@ class WritableFile {
   // Bytes [offset, offset + bytes); the file grows as needed.
   virtual Failure Write(uint64_t offset, const void* data, uint64_t bytes) = 0;
   virtual Failure Truncate(uint64_t bytes) = 0;
-  // When it returns, content and length survive a power cut. The name does after SyncDirectory of its directory.
+  // When it returns, content and length survive a power failure. The name does after SyncDirectory of its directory.
   virtual Failure Sync() = 0;
 };
 
@@ -47,7 +47,7 @@ class Storage {
   // Makes the file; an error where something has the name. `mode`: its permissions; nothing: those of any new file.
   virtual Result<std::unique_ptr<WritableFile>> CreateForWriting(const std::string& path,
                                                                  std::optional<uint32_t> mode) = 0;
-  // Makes one directory; one that exists is no error.
+  // Makes one directory; one that exists is not an error.
   virtual Failure MakeDirectory(const std::string& path) = 0;
   // Puts a file in place of a file, or a directory where there is none or an empty one, in one step for every reader.
   virtual Failure Rename(const std::string& from, const std::string& to) = 0;
@@ -55,7 +55,7 @@ class Storage {
   virtual Failure Exchange(const std::string& a, const std::string& b) = 0;
   // Removes a file, or a directory with all it has; nothing where there is none.
   virtual Failure RemoveAll(const std::string& path) = 0;
-  // When it returns, the names in the directory survive a power cut.
+  // When it returns, the names in the directory survive a power failure.
   virtual Failure SyncDirectory(const std::string& path) = 0;
 };
 

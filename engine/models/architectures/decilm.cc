@@ -79,7 +79,7 @@ Part ReadFfn(ConfigReader fields, const DecoderConfig& config) {
   const std::optional<int64_t> width = fields.Int("intermediate_size", 1);
   fields.Find("hidden_act");
   if (part.kind == Part::Kind::kUsual) {
-    // The width that ffn_mult means: two thirds of that many hidden sizes, rounded up to whole steps.
+    // The width that ffn_mult means: two thirds of that many hidden sizes, rounded up to full steps.
     const auto exact = static_cast<int64_t>(2 * times.value_or(0) * static_cast<double>(config.hidden_size) / 3);
     part.size = width.value_or((exact + kWidthStep - 1) / kWidthStep * kWidthStep);
     if (part.size == 0) fields.Refuse("ffn_mult", "an MLP needs ffn_mult or intermediate_size");
@@ -92,7 +92,7 @@ std::vector<Block> ReadBlocks(ConfigReader& fields, const DecoderConfig& config)
   const JsonValue* found = fields.Find("block_configs");
   const auto layers = static_cast<size_t>(config.num_hidden_layers);
   if (found == nullptr || !found->is_array() || found->AsArray().size() != layers) {
-    fields.Refuse("block_configs", "a Nemotron-NAS config says what each layer is made of",
+    fields.Refuse("block_configs", "a Nemotron-NAS config declares what each layer is made of",
                   "a list of " + std::to_string(layers) + " objects");
     return {};
   }

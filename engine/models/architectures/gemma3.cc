@@ -45,7 +45,7 @@ class Gemma3LayerImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(Gemma3Layer);
 
-// The rope of one kind of layer: its object inside rope_parameters, and what configs of transformers 4 said beside it.
+// The rope of one kind of layer: its object inside rope_parameters, and the fields of transformers 4 configs beside it.
 RopeConfig ReadGemmaLayerKind(ConfigReader& fields, ConfigReader& ropes, const char* kind, const DecoderConfig& config,
                               RopeDefaults defaults) {
   const bool everything = std::string_view(kind) == "full_attention";

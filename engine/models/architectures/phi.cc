@@ -1,7 +1,7 @@
 // Phi-1, Phi-1.5 and Phi-2: attention and MLP side by side on one LayerNorm, biases everywhere, heads turned in part.
 //
 //   model.layers.N.{input_layernorm, self_attn.{q,k,v}_proj, self_attn.dense, mlp.{fc1,fc2}}
-//   model.layers.N.self_attn.{q,k}_layernorm where qk_layernorm says so     model.final_layernorm
+//   model.layers.N.self_attn.{q,k}_layernorm with qk_layernorm             model.final_layernorm
 #include <ATen/TensorOperators.h>
 
 #include "engine/models/architecture.h"

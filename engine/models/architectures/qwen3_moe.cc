@@ -1,4 +1,4 @@
-// Qwen3-MoE: Qwen3's attention; a layer has experts, or an MLP where the config says so. Names as checkpoints have them.
+// Qwen3-MoE: Qwen3's attention; a layer has experts, or an MLP, as the config declares. Names as checkpoints have them.
 //
 //   model.layers.N.mlp.{gate, experts.E.{gate,up,down}_proj}
 #include <algorithm>

@@ -15,6 +15,16 @@ namespace {
 
 constexpr int32_t kFallback = -2;
 
+// Compiling is a sequence over one CompiledPlan, each pass on what the one before made final:
+//   steps             a rule on each module; layouts filled in and checked alone (resolve.h)
+//   parameter rules   override single parameters of a module, which gets steps of its own
+//   checks            of one module (weight and redistributions), of siblings (unclaimed, fused), of ties
+//   precision, then   dtypes first, since a unit gathers in the dtype that is used; then data parallelism, which puts
+//                     its own axes on placements and needs all others final
+//   program           what the run time does, from everything above (program.h)
+// Errors of all passes are collected; only data parallelism and the program need a plan without errors. Steps are made
+// once for all modules that are alike under a rule, so the work depends on the number of kinds of modules and not on
+// the number of layers.
 class Compiler {
  public:
   Compiler(const MatchedPlan& matched, const MeshShape& mesh) : matched_(matched) {
@@ -148,7 +158,8 @@ class Compiler {
     return steps;
   }
 
-  // What cannot be run yet is said once a rule, and again by whoever is asked to run it.
+  // A style that cannot be run yet is a warning here, once a rule: such a plan can be explained and priced. Applying it
+  // is an error.
   void CheckMissing() {
     std::set<int32_t> said;
     for (size_t m = 0; m < out_.steps_of.size(); ++m) {
@@ -191,7 +202,7 @@ class Compiler {
         d.path = tree.PathOf(tie[i]);
         d.declared = placement(tie[0]).ToText() + " and " + placement(tie[i]).ToText();
         d.required = "the same layout for both";
-        d.help = "for tied input and output embeddings: vocab_rowwise and colwise, which both cut the vocabulary";
+        d.help = "for tied input and output embeddings: vocab_rowwise and colwise, which both shard the vocabulary";
         if (first >= 0 && second >= 0) d.related.push_back(SourceOfRule(first));
         diagnostics_.push_back(std::move(d));
       }

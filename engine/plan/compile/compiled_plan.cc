@@ -85,6 +85,10 @@ std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signat
   return out;
 }
 
+// The text that ranks compare before their first collective, and of which the hash identifies a plan in checkpoints. It
+// must be equal for equal work, whatever the tree was read from: modules are sorted by path, and what only a live tree
+// has (modules without parameters that do not communicate, and the steps that follow from them) is left out. It
+// contains no line numbers or file names, which may differ between ranks.
 std::string CompiledPlan::CanonicalText() const {
   std::vector<std::string> texts;
   texts.reserve(steps.size());

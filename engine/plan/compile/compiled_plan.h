@@ -1,6 +1,6 @@
-// CompiledPlan: the whole program of a model under a plan: every layout filled in, the steps around every module's calls
-// (program.h), process groups, units, sums of gradients; the same on every rank. Local shapes follow from it for any rank
-// (local_shape.h), collectives and bytes too (cost.h).
+// CompiledPlan: the complete program of a model under a plan: every layout filled in, the steps around every module's
+// calls (program.h), process groups, units, sums of gradients; the same on every rank. Local shapes follow from it for
+// any rank (local_shape.h), collectives and bytes too (cost.h).
 // Made by compile.h. Stage after: apply, which makes objects of it and decides nothing; or explain.
 #pragma once
 
@@ -29,33 +29,33 @@ struct ModuleSteps {
   std::vector<int32_t> param_rules;  // parallel: the rule that names the parameter by its path; -1, or empty: none
   std::vector<std::optional<Redistribution>> inputs;   // by argument position
   std::vector<std::optional<Redistribution>> outputs;  // by place in the result
-  std::vector<std::string> after;                      // parameters added after the first output's move
+  std::vector<std::string> after;                      // parameters added after the first output's redistribution
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
   int64_t experts = 0;        // that the route's ids count, on all ranks
   std::string missing;        // what of the style the engine cannot run yet; "": nothing
-  int64_t in_features = -1;   // size of the first argument's last dim, whole; -1 where the kind does not tell
-  int64_t out_features = -1;  // size of the result's last dim, whole
+  int64_t in_features = -1;   // size of the first argument's last dim, full; -1 where the kind does not determine it
+  int64_t out_features = -1;  // size of the result's last dim, full
 
   // Whether calls must be intercepted.
   bool needs_calls() const;
   bool operator==(const ModuleSteps&) const = default;
 };
 
-// Modules whose parameters are gathered and cut again together: one all-gather before it is used, one reduce-scatter of
+// Modules whose parameters are gathered and resharded together: one all-gather before it is used, one reduce-scatter of
 // their gradients.
 struct ShardedUnit {
   std::string path;              // of the module; "": the root
   std::vector<ParamRef> params;  // of it and of what it holds, but for those of units within; ties once; tree order
   bool reshard = true;           // goes back to shards after its forward
-  int64_t reshard_ranks = 0;     // those shards lie over so many neighbours; 0: over all
+  int64_t reshard_ranks = 0;     // those shards are over so many neighbours; 0: over all
   bool operator==(const ShardedUnit&) const = default;
 };
 
 // A module that is computed in a dtype of its own, with all that it holds.
 struct ModuleDType {
   std::string path;
-  std::string dtype;  // torch's word
+  std::string dtype;  // torch's name
   bool operator==(const ModuleDType&) const = default;
 };
 
@@ -88,7 +88,7 @@ struct CompiledPlan {
   std::string CanonicalText() const;
   // 32 hex digits (XXH3, 128 bits) of CanonicalText. Ranks compare it before their first collective.
   std::string Hash() const;
-  // One module a line with layouts and moves, in tree order; for people and goldens.
+  // One module a line with layouts and redistributions, in tree order; for people and goldens.
   std::string ToText() const;
 };
 

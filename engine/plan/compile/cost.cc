@@ -1,3 +1,7 @@
+// Costs are counted by walking the compiled program, with the same table of collectives that the run time executes
+// (redistributions.h) and the same shared redistributions, buckets and units. A test compares the count with the
+// collectives of a real step, so a change of one without the other is found. Bytes are of the full tensor in the dtype
+// that is sent; what a link carries depends on the algorithm of the backend.
 #include "engine/plan/compile/cost.h"
 
 #include <algorithm>
@@ -37,6 +41,9 @@ std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleSteps& st
   return out;
 }
 
+// Counts what one step executes on one rank. A redistributed input that several siblings share is counted with the
+// first of them, whose step has no `shared_with`. A recomputed module runs its forward once more, so its forward
+// collectives count again, and its backward ones do not.
 class Counter {
  public:
   Counter(const CompiledPlan& plan, int64_t rank, Tokens tokens)
@@ -91,6 +98,8 @@ class Counter {
       const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
       if (!kind) continue;
       for (int64_t run = 0; run < (direction == Direction::kForward ? runs : 1); ++run) {
+        // An all-to-all sends a shard, exchanged for shards of the others. The other collectives are counted by the
+        // full tensor.
         const int64_t sent = *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(step.axis) : bytes;
         out_.push_back({of, direction, *kind, sent, static_cast<int64_t>(module), -1});
       }
@@ -116,7 +125,7 @@ class Counter {
       for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
         std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
         if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
-        // Each brings one element more, which says whether this rank used it (redistribute/gradient_sum.h).
+        // Each brings one element more: whether this rank used it (redistribute/gradient_sum.h).
         out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, Product(local) + 1)});
       }
     }
@@ -161,7 +170,8 @@ class Counter {
     }
   }
 
-  // A unit is gathered once a dtype in forward, again in backward where it went back to shards, and its gradients are cut.
+  // A unit is gathered once a dtype in forward, again in backward where it went back to shards, and its gradients are
+  // reduce-scattered.
   void CountUnits() {
     if (UnitRanks(plan_) == 1) return;
     for (const ShardedUnit& unit : plan_.units) {
@@ -205,6 +215,8 @@ std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t r
   return Counter(plan, rank, tokens).Count();
 }
 
+// The smallest input that the plan accepts: a sequence in shards needs a token for each tp rank. The count of
+// collectives does not depend on the tokens, only their bytes do.
 Tokens FewestTokens(const CompiledPlan& plan) {
   const auto cuts = [](const ModuleSteps& steps) {
     return std::ranges::any_of(steps.inputs, CutsSequence) || std::ranges::any_of(steps.outputs, CutsSequence);

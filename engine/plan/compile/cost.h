@@ -11,7 +11,7 @@
 namespace moonshard {
 
 struct PlanTotals {
-  int64_t params = 0;             // elements of the whole model, tied tensors once, buffers left out
+  int64_t params = 0;             // elements of the full model, tied tensors once, buffers left out
   int64_t sharded_params = 0;     // of those, elements of parameters that some axis shards
   int64_t replicated_params = 0;  // the others
   int64_t bytes_per_rank = 0;     // parameters and buffers that this rank stores
@@ -20,14 +20,14 @@ struct PlanTotals {
   CollectiveCounts collectives;   // one rank's, of one training step's forward and backward
 };
 
-// Batch and sequence of the whole input of a tensor-parallel group.
+// Batch and sequence of the full input of a tensor-parallel group.
 struct Tokens {
   int64_t batch = 1;
   int64_t sequence = 1;
 };
 
 // `tokens` none: one sequence with one token a rank where the plan shards the sequence, else one token.
-// Collectives are counted as they run: siblings that ask for the same move of their parent's tensor share it, and all
+// Collectives are counted as they run: siblings with the same redistribution of their parent's tensor share it, and all
 // gradients to be summed over one group go in one flat all-reduce, those of ddp in one a bucket. Moves on modules whose feature size their parameters
 // do not tell are counted with 0 bytes.
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens = std::nullopt);
@@ -49,7 +49,7 @@ std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t r
 // What `tokens` none means for TotalsOf.
 Tokens FewestTokens(const CompiledPlan& plan);
 
-// The one axis on which a move communicates; none where it does not.
+// The one axis on which a redistribution communicates; none where it does not.
 std::optional<MeshAxis> MovingAxis(const std::optional<Redistribution>& move, const MeshShape& mesh);
 
 }  // namespace moonshard

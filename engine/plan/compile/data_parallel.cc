@@ -12,17 +12,17 @@
 namespace moonshard {
 namespace {
 
-// Which parameters a unit holds: each parameter belongs to the nearest module around it that the section's `wrap` names,
-// and to the root where there is none; a tied tensor, which has one storage, once. Units come in tree order, which is about
-// the order in which a forward uses them: the first prefetch needs no more.
+// Which parameters a unit holds: each parameter belongs to the nearest module around it that the section's `wrap`
+// names, and to the root where there is none; a tied tensor, which has one storage, once. Units come in tree order,
+// which is about the order in which a forward uses them: the first prefetch needs no more.
 //
-// Every parameter of a unit is shard(0) on dp_shard on top of what tp makes of it: tp cuts first, so that what the gather
-// over dp_shard gives is tp's shard, which compute works on. On dp_replicate it is `shared`: shards of several replicas sum
-// their gradients after the reduce-scatter, on fewer bytes. What no unit can hold, a single number or a module that the
-// section ignores, is `shared` on both axes and summed as ddp's are.
+// Every parameter of a unit is shard(0) on dp_shard on top of what tp makes of it: tp shards first, so that the gather
+// over dp_shard gives tp's shard, which compute works on. On dp_replicate it is `shared`: shards of several replicas
+// sum their gradients after the reduce-scatter, on fewer bytes. What no unit can hold, a single number or a module that
+// the section ignores, is `shared` on both axes and summed as ddp's are.
 //
-// A unit goes back to shards after its forward unless its parameters are needed again at once: those of the root, and with
-// all_but_last those of the last unit of each list, whose backward comes first.
+// A unit goes back to shards after its forward unless its parameters are needed again at once: those of the root, and
+// with all_but_last those of the last unit of each list, whose backward comes first.
 constexpr MeshAxis kDataAxes[] = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
 
 class DataParallelCompiler {
@@ -41,7 +41,7 @@ class DataParallelCompiler {
   }
 
  private:
-  // Ignored modules get steps of their own: what else is of their kind is cut.
+  // Ignored modules get steps of their own: others of their kind are sharded.
   void SplitIgnored() {
     const std::vector<Module>& modules = plan_.tree->modules();
     std::map<uint32_t, uint32_t> own;

@@ -39,6 +39,9 @@ bool LeavesInPlainShards(const ModuleSteps& steps, const ModuleTree::Signature& 
 
 }  // namespace
 
+// By names, because nothing else distinguishes a fused weight from one matrix: shapes of query, key and value may be
+// anything. The check therefore covers the usual names and only plain shards; a layout with parts or heads shows that
+// the author knows what the weight contains.
 void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
   const ModuleTree& tree = *plan.tree;
   std::vector<bool> plain;
@@ -63,16 +66,16 @@ void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
     Diagnostic d =
         MakeDiagnostic(Finding::kFusedAsOne,
                        "'" + path + "' holds " + (fused->attention ? "query, key and value" : "gate and up") +
-                           ", and is cut as one matrix",
+                           ", and is sharded as one matrix",
                        steps.is_fallback ? plan.plan->fallback_source
                                          : plan.plan->rules[static_cast<size_t>(std::max(steps.rule, 0))].source);
     d.path = path;
     if (plan.plan->lenient) d.severity = Severity::kWarning;
     d.declared = "weight = shard(0), by style '" + steps.style + "'";
     d.required = fused->attention
-                     ? "packed(0, { query, key, value }, { heads = { ... } }) where they lie one after another, "
-                       "or heads = n where those of each head or group lie together"
-                     : "packed(0, 2) where gate comes before up, or heads = n where each of n pairs lies together";
+                     ? "packed(0, { query, key, value }, { heads = { ... } }) where they are stored one after another, "
+                       "or heads = n where those of each head or group are stored together"
+                     : "packed(0, 2) where gate comes before up, or heads = n where each of n pairs is stored together";
     d.help = fused->attention ? "transformer.attention has fused = \"contiguous\" and \"interleaved\"; "
                                 "or gather the features again: output = replicate"
                               : "transformer.mlp has fused = \"contiguous\" and \"interleaved\"; "

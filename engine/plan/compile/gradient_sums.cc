@@ -43,6 +43,9 @@ struct Open {
 
 }  // namespace
 
+// Axes from the innermost out: sums over tp come first, while gradients are still full along the data-parallel axes or
+// on the shards that fsdp leaves. A plain shard on a data-parallel axis adds no term, since fsdp's reduce-scatter has
+// summed it.
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank) {
   std::vector<GradientTerm> out;

@@ -14,7 +14,7 @@ namespace moonshard {
 
 struct GradientTerm {
   PlannedGroup group;
-  int dim = -1;  // -1: the whole gradient
+  int dim = -1;  // -1: the full gradient
   // Of `dim`, within this rank's shard: a part of a fused weight whose heads several ranks hold.
   int64_t begin = 0;
   int64_t length = 0;

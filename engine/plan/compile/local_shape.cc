@@ -29,6 +29,10 @@ std::vector<Interval> Compose(const std::vector<Interval>& outer, const std::vec
 
 }  // namespace
 
+// Each axis shards what the axis before it left, tp first: the innermost axis shards the full dim, the next one the
+// concatenation of the intervals that the rank has, and so on. Compose maps positions in that concatenation back to
+// indices of the full dim. Outermost first would give the same sizes and other elements: under fsdp a gather over
+// dp_shard has to give back tp's shard.
 std::vector<std::vector<Interval>> LocalIntervals(const std::vector<int64_t>& shape, const Placement& placement,
                                                   const MeshShape& mesh, int64_t rank) {
   std::vector<std::vector<Interval>> out;

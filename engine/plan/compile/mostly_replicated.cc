@@ -20,6 +20,8 @@ std::string Percent(int64_t part, int64_t full) {
 
 }  // namespace
 
+// Half of the elements is far below what any real plan shards: matrices are sharded, and they are nearly all of a
+// model. A plan below it matches some names of a model that it was not written for.
 std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
   const ModuleTree& tree = *plan.tree;
   const std::set<ParamRef> repeats = TiedCopies(tree);
@@ -48,9 +50,9 @@ std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
     names.push_back(largest[i].second + " (" + Percent(-largest[i].first, all) + ")");
   }
   Diagnostic d = MakeDiagnostic(Finding::kMostlyReplicated, "the plan shards " + Percent(sharded, all) +
-                                                                " of the model; the rest is whole on every rank");
-  d.declared = "whole: " + Join(names, ", ");
-  d.help = "if that is meant, fine; else a plan for this model's modules: --plan FILE";
+                                                                " of the model; the rest is replicated on every rank");
+  d.declared = "replicated: " + Join(names, ", ");
+  d.help = "if that is not intended, use a plan for this model's modules: --plan FILE";
   return d;
 }
 

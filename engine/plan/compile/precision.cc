@@ -35,6 +35,8 @@ void CompilePrecision(const MatchedPlan& matched, CompiledPlan& plan, Diagnostic
   }
 }
 
+// The nearest keep_dtype around the module wins, else the plan's precision. kept_dtypes is sorted by path
+// (MatchedPlan), so each ancestor is one binary search.
 std::string_view ComputeDTypeOf(const CompiledPlan& plan, std::string_view path) {
   while (!plan.kept_dtypes.empty()) {
     const auto found = std::ranges::lower_bound(plan.kept_dtypes, path, {}, &ModuleDType::path);

@@ -33,7 +33,8 @@ DrawFrom StreamOf(const Layout& layout) { return layout.is_shard() ? DrawFrom::k
 
 // Everything that the program of a module depends on.
 struct ProgramKey {
-  // Of the n-th input that is redistributed: how many ask, and the number of the name of the one that runs it.
+  // Of the n-th input that is redistributed: how many modules share it, and the number of the name of the one that runs
+  // it.
   struct Shared {
     int32_t uses = 1;
     int32_t with = -1;  // itself
@@ -56,8 +57,9 @@ struct ProgramKey {
   bool operator==(const ProgramKey&) const = default;
 };
 
-// The first pass finds parents and counts, for each module, which of its children ask for the same; the second gives every
-// module its key and takes the program with that key, or makes it. Both touch a module for some tens of nanoseconds.
+// The first pass finds parents and counts, for each module, which of its children redistribute alike; the second gives
+// every module its key and takes the program with that key, or makes it. Both touch a module for some tens of
+// nanoseconds.
 class ProgramCompiler {
  public:
   explicit ProgramCompiler(CompiledPlan& plan)
@@ -131,8 +133,8 @@ class ProgramCompiler {
   }
 
   // Trees list a module before what it holds, so the parent is among the ancestors of the module before. A tree from
-  // checkpoint headers lacks modules without parameters; there children of one missing parent share a number beyond those
-  // of the modules.
+  // checkpoint headers lacks modules without parameters; there children of one missing parent share a number beyond
+  // those of the modules.
   void FindParents() {
     parent_.assign(modules_.size(), kNone);
     std::unordered_map<std::string_view, uint32_t> missing;
@@ -162,9 +164,10 @@ class ProgramCompiler {
     return std::string_view(modules_[m].path).substr(skip);
   }
 
-  // Modules of one parent that ask for the same redistribution of the same argument are called with one tensor (queries,
-  // keys, values; gate and up): they form a group, whose first member in the tree runs the collective. Found by walking the
-  // few groups of each parent. Whatever encloses a module that is redistributed keeps the shared results during a call.
+  // Modules of one parent with the same redistribution of the same argument are called with one tensor (queries,
+  // keys, values; gate and up): they form a group, whose first member in the tree runs the collective. Found by walking
+  // the few groups of each parent. Whatever encloses a module that is redistributed keeps the shared results during a
+  // call.
   void ShareRedistributions() {
     std::vector<uint32_t> first_of_parent(parents_, kNone);
     shares_.assign(modules_.size(), false);
@@ -196,6 +199,8 @@ class ProgramCompiler {
     return first_of_parent;
   }
 
+  // Stops at the first ancestor that is marked, whose ancestors are marked too. So all calls together touch each module
+  // once, and not once for each module below it.
   void MarkAncestors(uint32_t module, std::vector<bool>& marked) {
     for (uint32_t m = module; parent_[m] != kNone;) {
       if (parent_[m] >= modules_.size()) return MarkFromHeaders(modules_[m].path, marked);
@@ -267,8 +272,8 @@ class ProgramCompiler {
     return last_name_ = entry->second;
   }
 
-  // Where no section of the plan speaks of single modules, a key is the steps (of one rule, kind and signature) and what
-  // fits one number: most of 60,000 modules are told apart by that.
+  // Where no section of the plan names single modules, a key is the steps (of one rule, kind and signature) and what
+  // fits one number: that distinguishes most of 60,000 modules.
   uint32_t ProgramFor(uint32_t m) {
     if (!sections_.empty() || changes_dtype_ || !more_groups_.empty()) return ProgramOfKey(m);
     uint64_t brief = (modules_[m].path.empty() ? 1U : 0U) | (encloses_[m] ? 2U : 0U) | (shares_[m] ? 4U : 0U);
@@ -284,13 +289,15 @@ class ProgramCompiler {
     return known.back().second;
   }
 
+  // Equal keys give equal programs, so a program is made once a key; keys that differ in something without effect are
+  // joined by comparing the programs themselves. Programs are numbered in the order of the tree.
   uint32_t ProgramOfKey(uint32_t m) {
     ProgramKey key = KeyOf(m);
     std::vector<Known>& known = known_[plan_.steps_of[m]];
     for (const Known& k : known) {
       if (k.key == key) return k.program;
     }
-    // Different keys may ask for the same: whether a module draws numbers counts only under tp.
+    // Different keys may give the same program: whether a module draws numbers counts only under tp.
     ModuleProgram program = Make(plan_.steps_of[m], key);
     uint32_t number = kNone;
     for (const Known& k : known) {
@@ -369,13 +376,13 @@ class ProgramCompiler {
       }
     }
     if (key.shares) out.enter.push_back(Step(StepKind::kShareResults));
-    // The root's calls are intercepted always: a step begins there, and values that no file has given are missed there.
+    // The root's calls are intercepted always: a step begins there, and missing values are found there.
     if (out.empty() && !key.root && !(everywhere_ && out.planned)) return;
     out.enter.insert(out.enter.begin(), Step(StepKind::kOutermostCall));
     out.leave.push_back(Step(StepKind::kFinishCall));
   }
 
-  // What stands outside of that, the innermost first: it is put before what there is, and behind it.
+  // The steps outside of that, the innermost first: it is put before what there is, and behind it.
   void AddAround(const ProgramKey& key, ModuleProgram& out) const {
     const auto begins = [&](ProgramStep step) { out.enter.insert(out.enter.begin(), std::move(step)); };
     if (key.keeps_results) begins(Step(StepKind::kKeepResults));
@@ -403,8 +410,9 @@ class ProgramCompiler {
     out.leave.push_back(Step(StepKind::kEndStep));
   }
 
-  // A module's own operators work on what goes into it: on a rank's own numbers where a parameter of it is in shards over
-  // tp, or its first input is. Nothing where the plan has nothing on its inputs: then they are those of the caller.
+  // A module's own operators work on what goes into it: on a rank's own numbers where a parameter of it is in shards
+  // over tp, or its first input is. Nothing where the plan has nothing on its inputs: then they are those of the
+  // caller.
   static std::optional<DrawFrom> StreamInside(const ModuleSteps& steps) {
     if (std::ranges::any_of(steps.params, [](const Placement& p) { return p[MeshAxis::kTp].is_shard(); })) {
       return DrawFrom::kOwn;
@@ -430,7 +438,7 @@ class ProgramCompiler {
     }
   }
 
-  // Making a group is collective, so their order is fixed: whole axes from the outermost in, then sub-groups of them.
+  // Making a group is collective, so their order is fixed: full axes from the outermost in, then sub-groups of them.
   // Units that only change dtypes gather from one rank, themselves.
   void MakeGroups() {
     std::set<MeshAxis> axes = {MeshAxis::kTp};
@@ -486,7 +494,7 @@ class ProgramCompiler {
   std::vector<bool> encloses_;               // by module: one that needs calls
   std::vector<bool> shares_;                 // by module: one that redistributes is inside
   std::vector<Group> groups_;
-  std::vector<uint32_t> group_;  // by module: of its first input that moves
+  std::vector<uint32_t> group_;  // by module: of its first input that is redistributed
   std::unordered_map<uint32_t, std::vector<uint32_t>> more_groups_;
   std::unordered_map<uint32_t, ProgramKey> sections_;  // what sections of the plan make of modules
   std::vector<std::string_view> names_;

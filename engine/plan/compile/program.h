@@ -1,4 +1,4 @@
-// Program: what a compiled plan does around every call of every module, step by step, and what the whole model needs for
+// Program: what a compiled plan does around every call of every module, step by step, and what the model needs for
 // it: process groups, sums of gradients. Data that is the same on every rank; the runtime makes one object of each step
 // (engine/runtime/apply) and decides nothing.
 //
@@ -44,7 +44,7 @@ enum class StepKind : uint8_t {
   kDrawInside,         // random numbers of the forward come from `stream`
   kRedistributeInput,  // argument `position` goes from one layout to another on `axis`
   kRouteInputs,        // ids and weights of experts among the arguments become those of this rank's experts
-  kShareResults,       // redistributions of calls inside that ask for the same tensor share one result
+  kShareResults,       // equal redistributions of one tensor by calls inside share one result
   // It ends.
   kDrawAfter,           // random numbers between this call and the next come from `stream`
   kRedistributeOutput,  // result `position` goes from one layout to another on `axis`
@@ -57,7 +57,7 @@ enum class StepKind : uint8_t {
 };
 inline constexpr size_t kStepKindCount = 18;
 
-// "gather_unit": a word for JSON, and for text with spaces.
+// "gather_unit": a name for JSON, and for text with spaces.
 const char* ToString(StepKind kind);
 // Whether it runs before the module's forward; else after it.
 bool Begins(StepKind kind);
@@ -72,7 +72,7 @@ struct ProgramStep {
   // ModuleSteps. Of kRecompute: index into plan->recompute.
   int32_t position = 0;
   MeshAxis axis = MeshAxis::kTp;
-  // Of an input: how many modules of one parent ask for the same redistribution of the same argument. One of them runs it;
+  // Of an input: how many modules of one parent have the same redistribution of the same argument. One of them runs it;
   // the others take the result, and `shared_with` is the name of that one within the parent ("q_proj"); "" for itself.
   int32_t uses = 1;
   std::string shared_with;
@@ -94,7 +94,7 @@ struct PlannedGroup {
 struct PlannedSum {
   uint32_t param = 0;  // of the module
   PlannedGroup group;
-  int dim = -1;  // -1: the whole gradient
+  int dim = -1;  // -1: the full gradient
   bool operator==(const PlannedSum&) const = default;
 };
 

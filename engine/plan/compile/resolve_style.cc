@@ -11,7 +11,7 @@
 namespace moonshard {
 namespace {
 
-// A style may say what happens to a bias whether or not the module has one.
+// A style may declare a bias whether or not the module has one.
 constexpr const char* kOptionalParameter = "bias";
 // In Style::params: every parameter that is not named.
 constexpr const char* kEveryOther = "*";
@@ -59,7 +59,7 @@ void FillHeads(int64_t heads, Placement& placement) {
   }
 }
 
-// In an output it is the features, the last dim, that are heads; a sequence that is cut too is not.
+// In an output it is the features, the last dim, that are heads; a sequence that is sharded too is not.
 void FillOutputHeads(int64_t heads, std::optional<Redistribution>& move) {
   if (!move) return;
   for (Placement* placement : {&move->from, &move->to}) {
@@ -70,7 +70,7 @@ void FillOutputHeads(int64_t heads, std::optional<Redistribution>& move) {
 }
 
 // A late parameter, which has one size for each feature, is added to what leaves the module: to shards of the features
-// its own shards, to other shards and to what is shared the whole, whose gradients are terms of a sum then.
+// its own shards, to other shards and to what is shared all of it, with gradients that are terms of a sum then.
 Placement LatePlacement(const Style& style) {
   Placement late;
   if (style.outputs.empty() || !style.outputs[0]) return late;
@@ -117,7 +117,7 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   CheckNamesExist(params, style, landing, diagnostics);
   const bool shards = std::ranges::any_of(
       params, [](const auto& entry) { return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard); });
-  // Its moves would speak of shards that nobody makes.
+  // Its redistributions would take shards that no parameter makes.
   if (shards && steps.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
     steps.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
   }
@@ -132,7 +132,7 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
       placement = *said;
     } else if (shards && !parameter.is_buffer) {
       Diagnostic d = At(landing, Finding::kUnclaimedParameter,
-                        "style '" + style.name + "' does not say what happens to parameter '" + parameter.name + "'");
+                        "style '" + style.name + "' declares no layout for parameter '" + parameter.name + "'");
       d.severity = Severity::kError;
       d.declared = "params of " + style.name + ": " + ToText(style);
       d.required = "a layout for '" + parameter.name + "': replicate, shared or shard(d)";
@@ -176,14 +176,15 @@ void ResolveRedistribution(const Style& style, const Landing& landing, const cha
     }
     if (RowOf(from, to)) continue;
     Diagnostic d = At(landing, Finding::kNoSuchRedistribution,
-                      "no move leads from " + from.ToText() + " to " + to.ToText() + " (" + what + " " +
+                      "there is no redistribution from " + from.ToText() + " to " + to.ToText() + " (" + what + " " +
                           std::to_string(position) + " of style '" + style.name + "')");
     d.declared = from.ToText() + " -> " + to.ToText() + " on axis " + ToString(axis);
-    d.required = from.ToText() + " can move to: " + TargetsOf(from);
+    d.required = from.ToText() + " can be redistributed to: " + TargetsOf(from);
     diagnostics.push_back(std::move(d));
   }
   if (moving > 1) {
-    Diagnostic d = At(landing, Finding::kNotSupported, "a move changes the layout on more than one mesh axis");
+    Diagnostic d =
+        At(landing, Finding::kNotSupported, "a redistribution changes the layout on more than one mesh axis");
     d.declared = move->from.ToText() + " -> " + move->to.ToText();
     d.required = "a change on one axis";
     diagnostics.push_back(std::move(d));
@@ -229,8 +230,8 @@ void ResolveLookup(const Style& style, const Landing& landing, const ModuleSteps
   diagnostics.push_back(std::move(d));
 }
 
-// The experts are counted by the first dim of the module's own parameters: a router's rows, or stacked experts. Which of
-// them a rank owns is torch.chunk's shard, and must be that of stacked experts too.
+// The experts are counted by the first dim of the module's own parameters: a router's rows, or stacked experts. Which
+// of them a rank owns is torch.chunk's shard, and must be that of stacked experts too.
 void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
                   Diagnostics& diagnostics) {
   if (!style.route) return;
@@ -246,8 +247,8 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
                         "route of style '" + style.name + "' does not fit '" + landing.module->path + "'");
       d.declared = parameter.name + " of shape " + ShapeToString(parameter.shape) + ", " + layout.ToText();
       d.required = !agrees ? "parameters whose first dim is " + std::to_string(steps.experts) + ", the experts"
-                   : !fits ? "a whole router, whose results every rank has"
-                           : "experts cut as shard(0), so that each rank owns some whole";
+                   : !fits ? "a replicated router, whose results every rank has"
+                           : "experts sharded as shard(0), so that each rank owns full experts";
       diagnostics.push_back(std::move(d));
     }
     steps.experts = parameter.shape[0];
@@ -271,6 +272,8 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
 
 }  // namespace
 
+// Axes from the innermost out, as LocalIntervals shards: each axis gets the length that the one before it left.
+// Negative dims are counted from the end by the parameter's own rank here, so every later stage sees dims from 0.
 void ResolvePlacement(const Parameter& parameter, const Landing& landing, const MeshShape& mesh, Placement& placement,
                       Diagnostics& diagnostics) {
   const auto rank = static_cast<int>(parameter.shape.size());
@@ -311,7 +314,8 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     layout = layout.Sized(size);
     const Result<DimShards> pieces = DimShards::Make(layout, size, mesh.size(axis));
     if (pieces.ok()) {
-      // A second axis cuts what the first one left. Only equal shards can be cut again in the same way everywhere.
+      // A second axis shards what the first one left. Only equal shards can be sharded again in the same way on every
+      // rank.
       size = pieces.value().length(0);
       continue;
     }
@@ -337,6 +341,10 @@ void FillFeatures(const Module& module, const ModuleTree::Signature& signature, 
   }
 }
 
+// Fills one style in for one kind of module. Parameters first, since sizes of inputs and outputs follow from weights;
+// then redistributions, each checked against the table of those that exist (redistributions.h); then what needs both. A
+// check that reads what an earlier one found wrong is left out (before): it would report the same mistake in other
+// words.
 void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
                   Diagnostics& diagnostics) {
   const Style& style = given.For(landing.module->kind);

@@ -25,13 +25,13 @@ bool Shards(const ModuleSteps& steps) {
   });
 }
 
-// Projections beside an unclaimed one that say which side of it is in shards.
+// Projections beside an unclaimed one that show which side of it is sharded.
 struct Siblings {
   std::vector<std::string> makers;    // leave as many features as it takes, in shards
   std::vector<std::string> takers;    // take as many features as it leaves, in shards
-  std::vector<std::string> parallel;  // take as many features as it takes, whole, and leave shards
+  std::vector<std::string> parallel;  // take as many features as it takes, full, and leave shards
   bool ends = false;                  // one of them takes shards of any features
-  bool tokens = false;                // they speak of a sequence in shards
+  bool tokens = false;                // they declare a sharded sequence
 };
 
 Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
@@ -55,7 +55,11 @@ Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
   return out;
 }
 
-// What a projection between cut ones is likely to be; "" where its siblings do not tell.
+// What a projection between sharded ones is likely to be; "" where its siblings do not show it. Sharded projections
+// come in pairs: one leaves features in shards, the next takes as many. So if a sibling leaves shards of as many
+// features as this one takes, and no sibling takes them, this one is the rowwise end. If a sibling takes shards of as
+// many features as this one leaves, this one is colwise; likewise if it has the same input as a colwise sibling whose
+// pair is complete (up beside gate).
 std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
   if (plan.tree->modules()[module].kind != "Linear" || plan.StepsOf(module).in_features < 0) return "";
   const Siblings siblings = SiblingsOf(plan, module);
@@ -96,27 +100,30 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
     d.help = StyleWaitedFor(plan, unclaimed.module);
     if (d.help.empty() && tokens && norm) {
       d.help =
-          "norm_on(shard(1)) on shards of the sequence, replicated() on whole tensors, transformer.head_norm() on "
+          "norm_on(shard(1)) on shards of the sequence, replicated() on full tensors, transformer.head_norm() on "
           "heads "
           "in shards";
     } else if (d.help.empty()) {
       d.help =
-          "replicated() where it works on whole tensors; params = shared where it works on shards, so that its "
+          "replicated() where it works on full tensors; params = shared where it works on shards, so that its "
           "gradient is summed";
     }
   } else if (!tokens) {
     d.required = "a rule, or default(replicated())";
   } else if (norm) {
-    d.required = "a rule: norm_on(shard(1)) on shards of the sequence, replicated() on whole tensors";
+    d.required = "a rule: norm_on(shard(1)) on shards of the sequence, replicated() on full tensors";
     d.help = "the plan has the sequence in shards; default(replicated()) would not sum a norm's gradient there";
   } else {
-    d.required = "a rule, as replicated() for what works on whole tensors";
+    d.required = "a rule, as replicated() for what works on full tensors";
   }
   return d;
 }
 
 }  // namespace
 
+// Modules of one path class are one finding, and warnings with the same requirement are joined: a model of 60 layers
+// without a rule for its norms is one line. Whether a parent has sharded children is computed only when a module
+// without a rule was found, since most plans have none.
 void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
   const ModuleTree& tree = *plan.tree;
   std::map<std::pair<uint32_t, bool>, Unclaimed> by_class;

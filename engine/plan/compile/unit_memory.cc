@@ -13,6 +13,10 @@ namespace moonshard {
 namespace {
 
 // One step's live bytes.
+// A simulation of one step, unit by unit, in the order in which Unit and UnitOrder act: a gather holds its buffer and
+// the full parameters at once, gathers ahead hold buffers only, a backward holds the gradients of one unit and the
+// buffer of the reduce-scatter of the unit behind it. The peak of the running sum is the result. A formula for the peak
+// would have to be derived again for every setting of prefetch and reshard.
 class Step {
  public:
   Step(const CompiledPlan& plan, int64_t rank, bool gloo)
@@ -47,7 +51,7 @@ class Step {
     bool reshard = false;
     int64_t some = 0;
     bool ahead = false;   // its collective's result is there
-    bool filled = false;  // its parameters are whole
+    bool filled = false;  // its parameters are full
   };
 
   void Add(int64_t bytes) {

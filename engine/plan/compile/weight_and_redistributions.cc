@@ -1,3 +1,11 @@
+// The algebra behind the checks, for y = x W with W of [out, in]:
+//   W shard(0)   each rank has some outputs: x is used in full, y is sharded by features; the gradient of x is a term
+//                on each rank, so x must be `shared`, not `replicate`
+//   W shard(1)   each rank has some inputs: x is sharded by features, y is a term of a sum; what is added inside the
+//                forward (a bias) is added once a rank
+//   W full       x in shards of tokens makes the gradient of W a term on each rank: W must be `shared`
+// A contradiction where shapes cannot fit is an error; one that runs with wrong numbers or gradients is a warning,
+// because a module may be more than its name shows.
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>
@@ -20,8 +28,8 @@ struct Contradiction {
   bool runs = false;  // shapes fit, and the numbers or the gradients are wrong
 };
 
-// The last dim, whatever the tensor's rank. Another dim may be the last one too, where tokens are one dim: only what is no
-// shard at all is surely no shard of the features.
+// The last dim, whatever the tensor's rank. Another dim may be the last one too, where tokens are one dim: only what is
+// no shard at all is surely no shard of the features.
 bool SurelyShardsFeatures(const Layout& layout) { return layout.is_shard() && layout.dim == -1; }
 
 const Parameter* WeightOf(const ModuleTree::Signature& signature) {
@@ -34,7 +42,7 @@ bool IsTransposed(std::string_view path) {
   return last == "c_attn" || last == "c_fc" || last == "c_proj" || last == "q_attn";
 }
 
-// What the first input is used as, and what the forward is said to make.
+// What the first input is used as, and what the forward makes, as the style declares it.
 const Layout* UsedAs(const ModuleSteps& steps) {
   return steps.inputs.empty() || !steps.inputs[0] ? nullptr : &steps.inputs[0]->to[MeshAxis::kTp];
 }
@@ -55,22 +63,22 @@ std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleSt
   const Layout* made = MadeAs(steps);
   if (used != nullptr && SurelyShardsFeatures(*used)) {
     return Contradiction{weight + ", and an input that is used as " + used->ToString(),
-                         "an input that is used whole: each rank computes its own output features from all of them",
-                         "colwise {} says both"};
+                         "an input that is used in full: each rank computes its own output features from all of them",
+                         "colwise {} declares both"};
   }
   if (bias != nullptr && !bias->is_shard()) {
     return Contradiction{weight + ", and bias = " + bias->ToString(),
-                         "bias = shard(0): it is added to the features of the rank", "colwise {} says both"};
+                         "bias = shard(0): it is added to the features of the rank", "colwise {} declares both"};
   }
   if (made != nullptr && !made->is_shard()) {
     return Contradiction{weight + ", and an output that is made as " + made->ToString(),
                          "an output that is made as shard(-1): each rank computes its own features",
-                         "colwise {} says both; colwise { output = replicate } gathers them", true};
+                         "colwise {} declares both; colwise { output = replicate } gathers them", true};
   }
   if (used != nullptr && used->kind == LayoutKind::kReplicate) {
     return Contradiction{weight + ", and an input that is used as replicate",
                          "an input that is used as shared: each rank's gradient of it is a term, and must be summed",
-                         "colwise {} says both", true};
+                         "colwise {} declares both", true};
   }
   return std::nullopt;
 }
@@ -81,12 +89,12 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSt
   if (used != nullptr && !used->is_shard()) {
     return Contradiction{weight + ", and an input that is used as " + used->ToString(),
                          "an input that is used as shard(-1): each rank multiplies its own input features",
-                         "rowwise {} says both; rowwise { input = replicate } cuts an input that is whole"};
+                         "rowwise {} declares both; rowwise { input = replicate } shards a full input"};
   }
   if (made != nullptr && made->kind != LayoutKind::kPartial) {
     return Contradiction{weight + ", and an output that is made as " + made->ToString(),
                          "an output that is made as partial: each rank computes a term of the sum",
-                         "rowwise {} says both", true};
+                         "rowwise {} declares both", true};
   }
   const bool late = std::ranges::find(steps.after, "bias") != steps.after.end();
   if (bias != nullptr && !bias->is_shard() && !late) {
@@ -97,12 +105,12 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSt
   return std::nullopt;
 }
 
-// Of a parameter that every rank has whole, while it works on a shard of the tokens or the features.
+// Of a parameter that is replicated, while it works on a shard of the tokens or the features.
 std::optional<Contradiction> OfFull(const Layout& weight, const Layout* used) {
   if (weight.kind != LayoutKind::kReplicate || used == nullptr || !used->is_shard()) return std::nullopt;
   return Contradiction{"weight = replicate, and an input that is used as " + used->ToString(),
                        "weight = shared: each rank's gradient of it is a term, and must be summed",
-                       "norm_on(shard(1)) and sequence_parallel {} say so", true};
+                       "norm_on(shard(1)) and sequence_parallel {} declare it", true};
 }
 
 std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleSteps& steps, const Layout* bias) {
@@ -111,8 +119,8 @@ std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleSteps& step
   if (cut.is_shard()) return OfRowwise(weight, steps, bias);
   const Layout* used = UsedAs(steps);
   if (used != nullptr && SurelyShardsFeatures(*used)) {
-    return Contradiction{"a whole weight, and an input that is used as " + used->ToString(),
-                         "a weight that is cut as shard(1), or an input that is used whole", "rowwise {} says both"};
+    return Contradiction{"a full weight, and an input that is used as " + used->ToString(),
+                         "a weight that is shard(1), or an input that is used in full", "rowwise {} declares both"};
   }
   return OfFull(cut, used);
 }
@@ -122,7 +130,7 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& step
   const Layout* made = MadeAs(steps);
   if (cut.is_shard() && used != nullptr && !used->is_shard()) {
     return Contradiction{"weight = " + cut.ToString() + ", and an input that is used as " + used->ToString(),
-                         "a whole weight, or an input that is used as shard(-1)",
+                         "a full weight, or an input that is used as shard(-1)",
                          "norm_on(replicate) for a norm on the stream, transformer.head_norm() for one on heads"};
   }
   if (made != nullptr && made->kind == LayoutKind::kPartial) {
@@ -133,7 +141,8 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& step
   return OfFull(cut, used);
 }
 
-// The weight or else the bias, where a rule names it by its path: what such a rule says is not what the style was made for.
+// The weight or else the bias, where a rule names it by its path: the layout of such a rule is not the one that the
+// style was made for.
 std::optional<size_t> NamedByPath(const ModuleSteps& steps, const ModuleTree::Signature& signature) {
   for (const std::string_view name : {"weight", "bias"}) {
     for (size_t p = 0; p < steps.param_rules.size(); ++p) {
@@ -149,7 +158,7 @@ void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagno
   if (plan.mesh.size(MeshAxis::kTp) == 1) return;
   const ModuleTree& tree = *plan.tree;
   std::set<std::pair<int32_t, int32_t>> said;  // rules of the module and of the parameter
-  // What is found hangs on the steps and the path class; most steps are of one class.
+  // The result depends on the steps and the path class; most steps are of one class.
   std::vector<std::optional<uint32_t>> class_of(plan.steps.size());
   for (size_t m = 0; m < plan.steps_of.size(); ++m) {
     const Module& module = tree.modules()[m];
@@ -167,7 +176,7 @@ void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagno
     if (module.kind == "Linear" && weight->shape.size() == 2) {
       if (steps.lookup == Lookup::kMasked) {
         found = Contradiction{"lookup = \"masked\", whose input is ids", "an embedding",
-                              "a head is colwise { output = replicate }, which cuts the same rows"};
+                              "a head is colwise { output = replicate }, which shards the same rows"};
       } else {
         found = OfLinear(cut, steps, LayoutOf(steps, signature, "bias"));
       }
@@ -177,7 +186,7 @@ void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagno
     const std::optional<size_t> named = NamedByPath(steps, signature);
     if (!found || !said.insert({steps.rule, named ? steps.param_rules[*named] : -1}).second) continue;
     const SourceSpan& where = named ? SourceOf(plan, steps, *named) : SourceOf(plan, steps);
-    // What else is wrong with the rule says it better.
+    // Another error at the same line is more specific.
     const auto said_already = [&](const Diagnostic& d) { return d.severity == Severity::kError && d.where == where; };
     if (std::ranges::any_of(diagnostics, said_already)) continue;
     const std::string path = module.path + (named ? "." + signature[*named].name : "");

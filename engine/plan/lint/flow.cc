@@ -1,3 +1,7 @@
+// A plan declares layouts at the boundaries of modules, and no stage knows which module calls which: there is no
+// forward to read. Flow is what can be inferred without one: modules grouped by path class and steps, the layouts that
+// each group takes and leaves, and neighbourhood in the tree. Lints compare neighbours, and stay silent where a tree
+// leaves open who feeds whom, since a wrong finding costs more trust than a missing one.
 #include "engine/plan/lint/flow.h"
 
 #include <algorithm>
@@ -94,7 +98,7 @@ std::vector<const ModuleGroup*> Flow::Below(std::string_view scope, const Module
 }
 
 // Walks up the tree until a part has another matrix that passes. Lists below a part are left out unless the part is itself
-// in a list: the layers of a model are no siblings of its head, but the experts of an MLP are siblings of each other.
+// in a list: the layers of a model are not siblings of its head, but the experts of an MLP are siblings of each other.
 std::string_view Flow::BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const {
   std::string_view scope = ParentOf(group.path);
   while (!scope.empty()) {

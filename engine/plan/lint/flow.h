@@ -41,7 +41,7 @@ class Flow {
 
   // All groups at or below `scope` ("": all of them) but `self`. `within_layer` false: not those in lists below it.
   std::vector<const ModuleGroup*> Below(std::string_view scope, const ModuleGroup* self, bool into_lists) const;
-  // The smallest part of the tree around the group in which another matrix passes `other`; "" where only the whole tree
+  // The smallest part of the tree around the group in which another matrix passes `other`; "" where only the full tree
   // is that.
   std::string_view BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const;
 

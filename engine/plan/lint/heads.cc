@@ -1,7 +1,7 @@
-// Heads of attention. Queries and keys have heads of one size, so where the plan declares the number of query heads, the
-// shards of keys (and of values of the keys' size) must be whole heads of that size. And the projection that ends the block
-// takes, on each rank, as many features as the queries' heads leave there. Projections are recognised by the names that
-// architectures use for them; a block with other names is not checked.
+// Heads of attention. Queries and keys have heads of one size, so where the plan declares the number of query heads,
+// the shards of keys (and of values of the keys' size) must be full heads of that size. And the projection that ends
+// the block takes, on each rank, as many features as the queries' heads leave there. Projections are recognised by the
+// names that architectures use for them; a block with other names is not checked.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -76,7 +76,7 @@ std::string TextOf(const Layout& left, const ModuleGroup& group) {
   return "the output leaves as " + left.ToText() + ", by style '" + group.steps->style + "'";
 }
 
-// Key and value projections whose shards are not whole heads, by the head size of the query projection beside them.
+// Key and value projections whose shards are not full heads, by the head size of the query projection beside them.
 void LintShardedHeads(const Flow& flow, Diagnostics& diagnostics) {
   struct Cut {
     const ModuleGroup* query = nullptr;
@@ -111,7 +111,7 @@ void LintShardedHeads(const Flow& flow, Diagnostics& diagnostics) {
     d.severity = Severity::kWarning;
     d.declared = TextOf(*ShardsLeft(first), first) + "; heads of '" + flow.PathOf(*cut.query) + "' have " +
                  std::to_string(head_size) + " features";
-    d.required = "shards of whole heads: " + std::to_string(first.steps->out_features) + " features are " +
+    d.required = "shards of full heads: " + std::to_string(first.steps->out_features) + " features are " +
                  std::to_string(heads) + (heads == 1 ? " head" : " heads");
     d.help = "heads = " + std::to_string(heads) +
              ", mostly config.num_key_value_heads: with fewer heads than ranks, several ranks hold the same one";

@@ -3,7 +3,7 @@
 // computes the right values forward and the wrong gradient, without an error at run time.
 //
 // A norm's neighbours are what is in the part of the tree around it: projections with as many input or output features as
-// the norm, and modules without parameters that redistribute for a whole block. A finding needs neighbours of one kind
+// the norm, and modules without parameters that redistribute for a block. A finding needs neighbours of one kind
 // only: with both kinds the stream changes its layout somewhere between them, and the norm may be on either side.
 #include <algorithm>
 #include <map>

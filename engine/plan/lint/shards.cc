@@ -5,7 +5,7 @@
 // Two ways to lack a partner:
 //   - nothing in the block has the other side (FindUnpaired);
 //   - the sibling that should be the partner, by its features, is sharded the same way (AddFacing): gate, up and down all
-//     colwise. The search for a partner then goes on to the whole layer, finds attention's, and reports nothing.
+//     colwise. The search for a partner then goes on to the full layer, finds attention's, and reports nothing.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -89,7 +89,7 @@ bool Faces(const ModuleGroup& group, const ModuleGroup& other, bool group_makes)
   return other.matrix && b.rule >= 0 && from == to && from > outer;
 }
 
-// Adds to `found` the groups whose facing sibling is no partner, unless another sibling is one.
+// Adds to `found` the groups whose facing sibling is not a partner, unless another sibling is one.
 template <class Makes, class Partner>
 void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, bool group_makes,
                std::map<std::string, Unpaired>& found) {

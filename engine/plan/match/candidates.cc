@@ -64,6 +64,8 @@ Candidates FindCandidates(const Plan& plan, const ModuleTree& tree) {
   }
   regexes.clear();
   rules.clear();
+  // Rules for parameters: those with a layout, styles of bare parameters, and each other rule that matched no module,
+  // whose pattern may be one of parameters.
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     const Rule& rule = plan.rules[i];
     if (all_regexes[i].empty() || (!rule.parameter && !rule.style.bare && matched[i])) continue;
@@ -83,6 +85,7 @@ Candidates FindCandidates(const Plan& plan, const ModuleTree& tree) {
   return out;
 }
 
+// One path against each expression by itself: building the automaton of a set costs more than a plan of single matches.
 std::vector<int32_t> RulesMatching(const Plan& plan, std::string_view path) {
   std::vector<int32_t> found;
   for (size_t i = 0; i < plan.rules.size(); ++i) {

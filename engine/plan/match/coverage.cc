@@ -1,3 +1,9 @@
+// A rule without a match is an error, since the modules that it was meant for would stay replicated without any sign.
+// The same holds within a rule: of {q,k,v}_proj with a typo in one name, the pattern itself matches. So every brace
+// alternative is a pattern of its own (Pattern::alternatives) and must match something.
+// What is not a finding: an optional rule; a rule whose modules an overriding rule claims, since matched_anything is
+// recorded before precedence; a rule that only redistributes, on a tree from headers, which lacks modules without
+// parameters.
 #include "engine/plan/match/coverage.h"
 
 #include <re2/re2.h>
@@ -12,10 +18,10 @@ namespace {
 
 constexpr size_t kMostAlternatives = 12;  // named in a message
 
-// Sets seen[i][j]: whether alternative j of rule i matches a module, for the rules `to_check`. An alternative that depends
-// on numbers ({0..15} has sixteen) may match a single module, so all of these run as one set over the modules until each
-// was seen, normally within the first layers that have them; the others run once a path class. Returns false if RE2 ran
-// out of memory.
+// Sets seen[i][j]: whether alternative j of rule i matches a module, for the rules `to_check`. An alternative that
+// depends on numbers ({0..15} has sixteen) may match a single module, so all of these run as one set over the modules
+// until each was seen, normally within the first layers that have them; the others run once a path class. Returns false
+// if RE2 ran out of memory.
 bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patterns, const std::vector<bool>& to_check,
                       std::vector<std::vector<bool>>& seen) {
   struct Place {
@@ -96,8 +102,8 @@ std::string Listed(const std::vector<std::string>& texts) {
   return Join(out, ", ");
 }
 
-// One finding for each pair of braces with alternatives that match nothing. The nearest match is searched for a single one
-// only: if many are missing, the model is another one, and what it has is the better help.
+// One finding for each pair of braces with alternatives that match nothing. The nearest match is searched for a single
+// one only: if many are missing, the model is another one, and what it has is the better help.
 void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
                         const std::vector<Pattern::Alternative>& alternatives, const std::vector<bool>& seen,
                         Diagnostics& out) {

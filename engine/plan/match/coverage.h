@@ -1,6 +1,6 @@
 // Coverage: findings about rules and brace alternatives that match nothing, and the nearest match for each: a real path
-// with a small edit distance, or the pattern without a common mistake (one * for several components, brackets for braces,
-// slashes for dots).
+// with a small edit distance, or the pattern without a common mistake (one * for several components, brackets for
+// braces, slashes for dots).
 // Stage: match; the REPL uses the nearest matches too.
 #pragma once
 
@@ -17,13 +17,14 @@
 namespace moonshard {
 
 // kUnmatchedRule for every rule without a match, kUnmatchedAlternative for every brace alternative without one, each
-// with its nearest match. A rule that matches only modules which an overriding rule claims is no finding: that is the
-// purpose of extending a plan. `matched_anything[i]` says whether rule i matched before precedence was applied;
+// with its nearest match. A rule that matches only modules which an overriding rule claims is not a finding: that is
+// the purpose of extending a plan. `matched_anything[i]`: whether rule i matched before precedence was applied;
 // `patterns[i]` belongs to plan.rules[i].
 Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
                           const std::vector<bool>& matched_anything);
 
-// The nearest match for a rule whose pattern matches nothing, as the help of a finding: one or two sentences, never empty.
+// The nearest match for a rule whose pattern matches nothing, as the help of a finding: one or two sentences, never
+// empty.
 std::string NearestMatchText(const ModuleTree& tree, const Rule& rule);
 // The same for a pattern of a section (fsdp, recompute, keep_dtype), which can match any of `paths`.
 std::string NearestMatchText(const std::vector<std::string_view>& paths, const ModulePattern& pattern);

@@ -79,6 +79,9 @@ class Matcher {
     return true;
   }
 
+  // Two automata, and two lists of rules for a module: those that match its path class, computed once a class, and
+  // those that match its own path. Both together are its candidates. Without rules that depend on numbers, the usual
+  // case, a module costs one lookup of its class and no matching at all.
   bool MatchModules() {
     const std::vector<Rule>& rules = matched_.plan->rules;
     const ModuleTree& tree = *matched_.tree;
@@ -108,7 +111,10 @@ class Matcher {
     return true;
   }
 
-  // The rule that wins among `candidates` (ascending): the first of the lowest level. Others of that level conflict.
+  // The rule that wins among `candidates` (ascending): the first of the lowest level. Another rule of that level is a
+  // conflict, not a tie to be broken: the order of lines does not show what the author meant, and precedence by
+  // specificity would let an edit of one pattern change the owner of modules that neither line names. A rule is more
+  // specific by being in the plan that extends another.
   int32_t Winner(const std::vector<int32_t>& candidates, const std::string& path) {
     const std::vector<Rule>& rules = matched_.plan->rules;
     int32_t winner = candidates.front();

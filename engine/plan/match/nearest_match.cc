@@ -129,7 +129,7 @@ std::string WithStarsForLua(const std::string& pattern) {
   return out;
 }
 
-// Every whole component * as **.
+// Every * that is a component of its own as **.
 std::string WithLongStars(const std::string& pattern) {
   std::vector<std::string> components = Split(pattern, '.');
   for (std::string& component : components) component = component == "*" ? "**" : component;

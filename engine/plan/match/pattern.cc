@@ -11,7 +11,7 @@ namespace {
 //
 // A glob is parsed into a small tree and written as one RE2 expression. RE2, because a plan is untrusted text: its matching
 // time is linear in the path whatever the expression, where a backtracking matcher takes exponential time on nested stars.
-// The tree stands between, and not a direct rewriting of the text, for three reasons: the same tree is written once more
+// There is a tree instead of a direct rewriting of the text for three reasons: the same tree is written once more
 // for each brace alternative (to find those that match nothing); what `*` and `**` become depends on their neighbours; and
 // numbers in the tree decide whether a pattern can tell paths of one class apart.
 //
@@ -320,6 +320,11 @@ void CheckComponents(std::string_view text) {
 
 }  // namespace
 
+// The cost of a pattern is bounded before RE2 sees it: its length, the depth of braces (parsing and writing are
+// recursive), the numbers of a range, and the total size of its alternatives. What remains, the size of the compiled
+// automaton, is bounded by RE2 itself (PatternSet, max_mem).
+// A raw expression counts as dependent on numbers, because telling whether it does would mean parsing RE2's syntax. It
+// is then matched against every path instead of once a path class: slower, never wrong.
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source) {
   if (text.size() > kMostPatternBytes) {
     return BadPattern(

@@ -1,4 +1,4 @@
-// Pattern: how a plan names modules, translated to one anchored RE2 expression. A pattern matches a whole dotted path:
+// Pattern: how a plan names modules, translated to one anchored RE2 expression. A pattern matches a full dotted path:
 //
 //   *            one path component, or part of one        model.layers.*.mlp     *_proj
 //   **           any number of components, including none  model.**.q_proj
@@ -29,7 +29,7 @@ struct Pattern {
   // Whether the answer for a path can depend on which number a numeric component is. If not, it is the same for every path
   // of one path class (module_tree.h).
   bool depends_on_numbers = false;
-  // One per brace alternative: its text, and the whole pattern with only that alternative in its braces. A rule of which
+  // One per brace alternative: its text, and the full pattern with only that alternative in its braces. A rule of which
   // one alternative matches nothing is almost always a typo.
   struct Alternative {
     std::string text;
@@ -44,7 +44,7 @@ inline constexpr int64_t kMostNumbersInRange = 4096;
 // The longest pattern in bytes, and the deepest nesting of its braces.
 inline constexpr size_t kMostPatternBytes = 4096;
 inline constexpr int kMostBraceDepth = 32;
-// The most bytes of a pattern's alternatives together: each is the whole pattern with one brace alternative chosen.
+// The most bytes of a pattern's alternatives together: each is the full pattern with one brace alternative chosen.
 inline constexpr size_t kMostAlternativeBytes = size_t{4} << 20;
 
 // Errors: kBadPattern with `source` as the place: an empty component, an unclosed brace or bracket, "**" beside other
@@ -81,7 +81,7 @@ class PatternSet {
   PatternSet& operator=(PatternSet&&) noexcept;
   ~PatternSet();
 
-  // Sets `found` to the indices of all patterns that match the whole of `path`, ascending. Returns false if the automaton
+  // Sets `found` to the indices of all patterns that match all of `path`, ascending. Returns false if the automaton
   // ran out of memory: then nothing is known, and the caller reports OutOfMemory().
   [[nodiscard]] bool Match(std::string_view path, std::vector<int>& found) const;
   static Diagnostic OutOfMemory();

@@ -177,7 +177,7 @@ class JsonReader {
   void Wrong(std::string wrong) {
     if (wrong_.empty()) wrong_ = std::move(wrong);
   }
-  // For what the members' kinds do not say.
+  // For conditions beyond the members' kinds.
   void Require(bool holds, const char* what) {
     if (!holds) Wrong(what);
   }

@@ -21,7 +21,7 @@ constexpr int64_t LastOf() {
 
 namespace {
 
-// What no plan file can say; a writer has nothing to ask.
+// Conditions that no plan file can break; a writer has nothing to check.
 template <class A>
 void Require(A& archive, bool holds, const char* what) {
   if constexpr (std::same_as<A, JsonReader>) archive.Require(holds, what);
@@ -66,7 +66,7 @@ void Members(A& archive, Layout& layout) {
   const auto sized = std::ranges::count_if(parts, [](const Layout::Part& part) { return part.size > 0; });
   Require(archive, sized == 0 || sized == static_cast<int64_t>(parts.size()), "only some parts have a size");
   Require(archive, kind == LayoutKind::kShard || (dim == 0 && heads == 0 && parts.empty() && owner == -1),
-          "what is no shard has its words");
+          "a layout that is not a shard has fields of one");
   Require(archive, owner == -1 || (heads == 0 && parts.empty()), "an owner has heads or parts");
   Require(archive, parts.empty() || heads == 0, "there are heads beside parts");
   Require(archive, kind == LayoutKind::kShared || last == 0, "what is not shared has a last");

@@ -45,10 +45,10 @@ struct DataParallel {
   // How many units ahead of the one in use are gathered, in the order of the last forward; in backward against it.
   int64_t prefetch_forward = 1;
   int64_t prefetch_backward = 1;
-  // Gradients of micro-batches that are not the last: in shards, with a reduce-scatter each, or else whole, with none.
+  // Gradients of micro-batches that are not the last: in shards, with a reduce-scatter each, or else full, with none.
   bool accumulate_shards = false;
-  bool offload = false;                // shards, their gradients and what an optimizer makes of them lie in host memory
-  std::vector<ModulePattern> ignored;  // modules whose parameters are no unit's: whole, their gradients summed
+  bool offload = false;                // shards, their gradients and the optimizer state are in host memory
+  std::vector<ModulePattern> ignored;  // modules whose parameters are no unit's: replicated, their gradients summed
   bool mean = true;                    // over the ranks of the axes; else the sum
   // ddp: gradients are summed in buckets of about so many bytes, each as soon as the backward has made all of it; 0: all
   // at once when the backward ends.

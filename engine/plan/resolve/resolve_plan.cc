@@ -1,3 +1,6 @@
+// The stages from a plan to its compiled form are a table of passes, and this file runs it. A new pass is a line in the
+// table, in the place where its findings are to be reported; `explain --passes` and the records follow from it. Passes
+// communicate through Work only, and no pass looks at findings of another but through the compiled plan.
 #include "engine/plan/resolve/resolve_plan.h"
 
 #include <algorithm>

@@ -42,12 +42,22 @@ struct AppliedPlan::State {
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<DeferredValues> values;    // null where none was deferred
   std::shared_ptr<ShardGuard> guard = std::make_shared<ShardGuard>();
-  std::shared_ptr<RandomStreams> streams;  // null where values are whole, and where ranks share a generator
+  std::shared_ptr<RandomStreams> streams;  // null where values are full, and where ranks share a generator
   std::shared_ptr<CallObservers> observers = std::make_shared<CallObservers>();
   std::vector<Hookable*> for_observers;  // modules that have a boundary for observers alone
 };
 
-// Makes everything that can fail first; then changes the model.
+// Makes everything that can fail first; then changes the model. The order:
+//   groups             in the order of the plan, which is the same on every rank, because making a group is collective
+//   redistributions    of all modules, so that all that cannot be run are reported at once
+//   initial values     compared while every rank holds full tensors: shards of different ranks cannot be compared
+//   HoldBack, rows     requests to modules; if one of them cannot, those that agreed are set back -- from here on the
+//                      model changes --
+//   broadcast          writes values, and only where that is the host's choice
+//   parameters         become shards
+//   units, then sums   a unit brings its parameters' gradients to the sum by itself, which the sum has to know before a
+//                      parameter is added to it
+//   boundaries         last: the next call of a module runs the plan
 class Applier {
  public:
   Applier(AppliedPlan::State& state, const ApplyOptions& options) : s_(state), options_(options) {}
@@ -105,7 +115,8 @@ class Applier {
     return s_.live.tensors[m][static_cast<size_t>(found - signature.begin())];
   }
 
-  // Modules that must work differently are asked, and asked back where one of them refuses.
+  // Requests what modules must do differently under the plan (HoldBack, SetLocalRows), and takes it back where one of
+  // them cannot.
   void AskModules() {
     std::vector<std::function<void()>> undo;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
@@ -154,7 +165,7 @@ class Applier {
 
   // Every distinct tensor once; all shards are made before the first parameter is changed.
   void CutParameters() {
-    std::map<const void*, size_t> number_of;  // addresses tell tensors apart; the order is the tree's
+    std::map<const void*, size_t> number_of;  // addresses only distinguish tensors; the order is the tree's
     std::vector<at::Tensor> shards;
     for (uint32_t m = 0; m < s_.live.modules.size(); ++m) {
       for (uint32_t p = 0; p < s_.live.tensors[m].size(); ++p) {
@@ -180,7 +191,9 @@ class Applier {
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }
 
-  // What a unit holds comes to the sum from the unit, scaled already.
+  // Registers every parameter whose gradient is partial with the groups over which it is summed (GradientTermsOf). The
+  // unit of a parameter scales its gradient, so that one is not scaled here; the same holds for the guard, since a unit
+  // changes sizes by itself and has a check of its own.
   void SumGradients(const std::set<ParamRef>& in_units) {
     for (const LiveParameter& parameter : s_.parameters) {
       if (!in_units.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);

@@ -1,5 +1,5 @@
-// AppliedPlan: a compiled plan at work in a live model. The only directory that changes a model: parameters hold this rank's
-// shards, calls run the plan's moves, gradients of shared parameters are summed.
+// AppliedPlan: a compiled plan at work in a live model. The only directory that changes a model: parameters hold this
+// rank's shards, calls run the plan's redistributions, gradients of shared parameters are summed.
 // Stage before: compile. Stage after: training or evaluation through the model as it was written.
 #pragma once
 
@@ -29,11 +29,12 @@ struct ApplyOptions {
   // What parameters begin as, where the ranks made them with values (replicas.h states the cost of the comparison).
   InitialValues initial = InitialValues::kCompare;
   // Every how many outermost calls the ranks of tp compare the values of all inputs that the plan takes as replicated
-  // (input_signature.h says which); 0: only those of integers on the CPU, which every call compares. The same on every rank.
+  // (input_signature.h: which); 0: only those of integers on the CPU, which every call compares. The same on every
+  // rank.
   // Ranks that differ throw kCollectiveMismatch.
   int64_t check_inputs = 0;
-  // Receives the warnings and notes of the plan (CompiledPlan::findings) where it has any: on every rank, after the ranks
-  // have agreed on the plan and before the model changes. Empty: they stay in plan().findings.
+  // Receives the warnings and notes of the plan (CompiledPlan::findings) where it has any: on every rank, after the
+  // ranks have agreed on the plan and before the model changes. Empty: they stay in plan().findings.
   std::function<void(const Diagnostics& findings)> on_findings = {};
 };
 
@@ -43,18 +44,19 @@ struct LiveParameter {
   std::vector<std::string> aliases;  // other paths of the same tensor
   ParamRef ref;
   at::Tensor tensor;           // the registered one: this rank's shard
-  std::vector<int64_t> shape;  // whole
+  std::vector<int64_t> shape;  // full
   Placement placement;
   bool is_buffer = false;
 };
 
 class AppliedPlan {
  public:
-  // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever throws,
-  // the model is whole as before. `live` is the tree that `plan` was compiled against. Parameters go to the mesh's
-  // device; those made under DeferInit get storage for this rank's shard and no values: load or initialise them next.
-  // Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis other than tp without fsdp or ddp, a style of which
-  // something is missing, a plan applied twice),
+  // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever
+  // throws, the model is unchanged then. `live` is the tree that `plan` was compiled against. Parameters go to the
+  // mesh's device; those made under DeferInit get storage for this rank's shard and no values: load or initialise them
+  // next.
+  // Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis other than tp without fsdp or ddp, a
+  // style of which something is missing, a plan applied twice),
   // kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in some rows that it cannot do),
   // kRanksDisagree, kRankLost.
   static std::shared_ptr<AppliedPlan> Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
@@ -81,16 +83,16 @@ class AppliedPlan {
   // Of the plan, in its order.
   const std::vector<std::shared_ptr<Unit>>& units() const;
 
-  // What the collectives of this rank were since the last Clear: moves and gradient sums.
+  // What the collectives of this rank were since the last Clear: redistributions and gradient sums.
   CollectiveCounts counts() const;
   void ClearCounts();
 
-  // `observer` sees calls from now on, until Unwatch: of modules that the plan's rules claim and of what holds them; with
-  // `all`, of every module whose calls can be intercepted. Neither within a call. It outlives what it watches.
+  // `observer` sees calls from now on, until Unwatch: of modules that the plan's rules claim and of what holds them;
+  // with `all`, of every module whose calls can be intercepted. Neither within a call. It outlives what it watches.
   void Watch(CallObserver& observer, bool all = false);
   void Unwatch(CallObserver& observer);
 
-  // What can be said after a step: planned modules that were never called (kUnusedHook, or kBypassedHook where a
+  // Findings after a step: planned modules that were never called (kUnusedHook, or kBypassedHook where a
   // sharded parameter got a gradient all the same).
   Diagnostics Findings() const;
 

@@ -23,9 +23,12 @@
 namespace moonshard {
 namespace {
 
-// Duties of a call that no other encloses, wherever in the model it is: the host may call any module. Its frame holds the
-// sizes of dims that are cut during the call. The inside of a call that runs again in a backward has a frame of its own
-// too, and no duties: they were done when the call was made.
+// Duties of a call that no other encloses, wherever in the model it is: the host may call any module. In this order:
+// values exist and are shards before anything computes on them; the comparison of the inputs starts without waiting,
+// and its answer is read by the first collective of the call, so that it overlaps local compute; the gradient sum and
+// the random streams begin a step. The call's frame holds the sizes of dims that are sharded during the call. The
+// inside of a call that runs again in a backward has a frame of its own too, and no duties: they were done when the
+// call was made.
 class OutermostCallStep final : public BoundaryStep {
  public:
   OutermostCallStep(const BoundaryParts& parts, std::shared_ptr<AxisGroup> group, InputSignature signature,
@@ -171,6 +174,8 @@ class RouteStep final : public BoundaryStep {
   std::string path_;
 };
 
+// Opens a frame for the calls inside: siblings that redistribute the same tensor alike find the first result there
+// (shared_redistributions.h).
 class ShareResultsStep final : public BoundaryStep {
  public:
   std::unique_ptr<State> Enter(std::span<const TensorSlot> /*arguments*/) override { return std::make_unique<Frame>(); }
@@ -181,6 +186,8 @@ class ShareResultsStep final : public BoundaryStep {
   };
 };
 
+// A rowwise bias. In the forward of each rank it would be added once a rank, and the reduction would sum it as often;
+// so it is added here, behind the redistribution of the output.
 class AddParametersStep final : public BoundaryStep {
  public:
   explicit AddParametersStep(std::vector<at::Tensor> late) : late_(std::move(late)) {}
@@ -195,8 +202,11 @@ class AddParametersStep final : public BoundaryStep {
   std::vector<at::Tensor> late_;
 };
 
-// Walks a program and makes what it lists. Two steps of a program that belong together (gather and reshard, draw inside and
-// after) are one object, which the second one leaves.
+// Walks a program and makes what it lists. Two steps of a program that belong together (gather and reshard, draw inside
+// and after) are one object, which the second one leaves: entered_ keeps the index of the object, and the boundary
+// passes the state of its Enter to its Leave. A step that only ends a call has no entry (-1) and no state. The kinds
+// before kRecompute are outside of the runner, so the inside begins behind the last of them, whether or not there is a
+// runner.
 class BoundaryMaker {
  public:
   BoundaryMaker(const BoundaryParts& parts, size_t module, std::vector<TensorRedistribution> redistributions,
@@ -280,7 +290,8 @@ class BoundaryMaker {
   }
 
   std::shared_ptr<BoundaryStep> MakeCast(const ProgramStep& step) const {
-    // A cast of this very module is undone behind it; that of the whole model is not.
+    // A cast of this very module (keep_dtype) is undone behind it, to the dtype that arrived; that of the model
+    // (precision) is not.
     const bool back = std::ranges::any_of(program_.leave, [](const ProgramStep& leaving) {
       return leaving.kind == StepKind::kCastResults && leaving.dtype.empty();
     });
@@ -333,7 +344,8 @@ class BoundaryMaker {
   Boundary::Steps out_;
 };
 
-// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where only the run tells.
+// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where it is known only in
+// a run.
 int64_t FeatureSize(const Layout& layout, int64_t features) {
   return layout.is_shard() && layout.dim == -1 ? features : -1;
 }
@@ -345,7 +357,7 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
   std::vector<TensorRedistribution> out;
   const ModuleSteps& steps = plan.StepsOf(module);
   const ModuleProgram& program = plan.ProgramOf(module);
-  // Line numbers, but no directory: the file may lie elsewhere on another rank.
+  // Line numbers, but no directory: the file may have another path on another rank.
   const std::string line = " (line " + std::to_string(SourceOf(plan, steps).line) + ")";
   const auto add = [&](const ProgramStep& step, const Redistribution& redistribution, int64_t features,
                        const char* side) {

@@ -1,5 +1,5 @@
 // Boundary steps: makes the boundary of a module from its program: one object for each step, in the program's order
-// (engine/plan/compile/program.h says which and why). Decides nothing: what only a run knows (this rank's experts, live
+// (engine/plan/compile/program.h has which and why). Decides nothing: what only a run knows (this rank's experts, live
 // tensors, process groups) is looked up.
 #pragma once
 

@@ -14,8 +14,8 @@ at::Tensor CallAsModel(torch::nn::Module& model, at::Tensor input,
   Boundary* boundary = hook == nullptr ? nullptr : hook->boundary();
   if (boundary == nullptr) return inside(input);
   if (boundary->runner() != nullptr) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported, "code of the host as a call of a model that is recomputed whole");
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "code of the host cannot run as a call of a model that is itself recomputed");
     d.required = "recompute { ... } of modules within";
     throw PlanError({std::move(d)});
   }

@@ -1,6 +1,6 @@
-// CallAsModel: a shard of the host's own code as though it were the forward of the model: what the plan does at the root's
-// calls is done around it. For what uses the root's parameters outside of a module's call, as a loss that makes the logits
-// in chunks uses the head's: under fsdp they are whole within it, and again while its backward runs.
+// CallAsModel: runs a part of the host's own code as the forward of the model, with the steps that the plan puts around
+// the calls of the root. For what uses the root's parameters outside of a module's call, as a loss that makes the
+// logits in chunks uses the head's: under fsdp they are full within it, and again while its backward runs.
 // Stage before: applied_plan.h. Stage after: the host.
 #pragma once
 
@@ -11,9 +11,10 @@
 
 namespace moonshard {
 
-// `inside` of `input`, which arrives as the first argument of a forward does; what it returns leaves as a first result does.
+// `inside` of `input`, which arrives as the first argument of a forward does; what it returns leaves as a first result
+// does.
 // Collective as a call of the model is, and to be used in place of one. A model without a plan runs `inside` alone.
-// Throws PlanError: kNotSupported where the whole model is recomputed; what a call throws.
+// Throws PlanError: kNotSupported where the model itself is recomputed; what a call throws.
 at::Tensor CallAsModel(torch::nn::Module& model, at::Tensor input,
                        const std::function<at::Tensor(const at::Tensor&)>& inside);
 

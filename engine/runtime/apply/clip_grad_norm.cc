@@ -13,8 +13,8 @@
 namespace moonshard {
 namespace {
 
-// The axes over whose ranks norms are combined: those along which something lies in shards. Along any other all ranks
-// hold the same, and each counts for itself.
+// The axes over whose ranks norms are combined: those that shard something. Along any other axis all ranks hold the
+// same gradients, and each rank computes the same sum by itself.
 std::vector<MeshAxis> CombinedAxes(const AppliedPlan& model) {
   std::vector<MeshAxis> axes;
   for (MeshAxis axis : kMeshAxes) {
@@ -25,7 +25,10 @@ std::vector<MeshAxis> CombinedAxes(const AppliedPlan& model) {
   return axes;
 }
 
-// What this rank counts of a gradient: of ranks that hold the same shard, the first speaks for it. Undefined: nothing.
+// What this rank counts of a gradient, so that every element of the full gradient is counted by one rank. Along a
+// combined axis that does not shard this parameter, all ranks hold the same gradient and coordinate 0 counts it. Where
+// a group of ranks holds the same shard (key and value heads), the first of the group counts it; if only a part of the
+// shard is held by several ranks, the others set that part to zero in a copy. Undefined: nothing.
 at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model, const std::vector<MeshAxis>& combined) {
   at::Tensor grad = parameter.tensor.grad();
   if (parameter.is_buffer || !grad.defined()) return {};
@@ -45,6 +48,9 @@ at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model, con
   return grad;
 }
 
+// Adds up p-th powers axis by axis. An all-gather and a local sum, not an all-reduce: every rank adds the same numbers
+// in the same order, so the result, and with it the scale, is the same to the bit on every rank. Ranks that scaled by
+// different last bits would let replicated parameters drift apart.
 double Combine(const AppliedPlan& model, const std::vector<MeshAxis>& combined, double local, bool largest) {
   static const CollectiveLabel label("gradient norm");
   for (MeshAxis axis : combined) {

@@ -19,6 +19,10 @@ std::shared_ptr<DeferredValues> DeferredValues::Of(const LiveTree& live) {
   return nullptr;
 }
 
+// There are two signs that values were written: the version counter of the tensor, which every operator of LibTorch
+// increments, and the NaN at its begin, which a write past LibTorch overwrites (a read from a file into data_ptr).
+// Either is enough. A check of the counter alone would miss the second, a search for NaN alone would take a NaN in a
+// checkpoint for missing values.
 void DeferredValues::Add(const std::string& path, const at::Tensor& tensor) {
   if (!tensor.is_floating_point() || tensor.numel() == 0) return;
   const c10::NoGradGuard no_grad;

@@ -27,7 +27,7 @@ struct DistinctTensor {
 // Tied tensors once, under their first path: the tree's order is the same on every rank.
 std::vector<DistinctTensor> DistinctTensorsOf(const LiveTree& live) {
   std::vector<DistinctTensor> out;
-  std::set<const void*> seen;  // addresses only tell tensors apart
+  std::set<const void*> seen;  // addresses only distinguish tensors
   for (uint32_t m = 0; m < live.tensors.size(); ++m) {
     for (uint32_t p = 0; p < live.tensors[m].size(); ++p) {
       const at::Tensor& tensor = live.tensors[m][p];
@@ -48,7 +48,7 @@ std::string DigestOf(const at::Tensor& tensor) {
   return std::to_string(HashOf(text));
 }
 
-// Rank 0's decision: the first tensor whose digests are not all equal, and who has other ones than rank 0.
+// Rank 0's decision: the first tensor whose digests are not all equal, and the ranks that differ from rank 0 in it.
 JsonValue Judge(const std::vector<JsonValue>& digests, const std::vector<DistinctTensor>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<std::string> differ;

@@ -28,6 +28,9 @@ InitialRule DecoderInit(double deviation) {
   };
 }
 
+// The full tensor is drawn on every rank and sliced, instead of drawing the shard: what an element gets then depends on
+// its place in the full tensor and not on the mesh. The generator is seeded by the path, so adding a module changes the
+// numbers of no other, and always on the CPU, since generators of devices draw other numbers.
 void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule) {
   const c10::NoGradGuard no_grad;
   for (const LiveParameter& parameter : model.parameters()) {

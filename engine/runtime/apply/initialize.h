@@ -1,4 +1,4 @@
-// Initialize: first values for a sharded model, the same numbers that one rank would give the whole model, whatever the
+// Initialize: first values for a sharded model, the same numbers that one rank would give the full model, whatever the
 // mesh and the plan.
 // Stage before: applied_plan.h, whose parameters may have been made under DeferInit. Instead of: load.h.
 #pragma once
@@ -27,8 +27,8 @@ using InitialRule = std::function<InitialValue(const LiveParameter& parameter, c
 InitialRule DecoderInit(double deviation = 0.02);
 
 // Fills every parameter; buffers stay. Each parameter's numbers come from a generator of its own, seeded by `seed` and
-// the parameter's path, which makes them for the whole tensor in float32; this rank's shard is cut out of it and
-// converted. So no rank talks, no order matters, and the memory needed is that of the largest whole tensor.
+// the parameter's path, which makes them for the full tensor in float32; this rank's shard is sliced out of it and
+// converted. So ranks do not communicate, no order matters, and the memory needed is that of the largest full tensor.
 void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule = DecoderInit());
 
 }  // namespace moonshard

@@ -41,6 +41,9 @@ std::string Hex(uint64_t number) {
 
 }  // namespace
 
+// Which dims may be shards follows from the plan alone: any dim that one of its redistributions shards, and the dim in
+// which an argument arrives by the module's rule. A size that is left out by mistake only weakens the comparison; a
+// size that is compared by mistake would stop a correct run.
 bool InputSignature::MayBeShard(const TensorSlot& slot, int64_t dim) const {
   if (slot.tensor->is_floating_point() && sharded_dims_.contains(dim)) return true;
   if (slot.position >= arriving_shards_.size() || !arriving_shards_[slot.position]) return false;
@@ -70,6 +73,8 @@ std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arg
   return hash;
 }
 
+// Visits the numbers that describe the arguments: per tensor the type, the number of dims and the sizes, or -1 for an
+// undefined one. The sequence is unambiguous, because the number of dims is in front of the sizes.
 template <class Visit>
 bool InputSignature::VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const {
   for (const TensorSlot& slot : arguments) {
@@ -92,6 +97,9 @@ bool InputSignature::IsLike(std::span<const TensorSlot> arguments) const {
   return same && i == last_.size();
 }
 
+// A step usually has inputs of the sizes of the step before, so the numbers that describe them are compared in place
+// first (IsLike), and text is made again only where one differs. With integers on the CPU the hash of their values
+// differs at every step, and only that part of the label changes.
 const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments) {
   const bool all = check_values_ > 0 && calls_++ % check_values_ == 0;
   const std::optional<uint64_t> values = ValuesOf(arguments, all);

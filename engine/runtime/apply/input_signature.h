@@ -3,10 +3,10 @@
 // Made at every outermost call of a model, so a call like the last one costs no more than looking at its sizes.
 //
 // Integers on the CPU (token ids, positions, masks) are compared by their values too: ranks that read different batches
-// compute nonsense without any other sign. Values of floating-point tensors and of tensors on a GPU are compared in every
-// n-th call where the plan asks for it (ApplyOptions::check_inputs): reading them costs a copy to the host and a hash of
-// all bytes. An input that may be a shard, by the module's rule or because the plan shards one of its dims at run time,
-// has values of its own on each rank and is left out.
+// compute nonsense without any other sign. Values of floating-point tensors and of tensors on a GPU are compared in
+// every n-th call if the host wants it (ApplyOptions::check_inputs): reading them costs a copy to the host and a hash
+// of all bytes. An input that may be a shard, by the module's rule or because the plan shards one of its dims at run
+// time, has values of its own on each rank and is left out.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ namespace moonshard {
 class InputSignature {
  public:
   // Shards need not be equally long, so where an input may be one its size is "*": a floating-point one in the dims
-  // that the plan cuts at run time (the sequence), and any in the dim in which the module's rule says that it arrives in
-  // shards (by argument position; negative counts from the last).
-  // `replicated`: by argument position, whether the rule declares that the input arrives replicated, whatever its sizes.
-  // `check_values`: every how many calls all values are compared; 0: never.
+  // that the plan shards at run time (the sequence), and any in the dim in which it arrives in shards by the module's
+  // rule (by argument position; negative counts from the last).
+  // `replicated`: by argument position, whether the rule declares that the input arrives replicated, whatever its
+  // sizes. `check_values`: every how many calls all values are compared; 0: never.
   InputSignature(std::set<int64_t> sharded_dims, std::vector<std::optional<int>> arriving_shards,
                  std::vector<bool> replicated = {}, int64_t check_values = 0)
       : sharded_dims_(std::move(sharded_dims)),
@@ -57,7 +57,7 @@ class InputSignature {
   int64_t check_values_ = 0;
   int64_t calls_ = 0;
   std::vector<int64_t> last_;  // dtype, number of dims and sizes of each tensor
-  std::string shapes_;         // what last_ says
+  std::string shapes_;         // last_ as text
   uint64_t values_ = 0;        // of all integers, or of all values
   bool all_values_ = false;    // which of the two
   CollectiveLabel label_{""};

@@ -1,3 +1,7 @@
+// A parameter is identified by its TensorImpl, not by its storage or its name: two modules that registered one tensor
+// are a tie, and sharding it once shards both. Tensors that share only storage (views of one buffer) are different
+// parameters here. Undefined entries, which LibTorch keeps for an absent bias, are passed over; the order of the rest
+// is the order of registration, which is the same on every rank because every rank runs the same constructor.
 #include "engine/runtime/apply/live_tree.h"
 
 #include <map>

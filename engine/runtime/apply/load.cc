@@ -179,6 +179,11 @@ std::vector<std::vector<Interval>> ShardOf(const AppliedPlan& model, const LiveP
   return LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank());
 }
 
+// Straight from the file into the parameter's memory if it has the dtype and the layout of the file and is on the CPU;
+// else through a buffer of the shard's size. A tensor that is stored transposed is read with its dims swapped, and only
+// the copy turns it, so here too the rank reads no byte outside of its shard. A read into memory does not pass
+// LibTorch, so the version counter is incremented by hand: units compare it to decide whether gathered values are
+// stale.
 void ReadInto(ShardReader& reader, const StoredTensor& stored, const LoadMatch& match,
               std::vector<std::vector<Interval>> shard) {
   at::Tensor target = match.parameter->tensor.detach();

@@ -1,5 +1,5 @@
-// Load: fills a sharded model with given values: from a checkpoint, of which each rank reads its own shards and no other
-// bytes, or from full tensors in memory.
+// Load: fills a sharded model with given values: from a checkpoint, of which each rank reads its own shards and no
+// other bytes, or from full tensors in memory.
 //
 //   LoadCheckpoint(model, Checkpoint::Open("gpt2").ValueOrThrow(),
 //                  {.renamed = {{"^transformer\\.", ""}}, .transposed = {"h.*.{attn,mlp}.c_*.weight"}});
@@ -23,24 +23,25 @@ namespace moonshard {
 // How tensors that another program named and laid out become those of the model.
 struct NameRules {
   // RE2 expressions with what replaces the first occurrence in a name ("\\1" is the first group); ^ and $ anchor them.
-  // Applied to every name in this order, each to what the one before has made. {"^transformer\\.", ""} removes a prefix,
-  // {"^", "model."} adds one. An expression that occurs in no name changes nothing.
+  // Applied to every name in this order, each to what the one before has made. {"^transformer\\.", ""} removes a
+  // prefix, {"^", "model."} adds one. An expression that occurs in no name changes nothing.
   std::vector<std::pair<std::string, std::string>> renamed = {};
-  // Parameters of the model, by patterns as in plans ("h.*.mlp.c_fc.weight"), that are stored with their two dims swapped:
-  // [in, out] for the [out, in] of a Linear, as GPT-2's Conv1D has them. For a square weight nothing but this tells.
+  // Parameters of the model, by patterns as in plans ("h.*.mlp.c_fc.weight"), that are stored with their two dims
+  // swapped: [in, out] for the [out, in] of a Linear, as GPT-2's Conv1D has them. A square weight has the same shape
+  // both ways, so only this declares it.
   std::vector<std::string> transposed = {};
 };
 
 // Every parameter from the tensor of its path, or of one it is tied to; buffers where the checkpoint has them. A tensor
 // of another dtype is converted. Returns warnings: tensors of the checkpoint that the model does not have.
 // Throws PlanError, all errors at once and before a parameter is touched: kMissingTensor, kTensorMismatch (another
-// shape), kBadPattern (an expression of `names`), kUnmatchedRule (a pattern of `names.transposed` that is no parameter
-// of two dims), kBadArgument (two tensors that get one name); and while reading what ShardReader reports.
+// shape), kBadPattern (an expression of `names`), kUnmatchedRule (a pattern of `names.transposed` that is not a
+// parameter of two dims), kBadArgument (two tensors that get one name); and while reading what ShardReader reports.
 Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names = {});
 
 // The same from full tensors by path, on any device: the inverse of FullState (state.h). Every rank is given the same
-// tensors and takes its shards; no rank communicates. Warnings and errors as above; kTensorMismatch also for an undefined
-// tensor or one without values (on the meta device).
+// tensors and takes its shards; no rank communicates. Warnings and errors as above; kTensorMismatch also for an
+// undefined tensor or one without values (on the meta device).
 Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Tensor>& state,
                           const NameRules& names = {});
 

@@ -7,7 +7,7 @@
 namespace moonshard {
 namespace {
 
-// What fsdp offloads lies in host memory, where there is memory at all.
+// The shards of a unit that fsdp offloads are in host memory; on the meta device there is no memory to choose.
 c10::Device DeviceOf(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh) {
   const std::optional<DataParallel>& section = plan.plan->data_parallel;
   const bool of_unit = parameter.placement[MeshAxis::kDpShard].is_shard();

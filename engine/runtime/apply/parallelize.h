@@ -4,9 +4,9 @@
 //   torch::optim::AdamW optimizer(model.parameters(), 3e-4);
 //   auto loss = model.forward(batch).sum(); loss.backward();
 //
-// Reads the live tree, resolves the plan against it (engine/plan/resolve) and applies it. Everything before the last step
-// leaves the model as it was and throws PlanError with all diagnostics of the stage that failed: a plan that `moonshard
-// check` refuses for this model is refused here. Warnings and notes go to ApplyOptions::on_findings:
+// Reads the live tree, resolves the plan against it (engine/plan/resolve) and applies it. Everything before the last
+// step leaves the model as it was and throws PlanError with all diagnostics of the stage that failed: a plan that
+// `moonshard check` refuses for this model is refused here. Warnings and notes go to ApplyOptions::on_findings:
 //
 //   moonshard::Parallelize(net, plan, mesh, {.on_findings = [&](const moonshard::Diagnostics& found) {
 //     if (mesh.rank() == 0) std::cerr << moonshard::ToText(found);
@@ -24,8 +24,8 @@
 
 namespace moonshard {
 
-// What ParallelModel::parameters() returns: a vector of tensors with a type of its own, so that functions which are wrong
-// for shards can be refused by the compiler.
+// What ParallelModel::parameters() returns: a vector of tensors with a type of its own, so that functions which are
+// wrong for shards can be refused by the compiler.
 class ShardedParameters : public std::vector<at::Tensor> {
   using std::vector<at::Tensor>::vector;
 };
@@ -33,11 +33,11 @@ class ShardedParameters : public std::vector<at::Tensor> {
 }  // namespace moonshard
 
 namespace torch::nn::utils {
-// On shards it would take this rank's norm for the whole: each rank would scale by a number of its own, and what is
-// replicated would drift apart. Use moonshard::ClipGradNorm(model, max_norm). The compiler sees this for model.parameters()
-// alone. No run-time check is possible for other lists of the same tensors (net->parameters()): LibTorch scales through
-// grad().data(), which leaves no trace in the gradient, not even in its version. TypeScope finds the norm of shards in a
-// step that it watches, FindDrift the replicated parameters that have drifted.
+// On shards it would take this rank's norm for that of the model: each rank would scale by a number of its own, and
+// what is replicated would drift apart. Use moonshard::ClipGradNorm(model, max_norm). The compiler sees this for
+// model.parameters() alone. No run-time check is possible for other lists of the same tensors (net->parameters()):
+// LibTorch scales through grad().data(), which leaves no trace in the gradient, not even in its version. TypeScope
+// finds the norm of shards in a step that it watches, FindDrift the replicated parameters that have drifted.
 double clip_grad_norm_(const moonshard::ShardedParameters&, double, double = 2.0, bool = false) = delete;
 }  // namespace torch::nn::utils
 

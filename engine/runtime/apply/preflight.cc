@@ -1,3 +1,6 @@
+// Everything here follows from the plan and the tree, which are the same on every rank, so ranks refuse together and
+// none waits for another. What only a run can find (a module that cannot hold back its bias, values that differ) is
+// applied_plan.cc's.
 #include "engine/runtime/apply/apply_checks.h"
 
 #include <string>

@@ -25,6 +25,9 @@ uint64_t ProcessHash() {
 
 }  // namespace
 
+// LibTorch has one default generator a process and device. Ranks that are threads of one process share it and cannot
+// draw from streams of their own, which equal process hashes reveal; all ranks get the same answer, since all see all
+// hashes.
 std::shared_ptr<RandomStreams> MakeStreams(AxisGroup& tp) {
   if (tp.size() == 1) return nullptr;
   const std::vector<int64_t> processes =

@@ -1,8 +1,8 @@
-// Random numbers: the streams of random/random_streams.h that the ranks of a run have. From which of them operators draw,
-// by where in a forward they are, is part of the plan's program (compile/program.h).
+// Random numbers: the streams of random/random_streams.h that the ranks of a run have. From which of them operators
+// draw, by where in a forward they are, is part of the plan's program (compile/program.h).
 //
-// Half: key and value heads that several ranks hold are shards, so dropout on them alone draws differently on these ranks;
-// and operators between two outermost calls (of a model whose root cannot be intercepted) draw common numbers.
+// Half: key and value heads that several ranks hold are shards, so dropout on them alone draws differently on these
+// ranks; and operators between two outermost calls (of a model whose root cannot be intercepted) draw common numbers.
 // Stage before: compile. Stage after: boundary_steps.h.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace moonshard {
 
-// Those of this rank of tp. Null where values are whole, and for ranks that are threads of one process: they draw from one
-// generator, which cannot be switched for one of them. Collective over `tp`.
+// Those of this rank of tp. Null where values are full, and for ranks that are threads of one process: they draw from
+// one generator, which cannot be switched for one of them. Collective over `tp`.
 std::shared_ptr<RandomStreams> MakeStreams(AxisGroup& tp);
 
 }  // namespace moonshard

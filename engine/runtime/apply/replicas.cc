@@ -24,6 +24,9 @@ at::Tensor Bytes(const at::Tensor& tensor) { return tensor.detach().contiguous()
 
 }  // namespace
 
+// A broadcast from coordinate 0 as an all-reduce of bytes, to which all other coordinates add zeros: exact for every
+// dtype, and the one collective that every group has. Axis after axis, because a parameter may be replicated along
+// several: after the last axis the values are those of the rank whose coordinates are 0 along all of them.
 void BroadcastReplicas(const AppliedPlan& model) {
   static const CollectiveLabel label("the broadcast of replicated parameters");
   const at::NoGradGuard no_grad;

@@ -21,6 +21,7 @@ void ShardGuard::Add(const std::string& path, const at::Tensor& parameter, const
   if (shard != shape) entries_.push_back({path, parameter, shard, shape});
 }
 
+// Two passes: at every step only sizes are compared, and texts are made when one of them is wrong.
 void ShardGuard::Check() const {
   const auto is_shard = [](const Entry& entry) { return entry.parameter.sizes() == at::IntArrayRef(entry.shard); };
   if (std::ranges::all_of(entries_, is_shard)) [[likely]]

@@ -8,7 +8,8 @@
 namespace moonshard {
 namespace {
 
-// Calls `visit` with every pair of blocks (of the whole, of the shard) that correspond.
+// Calls `visit` with every pair of blocks (of the full tensor, of the shard) that correspond: one for each combination
+// of intervals, one interval a dim.
 void ForEachBlock(const at::Tensor& full, const at::Tensor& shard, std::span<const std::vector<Interval>> dims,
                   int64_t dim, const std::function<void(const at::Tensor&, const at::Tensor&)>& visit) {
   if (dim == static_cast<int64_t>(dims.size())) {

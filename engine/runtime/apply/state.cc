@@ -31,7 +31,7 @@ std::map<std::string, at::Tensor> LocalState(const AppliedPlan& model) {
 
 namespace {
 
-// The axes along which a parameter lies in shards, outermost first, with their groups.
+// The axes that shard a parameter, outermost first.
 std::vector<MeshAxis> CutAxes(const AppliedPlan& model, const LiveParameter& parameter) {
   std::vector<MeshAxis> axes;
   for (MeshAxis axis : kMeshAxes) {
@@ -55,11 +55,17 @@ std::vector<int64_t> HoldersOf(const MeshShape& mesh, int64_t rank, const std::v
 
 }  // namespace
 
+// The full tensor on every rank, from shards of any layout. One flat all-gather for each axis that shards it, of shards
+// padded to the longest one, because shards may be uneven and an all-gather takes equal blocks. What arrives is one
+// block a holder; where its elements belong follows from the plan (LocalIntervals), so nothing but values is
+// communicated. Replicas (key and value heads on several ranks) are written to their place more than once, with the
+// same values.
 at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, const at::Tensor& shard) {
   const c10::NoGradGuard no_grad;
   const MeshShape& mesh = model.plan().mesh;
   const CollectiveLabel label("gathering " + parameter.path);
-  // Whether there is anything to gather is for all ranks together to say.
+  // The tensor may be undefined on some ranks only (the gradient of an expert that got no token). Either all ranks
+  // gather or none does, so they agree on it first; a rank without one then contributes zeros.
   bool defined = shard.defined();
   for (MeshAxis axis : kMeshAxes) {
     if (mesh.size(axis) == 1 || !model.has_group(axis)) continue;

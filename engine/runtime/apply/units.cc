@@ -13,7 +13,7 @@ namespace moonshard {
 
 namespace {
 
-// What the parameter's dtype becomes while it is whole. The live one may be another than the tree's (DeferInit).
+// The dtype of the parameter while it is full. The stored one may differ from the tree's (DeferInit).
 c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
   const c10::ScalarType stored = live.tensor.scalar_type();
   if (!live.tensor.is_floating_point()) return stored;
@@ -23,11 +23,14 @@ c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
 }  // namespace
 
 std::string LineOfSection(const CompiledPlan& plan) {
-  // Line numbers, but no directory: the file may lie elsewhere on another rank.
+  // Line numbers, but no directory: the file may have another path on another rank.
   if (!plan.plan->data_parallel || plan.plan->data_parallel->source.line == 0) return "";
   return " (line " + std::to_string(plan.plan->data_parallel->source.line) + ")";
 }
 
+// The plan's buckets are by the dtypes of the tree; live tensors of another dtype or device (DeferInit, offload) cannot
+// share a flat buffer and split a bucket. The order of the parts is that of their names, so it is the same on every
+// rank.
 void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const PlanGroups& groups,
                   GradientSum& sum) {
   std::map<ParamRef, const LiveParameter*> by_ref;
@@ -91,7 +94,9 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
     UnitGroups own = {groups.at({MeshAxis::kDpShard, UnitRanks(plan)}), some, out.order, end, sum};
     out.units.push_back(std::make_shared<Unit>(std::move(of_unit), std::move(options), std::move(own)));
   }
-  // Weakly: every unit holds `end`.
+  // At the end of a backward, in this order: backwards that no input's gradient ended are closed, each of which starts
+  // a reduce-scatter; the last one under way is finished; what was gathered ahead and not used is dropped. After that
+  // no collective of a unit is under way. References are weak, because every unit holds `end`.
   end->Add({}, [weak = std::vector<std::weak_ptr<Unit>>(out.units.begin(), out.units.end()), order = out.order] {
     for (const std::weak_ptr<Unit>& unit : weak) {
       if (const std::shared_ptr<Unit> alive = unit.lock()) alive->EndBackward();

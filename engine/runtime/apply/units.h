@@ -15,11 +15,11 @@
 
 namespace moonshard {
 
-// " (line 12)", of the plan's fsdp or ddp; "" without one. What errors of their collectives say.
+// " (line 12)", of the plan's fsdp or ddp; "" without one. For the errors of their collectives.
 std::string LineOfSection(const CompiledPlan& plan);
 
 // Makes `sum` sum in the plan's gradient buckets (plan.buckets), after everything was added to it. Parameters of
-// another dtype or device than the tree says (DeferInit) go apart. `groups`: of every sum of the plan.
+// another dtype or device than the tree has (DeferInit) go apart. `groups`: of every sum of the plan.
 void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const PlanGroups& groups,
                   GradientSum& sum);
 

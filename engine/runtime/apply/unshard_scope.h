@@ -1,7 +1,7 @@
-// UnshardScope: parameters that fsdp keeps in shards are whole (as far as tp leaves them) while the scope is open: to look
+// UnshardScope: parameters that fsdp shards are full (but for tp's sharding) while the scope is open: to look
 // at a model, to run a part of it by hand, to write weights.
 //
-//   { UnshardScope whole(model); Inspect(*model.net()); }
+//   { UnshardScope full(model); Inspect(*model.net()); }
 //
 // Stage before: apply. Stage after: the host.
 #pragma once

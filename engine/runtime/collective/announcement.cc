@@ -27,6 +27,8 @@ std::string ToText(const Announcement& announcement) {
   return text;
 }
 
+// Built on every rank from the same records, so that all ranks report the same comparison, whichever output the user
+// looks at. Ranks whose calls are equal share a line: of 64 ranks one differs, and two lines show it.
 Diagnostic MismatchError(const std::string& group, std::span<const int64_t> ranks,
                          std::span<const Announcement> announcements, std::span<const std::string> labels) {
   const bool inputs = std::ranges::all_of(announcements, [](const Announcement& a) { return a.kind == kInputsKind; });

@@ -32,7 +32,7 @@ static_assert(sizeof(Announcement) == 64);
 
 inline constexpr uint8_t kInputsKind = 255;
 
-// "all_gather (backward, call 3) of Double [2, 6]", or "inputs of the call".
+// "all_gather (backward, call 3) of Double [2, 6]", or "the inputs of a call".
 std::string ToText(const Announcement& announcement);
 
 // kCollectiveMismatch with the call of each rank; `labels` are the ranks' own label texts, truncated to a fixed length,

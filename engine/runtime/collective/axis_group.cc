@@ -1,16 +1,14 @@
-// A collective goes through three steps: compare, count, run. The comparison is first because c10d cannot be asked
-// after a
-// mistake: Gloo ends the process where sizes differ, silently exchanges the wrong data where two collectives of
-// equal size come in another order, and waits for its timeout where one rank calls another collective. Every rank sends
-// a record of what it is about to do; all of them see all records, so that all of them throw, and none is left in the
-// collective.
+// A collective goes through three steps: compare, count, run. The comparison is first because c10d cannot report a
+// mistake after it happened: Gloo ends the process where sizes differ, silently exchanges the wrong data where two
+// collectives of equal size come in another order, and waits for its timeout where one rank calls another collective.
+// Every rank sends a record of what it is about to do; all of them see all records, so that all of them throw, and none
+// is left in the collective.
 //
 // The comparison costs a round trip. It is done on the first `checked` collectives of a group, which cover a step or
-// two of
-// training: programs repeat themselves, and a plan that fits its ranks once fits them again. Which ones are compared
-// follows from their number alone, so that no rank compares while another one does not. What can still differ later,
-// inputs whose shapes change from call to call, is compared by StartCheckInputs once a call, with the wait moved behind
-// the local compute.
+// two of training: programs repeat themselves, and a plan that fits its ranks once fits them again. Which ones are
+// compared follows from their number alone, so that no rank compares while another one does not. What can still differ
+// later, inputs whose shapes change from call to call, is compared by StartCheckInputs once a call, with the wait moved
+// behind the local compute.
 #include "engine/runtime/collective/axis_group.h"
 
 #include <algorithm>
@@ -184,6 +182,8 @@ Announcement AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const
   return mine;
 }
 
+// The one collective that writes into its input. Into the memory of `tensor` only if nothing else can see it; otherwise
+// into a copy, since c10d does not go through autograd and no version counter would reveal the write.
 at::Tensor AxisGroup::AllReduce(at::Tensor tensor, const CollectiveUse& use) {
   if (size_ == 1) return tensor.variable_data();
   const bool sole_owner = HasSoleOwner(tensor);
@@ -211,6 +211,8 @@ PendingCollective AxisGroup::StartAllReduce(const at::Tensor& buffer, const Coll
   return pending;
 }
 
+// The handle keeps input and output alive until Finish: the backend reads and writes them on threads of its own, and a
+// caller that dropped the input at once would free memory that is being sent.
 PendingCollective AxisGroup::StartAllGather(const at::Tensor& shard, const CollectiveUse& use) {
   PendingCollective pending;
   pending.output_ = shard;

@@ -1,6 +1,6 @@
 // One exchange is one round trip through the store: every rank but 0 sets a key of its own, rank 0 reads them all and
 // sets the answer, every rank reads that. Rank 0 alone decides, so no two ranks can come to different conclusions: a
-// rank that is late finds the answer that says so instead of succeeding where the others failed.
+// rank that is late finds that answer instead of succeeding where the others failed.
 //
 // Waiting polls the store. c10d's own wait holds the connection of the process until the key is there, and a collective
 // on another thread that needs the store (to make a group, to report an error) would wait behind a save of minutes.

@@ -1,3 +1,7 @@
+// A mesh has groups along its axes only, and none of all its ranks. A number from every rank is therefore exchanged
+// axis after axis, innermost first: after the first exchange a rank has the numbers of its tp group, after the next
+// those of all groups that differ in one further coordinate, and so on. For sums and maxima the partial result of each
+// axis is enough, and adding in rank order along each axis gives every rank the same bits.
 #include "engine/runtime/collective/world.h"
 
 #include <algorithm>

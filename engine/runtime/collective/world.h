@@ -1,5 +1,5 @@
 // World: small numbers from every rank of a mesh, whatever its axes: losses to be averaged, counters for a log, whether
-// a rank was asked to stop. For a trainer, between steps.
+// a rank was requested to stop. For a trainer, between steps.
 //
 //   const World world(mesh);
 //   const double mean = world.Mean(loss, CollectiveLabel("loss"));

@@ -56,6 +56,9 @@ void FlatShards::PackShards(std::span<const at::Tensor> shards, int64_t rank, at
   }
 }
 
+// An all-gather delivers block after block, rank-major, while a full parameter has its rows together. This copy is the
+// price of one collective for many parameters: a gather of each parameter by itself would need no copy and pay the
+// latency of a collective for each.
 void FlatShards::UnpackFull(const at::Tensor& all, std::span<at::Tensor> full) const {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];

@@ -56,6 +56,8 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
   }
 }
 
+// The list is emptied before the waits: where a collective throws, the reduction holds nothing and the next backward
+// can start one.
 void GradientReduction::Finish() {
   const at::NoGradGuard no_grad;
   std::vector<Pending> pending = std::move(pending_);

@@ -21,12 +21,14 @@ namespace {
 //   sharded    this rank's rows       a leaf                           the shard's
 //   full       the full tensor        output of the call's UnitNode    untouched
 //
-// set_data switches the data: the optimizer, the module's members and ties all hold the same TensorImpl and see both. The
-// edge to the UnitNode is set by hand, because autograd would otherwise treat the full parameter as a leaf and accumulate
-// a full gradient into .grad, for which there is no memory and which the optimizer would then apply to the shard.
+// set_data switches the data: the optimizer, the module's members and ties all hold the same TensorImpl and see both.
+// The edge to the UnitNode is set by hand, because autograd would otherwise treat the full parameter as a leaf and
+// accumulate a full gradient into .grad, for which there is no memory and which the optimizer would then apply to the
+// shard.
 //
-// A use is one call from Enter to the end of its backward. Uses of one unit overlap (a module called twice, a recomputed
-// call inside its own backward), so `users_` counts who needs the parameters full, and the last Release reshards.
+// A use is one call from Enter to the end of its backward. Uses of one unit overlap (a module called twice, a
+// recomputed call inside its own backward), so `users_` counts the uses that need the parameters full, and the last
+// Release reshards.
 std::string LabelOf(const UnitOptions& options) {
   return "unit " + (options.path.empty() ? "(the root)" : "'" + options.path + "'") + options.where;
 }
@@ -78,7 +80,7 @@ void Unit::MakeFull(Direction direction) {
 }
 
 // The shards take the place of the full tensors before those lose their memory: a member that is full-shaped over freed
-// storage would crash whoever reads it. The detached parameter is a leaf again, as optimizers and accumulators require.
+// storage would crash its reader. The detached parameter is a leaf again, as optimizers and accumulators require.
 void Unit::Release(After after) {
   if (--users_ > 0) return;
   const at::NoGradGuard no_grad;
@@ -92,7 +94,8 @@ void Unit::Release(After after) {
   if (after == After::kKeepSome) gathered_.KeepSome();
 }
 
-// A parameter that was made trainable since, or has another dtype, needs a node of its own: autograd forgot the last one.
+// A parameter that was made trainable since, or has another dtype, needs a node of its own: autograd forgot the last
+// one.
 void Unit::ArmShard(size_t i) {
   const at::Tensor& shard = parameters_[i].tensor;
   if (!shard.requires_grad()) {
@@ -112,8 +115,8 @@ std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
   for (const std::shared_ptr<Unit>& next : groups_.order->AheadInForward(use->place)) {
     next->GatherAhead(Direction::kForward);
   }
-  // Without gradients (evaluation, the first run of a recomputation) nothing is recorded, and Leave finds no output that
-  // requires a gradient; the use ends there.
+  // Without gradients (evaluation, the first run of a recomputation) nothing is recorded, and Leave finds no output
+  // that requires a gradient; the use ends there.
   if (!at::GradMode::is_enabled()) return use;
   MarkInputs(shared_from_this(), use, arguments);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -124,7 +127,7 @@ std::shared_ptr<Unit::Use> Unit::Enter(std::span<const TensorSlot> arguments) {
 }
 
 // Makes the full parameters outputs of the use's node. The node lives in the graph that the forward records. If nothing
-// recorded it (the forward ran without gradients, to be recomputed) it is gone by the backward, and is made again.
+// recorded it (the forward ran without gradients, to be recomputed) it is gone by the backward, and a new one is made.
 void Unit::Attach(const std::shared_ptr<Use>& use) {
   if (use->trainable.empty()) return;
   std::shared_ptr<autograd::Node> node = use->node.lock();
@@ -143,8 +146,8 @@ void Unit::Attach(const std::shared_ptr<Use>& use) {
 }
 
 void Unit::Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> results) {
-  // The hook fires when the gradient of an output is there: before anything of this call's backward runs, and in the graph
-  // task that runs it. All outputs get one; the first to fire opens the backward.
+  // The hook fires when the gradient of an output is there: before anything of this call's backward runs, and in the
+  // graph task that runs it. All outputs get one; the first to fire opens the backward.
   bool backward_may_follow = false;
   for (const TensorSlot& slot : results) {
     if (!slot.tensor->defined() || !slot.tensor->requires_grad()) continue;
@@ -200,8 +203,8 @@ void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
   for (const std::shared_ptr<Unit>& next : groups_.order->AheadInBackward(*this, use->place)) {
     next->GatherAhead(Direction::kBackward);
   }
-  // A saved variable that was no leaf in the forward cannot be unpacked while its tensor is a leaf: the parameter gets its
-  // node back before the backward reads it.
+  // A saved variable that was no leaf in the forward cannot be unpacked while its tensor is a leaf: the parameter gets
+  // its node back before the backward reads it.
   Attach(use);
   use->open = true;
   use->gradients.assign(parameters_.size(), at::Tensor());
@@ -221,8 +224,8 @@ void Unit::Collect(Use& use, std::span<const at::Tensor> gradients) {
   }
 }
 
-// The parameters' full gradients of this use are complete. The parameters are freed first: the flat gradient buffer of the
-// reduction is as large, and need not be live beside them.
+// The parameters' full gradients of this use are complete. The parameters are freed first: the flat gradient buffer of
+// the reduction is as large, and need not be live beside them.
 void Unit::CloseBackward(Use& use) {
   if (!use.open) return;
   use.open = false;
@@ -254,8 +257,8 @@ void Unit::CloseBackward(Use& use) {
   unsynced_ = std::move(gradients);
 }
 
-// Backwards that no UnitInputNode ended: no argument of the call needed a gradient (an embedding), or the backward did not
-// reach all of them. In the order in which they were opened, the same on every rank.
+// Backwards that no UnitInputNode ended: no argument of the call needed a gradient (an embedding), or the backward did
+// not reach all of them. In the order in which they were opened, the same on every rank.
 void Unit::EndBackward() {
   while (!open_.empty()) {
     const std::shared_ptr<Use> use = open_.front();

@@ -21,7 +21,7 @@ autograd::variable_list UnitNode::apply(autograd::variable_list&& gradients) {
 }
 
 void UnitNode::RefuseToCapture() const {
-  // Empty in a backward() for all leaves; else what autograd was asked for, which it captures.
+  // Empty in a backward() for all leaves; else the requested tensors, which autograd captures.
   const auto* wanted = autograd::get_current_graph_task_exec_info();
   if (wanted == nullptr || wanted->empty()) return;
   for (const autograd::Edge& edge : next_edges()) {
@@ -55,6 +55,9 @@ autograd::variable_list UnitInputNode::apply(autograd::variable_list&& gradients
   return std::move(gradients);
 }
 
+// A view of each argument, whose backward function is replaced by the node: the values are shared, and the gradients of
+// all arguments pass through one place. The identity needs no kernel, and a copy of the argument would keep an
+// activation.
 void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::Use>& use,
                 std::span<const TensorSlot> arguments) {
   autograd::edge_list edges;

@@ -62,6 +62,9 @@ class RootStep::Forward final : public State {
   RootStep* step_;
 };
 
+// A forward of the model begins here, and units forget what the one before left behind if an exception ended it. Not
+// for a nested call of the root, and not in a backward: there a recomputed forward runs inside the use of a unit that
+// is open.
 std::unique_ptr<BoundaryStep::State> RootStep::Enter(std::span<const TensorSlot> /*arguments*/) {
   if (InBackward() || order_->in_forward()) return nullptr;
   return std::make_unique<Forward>(*this);

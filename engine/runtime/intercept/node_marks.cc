@@ -18,6 +18,9 @@ void NodeMarks::Mark(int32_t place) {
   since_[{at::RecordFunction::currentThreadId(), at::sequence_number::peek()}] = place;
 }
 
+// Marks are sorted by thread and number, and each holds until the next one of its thread: the last mark at or before
+// the node's number is found by one binary search. Modules need no list of their nodes, and code between modules
+// belongs to the module around it.
 std::optional<int32_t> NodeMarks::PlaceOf(const torch::autograd::Node& node) const {
   if (node.sequence_nr() >= kOutside) return std::nullopt;
   const auto after = since_.upper_bound({node.thread_id(), node.sequence_nr()});

@@ -1,3 +1,6 @@
+// Every open scope is notified, the innermost first, and without a scope nothing happens but one read of a thread-local
+// pointer. The scopes are those at the begin of the region: a scope that is opened inside it belongs to code within,
+// which has its own declarations.
 #include "engine/runtime/intercept/region.h"
 
 #include "engine/runtime/intercept/operator_scope.h"

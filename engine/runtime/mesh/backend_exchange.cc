@@ -1,3 +1,5 @@
+// The exchange where ranks are on several machines: an all-gather of bytes on a CPU backend. Tensors are kept until
+// Finish, because the backend works on them on a thread of its own.
 #include <cstring>
 #include <map>
 #include <utility>

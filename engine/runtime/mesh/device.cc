@@ -9,7 +9,7 @@
 namespace moonshard {
 namespace {
 
-// Whether the machine shows a GPU, asked without loading CUDA: the driver's device nodes (on WSL, its bridge).
+// Whether the machine shows a GPU, without loading CUDA: the driver's device nodes (on WSL, its bridge).
 bool MachineHasGpu() {
   std::error_code ignored;
   return std::filesystem::exists("/dev/nvidiactl", ignored) || std::filesystem::exists("/dev/dxg", ignored);
@@ -28,7 +28,7 @@ const NcclPlugin* LoadPlugin(std::string& why) {
 }
 
 Diagnostic NoGpu(const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was asked for and there is none");
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was requested and there is none");
   d.declared = "device cuda";
   d.required = why;
   d.help = "use the CPU, or a build with CUDA on a machine with a GPU";

@@ -23,9 +23,9 @@ struct ChosenDevice {
 };
 
 // The GPU is number `local_rank`; it becomes the calling thread's current device. The first choice of a GPU loads
-// libtorch_cuda.so: make it before anything in the process asks LibTorch whether it has CUDA (torch::manual_seed does),
+// libtorch_cuda.so: make it before anything in the process queries whether LibTorch has CUDA (torch::manual_seed does),
 // because LibTorch remembers the answer.
-// Errors (kBadMesh): a GPU was asked for and this build, or this machine, has none; or fewer than local_rank + 1.
+// Errors (kBadMesh): a GPU was requested and this build, or this machine, has none; or fewer than local_rank + 1.
 Result<ChosenDevice> ChooseDevice(DeviceChoice choice, int64_t local_rank);
 
 }  // namespace moonshard

@@ -1,3 +1,13 @@
+// How ranks become a mesh, in four steps that every rank takes in the same order:
+//   store      a place for keys that all ranks reach: TCP, a file, or memory in one process
+//   number     counts the meshes of this shape over the store; it is part of all keys, so that two meshes do not meet
+//   groups     one c10d backend for each axis above 1, made under a name that lists its ranks, so that only they take
+//              part
+//   exchange   beside it, for records that are compared before collectives: sockets on one machine, else Gloo
+// A wrong order would not fail but hang: each step waits for the same step of other ranks. Sub-groups are made at the
+// first request, for the same reason by all ranks of the axis.
+// Existing groups (FromGroups) take the place of the third step. They carry no mesh ranks, so a rank derives its place
+// from its ranks in the groups, and the result is checked against what the other members derive (CheckMembers).
 #include "engine/runtime/mesh/device_mesh.h"
 
 #include <unistd.h>
@@ -78,7 +88,7 @@ struct GivenGroup {
   c10::intrusive_ptr<c10d::Backend> backend;
 };
 
-// What every rank of the group hands in, one row a rank.
+// The rows of all ranks of the group, in rank order.
 at::Tensor GatherRows(c10d::Backend& group, const at::Tensor& mine, c10::Device device) {
   at::Tensor input = mine.to(device);
   at::Tensor output = at::empty({group.getSize() * mine.numel()}, input.options());
@@ -87,8 +97,8 @@ at::Tensor GatherRows(c10d::Backend& group, const at::Tensor& mine, c10::Device 
 }
 
 // The ranks of given groups open a store of their own: rank 0 of the mesh serves it at a free port of its machine. Its
-// address travels along one axis after the other: after an axis everyone knows it whose coordinates along the later axes
-// are 0, after the last one all ranks do.
+// address travels along one axis after the other, as a row that is not zero: after an axis it is known to the ranks
+// whose coordinates along the later axes are 0, after the last one to all ranks.
 StorePtr StoreOverGroups(const std::vector<GivenGroup>& groups, int64_t rank, c10::Device device,
                          const MeshOptions& options) {
   constexpr int64_t kAddressBytes = 256;
@@ -145,8 +155,9 @@ std::string GroupName(MeshAxis axis, const std::vector<int64_t>& ranks) {
   return name;
 }
 
-// Ranks that a given group joins and the mesh does not would exchange shards of different things. Throws the same on every
-// rank: whoever has found nothing would else wait for those that have.
+// Ranks that a given group joins and the mesh does not would exchange shards of different things. Throws on every rank
+// if it throws on one: a rank that found nothing would otherwise wait for those that did. The second exchange spreads
+// the finding along all axes.
 void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t rank) {
   std::optional<std::pair<const MeshGroup*, std::string>> wrong;
   bool anyone = false;
@@ -408,6 +419,9 @@ const std::vector<RecordedCollective>& DeviceMesh::recorded() const {
   return *state_->log;
 }
 
+// The process of rank 0 may serve the store over TCP. If it exits first, ranks that still read from the store fail at
+// the end of a run that succeeded. So ranks count themselves in the store, and only rank 0 waits for the count, for a
+// bounded time.
 void DeviceMesh::Close() {
   if (state_->closed) return;
   state_->closed = true;

@@ -66,7 +66,7 @@ class DeviceMesh {
   // for NCCL groups on the GPU of ChooseDevice(kCuda); all groups are of one of these kinds. The caller may go on using
   // the groups between calls into moonshard, in the same order on every rank. Without a store that all ranks share, rank 0
   // opens one over TCP. `options.timeout` does not apply to the groups: they have their own.
-  // Throws PlanError kBadMesh also where the groups are no grid or of two kinds.
+  // Throws PlanError kBadMesh also if the groups are not a grid, or are of two kinds.
   using Groups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::Backend>>>;
   static DeviceMesh FromGroups(const Groups& groups, const MeshOptions& options = {},
                                const c10::intrusive_ptr<c10d::Store>& store = {});

@@ -6,6 +6,9 @@
 
 namespace moonshard {
 
+// Two timeouts: connecting may take long, since ranks start at different times, while a collective that waits as long
+// means that a peer hangs. Gloo uses the timeout of its options for connecting, and the one that is set afterwards for
+// collectives.
 c10::intrusive_ptr<c10d::Backend> MakeGlooGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                 const std::string& name, const std::string& host,
                                                 std::chrono::milliseconds join, std::chrono::milliseconds timeout) {

@@ -1,3 +1,8 @@
+// Launchers set different variables, and a process often sees those of several: mpirun within a SLURM job, torchrun
+// within srun. The more specific launcher is looked for first: RANK and WORLD_SIZE, which only torchrun or the user
+// sets, then mpirun's, then SLURM's.
+// Without MASTER_PORT the ranks need a port on which they agree before they can communicate. It is derived from the
+// number or name of the job, which all ranks see; two jobs on one machine may collide, and then set the variable.
 #include "engine/runtime/mesh/launch.h"
 
 #include <charconv>
@@ -7,7 +12,7 @@ namespace moonshard {
 namespace {
 
 constexpr int64_t kMaxPort = 65535;
-// Ports for jobs that name none: below the range that Linux gives to outgoing connections.
+// Ports for jobs without MASTER_PORT: below the range that Linux gives to outgoing connections.
 constexpr int64_t kJobPortBase = 15000;
 constexpr int64_t kJobPortCount = 15000;
 
@@ -149,6 +154,8 @@ std::optional<std::string> ProcessEnvironment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
+// SLURM shortens a list of hosts with brackets: "node[01-04,07],gpu1". The first host is the text before the bracket,
+// the first number in it with its zeros, and the text after the bracket up to the next host.
 std::string FirstHost(const std::string& node_list) {
   const size_t end = node_list.find_first_of(",[");
   if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);

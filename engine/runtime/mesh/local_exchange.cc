@@ -1,3 +1,12 @@
+// An exchange between processes of one machine, over Unix sockets of the kind that keeps records apart
+// (SOCK_SEQPACKET).
+// Each pair of ranks has one socket. Every rank listens first, under an abstract name that the kernel chooses and that
+// ends with the process, and then publishes the name in the store; a rank connects to all ranks below it and accepts
+// all ranks above it. A connect to a listening socket completes without the peer's help, so no order of the ranks can
+// deadlock. Names can be guessed by other users of the machine, therefore connections of another user are dropped.
+// Start() sends to all and returns: a record is small and waits in the receiver's socket. Finish() reads one record
+// from each peer. Records of one peer arrive in order, so exchanges that were started before and not finished are read
+// and kept. A record of another length means that the peers are at different places of the program.
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -186,7 +195,7 @@ class LocalExchange final : public RankExchange {
   int64_t started_ = 0;
   int64_t finished_ = 0;
   std::deque<std::vector<uint8_t>> sent_;         // own records of the exchanges under way
-  std::map<int64_t, std::vector<uint8_t>> kept_;  // finished, not yet asked for
+  std::map<int64_t, std::vector<uint8_t>> kept_;  // finished, not yet requested
 };
 
 }  // namespace

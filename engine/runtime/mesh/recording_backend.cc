@@ -1,3 +1,6 @@
+// A backend without peers: every collective completes at once with a result of the right shape and is noted in the log.
+// For one rank of a mesh of any size on one machine (proofs, footprints). An all-gather repeats this rank's shard and
+// an all-reduce returns its term: shapes and dtypes are those of a run, values are not.
 #include "engine/runtime/mesh/recording_backend.h"
 
 #include <utility>

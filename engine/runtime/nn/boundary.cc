@@ -36,6 +36,9 @@ void Boundary::Explain() const {
   }
 }
 
+// States are kept in the order of entering and destroyed in reverse (the destructors below), so that a call that an
+// exception ends puts back what its steps changed, the innermost change first. A step that was not entered has no
+// state, and is not left.
 void InsideCall::Enter(std::span<const TensorSlot> arguments) {
   if (const CallObservers* observers = boundary_.observers(); observers != nullptr) [[unlikely]] {
     observed_ = true;

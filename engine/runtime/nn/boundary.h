@@ -6,15 +6,15 @@
 //           forward
 //   leave   [inside steps ...] [outside steps ...]
 //
-// A call enters the steps in order, runs the forward, and leaves them in the order of the second list. Where the list has
-// a runner (recomputation), the steps behind it are the inside: the runner runs them with the forward, now and again in
-// the backward. A call that an exception ends leaves no step; the state of each step that was entered is destroyed, the
-// last one first, and puts back what the step changed.
+// A call enters the steps in order, runs the forward, and leaves them in the order of the second list. Where the list
+// has a runner (recomputation), the steps behind it are the inside: the runner runs them with the forward, now and
+// again in the backward. A call that an exception ends leaves no step; the state of each step that was entered is
+// destroyed, the last one first, and puts back what the step changed.
 //
 // The exception that ends a call gets the module's path and the plan's line in its message, once, at the innermost
 // boundary that it passes, and goes on as the object that it is: c10::Error (and what derives from it) by its own
-// add_context, std::runtime_error and std::logic_error (and what derives from them and keeps their what(), as PlanError)
-// by assignment to that base. Others, as std::bad_alloc, pass as they are.
+// add_context, std::runtime_error and std::logic_error (and what derives from them and keeps their what(), as
+// PlanError) by assignment to that base. Others, as std::bad_alloc, pass as they are.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,8 @@ struct TensorSlot {
 // Runs the inside of a call in a way of its own (recomputation).
 class CallRunner {
  public:
-  // From the tensors that go in to those that come out, always as many. May run later again, on the same or other threads.
+  // From the tensors that go in to those that come out, always as many. May run later again, on the same or other
+  // threads.
   using Inside = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
   virtual ~CallRunner() = default;
@@ -101,7 +102,8 @@ class Boundary {
     size_t inside = 0;                                 // index into enter of the first step of the inside
     std::shared_ptr<CallRunner> runner;                // of the inside; null: it runs once, directly
   };
-  // `module`: of the plan's tree. `where`: "'model.layers.0.mlp' (llama.lua:18)", for messages. `observers`: may be null.
+  // `module`: of the plan's tree. `where`: "'model.layers.0.mlp' (llama.lua:18)", for messages. `observers`: may be
+  // null.
   explicit Boundary(Steps steps, size_t module = 0, std::string where = "",
                     std::shared_ptr<const CallObservers> observers = nullptr)
       : steps_(std::move(steps)), module_(module), where_(std::move(where)), observers_(std::move(observers)) {}
@@ -171,7 +173,8 @@ class Hookable {
   }
   Boundary* boundary() const { return boundary_; }
   const std::shared_ptr<Boundary>& shared_boundary() const { return owned_; }
-  // How many calls ran with a boundary. Zero after a step means that the calls go around the hook (hook.h says how).
+  // How many calls ran with a boundary. Zero after a step means that the calls go around the hook (hook.h: how that
+  // happens).
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // Asks the module to leave a parameter out of its forward; the boundary adds it later. False where the module cannot.

@@ -20,6 +20,9 @@ at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::empty(sizes, DeferInit::active() ? options.device(at::kMeta) : options);
 }
 
+// Gives a parameter storage, sizes and values in place. Members of modules, optimizers and ties hold the same
+// TensorImpl and see the change; replacing the tensor would leave them with the old one. What belongs to the old sizes
+// is dropped: the gradient, and autograd's accumulator, which would refuse gradients of the new ones.
 void Materialize(at::Tensor& parameter, const at::Tensor& shard) {
   Check(parameter.defined() && shard.defined(), "Materialize needs two tensors");
   Check(parameter.is_leaf(), "Materialize needs a leaf");

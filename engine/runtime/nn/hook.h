@@ -6,20 +6,21 @@
 // Every way of calling is the same: block(x), block->forward(x), in torch::nn::Sequential, in AnyModule. Default
 // arguments of forward work. Without a plan a call costs one predictable branch. With one (Hookable::SetBoundary, by
 // apply/) a call enters the boundary's steps with the argument tensors, runs forward, and leaves them with the results;
-// tensor_slots.h says which tensors it finds. Tensor arguments are copied as handles, other arguments pass as they are.
+// tensor_slots.h lists which tensors it finds. Tensor arguments are copied as handles, other arguments pass as they
+// are.
 //
-// An Impl may offer, and the Hookable of the same names then asks it:
+// An Impl may offer these, which the functions of Hookable of the same names then call:
 //
 //   bool HoldBack(std::string_view parameter);                        leave a parameter out of forward
 //   void ReleaseBack(std::string_view parameter);                     use it again
 //   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);    a lookup in some rows only
 //
 // What goes around the hook, by the nature of C++: forward called through the class without hooks
-// (`module->as<BlockImpl>()->forward(x)`, `BlockImpl::forward` in a derived class), and an Impl that is stored by itself
-// (`torch::nn::Sequential(BlockImpl(...))`, std::make_shared<BlockImpl>). calls() stays at zero then.
+// (`module->as<BlockImpl>()->forward(x)`, `BlockImpl::forward` in a derived class), and an Impl that is stored by
+// itself (`torch::nn::Sequential(BlockImpl(...))`, std::make_shared<BlockImpl>). calls() stays at zero then.
 //
-// forward must be one plain member function (no overloads, no template) and take and return tensors by value or by const
-// reference.
+// forward must be one plain member function (no overloads, no template) and take and return tensors by value or by
+// const reference.
 #pragma once
 
 #include <concepts>
@@ -63,7 +64,7 @@ inline constexpr bool kIsMutableTensorReference =
     std::is_lvalue_reference_v<Argument> && !std::is_const_v<std::remove_reference_t<Argument>> &&
     kHoldsTensors<std::remove_cvref_t<Argument>>;
 
-// Throws PlanError: the clone would hold shards, and no plan that says so.
+// Throws PlanError: the clone would hold shards and have no plan.
 [[noreturn]] void RefuseToCloneSharded();
 // Throw PlanError kUnshardedFunction, with the functions to use for a sharded model.
 [[noreturn]] void RefuseToSaveSharded();
@@ -119,9 +120,9 @@ class Hooked<Impl, detail::Types<Arguments...>>
     detail::RefuseToCloneAsBase(*this);
   }
 
-  // LibTorch's archives (torch::save, torch::load) know no layouts. Both throw PlanError kUnshardedFunction where a plan
-  // has sharded this module: what is saved would be this rank's shards under the names of full tensors, and what is
-  // loaded would put full tensors where the plan has shards.
+  // LibTorch's archives (torch::save, torch::load) know no layouts. Both throw PlanError kUnshardedFunction where a
+  // plan has sharded this module: what is saved would be this rank's shards under the names of full tensors, and what
+  // is loaded would put full tensors where the plan has shards.
   void save(torch::serialize::OutputArchive& archive) const override {
     if (boundary_ != nullptr) detail::RefuseToSaveSharded();
     Impl::save(archive);
@@ -182,7 +183,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
     return CallThrough<Given...>(std::forward<Given>(given)...);
   }
 
-  // Without a runner the inside of the call lies on this stack too; with one it begins in each of its runs. An exception
+  // Without a runner the inside of the call is on this stack too; with one it begins in each of its runs. An exception
   // destroys the arguments first, then the states of the steps that were entered.
   template <class... Given>
   [[gnu::noinline]] Result CallThrough(Given&&... given) {
@@ -278,7 +279,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
 
 }  // namespace moonshard::nn
 
-// AnyModule and ModuleHolder ask whether there is a forward; with the shorter ones its address alone is ambiguous.
+// AnyModule and ModuleHolder test whether there is a forward; with the shorter ones its address alone is ambiguous.
 template <class Impl, class Arguments>
 struct torch::detail::has_forward<moonshard::nn::Hooked<Impl, Arguments>> : std::true_type {};
 

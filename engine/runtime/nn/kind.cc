@@ -50,7 +50,7 @@ std::string detail::KindFromClassName(const std::string& name) {
     kind.remove_prefix(kHook.size());
     kind = kind.substr(0, EndOfArgument(kind));
   }
-  // Namespaces are cut from the head alone: a class template keeps its own arguments, "Stack<float>".
+  // Namespaces are removed from the head alone: a class template keeps its own arguments, "Stack<float>".
   size_t arguments = kind.find('<');
   std::string_view head = kind.substr(0, arguments);
   std::string_view tail = arguments == std::string_view::npos ? std::string_view() : kind.substr(arguments);

@@ -33,6 +33,8 @@ void LinearImpl::TieWeight(const at::Tensor& weight) {
   parameters_["weight"] = weight;
 }
 
+// A rowwise layer computes one term of a sum over ranks; a bias added here would be summed once a rank. The boundary
+// adds it behind the reduction.
 bool LinearImpl::HoldBack(std::string_view parameter) {
   if (parameter != "bias" || !bias.defined()) return false;
   holds_back_bias_ = true;
@@ -50,6 +52,8 @@ std::shared_ptr<torch::nn::Module> LinearImpl::clone(const std::optional<torch::
   return copy;
 }
 
+// Rows of the weight are normalized to length 1 on use. The norm is of a row, so a colwise shard, which holds full
+// rows, computes the same values as the full weight.
 at::Tensor NormHeadImpl::forward(const at::Tensor& input) {
   const at::Tensor length = weight.norm(2, {1}, /*keepdim=*/true).clamp_min(1e-12);
   return at::linear(input, weight / length);

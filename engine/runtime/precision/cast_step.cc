@@ -1,3 +1,6 @@
+// Integers (ids, positions) and masks pass as they are. The dtype to which results return is that of the first
+// floating-point argument, noted before the cast; a call without one returns results in the dtype in which it computed,
+// unless `results` is set. The casts are recorded by autograd, so each gradient arrives in the dtype of its tensor.
 #include "engine/runtime/precision/cast_step.h"
 
 #include <ATen/core/Tensor.h>

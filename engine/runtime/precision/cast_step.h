@@ -15,7 +15,7 @@ namespace moonshard {
 
 class CastStep final : public BoundaryStep {
  public:
-  // Arguments become `arguments` where it says one. Results become `results`; or, with `back`, what the first
+  // Arguments get the type `arguments`, if there is one. Results become `results`; or, with `back`, what the first
   // floating-point argument was before this step.
   CastStep(std::optional<c10::ScalarType> arguments, std::optional<c10::ScalarType> results, bool back = false)
       : arguments_(arguments), results_(results), back_(back) {}

@@ -74,7 +74,7 @@ class RecomputeNode final : public autograd::Node {
       roots.push_back(std::move(outputs[i]));
       root_gradients.push_back(std::move(gradient));
     }
-    outputs.clear();  // what is no root need not live through the nested backward
+    outputs.clear();  // what is not a root need not live through the nested backward
     if (!roots.empty()) {
       const at::AutoGradMode with_gradients(true);
       autograd::backward(roots, root_gradients);

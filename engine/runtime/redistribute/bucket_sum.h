@@ -1,12 +1,13 @@
 // BucketSum: sums gradients while the backward still runs. Each bucket is one all-reduce, started as soon as all of its
-// gradients have arrived and waited for when the backward ends (as in PyTorch's DistributedDataParallel, Li et al. 2020).
+// gradients have arrived and waited for when the backward ends (as in PyTorch's DistributedDataParallel, Li et al.
+// 2020).
 //
-// Every rank starts the buckets in the order of the list, in whatever order gradients arrive: a complete bucket waits for
-// those before it, and a gradient that a rank never computed counts as zero when the backward ends. The last bucket is
-// always started at the end; it also carries one flag a bucket for gradients that arrived again after their bucket was
-// started (a parameter of a module that is recomputed and called twice). Those are summed by one more all-reduce, and from
-// then on their bucket waits for the end of the backward. So no order of arrival is wrong, and ranks need not use the same
-// parameters.
+// Every rank starts the buckets in the order of the list, in whatever order gradients arrive: a complete bucket waits
+// for those before it, and a gradient that a rank never computed counts as zero when the backward ends. The last bucket
+// is always started at the end; it also carries one flag a bucket for gradients that arrived again after their bucket
+// was started (a parameter of a module that is recomputed and called twice). Those are summed by one more all-reduce,
+// and from then on their bucket waits for the end of the backward. So no order of arrival is wrong, and ranks need not
+// use the same parameters.
 // Part of GradientSum (gradient_sum.h), which holds the gradients back and passes them on.
 #pragma once
 
@@ -32,7 +33,8 @@ class BucketSum {
   };
   // Removes and returns the gradient of a member; undefined where there is none.
   using Take = std::function<at::Tensor(size_t id)>;
-  // Receives the sum of a member's gradients. Its memory is shared by the bucket's members; to autograd it is no view.
+  // Receives the sum of a member's gradients. Its memory is shared by the bucket's members; for autograd it is not a
+  // view.
   using Deliver = std::function<void(size_t id, at::Tensor sum)>;
 
   // Sums over one group after the other. The same on every rank.

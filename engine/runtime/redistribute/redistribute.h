@@ -21,7 +21,7 @@
 // shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a value that every rank
 // holds for being added to terms of a sum, where it would otherwise count once a rank.
 // Equal layouts, and any row on an axis of one rank, return the tensor itself. A shard may have any form (plain and
-// uneven, heads, heads with replicas, packed); shard_map.h says what happens to the gradient of replicas.
+// uneven, heads, heads with replicas, packed); shard_map.h describes what happens to the gradient of replicas.
 // Stage before: collective (AxisGroup). Stage after: apply, which runs redistributions at module boundaries.
 #pragma once
 

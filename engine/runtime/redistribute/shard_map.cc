@@ -70,7 +70,7 @@ at::Tensor ShardMap::Pack(const at::Tensor& full, int64_t dim, bool first_replic
   if (plain_ && size_ == block_ * ranks_) return front.contiguous();
   std::vector<int64_t> shape = front.sizes().vec();
   shape[0] = block_ * ranks_;
-  // Zeros: what is skipped below must add nothing to a reduce-scatter. The padding is cut off by its receiver.
+  // Zeros: what is skipped below must add nothing to a reduce-scatter. Its receiver removes the padding.
   at::Tensor blocks = at::zeros(shape, full.options());
   if (plain_) {
     blocks.narrow(0, 0, size_).copy_(front);

@@ -1,3 +1,6 @@
+// The kernels are in a library that is opened when the first logits on a GPU come, since the main libraries are built
+// without CUDA. They run on the current stream of the device, in the order of LibTorch's own operators, so nothing here
+// waits.
 #include "engine/train/loss/local_kernels.h"
 
 #include <string>

@@ -11,7 +11,7 @@ namespace moonshard {
 // Whether the kernels take these logits: on a CUDA device, with at least one column, and the library is there.
 bool HaveKernels(const at::Tensor& logits);
 
-// As LocalStatistics and LocalGradient, where HaveKernels. Throw c10::Error with CUDA's words.
+// As LocalStatistics and LocalGradient, where HaveKernels. Throw c10::Error with CUDA's message.
 void KernelStatistics(const at::Tensor& logits, const TargetColumns& targets, Wanted wanted, const at::Tensor& out);
 void KernelGradient(const at::Tensor& logits, const at::Tensor& max, const at::Tensor& log_sum,
                     const TargetColumns& targets, const GradientCoefficients& coefficients, const at::Tensor& out);

@@ -73,8 +73,8 @@ void CheckTargets(const ShardedLogits& logits, const at::Tensor& targets, Diagno
                               "targets " + ShapeToString(targets.sizes()), ShapeToString(logits.tokens_shape())));
   }
   if (targets.scalar_type() != at::kLong && targets.scalar_type() != at::kInt) {
-    errors.push_back(
-        BadInput("targets that are no token ids", std::string(c10::toString(targets.scalar_type())), "int64 or int32"));
+    errors.push_back(BadInput("targets that are not token ids", std::string(c10::toString(targets.scalar_type())),
+                              "int64 or int32"));
   }
   if (targets.device() != logits.device()) {
     errors.push_back(

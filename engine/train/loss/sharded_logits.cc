@@ -1,3 +1,8 @@
+// Two forms of logits behind one interface: a tensor, and a head that has not been applied yet. With the head, logits
+// exist for one chunk of tokens at a time, forward and again in the backward, which computes each chunk's logits anew,
+// turns them into their gradient in place and multiplies it out before the next chunk. The peak is one chunk in place
+// of all tokens times the vocabulary, at the price of one more product with the weight. The gradient of the weight is a
+// sum over chunks and is added up in the accumulation dtype.
 #include "engine/train/loss/sharded_logits.h"
 
 #include <algorithm>
@@ -87,6 +92,8 @@ int64_t ShardedLogits::tokens() const { return c10::multiply_integers(tokens_sha
 
 int64_t ShardedLogits::columns() const { return is_head() ? inputs_[1].size(0) : input().size(-1); }
 
+// Autocast is excluded: a backward runs outside of the scope of its forward, and chunks that are computed twice must
+// have the same dtype both times.
 void ShardedLogits::ForEachChunk(const std::function<void(int64_t begin, const at::Tensor& logits)>& body) const {
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);

@@ -58,6 +58,10 @@ Result<Vocabulary> Vocabulary::Make(std::shared_ptr<AxisGroup> group, int64_t si
   return Vocabulary(std::move(group), std::move(shards).ValueOrThrow(), std::move(options));
 }
 
+// Errors of one rank must become errors of all: a rank that threw at once would leave the others in the collective of
+// the loss. So every rank first starts the comparison of the call, valid or not; a rank with errors waits for it, which
+// throws on every rank if the calls differ, and throws its own errors only if all ranks have equal inputs and thus
+// equal errors. On the way without errors the answer is read by the loss's own collective.
 void Vocabulary::CheckCall(const std::string& what, const at::Tensor& targets, int64_t ignore_index,
                            Diagnostics errors) const {
   std::string signature = what + ", vocabulary of " + std::to_string(size_);

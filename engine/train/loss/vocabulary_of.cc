@@ -7,6 +7,8 @@
 
 namespace moonshard {
 
+// The layout in which the head's output leaves under the plan decides: shards of the vocabulary need the group of tp,
+// full logits none. The size is that of the full weight, which no rank may hold.
 Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& head, VocabularyOptions options) {
   const CompiledPlan& plan = model.plan();
   const int64_t found = plan.tree->Find(head);

@@ -6,6 +6,8 @@
 
 namespace moonshard {
 
+// Weight decay is for matrices and not for vectors (norms, biases). By the shape of the full parameter, so that all
+// ranks make the same groups.
 torch::optim::AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options) {
   std::vector<at::Tensor> matrices;
   std::vector<at::Tensor> vectors;

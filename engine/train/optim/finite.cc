@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
 // Index of the first parameter whose tensor, or gradient, holds something else than a number, on any rank.
+// Parameters are in the same order on every rank, so the smallest index over all ranks is the first parameter that is
+// not finite anywhere, with one exchanged number. A rank stops at its first.
 int64_t First(const AppliedPlan& model, const World& world, bool gradients) {
   static const CollectiveLabel label("looking for numbers that are not finite");
   int64_t first = kNone;

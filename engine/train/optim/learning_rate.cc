@@ -6,6 +6,8 @@
 
 namespace moonshard {
 
+// The warm-up reaches the peak at step `warmup` and begins above 0, so that the first step is not lost. The decay ends
+// at `steps` with the lowest rate and stays there, for a run that is continued beyond its plan.
 double LearningRate(const Schedule& schedule, int64_t step) {
   if (step < schedule.warmup) {
     return schedule.peak * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup + 1);

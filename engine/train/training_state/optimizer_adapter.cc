@@ -1,3 +1,7 @@
+// Each optimizer's fields are listed once, in a Visit function that serves both directions: with a Writer the archive
+// fills JSON and tensors, with a Reader it sets the fields. A field that is added to the list is saved and loaded, or
+// neither. Kinds are compared exactly (typeid): a class derived from AdamW may have state of its own, which would be
+// lost silently.
 #include "engine/train/training_state/optimizer_adapter.h"
 
 #include <tuple>
@@ -236,7 +240,7 @@ Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(Optimizer& optimizer) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the optimizer's memory cannot be saved");
   d.declared = c10::demangle(typeid(optimizer).name());
   d.required = "Adam, AdamW, SGD, Adagrad or RMSprop";
-  d.help = "an OptimizerAdapter of your own in TrainingState::adapter says what is to be saved";
+  d.help = "an OptimizerAdapter of your own in TrainingState::adapter declares what is saved";
   return d;
 }
 

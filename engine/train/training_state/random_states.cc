@@ -1,3 +1,10 @@
+// Which saved generator a rank continues, when the mesh may be another one. Two coordinates matter: the data coordinate
+// (which micro-batches), and the model coordinate (which shard). Ranks of one data coordinate either draw equal numbers
+// or each its own; which of them the saved states show by being equal or not. So a rank takes
+//   the state of its own place, if that existed
+//   the common state of its data coordinate, if all of its ranks drew alike
+//   a new seed from a saved state and its coordinate otherwise, so that new ranks differ from each other and a second
+//     load gives the same numbers.
 #include "engine/train/training_state/random_states.h"
 
 #include <algorithm>

@@ -215,6 +215,9 @@ JsonValue SavedState::KindOf(const LiveParameter& parameter, const ParameterMemo
   return JsonValue::Object{{"values", memory.values}, {"tensors", std::move(tensors)}};
 }
 
+// Runs on rank 0 over what all ranks declared. For each parameter the first rank that holds an element of it decides,
+// and every other rank that holds one must agree. Ranks without elements follow: they write nothing of it, but their
+// layout of the checkpoint must have the same tensors.
 JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared) {
   Diagnostics errors;
   for (size_t rank = 1; rank < declared.size(); ++rank) {

@@ -52,6 +52,9 @@ std::map<std::string, at::Generator> GeneratorsOf(const TrainingState& state) {
   return out;
 }
 
+// A load is planned before it reads: every tensor of the model and of the optimizer is matched with one of the
+// checkpoint, by name, shape and kind, and everything that does not fit is collected. Reading goes straight into the
+// parameter's memory where dtype and device allow it, else through a buffer of one shard.
 Diagnostics StepReader::Open(const std::string& folder) {
   Diagnostics found;
   sharded_ = ShardedCheckpoint::Open(folder).Collect(found);
@@ -65,6 +68,8 @@ Diagnostics StepReader::Open(const std::string& folder) {
   return found;
 }
 
+// What this rank holds of a tensor now, as intervals of indices. How the checkpoint's ranks held it is not needed here:
+// ReadShard gathers the intervals from any rank files, so the mesh and the plan may be other ones than at the save.
 StepReader::ReadOne StepReader::PlanOne(const ShardedTensor& stored, const std::vector<int64_t>& shape,
                                         const Placement& placement) const {
   const AppliedPlan& model = *state_.model;
@@ -129,6 +134,9 @@ void StepReader::PlanParameters(Diagnostics& found) {
   }
 }
 
+// State of the optimizer is stored under the path of its parameter. A tensor with the parameter's shape (a moment) has
+// the parameter's placement; one without dims (a count of steps) is replicated; other shapes cannot be sharded and are
+// an error.
 void StepReader::PlanOptimizer(Diagnostics& found) {
   if (!record_.optimizer) {
     if (adapter_) {
@@ -182,6 +190,8 @@ void StepReader::PlanOptimizer(Diagnostics& found) {
   }
 }
 
+// A group is compared as a set of parameters: options belong to the group, and the order within it has no effect on a
+// step.
 void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) const {
   std::map<const void*, std::string> path_of;  // looked up only
   for (const LiveParameter& p : state_.model->parameters()) path_of[p.tensor.unsafeGetTensorImpl()] = p.path;
@@ -281,6 +291,9 @@ Diagnostics StepReader::CheckShare() {
   return found;
 }
 
+// The optimizer's state is replaced as a whole: what the checkpoint lacks is erased, so that a state from before the
+// load never mixes with one from the checkpoint. State in the dtype that the parameter had follows the parameter to its
+// present dtype; state in another dtype (float32 moments of bfloat16 parameters) keeps it.
 Diagnostics StepReader::Finish(TrainingState& state) {
   const c10::AutoGradMode no_grad(false);
   Diagnostics found;

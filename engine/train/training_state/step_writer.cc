@@ -70,6 +70,9 @@ std::optional<size_t> FileToWrite(const Manifest& manifest, int64_t rank) {
   return file;
 }
 
+// What rank 0 needs from the others to complete the step (hashes of their shards, states of their generators) goes
+// through small files in the staging directory, which all ranks share, and not through the exchange, whose store is the
+// memory of one process. The notes are outside of new/, so the commit leaves them behind.
 Diagnostics WriteRankPart(Storage& storage, const StepJob& job) {
   JsonValue::Object note;
   const Manifest& manifest = job.laid_out.manifest;
@@ -101,6 +104,8 @@ Diagnostics WriteRankPart(Storage& storage, const StepJob& job) {
   return {};
 }
 
+// Runs on rank 0 after every rank has reported its part. The manifest is last, with the hashes of everything else; then
+// the commit makes the step visible, and only a visible step is named by `latest` and lets older ones be removed.
 Diagnostics CompleteStep(Storage& storage, const RunDirectory& run, StepJob& job) {
   Manifest& manifest = job.laid_out.manifest;
   std::vector<std::map<std::string, std::string>> generators(static_cast<size_t>(manifest.mesh.world_size()));

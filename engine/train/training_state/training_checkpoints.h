@@ -89,7 +89,7 @@ class TrainingCheckpoints {
   ~TrainingCheckpoints();
 
   // Saves the state after `step` steps (at least 0), in place of one with this number. When it returns the step is
-  // complete and survives a power cut. Returns warnings: an old step that could not be removed.
+  // complete and survives a power failure. Returns warnings: an old step that could not be removed.
   // First waits for a background save; if that failed its error is thrown and nothing is saved: call again.
   // Throws: kWriteFailed, also where another process saves to this directory; kNotSupported: an optimizer or a memory
   // of it that cannot be saved, a parameter of the optimizer that is not the model's, a call within a step (parameters

@@ -4,7 +4,7 @@
 // LibTorch's operators.
 //
 // All pointers are of the device. `Acc` is double for double logits, else float. Each function returns nullptr, or
-// CUDA's words for what went wrong; the work is queued on `stream` and not waited for.
+// CUDA's message for what went wrong; the work is queued on `stream` and not waited for.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace moonshard {
 
 enum class KernelDtype : uint8_t { kFloat, kDouble, kHalf, kBFloat16 };
 
-// A block of rows of this rank's columns, with what local_softmax.h calls TargetColumns (null: no target is asked for).
+// A block of rows of this rank's columns, with what local_softmax.h calls TargetColumns (null: no target is needed).
 struct KernelRows {
   const void* logits;  // [rows, columns], contiguous
   KernelDtype dtype;

@@ -46,7 +46,7 @@ TEST_CASE("other JSON is refused by name") {
   CAPTURE(text);
   const Result<std::map<std::string, at::Tensor>> result = ReadTensorFile(file.path());
   REQUIRE_FALSE(result.ok());
-  CHECK(result.diagnostics().front().message == "'a' is no rectangular list of integers");
+  CHECK(result.diagnostics().front().message == "'a' is not a rectangular list of integers");
 }
 
 TEST_CASE("safetensors come back with type and shape") {

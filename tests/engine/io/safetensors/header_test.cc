@@ -122,7 +122,7 @@ TEST_CASE("errors name the file, the tensor, what is declared and what is needed
        {"'a': shape is not what it must be", "'a' has no dtype", "'a' has no data_offsets"}},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", "", {"data_offsets has 1 numbers"}},
       {"{\"__metadata__\":{\"a\":1}}", "", {"'__metadata__' is not an object of texts"}},
-      {"[]", "", {"the header is no JSON object"}},
+      {"[]", "", {"the header is not a JSON object"}},
       {"{\"a\":}", "", {"the header cannot be read", "byte 5 of 6"}},
       {"{" + a + "}", "xy", {"the file is shorter than its header declares"}},
       {"{" + a + "}", "xyzwv", {"the file continues after its last tensor"}},
@@ -134,7 +134,7 @@ TEST_CASE("errors name the file, the tensor, what is declared and what is needed
     for (const std::string& part : c.parts) CHECK_THAT(text, Catch::Contains(part));
   }
   CHECK_THAT(ErrorOf("abc"), Catch::Contains("3 bytes is too short"));
-  CHECK_THAT(ErrorOf("{\"a\": 12345678}"), Catch::Contains("this is no safetensors file"));
+  CHECK_THAT(ErrorOf("{\"a\": 12345678}"), Catch::Contains("this is not a safetensors file"));
 }
 
 TEST_CASE("all faults are told at once, but not without end") {

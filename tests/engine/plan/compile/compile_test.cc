@@ -112,9 +112,9 @@ TEST_CASE("a plan that shards less than half is a finding, one that shards half 
   CHECK(finding("10", "tp=2").empty());
   CHECK(finding("12", "tp=1").empty());
   CHECK(finding("11", "tp=2") ==
-        "warning[MS0208]: the plan shards 47% of the model; the rest is whole on every rank\n"
-        "    declared: whole: whole.weight (52%)\n"
-        "    help: if that is meant, fine; else a plan for this model's modules: --plan FILE\n");
+        "warning[MS0208]: the plan shards 47% of the model; the rest is replicated on every rank\n"
+        "    declared: replicated: whole.weight (52%)\n"
+        "    help: if that is not intended, use a plan for this model's modules: --plan FILE\n");
 }
 
 TEST_CASE("every row of the algebra, and no other") {
@@ -126,7 +126,7 @@ TEST_CASE("every row of the algebra, and no other") {
   }
   // replicate: 1 + 2; each shard: 3; partial: 2 + 2; shared: 1.
   CHECK(rows == 3 + 6 + 4 + 1);
-  // Of features only what arrives whole is shared in part, and what is so moves nowhere.
+  // Only features that arrive full can be shared in part, and such a layout cannot be redistributed.
   for (const Layout& other : layouts) {
     CHECK(RowOf(other, Layout::SharedLast(4)).has_value() == (other == Layout::Replicate()));
     CHECK_FALSE(RowOf(Layout::SharedLast(4), other));

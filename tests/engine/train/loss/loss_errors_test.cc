@@ -103,7 +103,7 @@ TEST_CASE("shapes, dtypes and numbers that no loss is defined for are said all a
     const std::string text = ErrorOf(Finding::kBadInput, [&] {
       CrossEntropy(vocabulary, mine.to(at::kInt), targets.to(at::kDouble).view({6}), wrong);
     });
-    for (const char* part : {"dtype", "shape", "no token ids", "label smoothing", "z-loss", "[2, 3]"}) {
+    for (const char* part : {"dtype", "shape", "not token ids", "label smoothing", "z-loss", "[2, 3]"}) {
       ExpectSays(text, part);
     }
     ExpectSays(ErrorOf(Finding::kBadInput, [&] { CrossEntropy(vocabulary, mine, {}); }), "no targets");
