@@ -8,6 +8,8 @@
 namespace moonshard {
 namespace {
 
+// A missing field and one that is null differ, as in transformers: a missing field has the default of the
+// architecture's class, and null is a value, which means "as many as query heads" or "derive it from the hidden size".
 void ReadSizes(ConfigReader& fields, const DecoderDefaults& defaults, DecoderConfig& config) {
   config.vocab_size = fields.RequiredInt("vocab_size", 1);
   config.hidden_size = fields.RequiredInt("hidden_size", 1);
@@ -76,6 +78,8 @@ void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config) {
   }
 }
 
+// Which layers slide: the list layer_types where the config has one, else the rule of the architecture. Layers get one
+// of two kinds, so rotary tables and masks are made once for each kind.
 void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
                        bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config) {
   const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
@@ -120,6 +124,7 @@ void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& 
   }
 }
 
+// Fields without an effect on the logits. Sorted, for a binary search.
 const std::vector<std::string>& NeutralFields() {
   static const std::vector<std::string> fields = Split(
       "_name_or_path add_cross_attention architectures auto_map bad_words_ids begin_suppress_tokens bos_token_id "
@@ -132,6 +137,7 @@ const std::vector<std::string>& NeutralFields() {
   return fields;
 }
 
+// Fields that change the logits in some architecture: one that is not read is a warning in the others. Sorted.
 const std::vector<std::string>& MeaningfulFields() {
   static const std::vector<std::string> fields = Split(
       "attention_bias attn_logit_softcapping final_logit_softcapping head_dim layer_types mlp_bias num_experts "

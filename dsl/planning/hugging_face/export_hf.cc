@@ -93,6 +93,8 @@ bool CutsExperts(const Role& role) {
   return std::ranges::any_of(role.bare, [](const Role::Bare& bare) { return bare.dims > 2 && Shards(bare.layout, 0); });
 }
 
+// The style of a bare parameter by its key. transformers applies a style's dims to the last two dims of the parameter,
+// whatever is in front of them: colwise is the last but one, rowwise the last.
 Name OfBare(const Role& role, const Role::Bare& bare) {
   const Layout& layout = bare.layout;
   const int last = static_cast<int>(bare.dims) - 1;
@@ -170,6 +172,8 @@ class Exporter {
     if (has_parameters || !name.style.empty() || !name.why.empty()) Enter(m, module.path, name);
   }
 
+  // A key with stars covers the modules of all layers, also the replicated ones: an entry without a style keeps the
+  // key, so that a layer with a style and one without are found to differ. Each key is reported once.
   void Enter(size_t m, const std::string& path, const Name& name) {
     if (!name.why.empty()) {
       findings_.LeaveOut(m, name.why);

@@ -179,6 +179,9 @@ class ManifestReader {
     if (std::optional<MeshShape> mesh = MeshShape::Make(axes).Collect(found_)) out_.mesh = *mesh;
   }
 
+  // Tensors refer to layouts by index: tensors of one shape and placement share a layout, so a checkpoint of many equal
+  // layers has few. A layout is checked once, also that its shards cover the full tensor; every tensor with it is then
+  // readable on any mesh.
   void ReadLayout(const JsonValue& json) {
     const std::string path = "layout " + std::to_string(out_.layouts.size());
     ShardLayout layout;
@@ -196,6 +199,8 @@ class ManifestReader {
     out_.layouts.push_back(std::move(layout));
   }
 
+  // Intervals of a dim are in order, do not overlap and are within the dim. The last condition is a subtraction: a sum
+  // of two large numbers of the file could overflow.
   std::optional<ShardDims> ReadShard(const JsonValue& json, const ShardLayout& layout, const std::string& path) {
     if (json.is_null()) return std::nullopt;
     ShardDims shard;

@@ -14,7 +14,7 @@
 namespace moonshard {
 
 // For each dim of `shape` the indices that `rank` holds, in the order of its local tensor. Axes that shard the same dim
-// divide it one after the other, outer axes first. The placement has been compiled: it fits the shape.
+// divide it one after the other, the innermost axis first. The placement has been compiled: it fits the shape.
 std::vector<std::vector<Interval>> LocalIntervals(const std::vector<int64_t>& shape, const Placement& placement,
                                                   const MeshShape& mesh, int64_t rank);
 std::vector<int64_t> LocalShape(const std::vector<int64_t>& shape, const Placement& placement, const MeshShape& mesh,

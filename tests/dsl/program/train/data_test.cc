@@ -110,10 +110,10 @@ TEST_CASE("data that cannot be trained on is said, all of it at once") {
       {"other.safetensors", TensorFile("ids", "I32", "[6]", RawTokens<int32_t>(Counting(6))), {"no tensor 'tokens'"}},
       {"floats.safetensors",
        TensorFile("tokens", "F32", "[6]", RawTokens<int32_t>(Counting(6))),
-       {"no list of integers"}},
+       {"not a list of integers"}},
       {"square.safetensors",
        TensorFile("tokens", "I32", "[2,3]", RawTokens<int32_t>(Counting(6))),
-       {"no list of integers"}},
+       {"not a list of integers"}},
       {"broken.safetensors", "not a header", {"MS0403"}},
   };
   std::vector<std::string> paths = {"/nowhere/tokens.bin"};
