@@ -1,5 +1,7 @@
 #include "engine/analysis/prove/type_scope.h"
 
+#include <algorithm>
+#include <array>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -39,6 +41,23 @@ RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
   return rules;
 }
 
+// One for layers that differ in a number alone.
+std::vector<TypeFault> FoldedFaults(std::vector<TypeFault> faults) {
+  std::vector<TypeFault> out;
+  for (TypeFault& fault : faults) {
+    const auto known = std::ranges::find_if(out, [&](const TypeFault& other) {
+      return other.what == fault.what && other.message == fault.message && other.backward == fault.backward &&
+             other.got == fault.got && other.declared == fault.declared;
+    });
+    if (known != out.end()) {
+      ++known->count;
+    } else {
+      out.push_back(std::move(fault));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 struct TypeScope::State final : CallObserver {
@@ -50,7 +69,19 @@ struct TypeScope::State final : CallObserver {
     for (const LiveParameter& parameter : applied.parameters())
       checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
-    checker.Observe(options.observer);
+    unsharded = options.unsharded;
+    record = options.record != nullptr ? options.record : &own_sizes;
+    const bool sizes = options.record != nullptr || options.unsharded != nullptr;
+    std::function<void(const CheckedOperator&)> recorder;
+    if (sizes) recorder = record->Recorder(checker.IndexOf(MeshAxis::kTp));
+    if (recorder && options.observer) {
+      checker.Observe([recorder, observer = options.observer](const CheckedOperator& op) {
+        recorder(op);
+        observer(op);
+      });
+    } else {
+      checker.Observe(recorder ? recorder : options.observer);
+    }
     applied.Watch(*this);
   }
 
@@ -90,7 +121,7 @@ struct TypeScope::State final : CallObserver {
     const ModuleSteps& steps = applied.plan().StepsOf(module);
     for (const TensorSlot& slot : arguments) {
       if (!slot.tensor->defined()) continue;
-      if (outermost && TypeOf(*slot.tensor) == nullptr && !slot.tensor->requires_grad()) {
+      if (outermost && TypeOf(*slot.tensor) == nullptr && (!slot.tensor->requires_grad() || slot.tensor->is_leaf())) {
         SetType(*slot.tensor, TypeOfInput(*slot.tensor));
       }
       if (slot.position >= steps.inputs.size() || !steps.inputs[slot.position]) continue;
@@ -138,6 +169,30 @@ struct TypeScope::State final : CallObserver {
     }
   }
 
+  // Layers of moonshard's own, whose forwards may do more on a shard (the rows of other ranks are masked).
+  bool IsOwnLayer(const std::string& path) const {
+    constexpr std::array kKinds = {"Linear", "Embedding", "LayerNorm", "RMSNorm"};
+    const int64_t module = applied.plan().tree->Find(path);
+    if (module < 0) return false;
+    return std::ranges::find(kKinds, applied.plan().tree->modules()[static_cast<size_t>(module)].kind) != kKinds.end();
+  }
+
+  void CompareWithUnsharded(Proof& proof) const {
+    const int64_t ranks = applied.plan().mesh.size(MeshAxis::kTp);
+    proof.sizes_compared = ranks == 1;
+    const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
+    if (unsharded == nullptr || unsharded->empty() || stopped || ranks == 1) return;
+    SizeDifferences differences =
+        CompareSizes(*record, *unsharded, ranks, [this](const std::string& path) { return IsOwnLayer(path); });
+    // What types refuse has wrong sizes too.
+    if (proof.faults.empty()) proof.faults = FoldedFaults(std::move(differences.faults));
+    for (const std::string& other : differences.others) {
+      Unproven& entry = proof.unproven[other];
+      if (entry.count++ == 0) entry.first = "";
+    }
+    proof.sizes_compared = differences.others.empty();
+  }
+
   void Close() {
     if (!scope) return;
     scope.reset();
@@ -148,6 +203,9 @@ struct TypeScope::State final : CallObserver {
   RuleTable rules;
   OperatorChecker checker;
   std::optional<OperatorScope> scope;
+  const StepSizes* unsharded = nullptr;
+  StepSizes* record = nullptr;
+  StepSizes own_sizes;
   std::optional<std::string> stopped_in;  // the module that an exception left first
   int depth = 0;
 };
@@ -167,7 +225,21 @@ Proof TypeScope::Finish() {
   state_->Close();
   state_->CheckGradients();
   const OperatorChecker& checker = state_->checker;
-  return {checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
+  Proof proof{checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
+  state_->CompareWithUnsharded(proof);
+  return proof;
+}
+
+Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options, int64_t rank,
+                      c10::Device device) {
+  StepSizes unsharded;
+  TypeOptions alone = options;
+  alone.record = &unsharded;
+  alone.observer = {};
+  const Proof first = run(DeviceMesh::Recording(MeshShape(), 0, device), alone);
+  if (std::ranges::count(first.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return first;
+  options.unsharded = &unsharded;
+  return run(DeviceMesh::Recording(shape, rank, device), options);
 }
 
 }  // namespace moonshard

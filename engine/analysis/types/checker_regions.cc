@@ -10,7 +10,7 @@ namespace moonshard {
 
 bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
                              bool backward) const {
-  if (!type.is_known()) return true;
+  if (!type.is_known() || type.outside) return true;
   const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
   switch (layout.kind) {
     case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || !type.shared);
@@ -71,7 +71,10 @@ void OperatorChecker::CheckLoss(const at::Tensor& loss) {
   const TensorType type = Get(loss);
   for (size_t i = 0; i < axes_.size(); ++i) {
     const bool batches = axes_[i].axis == MeshAxis::kDpShard || axes_[i].axis == MeshAxis::kDpReplicate;
-    if (!type[i].is_known() || type[i].is_replicate() || (batches && type[i].is_partial())) continue;
+    if (!type[i].is_known() || type[i].is_replicate() ||
+        (batches && (type[i].is_partial() || type[i].is(TypeKind::kVarying)))) {
+      continue;
+    }
     Blame({TypeFault::Kind::kRegion, "", false, axes_[i].axis, "the loss", "", "replicate", type[i].ToString(),
            type[i].since ? *type[i].since : ""});
   }

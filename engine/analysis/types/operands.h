@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,7 @@ struct Operand {
   bool needs_gradient = false;
   const void* storage = nullptr;
   const void* tensor = nullptr;  // identity
+  std::optional<double> number;  // of a number that became a tensor
   int64_t version = 0;
 };
 
@@ -64,6 +66,7 @@ class Operands {
   int64_t Dim(size_t a, int64_t dims) const;
   std::vector<int64_t> Ints(size_t a) const;  // empty for None
   bool Flag(size_t a) const;
+  std::vector<bool> Flags(size_t a) const;  // of a list; empty for None
   // Where the schema has an argument of this name: it differs between overloads. As many as there are arguments: none.
   size_t Named(std::string_view argument) const;
 

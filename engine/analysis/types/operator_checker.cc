@@ -43,6 +43,14 @@ std::string WithoutUnderscore(std::string name) {
   return name;
 }
 
+// Of a tensor of one real number on the CPU.
+std::optional<double> NumberIn(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || tensor.dim() != 0 || tensor.is_complex() || !tensor.has_storage()) return std::nullopt;
+  return tensor.item().toDouble();
+}
+
+bool IsDataParallelAxis(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
+
 // The name of one layer of several alike: "layers.*.mlp".
 std::string Folded(const std::string& path) {
   std::string out;
@@ -81,6 +89,20 @@ struct OperatorChecker::Call {
   AxisType TypeOn(size_t operand, size_t axis) const {
     const TensorType* type = operands[operand].type;
     return type == nullptr || axis >= type->size() ? AxisType() : (*type)[axis];
+  }
+  std::vector<double> Numbers() const {
+    std::vector<double> out;
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      const c10::TypeKind kind = schema.arguments()[a].type()->kind();
+      const c10::IValue& value = arguments[a];
+      if (value.isDouble()) out.push_back(value.toDouble());
+      if (value.isBool()) out.push_back(value.toBool() ? 1 : 0);
+      if (value.isInt() && kind == c10::TypeKind::NumberType) out.push_back(static_cast<double>(value.toInt()));
+      for (const Operand& operand : operands) {
+        if (operand.argument == static_cast<int>(a) && operand.number) out.push_back(*operand.number);
+      }
+    }
+    return out;
   }
   // "aten::add(partial, replicate)"; with sizes "aten::add(partial [2,3], replicate [3])".
   std::string Signature(const std::string& name, size_t axis, bool sizes = false) const {
@@ -130,11 +152,19 @@ int OperatorChecker::AxisIndex(MeshAxis axis) const {
 }
 
 // What was made before the scope and has no gradient to lose.
-void OperatorChecker::Assume(const at::Tensor& tensor) {
-  if (tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr || tensor.requires_grad()) return;
-  if (leaves_.contains(tensor.unsafeGetTensorImpl())) return;
+bool OperatorChecker::Assume(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr) return false;
+  // A leaf that needs a gradient and is no parameter is an input of the host's; any other has lost its type on the way.
+  if (tensor.requires_grad() && !tensor.is_leaf()) return false;
+  if (leaves_.contains(tensor.unsafeGetTensorImpl())) return false;
   ++assumed_;
-  SetType(tensor, TensorType(axes_.size(), AxisType::Replicate()));
+  TensorType type;
+  for (const CheckedAxis& axis : axes_) {
+    const bool own = IsDataParallelAxis(axis.axis) && tensor.dim() > 0;
+    type.push_back(own ? AxisType::Outside() : AxisType::Replicate());
+  }
+  SetType(tensor, std::move(type));
+  return true;
 }
 
 // What a region makes is what it says in the end; until then nothing.
@@ -184,7 +214,9 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     const c10::IValue& value = stack[stack.size() - count + a];
     ForEachTensor(value, [&](const at::Tensor& tensor) {
       Operand operand;
-      Assume(tensor);
+      const bool assumed = Assume(tensor);
+      if (observer_ && (assumed || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
+        operand.number = NumberIn(tensor);
       if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) {
         operand.type = &leaf->second;
       } else if ((operand.type = TypeOf(tensor)) != nullptr) {
@@ -242,7 +274,9 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
     if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
     SetType(output, call.types[i], version, rises);
   }
-  if (observer_) observer_({call.place.path, call.place.backward, entry.name, computes, call.outputs, call.types});
+  if (!observer_) return;
+  observer_({call.place.path, call.place.backward, entry.name, computes, call.outputs, call.types,
+             [&call] { return call.Numbers(); }});
 }
 
 void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
@@ -271,6 +305,11 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   if (unproven) return fill(TypeKind::kUnproven);
   if (call.outputs.empty() && entry.rule == nullptr) return;
 
+  // What may be rows of the batch or a constant can stand for any shard.
+  const bool outside = std::ranges::any_of(types, &AxisType::outside);
+  for (AxisType& type : types) {
+    if (type.outside) type.uniform = ~uint64_t{0};
+  }
   Operands operands(entry.base, call.schema, call.operands, types, call.arguments, call.products);
   AxisTypes made;
   if (entry.collective && AxisOfGroup(call) < 0) {
@@ -290,6 +329,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     fault = FullMisused(entry, call, types);
     suggested_fix = SuggestedFix::kShare;
   }
+  // Which of the two it is would decide whether this is wrong.
+  if (!fault.empty() && outside) return fill(TypeKind::kVarying);
   if (!fault.empty()) {
     AxisType terms = AxisType::Partial();
     std::shared_ptr<const std::string> since = OriginAmong(types, &terms);
@@ -311,6 +352,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     AxisType& type = call.types[i][axis];
     if (made.empty()) continue;
     type = i < made.size() ? made[i] : made.back();
+    type.outside = outside && type.is_replicate();
+    if (type.outside) type.uniform = 0;
     if (type.is_replicate()) {
       type.full = full && !shared;
       type.shared = shared;

@@ -46,6 +46,9 @@ struct CheckedOperator {
   bool computes;            // not a view or a copy, which are made or not as memory lies
   c10::ArrayRef<at::Tensor> outputs;
   c10::ArrayRef<TensorType> types;  // parallel
+  // The numbers among the arguments, in their order: of type Scalar, float or bool, a Scalar that became a tensor of one
+  // element on its way (x / 3), and a tensor of one number on the CPU that was made outside of the step.
+  std::function<std::vector<double>()> numbers;
 };
 
 class OperatorChecker final : public OperatorHandler {
@@ -56,6 +59,8 @@ class OperatorChecker final : public OperatorHandler {
 
   ModulePath& path() { return path_; }
   const std::vector<CheckedAxis>& axes() const { return axes_; }
+  // Of an axis among axes(); -1 where it is not.
+  int IndexOf(MeshAxis axis) const { return AxisIndex(axis); }
 
   // What a parameter, buffer or input is, whatever is written into it.
   void SetLeaf(const at::Tensor& tensor, TensorType type);
@@ -123,7 +128,8 @@ class OperatorChecker final : public OperatorHandler {
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
   void Blame(TypeFault fault);
   void NoteUnproven(const std::string& what);
-  void Assume(const at::Tensor& tensor);
+  // Whether the tensor is assumed from now on.
+  bool Assume(const at::Tensor& tensor);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, bool backward) const;
 

@@ -49,6 +49,23 @@ bool HasDimAt(at::IntArrayRef sizes, int64_t before, int skip) {
   return false;
 }
 
+// Why a shard of `type.length` elements that is made of heads cannot be opened into [rest, inner]; "" where it can. Parts of
+// a head and several whole heads may be a dim of their own (pairs for a rotary embedding, groups of queries), but not what
+// begins within one head and ends within another. As many rows as all ranks together have heads are the global head count
+// in a forward that was written for one rank: each row is then a part of a head.
+std::string HeadFault(const AxisType& type, int64_t rest, int64_t inner) {
+  const std::string has = std::to_string(type.length / type.head) + " of " + std::to_string(type.heads) + " heads of " +
+                          std::to_string(type.head);
+  if (inner % type.head != 0 && type.head % inner != 0) {
+    return "a view cuts across heads: the shard is " + has + ", and rows of " + std::to_string(inner) + " are made";
+  }
+  if (inner < type.head && rest == type.heads) {
+    return "a view opens the shard into the heads of all ranks: it is " + has +
+           " here; give the size of a head and let -1 be their number";
+  }
+  return "";
+}
+
 // The shard begins behind `before` elements of what lies in front of it; in the new shape there is a dim that begins no
 // later and holds it, or the shard is cut.
 AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
@@ -80,11 +97,17 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     const int64_t rest = size / lead;  // of the new dim, from where the shard begins
     if (rest >= type.length) {
       if (type.length != 0 && rest % type.length != 0) break;
+      if (rest != type.length) result.heads = 0;  // rows of what was opened: the heads of queries and keys may differ
       if (type.length != 0) result.inner = std::max<int64_t>(1, type.inner / (rest / type.length));
       return result;
     }
     const int64_t inner = type.length / rest;  // what each of its elements was made of
     if (type.length % rest != 0) break;
+    if (type.heads > 0 && type.head > 1) {
+      const std::string fault = HeadFault(type, rest, inner);
+      if (!fault.empty()) return o.Fault(fault);
+      result.head = std::max<int64_t>(1, type.head / inner);
+    }
     result.length = rest;
     result.inner = type.inner * inner;
     for (int64_t& part : result.parts) {
