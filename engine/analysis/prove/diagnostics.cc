@@ -110,7 +110,7 @@ Diagnostic OfSize(const TypeFault& fault) {
   Diagnostic d =
       MakeDiagnostic(Finding::kSizeNotScaled, fault.what + " " + In(fault) + " " + fault.message + Alike(fault));
   d.declared = fault.got;
-  d.required = fault.declared + ", as on one rank";
+  d.required = fault.declared + ", as at tp=1";
   d.help =
       "the forward takes a size of this rank's shard for the whole (h.size(-1)), or a size of the whole for a shard (a "
       "head count from the config): take sizes from the tensors that a shape is made for, -1 for the number of heads, "
@@ -170,17 +170,20 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
   for (const auto& [what, unproven] : proof.unproven) {
     Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
     d.path = unproven.first;
-    const bool sizes = what.starts_with("the sizes in") || what.starts_with("the numbers in");
-    if (sizes) d.message = what + ": they are not compared";
-    d.help = sizes ? "compare the numbers of the step on real ranks: moonshard verify, or verify --ops"
-                   : "the plan can say which operator it is like (operator_like), C++ can add a rule "
-                     "(TypeOptions::rules)";
+    d.help =
+        "the plan can say which operator it is like (operator_like), C++ can add a rule "
+        "(TypeOptions::rules)";
     out.push_back(std::move(d));
   }
-  if (proof.layouts_hold() && !proof.sizes_compared) {
+  for (const std::string& what : proof.sizes_not_compared) {
+    Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + "; not compared");
+    d.help = "compare the numbers of the step on real ranks: moonshard verify, or verify --ops";
+    out.push_back(std::move(d));
+  }
+  if (proof.layouts_hold() && !proof.sizes_compared && proof.sizes_not_compared.empty()) {
     Diagnostic d = MakeDiagnostic(Finding::kUnproven,
-                                  "the layouts hold; sizes that the forward reads from tensors were not compared with "
-                                  "those of the step on one rank");
+                                  "the layouts hold; sizes and numbers that the forward takes from tensors were not "
+                                  "compared with those at tp=1");
     d.help = "run the step with ProveAtTwoSizes";
     out.push_back(std::move(d));
   }

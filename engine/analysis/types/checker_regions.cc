@@ -52,7 +52,9 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   if (index < 0 || !gradient.defined()) return;
   const AxisType here = Get(gradient)[static_cast<size_t>(index)];
   if (here.is(TypeKind::kFaulty)) return;
-  if (here.is(TypeKind::kUnproven)) return NoteUnproven("the gradient of a parameter");
+  if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
+    return NoteUnproven("the gradient of a parameter");
+  }
   const bool fits = expected.is_shard()
                         ? here.SameAs(expected) || (here.is_replicate() && here.uniform_along(expected.dim))
                         : here.is(expected.kind);
@@ -80,7 +82,10 @@ void OperatorChecker::CheckLoss(const at::Tensor& loss) {
   }
 }
 
-void OperatorChecker::EnterRegion(const RegionInfo& /*region*/) { regions_.emplace_back(); }
+void OperatorChecker::EnterRegion(const RegionInfo& region) {
+  regions_.emplace_back();
+  if (!trusted_.contains(region.name)) trusted_.emplace(region.name);
+}
 void OperatorChecker::LeaveRegion() { regions_.pop_back(); }
 
 void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {

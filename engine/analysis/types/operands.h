@@ -31,6 +31,7 @@ struct Operand {
   const void* tensor = nullptr;  // identity
   std::optional<double> number;  // of a number that became a tensor
   int64_t version = 0;
+  bool is_mask = false;  // of booleans
 };
 
 // What came out, in order; undefined results left out.
@@ -70,6 +71,10 @@ class Operands {
   // Where the schema has an argument of this name: it differs between overloads. As many as there are arguments: none.
   size_t Named(std::string_view argument) const;
 
+  // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h): a rule need not guess at them.
+  bool sizes_compared() const { return sizes_compared_; }
+  void SetSizesCompared(bool compared) { sizes_compared_ = compared; }
+
   bool Any(TypeKind kind) const;
   bool All(TypeKind kind) const;
 
@@ -88,6 +93,7 @@ class Operands {
   c10::ArrayRef<AxisType> types_;
   c10::ArrayRef<c10::IValue> arguments_;
   c10::ArrayRef<Product> products_;
+  bool sizes_compared_ = false;
   std::string fault_;
   SuggestedFix suggested_fix_ = SuggestedFix::kUnknown;  // of it
   std::string unproven_;
