@@ -17,27 +17,32 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   }
   // Layouts do not look at values: shapes are enough, whatever the model's size.
   const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(folder.config))});
-  const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
-  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
-  Say(sharded.applied->plan().findings, verb.say);
+  const c10::Device device(c10::kMeta);
+  ShardedModel sharded;  // of the last run
   // Shards of one size: a rank without peers does not know the lengths of theirs.
   const std::string tokens =
       verb.tokens.empty() ? "2," + std::to_string(12 * folder.mesh.size(MeshAxis::kTp)) : verb.tokens;
-  const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded.vocabulary, mesh.device());
-  const FullLogits full(*sharded.applied, sharded.vocabulary);
+  const auto step = [&](const DeviceMesh& mesh, const TypeOptions& options) {
+    ModelFolder of_mesh = folder;
+    of_mesh.mesh = mesh.shape();
+    sharded = MakeSharded(verb.model, of_mesh, mesh, ParameterType(verb.run, folder));
+    const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded.vocabulary, mesh.device());
+    const FullLogits full(*sharded.applied, sharded.vocabulary);
+    TypeScope scope(*sharded.applied, options);
+    try {
+      scope.Input(inputs.labels);
+      const at::Tensor logits = full(sharded.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids));
+      const at::Tensor loss = CausalLmLoss(logits, inputs.labels);
+      scope.Loss(loss);
+      loss.backward();
+    } catch (const c10::Error& error) {
+      scope.Stopped(error.what_without_backtrace());
+    }
+    return scope.Finish();
+  };
+  const Proof proof = ProveAtTwoSizes(folder.mesh, step, {}, verb.rank, device);
 
-  TypeScope scope(*sharded.applied);
-  try {
-    scope.Input(inputs.labels);
-    const at::Tensor logits = full(sharded.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids));
-    const at::Tensor loss = CausalLmLoss(logits, inputs.labels);
-    scope.Loss(loss);
-    loss.backward();
-  } catch (const c10::Error& error) {
-    scope.Stopped(error.what_without_backtrace());
-  }
-  const Proof proof = scope.Finish();
-
+  Say(sharded.applied->plan().findings, verb.say);
   const Diagnostics findings = ToDiagnostics(proof, sharded.applied->plan());
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
             << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";

@@ -106,6 +106,19 @@ Diagnostic OfRegion(const TypeFault& fault) {
   return d;
 }
 
+Diagnostic OfSize(const TypeFault& fault) {
+  Diagnostic d =
+      MakeDiagnostic(Finding::kSizeNotScaled, fault.what + " " + In(fault) + " " + fault.message + Alike(fault));
+  d.declared = fault.got;
+  d.required = fault.declared + ", as at tp=1";
+  d.help =
+      "the forward takes a size of this rank's shard for the whole (h.size(-1)), or a size of the whole for a shard (a "
+      "head count from the config): take sizes from the tensors that a shape is made for, -1 for the number of heads, "
+      "and "
+      "constants of the model from its config";
+  return d;
+}
+
 Diagnostic OfGradient(const TypeFault& fault) {
   Diagnostic d =
       MakeDiagnostic(Finding::kWrongGradient, "the gradient of '" + fault.path + "' is " + fault.got + ", which " +
@@ -139,6 +152,7 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
       case TypeFault::Kind::kBoundary: d = OfBoundary(fault); break;
       case TypeFault::Kind::kRegion: d = OfRegion(fault); break;
       case TypeFault::Kind::kGradient: d = OfGradient(fault); break;
+      case TypeFault::Kind::kSize: d = OfSize(fault); break;
     }
     if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size())
       d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
@@ -156,7 +170,21 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
   for (const auto& [what, unproven] : proof.unproven) {
     Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
     d.path = unproven.first;
-    d.help = "the plan can say which operator it is like (operator_like), C++ can add a rule (TypeOptions::rules)";
+    d.help =
+        "the plan can say which operator it is like (operator_like), C++ can add a rule "
+        "(TypeOptions::rules)";
+    out.push_back(std::move(d));
+  }
+  for (const std::string& what : proof.sizes_not_compared) {
+    Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + "; not compared");
+    d.help = "compare the numbers of the step on real ranks: moonshard verify, or verify --ops";
+    out.push_back(std::move(d));
+  }
+  if (proof.layouts_hold() && !proof.sizes_compared && proof.sizes_not_compared.empty()) {
+    Diagnostic d = MakeDiagnostic(Finding::kUnproven,
+                                  "the layouts hold; sizes and numbers that the forward takes from tensors were not "
+                                  "compared with those at tp=1");
+    d.help = "run the step with ProveAtTwoSizes";
     out.push_back(std::move(d));
   }
   return out;

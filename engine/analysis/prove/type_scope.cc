@@ -1,9 +1,12 @@
 #include "engine/analysis/prove/type_scope.h"
 
+#include <algorithm>
+#include <array>
 #include <exception>
 #include <optional>
 #include <utility>
 
+#include "engine/core/base/text.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/intercept/operator_scope.h"
@@ -39,6 +42,23 @@ RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
   return rules;
 }
 
+// One for layers that differ in a number alone.
+std::vector<TypeFault> FoldedFaults(std::vector<TypeFault> faults) {
+  std::vector<TypeFault> out;
+  for (TypeFault& fault : faults) {
+    const auto known = std::ranges::find_if(out, [&](const TypeFault& other) {
+      return other.what == fault.what && other.message == fault.message && other.backward == fault.backward &&
+             other.got == fault.got && other.declared == fault.declared;
+    });
+    if (known != out.end()) {
+      ++known->count;
+    } else {
+      out.push_back(std::move(fault));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 struct TypeScope::State final : CallObserver {
@@ -50,7 +70,20 @@ struct TypeScope::State final : CallObserver {
     for (const LiveParameter& parameter : applied.parameters())
       checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
-    checker.Observe(options.observer);
+    unsharded = options.unsharded;
+    record = options.record != nullptr ? options.record : &own_sizes;
+    const bool sizes = options.record != nullptr || options.unsharded != nullptr;
+    std::function<void(const CheckedOperator&)> recorder;
+    if (sizes) recorder = record->Recorder(checker.IndexOf(MeshAxis::kTp));
+    if (recorder && options.observer) {
+      checker.Observe([recorder, observer = options.observer](const CheckedOperator& op) {
+        recorder(op);
+        observer(op);
+      });
+    } else {
+      checker.Observe(recorder ? recorder : options.observer);
+    }
+    if (unsharded != nullptr) checker.ExpectSizesCompared();
     applied.Watch(*this);
   }
 
@@ -83,6 +116,12 @@ struct TypeScope::State final : CallObserver {
     return type;
   }
 
+  // Not by a scope on another mesh, which has seen the same input before.
+  bool IsTyped(const at::Tensor& tensor) const {
+    const TensorType* type = TypeOf(tensor);
+    return type != nullptr && type->size() == checker.axes().size();
+  }
+
   void Entered(size_t module, std::span<const TensorSlot> arguments) override {
     const bool outermost = depth == 0;
     ++depth;
@@ -90,7 +129,7 @@ struct TypeScope::State final : CallObserver {
     const ModuleSteps& steps = applied.plan().StepsOf(module);
     for (const TensorSlot& slot : arguments) {
       if (!slot.tensor->defined()) continue;
-      if (outermost && TypeOf(*slot.tensor) == nullptr && !slot.tensor->requires_grad()) {
+      if (outermost && !IsTyped(*slot.tensor) && (!slot.tensor->requires_grad() || slot.tensor->is_leaf())) {
         SetType(*slot.tensor, TypeOfInput(*slot.tensor));
       }
       if (slot.position >= steps.inputs.size() || !steps.inputs[slot.position]) continue;
@@ -138,6 +177,49 @@ struct TypeScope::State final : CallObserver {
     }
   }
 
+  void CompareWithUnsharded(Proof& proof) const {
+    proof.sizes_compared = applied.plan().mesh.size(MeshAxis::kTp) == 1;
+    const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
+    if (unsharded == nullptr || unsharded->empty() || stopped || proof.sizes_compared) return;
+    SizeDifferences differences = CompareSizes(*record, *unsharded);
+    // What types refuse has wrong sizes too.
+    if (proof.faults.empty()) proof.faults = FoldedFaults(std::move(differences.faults));
+    proof.sizes_not_compared = std::move(differences.others);
+    proof.sizes_compared = proof.sizes_not_compared.empty();
+    if (differences.by_value > 0) {
+      proof.taken.push_back(std::to_string(differences.by_value) +
+                            " results with sizes that follow values, as the tokens of an expert do: sizes not compared");
+    }
+    if (differences.outside > 0) {
+      proof.taken.push_back(std::to_string(differences.outside) +
+                            " slices outside of all modules begin elsewhere than at tp=1: not compared");
+    }
+    if (!differences.backwards.empty()) {
+      proof.taken.push_back("the backward of " + std::to_string(differences.backwards.size()) +
+                            " modules runs other operators at tp=1: taken as the derivative of the forward, which was "
+                            "compared (" + differences.backwards.front() + ")");
+    }
+  }
+
+  // What the proof rests on without having checked it.
+  std::vector<std::string> Taken() const {
+    std::vector<std::string> out;
+    if (checker.assumed() > 0) {
+      out.push_back(std::to_string(checker.assumed()) +
+                    " tensors from outside of the step: taken as equal on every tp rank, and on data-parallel ranks as "
+                    "either constants or rows of the batch");
+    }
+    if (!checker.trusted().empty()) {
+      out.push_back("regions that declare their layouts, their operators not checked: " +
+                    Join(std::vector<std::string>(checker.trusted().begin(), checker.trusted().end()), ", "));
+    }
+    for (const CheckedAxis& axis : checker.axes()) {
+      if (axis.axis == MeshAxis::kTp) continue;
+      out.push_back("axis " + std::string(moonshard::ToString(axis.axis)) + ": layouts alone, sizes not compared");
+    }
+    return out;
+  }
+
   void Close() {
     if (!scope) return;
     scope.reset();
@@ -148,6 +230,9 @@ struct TypeScope::State final : CallObserver {
   RuleTable rules;
   OperatorChecker checker;
   std::optional<OperatorScope> scope;
+  const StepSizes* unsharded = nullptr;
+  StepSizes* record = nullptr;
+  StepSizes own_sizes;
   std::optional<std::string> stopped_in;  // the module that an exception left first
   int depth = 0;
 };
@@ -167,7 +252,29 @@ Proof TypeScope::Finish() {
   state_->Close();
   state_->CheckGradients();
   const OperatorChecker& checker = state_->checker;
-  return {checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
+  Proof proof{checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
+  proof.taken = state_->Taken();
+  state_->CompareWithUnsharded(proof);
+  return proof;
+}
+
+Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options, int64_t rank,
+                      c10::Device device) {
+  const int64_t tp = shape.size(MeshAxis::kTp);
+  if (tp == 1) return run(DeviceMesh::Recording(shape, rank, device), options);
+  // The other axes stay as they are, so that what they do to a step is the same in both runs. tp's ranks are neighbours.
+  std::vector<std::pair<std::string, int64_t>> axes;
+  for (MeshAxis axis : kMeshAxes) {
+    if (axis != MeshAxis::kTp) axes.emplace_back(ToString(axis), shape.size(axis));
+  }
+  StepSizes unsharded;
+  TypeOptions alone = options;
+  alone.record = &unsharded;
+  alone.observer = {};
+  const Proof first = run(DeviceMesh::Recording(MeshShape::Make(axes).ValueOrThrow(), rank / tp, device), alone);
+  if (std::ranges::count(first.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return first;
+  options.unsharded = &unsharded;
+  return run(DeviceMesh::Recording(shape, rank, device), options);
 }
 
 }  // namespace moonshard

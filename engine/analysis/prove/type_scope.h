@@ -1,13 +1,17 @@
 // TypeScope: proves the layouts of a step while it runs: put it around the forward and the backward of any model under a
 // plan, on one process, with a Recording mesh and tiny sizes or the meta device, or on real ranks.
 //
-//   auto applied = moonshard::AppliedPlan::Apply(live, plan, moonshard::DeviceMesh::Recording(shape));
-//   {
-//     moonshard::TypeScope scope(*applied);
+//   const auto step = [&](const moonshard::DeviceMesh& mesh, const moonshard::TypeOptions& options) {
+//     auto model = moonshard::Parallelize(Net(config), plan, mesh);
+//     moonshard::TypeScope scope(model, options);
 //     scope.Input(labels);
-//     loss(model(ids), labels).backward();
-//     proof = scope.Finish();
-//   }
+//     loss(model.forward(ids), labels).backward();
+//     return scope.Finish();
+//   };
+//   moonshard::Proof proof = moonshard::ProveAtTwoSizes(shape, step);
+//
+// One TypeScope proves the layouts of the step that runs in it (layouts_hold). That no number follows the size of a shard
+// takes the same step at tp=1 beside it, which ProveAtTwoSizes runs.
 //
 // Parameters have the types that the plan gives them. A tensor that enters the outermost planned call, or is named as an
 // Input, is the same on every tp rank and a shard of the batch on the data-parallel axes. At each planned module what
@@ -23,6 +27,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/analysis/prove/step_sizes.h"
 #include "engine/analysis/types/operator_checker.h"
 #include "engine/runtime/apply/applied_plan.h"
 
@@ -34,7 +39,17 @@ struct Proof {
   int64_t operators = 0;  // that ran
   int64_t assumed = 0;    // tensors from outside that were taken to be the same on every rank
 
-  bool holds() const { return faults.empty() && unproven.empty(); }
+  bool sizes_compared = false;                  // all of them, with the step at tp=1; true where tp is 1
+  std::vector<std::string> sizes_not_compared;  // what of them was not, with why
+  // What the proof rests on and has not checked: constants, trusted regions, sizes that follow values. One sentence each,
+  // to be read beside holds().
+  std::vector<std::string> taken;
+
+  // Every operator is well typed: what is known along each axis follows from what the plan declares. Says nothing of numbers
+  // that the forward takes from sizes of shards (step_sizes.h).
+  bool layouts_hold() const { return faults.empty() && unproven.empty(); }
+  // The layouts hold, and every size and number is that of the step at tp=1.
+  bool holds() const { return layouts_hold() && sizes_compared; }
 };
 
 struct TypeOptions {
@@ -43,7 +58,21 @@ struct TypeOptions {
   // Process groups that the model itself communicates over; they outlive the scope.
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups = {};
   std::function<void(const CheckedOperator&)> observer = {};
+  // The same step at tp=1, recorded by a TypeScope before: sizes and numbers are compared with it. Outlives the
+  // scope; null: they are not compared, and the proof does not hold.
+  const StepSizes* unsharded = nullptr;
+  // Where this step's sizes are recorded; outlives the scope.
+  StepSizes* record = nullptr;
 };
+
+// Proves a step at two sizes. `run` builds the model, applies the plan on the mesh that it is given, runs the step within a
+// TypeScope with the options that it is given, and returns the scope's proof. It is called twice, with a Recording mesh of
+// `shape` with tp=1 and with one of `shape`, both on `device`, and must build the same model and inputs in both; along data-parallel
+// axes the inputs are those of one rank. Returns the second proof, with holds() where all of it does. Where either step
+// stops, its faults are all there is.
+using StepOfMesh = std::function<Proof(const DeviceMesh& mesh, const TypeOptions& options)>;
+Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options = {}, int64_t rank = 0,
+                      c10::Device device = c10::Device(c10::kCPU));
 
 // On one thread. One at a time for a plan.
 class TypeScope {

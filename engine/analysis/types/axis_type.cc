@@ -15,7 +15,7 @@ bool AxisType::SameAs(const AxisType& other) const {
 
 std::string AxisType::ToString() const {
   switch (kind) {
-    case TypeKind::kReplicate: return full ? "replicate" : "shared";
+    case TypeKind::kReplicate: return outside ? "each rank's own, or a constant" : full ? "replicate" : "shared";
     case TypeKind::kPartial: return mean ? "partial mean" : "partial";
     case TypeKind::kOwnRows: return "own rows";
     case TypeKind::kVarying: return "varying";
@@ -48,6 +48,12 @@ AxisType AxisType::Full() {
 AxisType AxisType::Shared() {
   AxisType type = Of(TypeKind::kReplicate);
   type.shared = true;
+  return type;
+}
+
+AxisType AxisType::Outside() {
+  AxisType type = Of(TypeKind::kReplicate);
+  type.outside = true;
   return type;
 }
 
@@ -95,6 +101,10 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
   if (dim < 0 || dim >= dims) return AxisType::Of(TypeKind::kFaulty);
   if (layout.owner >= 0) return AxisType::Of(TypeKind::kVarying);
   AxisType type = AxisType::Shard(dim, shape[static_cast<size_t>(dim)]);
+  if (layout.heads > 0 && full_size > 0 && full_size % layout.heads == 0) {
+    type.heads = layout.heads;
+    type.head = full_size / layout.heads;
+  }
   if (layout.parts.empty()) return type;
   Layout sized = layout.has_equal_parts() && full_size >= 0 ? layout.Sized(full_size) : layout;
   const int64_t size = std::accumulate(sized.parts.begin(), sized.parts.end(), int64_t{0},

@@ -13,6 +13,10 @@
 //
 // Without a gradient, replicate and shared are one. A replicate is `uniform` along a dim where all its elements are equal
 // along it (zeros, an expanded dim): it can stand for any shard of itself.
+//
+// Along a data-parallel axis a tensor from outside of the step is `outside`, a replicate of which it is not known whether it
+// is a rank's own rows of the batch or a constant: both are right there, since no plan shards it. It may meet shards of the
+// batch, what follows from it alone is outside too, and its gradients count as terms.
 // Stage before: layout words, from parameters and boundaries. Stage after: rules, which compute with them.
 #pragma once
 
@@ -39,11 +43,17 @@ struct AxisType {
   int64_t lead = 1;     // of a shard: how many whole elements the dim holds in front of the shard, flattened into it
   int64_t length = 0;   // of a shard: how much of the dim is the shard; what is left of it lies behind, whole
   int64_t inner = 1;    // of a shard: into how many the elements of the shard were opened behind it, as heads are
+  int behind = -1;    // of a shard: the dim into which they were opened; -1: not known any more
   std::vector<int64_t> parts;  // of a shard: the shard is these shards, one after the other; empty: one
   // Of a shard that was one of several in a fused dim: the parts of that.
   std::shared_ptr<const std::vector<int64_t>> fused;
   uint64_t uniform = 0;                      // of replicate: bit d where the value is the same along dim d
   bool zero = false;                         // of replicate: nothing but zeros, which are terms of any sum too
+  bool outside = false;                      // of replicate: a data-parallel rank's own, or a constant
+  bool floating = false;                     // of a shard of one element that a view joined with others: see views.cc
+  bool by_value = false;                     // the tensor's sizes may follow values (nonzero): they are no layout's
+  int64_t heads = 0;                         // of a shard: how many heads all ranks have; 0: it is not made of heads
+  int64_t head = 0;                          // of a shard made of heads: how many of its elements are a head
   std::shared_ptr<const std::string> since;  // which operator made it partial or varying, for messages
 
   bool is(TypeKind other) const { return kind == other; }
@@ -59,6 +69,7 @@ struct AxisType {
   static AxisType Replicate();  // nothing is known of its gradient
   static AxisType Full();
   static AxisType Shared();
+  static AxisType Outside();
   static AxisType Uniform(int64_t dims);
   static AxisType Shard(int64_t dim, int64_t length);
   static AxisType Partial(bool mean = false);

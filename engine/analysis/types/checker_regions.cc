@@ -10,7 +10,7 @@ namespace moonshard {
 
 bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
                              bool backward) const {
-  if (!type.is_known()) return true;
+  if (!type.is_known() || type.outside) return true;
   const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
   switch (layout.kind) {
     case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || !type.shared);
@@ -52,7 +52,9 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   if (index < 0 || !gradient.defined()) return;
   const AxisType here = Get(gradient)[static_cast<size_t>(index)];
   if (here.is(TypeKind::kFaulty)) return;
-  if (here.is(TypeKind::kUnproven)) return NoteUnproven("the gradient of a parameter");
+  if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
+    return NoteUnproven("the gradient of a parameter");
+  }
   const bool fits = expected.is_shard()
                         ? here.SameAs(expected) || (here.is_replicate() && here.uniform_along(expected.dim))
                         : here.is(expected.kind);
@@ -71,13 +73,19 @@ void OperatorChecker::CheckLoss(const at::Tensor& loss) {
   const TensorType type = Get(loss);
   for (size_t i = 0; i < axes_.size(); ++i) {
     const bool batches = axes_[i].axis == MeshAxis::kDpShard || axes_[i].axis == MeshAxis::kDpReplicate;
-    if (!type[i].is_known() || type[i].is_replicate() || (batches && type[i].is_partial())) continue;
+    if (!type[i].is_known() || type[i].is_replicate() ||
+        (batches && (type[i].is_partial() || type[i].is(TypeKind::kVarying)))) {
+      continue;
+    }
     Blame({TypeFault::Kind::kRegion, "", false, axes_[i].axis, "the loss", "", "replicate", type[i].ToString(),
            type[i].since ? *type[i].since : ""});
   }
 }
 
-void OperatorChecker::EnterRegion(const RegionInfo& /*region*/) { regions_.emplace_back(); }
+void OperatorChecker::EnterRegion(const RegionInfo& region) {
+  regions_.emplace_back();
+  if (!trusted_.contains(region.name)) trusted_.emplace(region.name);
+}
 void OperatorChecker::LeaveRegion() { regions_.pop_back(); }
 
 void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {

@@ -38,6 +38,13 @@ std::vector<int64_t> Operands::Ints(size_t a) const {
   return out;
 }
 
+std::vector<bool> Operands::Flags(size_t a) const {
+  std::vector<bool> out;
+  if (a >= arguments_.size() || !arguments_[a].isBoolList()) return out;
+  for (const bool flag : arguments_[a].toBoolList()) out.push_back(flag);
+  return out;
+}
+
 bool Operands::Flag(size_t a) const {
   return a < arguments_.size() && arguments_[a].isBool() && arguments_[a].toBool();
 }

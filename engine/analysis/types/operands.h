@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,9 @@ struct Operand {
   bool needs_gradient = false;
   const void* storage = nullptr;
   const void* tensor = nullptr;  // identity
+  std::optional<double> number;  // of a number that became a tensor
   int64_t version = 0;
+  bool is_mask = false;  // of booleans
 };
 
 // What came out, in order; undefined results left out.
@@ -64,8 +67,13 @@ class Operands {
   int64_t Dim(size_t a, int64_t dims) const;
   std::vector<int64_t> Ints(size_t a) const;  // empty for None
   bool Flag(size_t a) const;
+  std::vector<bool> Flags(size_t a) const;  // of a list; empty for None
   // Where the schema has an argument of this name: it differs between overloads. As many as there are arguments: none.
   size_t Named(std::string_view argument) const;
+
+  // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h): a rule need not guess at them.
+  bool sizes_compared() const { return sizes_compared_; }
+  void SetSizesCompared(bool compared) { sizes_compared_ = compared; }
 
   bool Any(TypeKind kind) const;
   bool All(TypeKind kind) const;
@@ -85,6 +93,7 @@ class Operands {
   c10::ArrayRef<AxisType> types_;
   c10::ArrayRef<c10::IValue> arguments_;
   c10::ArrayRef<Product> products_;
+  bool sizes_compared_ = false;
   std::string fault_;
   SuggestedFix suggested_fix_ = SuggestedFix::kUnknown;  // of it
   std::string unproven_;

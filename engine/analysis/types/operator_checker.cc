@@ -1,10 +1,15 @@
 #include "engine/analysis/types/operator_checker.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DynamicCast.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -41,6 +46,53 @@ const void* StorageOf(const at::Tensor& tensor) {
 std::string WithoutUnderscore(std::string name) {
   if (name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.pop_back();
   return name;
+}
+
+// What identifies the values of a small tensor on the CPU: of one real number the number, else a hash of its bytes. It is
+// read from memory, since an operator that reads it would be intercepted too.
+std::optional<double> NumberIn(const at::Tensor& tensor) {
+  constexpr int64_t kMostBytes = 1 << 16;
+  if (!tensor.is_cpu() || tensor.is_complex() || tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense() ||
+      !tensor.has_storage()) {
+    return std::nullopt;
+  }
+  if (tensor.numel() == 1) return c10::fetch_and_cast<double>(tensor.scalar_type(), tensor.const_data_ptr());
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  if (bytes > kMostBytes) return std::nullopt;
+  const std::string_view data(static_cast<const char*>(tensor.const_data_ptr()), static_cast<size_t>(bytes));
+  return static_cast<double>(std::hash<std::string_view>()(data) >> 11);
+}
+
+// Plain arguments that are sizes of tensors or follow them: they differ between a shard and the full tensor, and the sizes
+// of the results tell whether they are right.
+bool IsSize(std::string_view argument) {
+  constexpr std::array kSizes = {"size",        "sizes",         "shape",       "end",         "length",
+                                 "split_size",  "split_sizes",   "bias_sizes",  "input_sizes", "normalized_shape",
+                                 "num_weights", "padding_idx",   "repeats",     "groups",      "sym_sizes",
+                                 "stride",      "storage_offset"};
+  return std::ranges::find(kSizes, argument) != kSizes.end();
+}
+
+void AddNumbers(const c10::IValue& value, std::vector<double>& out) {
+  if (value.isDouble()) out.push_back(value.toDouble());
+  if (value.isBool()) out.push_back(value.toBool() ? 1 : 0);
+  if (value.isInt()) out.push_back(static_cast<double>(value.toInt()));
+  if (value.isSymInt()) out.push_back(static_cast<double>(value.toSymInt().guard_int(__FILE__, __LINE__)));
+  if (!value.isList()) return;
+  for (const c10::IValue& one : value.toListRef()) AddNumbers(one, out);
+}
+
+bool IsDataParallelAxis(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
+
+// The other place of a shard of one element that a view has put at the end of a dim: at the beginning of the next.
+bool MoveBehind(AxisType& type, at::IntArrayRef sizes) {
+  if (!type.is_shard() || type.lead == 1 || type.length != 1 || static_cast<size_t>(type.dim) + 1 >= sizes.size()) {
+    return false;
+  }
+  if (sizes[static_cast<size_t>(type.dim)] != type.lead) return false;
+  ++type.dim;
+  type.lead = 1;
+  return true;
 }
 
 // The name of one layer of several alike: "layers.*.mlp".
@@ -81,6 +133,20 @@ struct OperatorChecker::Call {
   AxisType TypeOn(size_t operand, size_t axis) const {
     const TensorType* type = operands[operand].type;
     return type == nullptr || axis >= type->size() ? AxisType() : (*type)[axis];
+  }
+  std::vector<double> Numbers() const {
+    std::vector<double> out;
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      // A factory's "end" is a number (arange), a slice's a size.
+      const c10::Argument& argument = schema.arguments()[a];
+      if (argument.type()->kind() == c10::TypeKind::NumberType || !IsSize(argument.name())) {
+        AddNumbers(arguments[a], out);
+      }
+      for (const Operand& operand : operands) {
+        if (operand.argument == static_cast<int>(a) && operand.number) out.push_back(*operand.number);
+      }
+    }
+    return out;
   }
   // "aten::add(partial, replicate)"; with sizes "aten::add(partial [2,3], replicate [3])".
   std::string Signature(const std::string& name, size_t axis, bool sizes = false) const {
@@ -130,11 +196,22 @@ int OperatorChecker::AxisIndex(MeshAxis axis) const {
 }
 
 // What was made before the scope and has no gradient to lose.
-void OperatorChecker::Assume(const at::Tensor& tensor) {
-  if (tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr || tensor.requires_grad()) return;
-  if (leaves_.contains(tensor.unsafeGetTensorImpl())) return;
+bool OperatorChecker::Assume(const at::Tensor& tensor) {
+  // A constant of the host that a scope on another mesh has seen comes with that scope's type.
+  const TensorType* known = TypeOf(tensor);
+  const bool of_another = known != nullptr && known->size() != axes_.size();
+  if (tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr && !of_another) return false;
+  // A leaf that needs a gradient and is no parameter is an input of the host's; any other has lost its type on the way.
+  if (tensor.requires_grad() && !tensor.is_leaf()) return false;
+  if (leaves_.contains(tensor.unsafeGetTensorImpl())) return false;
   ++assumed_;
-  SetType(tensor, TensorType(axes_.size(), AxisType::Replicate()));
+  TensorType type;
+  for (const CheckedAxis& axis : axes_) {
+    const bool own = IsDataParallelAxis(axis.axis) && tensor.dim() > 0;
+    type.push_back(own ? AxisType::Outside() : AxisType::Replicate());
+  }
+  SetType(tensor, std::move(type));
+  return true;
 }
 
 // What a region makes is what it says in the end; until then nothing.
@@ -160,6 +237,11 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   if (entry.rule == nullptr) entry.rule = rules_.Find(plain);
   if (entry.rule == nullptr && op.hasTag(at::Tag::pointwise)) entry.rule = &RuleTable::AnyPointwise();
   const auto is = [&](const char* base) { return entry.base == base; };
+  entry.counts = is("nonzero") || is("masked_select") || is("_unique") || is("_unique2") || is("unique_consecutive") ||
+                 is("unique_dim") || is("bincount") || is("repeat_interleave");
+  entry.into_places = is("index_add") || is("index_put") || is("_index_put_impl") || is("index_copy") ||
+                      is("scatter") || is("scatter_add") || is("scatter_reduce") || is("masked_scatter") || is("copy") ||
+                      is("embedding_dense_backward");
   entry.copies = is("copy") || is("clone") || is("_to_copy");
   entry.overwrites =
       entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random"));
@@ -184,7 +266,9 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     const c10::IValue& value = stack[stack.size() - count + a];
     ForEachTensor(value, [&](const at::Tensor& tensor) {
       Operand operand;
-      Assume(tensor);
+      const bool assumed = Assume(tensor);
+      if (observer_ && (assumed || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
+        operand.number = NumberIn(tensor);
       if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) {
         operand.type = &leaf->second;
       } else if ((operand.type = TypeOf(tensor)) != nullptr) {
@@ -197,6 +281,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
       operand.storage = StorageOf(tensor);
       operand.tensor = tensor.unsafeGetTensorImpl();
       operand.version = VersionOf(tensor);
+      operand.is_mask = tensor.scalar_type() == at::kBool;
       call.operands.push_back(std::move(operand));
     });
     call.arguments.push_back(HoldsTensors(value) ? c10::IValue() : value);
@@ -242,7 +327,19 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
     if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
     SetType(output, call.types[i], version, rises);
   }
-  if (observer_) observer_({call.place.path, call.place.backward, entry.name, computes, call.outputs, call.types});
+  if (!observer_) return;
+  observer_({call.place.path, call.place.backward, entry.name, computes,
+             entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types,
+             [&call] { return call.Numbers(); }});
+}
+
+AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const {
+  operands.SetSizesCompared(sizes_compared_);
+  if (entry.collective && AxisOfGroup(call) < 0) return {operands.Unproven("a process group that is no axis")};
+  if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) return {operands.type(operands.size() - 1)};
+  if (entry.rule != nullptr) return (*entry.rule)(operands);
+  if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) return {AxisType::Replicate()};
+  return {operands.Unproven("no rule")};
 }
 
 void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
@@ -271,25 +368,44 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   if (unproven) return fill(TypeKind::kUnproven);
   if (call.outputs.empty() && entry.rule == nullptr) return;
 
-  Operands operands(entry.base, call.schema, call.operands, types, call.arguments, call.products);
-  AxisTypes made;
-  if (entry.collective && AxisOfGroup(call) < 0) {
-    made = {operands.Unproven("a process group that is no axis")};
-  } else if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) {
-    made = {types.back()};
-  } else if (entry.rule != nullptr) {
-    made = (*entry.rule)(operands);
-  } else if (!types.empty() && !entry.random && operands.All(TypeKind::kReplicate)) {
-    made = {AxisType::Replicate()};
-  } else {
-    made = {operands.Unproven("no rule")};
+  // What may be rows of the batch or a constant can stand for any shard.
+  const bool outside = std::ranges::any_of(types, &AxisType::outside);
+  for (AxisType& type : types) {
+    if (type.outside) type.uniform = ~uint64_t{0};
   }
+  std::optional<Operands> judged;
+  const auto apply = [&] {
+    judged.emplace(entry.base, call.schema, call.operands, types, call.arguments, call.products);
+    return Apply(entry, call, axis, *judged);
+  };
+  AxisTypes made = apply();
+  // A shard of one element between two dims that were joined around it can belong to either: a view cannot tell, the
+  // operator that uses it can. The fault is that of the first guess where no guess fits.
+  if (!judged->fault().empty()) {
+    bool moved = false;
+    for (size_t i = 0; i < types.size() && !judged->fault().empty(); ++i) {
+      const AxisType guessed = types[i];
+      if (!MoveBehind(types[i], call.operands[i].sizes)) continue;
+      moved = true;
+      made = apply();
+      if (!judged->fault().empty()) types[i] = guessed;
+    }
+    if (moved && !judged->fault().empty()) made = apply();
+    if (!judged->fault().empty() && std::ranges::any_of(types, &AxisType::floating)) {
+      NoteUnproven(entry.name + ": shards of one element, which could be in several of its dims; prove the step with more "
+                                "than one element a rank");
+      return fill(TypeKind::kUnproven);
+    }
+  }
+  Operands& operands = *judged;
   std::string fault = operands.fault();
   SuggestedFix suggested_fix = operands.suggested_fix();
   if (fault.empty()) {
     fault = FullMisused(entry, call, types);
     suggested_fix = SuggestedFix::kShare;
   }
+  // Which of the two it is would decide whether this is wrong.
+  if (!fault.empty() && outside) return fill(TypeKind::kVarying);
   if (!fault.empty()) {
     AxisType terms = AxisType::Partial();
     std::shared_ptr<const std::string> since = OriginAmong(types, &terms);
@@ -307,10 +423,18 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     full = full || (types[i].is_replicate() && types[i].full);
     shared = shared || !types[i].is_replicate() || types[i].shared;
   }
+  bool by_value = entry.counts;
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (entry.into_places && i > 0) break;
+    by_value = by_value || types[i].by_value || (i > 0 && call.operands[i].is_mask && entry.base == "index");
+  }
   for (size_t i = 0; i < call.types.size(); ++i) {
     AxisType& type = call.types[i][axis];
     if (made.empty()) continue;
     type = i < made.size() ? made[i] : made.back();
+    type.by_value = by_value;
+    type.outside = outside && type.is_replicate();
+    if (type.outside) type.uniform = 0;
     if (type.is_replicate()) {
       type.full = full && !shared;
       type.shared = shared;

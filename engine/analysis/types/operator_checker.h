@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -44,8 +45,12 @@ struct CheckedOperator {
   bool backward;
   const std::string& name;  // "aten::add.Tensor"
   bool computes;            // not a view or a copy, which are made or not as memory lies
+  bool counts;              // the program reads a value, or a size of the results follows values
   c10::ArrayRef<at::Tensor> outputs;
   c10::ArrayRef<TensorType> types;  // parallel
+  // The numbers among the arguments, in their order: of type Scalar, float or bool, a Scalar that became a tensor of one
+  // element on its way (x / 3), and a tensor of one number on the CPU that was made outside of the step.
+  std::function<std::vector<double>()> numbers;
 };
 
 class OperatorChecker final : public OperatorHandler {
@@ -56,6 +61,8 @@ class OperatorChecker final : public OperatorHandler {
 
   ModulePath& path() { return path_; }
   const std::vector<CheckedAxis>& axes() const { return axes_; }
+  // Of an axis among axes(); -1 where it is not.
+  int IndexOf(MeshAxis axis) const { return AxisIndex(axis); }
 
   // What a parameter, buffer or input is, whatever is written into it.
   void SetLeaf(const at::Tensor& tensor, TensorType type);
@@ -78,12 +85,16 @@ class OperatorChecker final : public OperatorHandler {
   // The step ended by an exception that no operator threw: in the innermost module that it left first.
   void Stopped(const std::string& path, const std::string& what);
 
+  // The sizes of this step are compared with those at tp=1 afterwards.
+  void ExpectSizesCompared() { sizes_compared_ = true; }
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
 
   const std::vector<TypeFault>& faults() const { return faults_; }
   const UnprovenOperators& unproven() const { return unproven_; }
   int64_t operators() const { return operators_; }
   int64_t assumed() const { return assumed_; }
+  // The names of the regions whose operators were not checked.
+  const std::set<std::string, std::less<>>& trusted() const { return trusted_; }
 
   void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
   void EnterRegion(const RegionInfo& region) override;
@@ -107,6 +118,8 @@ class OperatorChecker final : public OperatorHandler {
     bool overwrites = false;  // without reading what is there
     bool copies = false;
     bool random = false;
+    bool counts = false;       // sizes of its results follow values
+    bool into_places = false;  // sizes of its result are those of its first argument
     bool collective = false;
     size_t returns = 0;
   };
@@ -118,12 +131,14 @@ class OperatorChecker final : public OperatorHandler {
   int AxisOfGroup(const Call& call) const;
   void Judge(const Entry& entry, Call& call);
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
+  AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
   // A replicate that needs a gradient beside shards: each rank would keep its own terms of it.
   static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
   void Blame(TypeFault fault);
   void NoteUnproven(const std::string& what);
-  void Assume(const at::Tensor& tensor);
+  // Whether the tensor is assumed from now on.
+  bool Assume(const at::Tensor& tensor);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, bool backward) const;
 
@@ -140,6 +155,8 @@ class OperatorChecker final : public OperatorHandler {
   UnprovenOperators unproven_;
   int64_t operators_ = 0;
   int64_t assumed_ = 0;
+  bool sizes_compared_ = false;
+  std::set<std::string, std::less<>> trusted_;
   std::vector<TensorType> regions_;  // that are open: what the first tensor was that each took; empty before
 };
 

@@ -18,6 +18,7 @@ const RuleTable& RuleTable::BuiltIn() {
     AddViewRules(made);
     AddJoinRules(made);
     AddMatmulRules(made);
+    AddConvolutionRules(made);
     AddReductionRules(made);
     AddIndexRules(made);
     AddAttentionRules(made);

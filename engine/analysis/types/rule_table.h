@@ -36,6 +36,7 @@ void AddPointwiseRules(RuleTable& table);
 void AddViewRules(RuleTable& table);
 void AddJoinRules(RuleTable& table);
 void AddMatmulRules(RuleTable& table);
+void AddConvolutionRules(RuleTable& table);
 void AddReductionRules(RuleTable& table);
 void AddIndexRules(RuleTable& table);
 void AddAttentionRules(RuleTable& table);

@@ -18,6 +18,7 @@ struct TypeFault {
     kBoundary,  // what arrives at a module, or leaves its forward, is not what the plan declares
     kRegion,    // what arrives at a move or another trusted stretch
     kGradient,  // what a parameter's gradient is in the end
+    kSize,      // an operator whose sizes or numbers are not those of the unsharded step
   };
 
   Kind kind = Kind::kOperator;
@@ -26,7 +27,7 @@ struct TypeFault {
   MeshAxis axis = MeshAxis::kTp;
   std::string what;      // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
   std::string message;   // what is wrong
-  std::string declared;  // of boundaries, regions and gradients; else empty
+  std::string declared;  // of boundaries, regions and gradients; of sizes, what they are on one rank; else empty
   std::string got;       // likewise
   std::string since;     // which operator made the offending operand so; may be empty
   SuggestedFix suggested_fix = SuggestedFix::kUnknown;

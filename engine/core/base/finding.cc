@@ -86,6 +86,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kWrongGradient, "MS0603", kError,
                 "a gradient whose layout differs from what its parameter requires"},
     FindingInfo{F::kUnproven, "MS0604", kWarning, "an operator that could not be checked"},
+    FindingInfo{F::kSizeNotScaled, "MS0605", kError, "a size or number that does not scale with the mesh"},
     FindingInfo{F::kInternal, "MS0901", kError, "a defect of moonshard"},
 };
 

@@ -89,6 +89,7 @@ enum class Finding {
   kLayoutNotAsDeclared,
   kWrongGradient,
   kUnproven,
+  kSizeNotScaled,
   // MS09xx
   kInternal,
 };

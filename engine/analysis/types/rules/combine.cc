@@ -53,7 +53,9 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     own_rows = own_rows || type.is(TypeKind::kOwnRows);
     if (!type.is_shard()) continue;
     AxisType here = type;
-    here.dim += static_cast<int>(made - static_cast<int64_t>(tensor.sizes.size()));
+    const auto shift = static_cast<int>(made - static_cast<int64_t>(tensor.sizes.size()));
+    here.dim += shift;
+    if (shift != 0) here.behind = -1;
     if (cut && !here.SameAs(result))
       return o.Fault(Phrase("shards along different dims meet: ", here) + " and " + result.ToString());
     cut = true;
@@ -92,6 +94,8 @@ AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to) {
     if (to[d] >= 0 && type.uniform_along(static_cast<int64_t>(d))) result.uniform |= uint64_t{1} << to[d];
   }
   if (type.is_shard()) result.dim = static_cast<int>(to[static_cast<size_t>(type.dim)]);
+  const bool opened = type.behind >= 0 && static_cast<size_t>(type.behind) < to.size();
+  result.behind = opened ? static_cast<int>(to[static_cast<size_t>(type.behind)]) : -1;
   return result;
 }
 

@@ -63,6 +63,7 @@ AxisTypes Cat(Operands& o) {
   if (parts.size() > 1) {
     result.length = o.made()[static_cast<size_t>(dim)];
     result.parts = parts;
+    result.heads = 0;
   }
   return {result};
 }

@@ -23,7 +23,8 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
     return {o.Fault("a loss on this rank's shard of the classes: targets count classes of the whole")};
   }
   if (x.is_partial()) return {x, AxisType::Replicate()};
-  if (x.is_shard() != targets.is_shard()) return {o.Fault("values and targets are not in the same shards")};
+  const bool either = x.is_shard() && targets.is_replicate() && targets.uniform_along(x.dim);
+  if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not in the same shards")};
   const AxisType total = x.is_shard() ? AxisType::Partial() : x;
   return {Reduced(x, o.Int(3, kMean)), total};
 }

@@ -29,18 +29,23 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
     return a.is_partial() ? a : b;
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
+  // The result's dims are rows and columns of two tensors: what a shard was opened into is none of them.
+  const auto product = [](AxisType type) {
+    type.behind = -1;
+    return type;
+  };
   if (a.is_shard() && b.is_shard()) {
     if (a.dim == inner && b.dim == row) {
       if (a.lead != b.lead) return o.Fault("the dim that is summed over is cut in two ways");
       return AxisType::Partial();
     }
-    if (a.dim == b.dim && a.dim < batch) return a;
+    if (a.dim == b.dim && a.dim < batch) return product(a);
     return o.Fault(
         "rows of one and columns of the other are in shards: each rank computes one block of the result alone");
   }
   const AxisType& cut = a.is_shard() ? a : b;
   const AxisType& full = a.is_shard() ? b : a;
-  AxisType result = cut;
+  AxisType result = product(cut);
   if (cut.dim < batch) {
     if (full.uniform_along(cut.dim)) return result;
     return o.Fault("a batch of matrices in shards meets a whole one");

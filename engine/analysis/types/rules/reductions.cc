@@ -27,6 +27,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   }
   AxisType result = type;
   result.uniform = 0;
+  result.behind = -1;
   if (type.is_shard() && !keep) {
     for (int64_t d = 0; d < type.dim; ++d) result.dim -= goes(d) ? 1 : 0;
   }

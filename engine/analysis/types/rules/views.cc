@@ -49,6 +49,42 @@ bool HasDimAt(at::IntArrayRef sizes, int64_t before, int skip) {
   return false;
 }
 
+// Why a shard of `type.length` elements that is made of heads cannot be opened into [rest, inner]; "" where it can. Parts of
+// a head and several whole heads may be a dim of their own (pairs for a rotary embedding, groups of queries), but not what
+// begins within one head and ends within another. As many rows as all ranks together have heads are the global head count
+// in a forward that was written for one rank: each row is then a part of a head.
+// Rows of parts of a head may also be meant (pairs for a rotary embedding): where sizes are compared, those decide.
+std::string HeadFault(const Operands& o, const AxisType& type, int64_t rest, int64_t inner) {
+  const std::string has = std::to_string(type.length / type.head) + " of " + std::to_string(type.heads) + " heads of " +
+                          std::to_string(type.head);
+  if (inner % type.head != 0 && type.head % inner != 0) {
+    return "a view cuts across heads: the shard is " + has + ", and rows of " + std::to_string(inner) + " are made";
+  }
+  if (!o.sizes_compared() && inner < type.head && rest == type.heads) {
+    return "a view opens the shard into the heads of all ranks: it is " + has +
+           " here; give the size of a head and let -1 be their number";
+  }
+  return "";
+}
+
+// A dim of size 1 at `j`, where a shard of several elements begins, is one row of them (the one head of this rank) or a new
+// dim in front of them. It is new where the next dim tells: it is as long as the shard, whose elements were joined with
+// others behind them, so that the view takes them apart again; or longer than the shard's dim, so that the view joins them
+// with what lies behind.
+bool IsNewDim(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
+  const int64_t size = from[static_cast<size_t>(type.dim)] / type.lead;
+  while (j < to.size() && to[j] == 1) ++j;
+  if (j == to.size()) return false;
+  return (size > type.length && to[j] == type.length) || to[j] > size;
+}
+
+// The view by which matmul makes one batch dim of all before the matrices, among them the shard's.
+bool FoldsBatch(at::IntArrayRef from, at::IntArrayRef to, int dim) {
+  const size_t dims = from.size();
+  return to.size() == 3 && dims > 3 && static_cast<size_t>(dim) + 2 < dims && to[1] == from[dims - 2] &&
+         to[2] == from[dims - 1];
+}
+
 // The shard begins behind `before` elements of what lies in front of it; in the new shape there is a dim that begins no
 // later and holds it, or the shard is cut.
 AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
@@ -62,7 +98,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   // A shard of one element has no place of its own where dims are joined: it goes with what it was opened from, else with
   // what lies in front.
   const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
-  const bool joins_front = type.length == 1 && alone && type.inner == 1 && !HasDimAt(to, before, skip);
+  const bool apart = type.behind >= 0 && type.behind != type.dim + 1;  // what it was opened into was moved away (k^T)
+  const bool joins_front = type.length == 1 && alone && (type.inner == 1 || apart || FoldsBatch(from, to, type.dim)) && !HasDimAt(to, before, skip);
   int64_t begin = 1;
   for (size_t j = 0; j < to.size(); begin *= SizeOf(to, j), ++j) {
     if (begin > before || before % begin != 0) continue;
@@ -72,21 +109,31 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
       --skip;
       continue;
     }
+    if (lead == 1 && size == 1 && type.length > 1 && IsNewDim(type, from, to, j)) continue;
     const bool behind = lead == size && joins_front;
     if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1) && !behind)) continue;
     AxisType result = type;
     result.dim = static_cast<int>(j);
     result.lead = lead;
+    result.behind = -1;
+    result.floating = type.floating || (type.length == 1 && alone && type.inner == 1 && size != 1);
     const int64_t rest = size / lead;  // of the new dim, from where the shard begins
     if (rest >= type.length) {
       if (type.length != 0 && rest % type.length != 0) break;
+      if (rest != type.length) result.heads = 0;  // rows of what was opened: the heads of queries and keys may differ
       if (type.length != 0) result.inner = std::max<int64_t>(1, type.inner / (rest / type.length));
       return result;
     }
     const int64_t inner = type.length / rest;  // what each of its elements was made of
     if (type.length % rest != 0) break;
+    if (type.heads > 0 && type.head > 1) {
+      const std::string fault = HeadFault(o, type, rest, inner);
+      if (!fault.empty()) return o.Fault(fault);
+      result.head = std::max<int64_t>(1, type.head / inner);
+    }
     result.length = rest;
     result.inner = type.inner * inner;
+    result.behind = static_cast<int>(j) + 1;
     for (int64_t& part : result.parts) {
       if (part % inner != 0) return o.Fault("a view cuts across the parts of a fused dim");
       part /= inner;

@@ -36,7 +36,7 @@ TEST_CASE("steps under fsdp are proven") {
       setup.more = Fsdp;
       const Proof proof = ProveAlone(setup, "dp=2,tp=2", 0);
       INFO(setup.Name() << "\n" << ToText(proof));
-      CHECK(proof.holds());
+      CHECK(proof.layouts_hold());
     }
   }
 }
@@ -48,7 +48,7 @@ TEST_CASE("recomputed steps are proven, and their faults found") {
     // Even: a rank without peers cannot ask them how long their shards are.
     const Proof proof = ProveAlone(setup, "tp=2", 0, {}, 12);
     INFO(setup.Name() << "\n" << ToText(proof));
-    CHECK(proof.holds());
+    CHECK(proof.layouts_hold());
     const Proof faulty = ProveAlone(
         setup, "tp=2", 0,
         [](CompiledPlan& plan) {
@@ -81,7 +81,7 @@ TEST_CASE("losses on shards of the vocabulary are trusted regions, a plain loss 
       loss.backward();
       const Proof proof = scope.Finish();
       INFO(ToText(proof));
-      CHECK(proof.holds());
+      CHECK(proof.layouts_hold());
     }
     for (const LiveParameter& parameter : sharded.applied->parameters()) parameter.tensor.mutable_grad().reset();
     const Proof naive = ProveStep(sharded, {{"input_ids", inputs.at("input_ids")}, {"labels", labels.remainder(8)}});
@@ -110,7 +110,7 @@ TEST_CASE("the gradient norm and an optimizer are part of the proof") {
   };
   const Proof good = step({});
   INFO(ToText(good));
-  CHECK(good.holds());
+  CHECK(good.layouts_hold());
   // The norms' gradients are not summed: the norm of them and AdamW's squares are of terms.
   const Proof bad = step([](CompiledPlan& plan) {
     for (size_t m = 0; m < plan.steps_of.size(); ++m) {
@@ -165,7 +165,7 @@ OperatorDifferences Compare(const Setup& setup, const std::function<void(const S
     const Proof proof = ProveStep(sharded, inputs, options);
     options.observer = full.Recorder();
     ProveStep(unsharded, inputs, options);
-    Expect(proof.holds(), "types cannot see it:\n" + ToText(proof));
+    Expect(proof.layouts_hold(), "types cannot see it:\n" + ToText(proof));
     const OperatorDifferences differences =
         CompareOperators(trace, full, sharded.applied->group(MeshAxis::kTp), 0, 1e-3);
     mesh.Close();

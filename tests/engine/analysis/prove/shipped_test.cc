@@ -17,7 +17,7 @@ TEST_CASE("every shipped plan is proven for every reference architecture") {
     if (setup.tp == 1) continue;
     DYNAMIC_SECTION(setup.Name()) {
       for (const int64_t rank : {int64_t{0}, setup.tp - 1}) {
-        const Proof proof = ProveAlone(setup, "tp=" + std::to_string(setup.tp), rank);
+        const Proof proof = ProveAtTwoSizes(setup, "tp=" + std::to_string(setup.tp), rank);
         INFO("rank " << rank << "\n" << ToText(proof));
         CHECK(proof.holds());
         CHECK(proof.operators > 100);
@@ -32,7 +32,7 @@ TEST_CASE("plans are proven over data-parallel ranks too") {
       const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel,
                         false};
       DYNAMIC_SECTION(setup.Name()) {
-        const Proof proof = ProveAlone(setup, "dp=2,tp=2", 1);
+        const Proof proof = ProveAtTwoSizes(setup, "dp=2,tp=2", 1);
         INFO(ToText(proof));
         CHECK(proof.holds());
       }

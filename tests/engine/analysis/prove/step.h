@@ -35,6 +35,17 @@ inline Proof ProveAlone(const Setup& setup, const std::string& mesh, int64_t ran
   return ProveStep(sharded, ReadTensors(setup.folder / "inputs_1.safetensors"), {}, length);
 }
 
+// On tp=1 and on the mesh.
+inline Proof ProveAtTwoSizes(const Setup& setup, const std::string& mesh, int64_t rank, int64_t length = 0) {
+  const NamedTensors inputs = ReadTensors(setup.folder / "inputs_1.safetensors");
+  return ProveAtTwoSizes(
+      MeshShape::Parse(mesh).ValueOrThrow(),
+      [&](const DeviceMesh& at, const TypeOptions& options) {
+        return ProveStep(Load(setup, at), inputs, options, length);
+      },
+      {}, rank);
+}
+
 inline std::string ToText(const Proof& proof) {
   std::string out;
   for (const TypeFault& fault : proof.faults) {
@@ -46,6 +57,8 @@ inline std::string ToText(const Proof& proof) {
   for (const auto& [what, unproven] : proof.unproven) {
     out += "  unproven: " + what + " x" + std::to_string(unproven.count) + ", first in " + unproven.first + "\n";
   }
+  for (const std::string& what : proof.sizes_not_compared) out += "  not compared: " + what + "\n";
+  for (const std::string& what : proof.taken) out += "  taken: " + what + "\n";
   return out;
 }
 

@@ -1,0 +1,332 @@
+// How operators are paired. Within one module and direction both runs are the same code, so their operators are paired by
+// order. Three kinds of operator are made or left out for reasons that say nothing of the code and are not paired: copies,
+// whose making depends on strides; orders of dims (transpose); and views, which matmul and reshape add as sizes happen to
+// be. A wrong view is found all the same, in the first operator that computes with what it made, and is then named.
+//
+// Where the orders differ, a loop over this rank's experts ran fewer times than at tp=1, or a layer masks the rows of
+// other ranks. Repeats are folded for the first; for the second the operators are aligned as lines of two files are.
+// After the first operator without a counterpart a difference could come from a wrong pairing: it is reported as not
+// compared and not as a fault.
+#include "engine/analysis/prove/step_sizes.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+constexpr std::string_view kView = "aten::view";
+
+// "aten::add_.Tensor" -> "aten::add"; "" for operators that are passed over.
+std::string PairedName(const std::string& full_name) {
+  constexpr std::array kViews = {"view", "_unsafe_view", "_reshape_alias", "reshape", "view_copy", "_reshape_copy"};
+  constexpr std::array kPassedOver = {"clone",        "copy",     "contiguous", "_to_copy",      "detach",
+                                      "alias",        "expand",   "t",          "transpose",     "permute",
+                                      "as_strided",   "squeeze",  "unsqueeze",  "empty",         "new_empty",
+                                      "empty_like",   "lift_fresh", "empty_strided", "new_empty_strided",
+                                      "_local_scalar_dense"};
+  std::string name = full_name.substr(0, full_name.find('.'));
+  if (name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.pop_back();
+  const std::string_view base = std::string_view(name).substr(name.rfind(':') + 1);
+  if (std::ranges::find(kViews, base) != kViews.end()) return std::string(kView);
+  if (std::ranges::find(kPassedOver, base) != kPassedOver.end()) return "";
+  return name;
+}
+
+// slice, select and their backwards: (dim, start, ...). Along a shard's own dim the start is in the shard.
+bool TakesPlaces(std::string_view name) {
+  constexpr std::array kNames = {"aten::slice", "aten::narrow", "aten::slice_backward"};
+  return std::ranges::find(kNames, name) != kNames.end();
+}
+
+// A hash of a constant's values (operator_checker.cc): larger than any number that a forward computes with, and whole.
+bool IsHash(double number) {
+  return number >= 0x1p40 && number <= 0x1p53 && std::floor(number) == number;
+}
+
+std::string NumberText(double number) {
+  std::array<char, 32> text = {};
+  std::snprintf(text.data(), text.size(), "%.6g", number);
+  return text.data();
+}
+
+std::string ShapeText(const std::vector<int64_t>& sizes) {
+  std::vector<std::string> out;
+  for (int64_t size : sizes) out.push_back(std::to_string(size));
+  return "[" + Join(out, ", ") + "]";
+}
+
+bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
+  const bool known = type.is_replicate() || type.is_partial() || type.is_shard();
+  if (!known) return true;
+  if (local.size() != full.size()) return false;
+  // In one of the dims that it may be in.
+  if (type.floating) {
+    int64_t differ = 0;
+    bool shorter = true;
+    for (size_t d = 0; d < local.size(); ++d) {
+      differ += local[d] != full[d] ? 1 : 0;
+      shorter = shorter && local[d] <= full[d];
+    }
+    return shorter && differ <= 1;
+  }
+  for (size_t d = 0; d < local.size(); ++d) {
+    // How long a shard is follows from heads, parts and torch.chunk: boundaries and types check that.
+    const bool shard = type.is_shard() && type.dim == static_cast<int>(d);
+    const bool any = type.is_replicate() && type.uniform_along(static_cast<int64_t>(d));
+    if (shard ? local[d] > full[d] : local[d] != full[d] && !any) return false;
+  }
+  return true;
+}
+
+bool SameNumber(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b);
+  return a == b || std::abs(a - b) <= 1e-6 * std::max(std::abs(a), std::abs(b));
+}
+
+using Places = std::vector<const SizedOperator*>;
+
+// Without what a loop repeats: of equal runs of names, one after the other, the first.
+Places WithoutRepeats(Places operators) {
+  constexpr size_t kLongest = 64;  // operators of a loop's body
+  const auto same = [&](size_t a, size_t b) { return operators[a]->name == operators[b]->name; };
+  for (size_t period = 1; period <= kLongest; ++period) {
+    size_t i = 0;
+    while (i + 2 * period <= operators.size()) {
+      size_t equal = 0;
+      while (equal < period && same(i + equal, i + period + equal)) ++equal;
+      if (equal < period) {
+        ++i;
+        continue;
+      }
+      const auto from = operators.begin() + static_cast<std::ptrdiff_t>(i + period);
+      operators.erase(from, from + static_cast<std::ptrdiff_t>(period));
+    }
+  }
+  return operators;
+}
+
+struct Pair {
+  const SizedOperator* here;
+  const SizedOperator* full;
+};
+
+// The longest common subsequence of two lists of names, as of the lines of two files. Nothing of it where both are so long
+// that it would take more than a blink.
+std::vector<Pair> Aligned(const Places& a, const Places& b) {
+  constexpr size_t kMostCells = 4'000'000;
+  std::vector<Pair> out;
+  if (a.size() * b.size() > kMostCells) return out;
+  std::vector<std::vector<int32_t>> longest(a.size() + 1, std::vector<int32_t>(b.size() + 1, 0));
+  for (size_t i = a.size(); i-- > 0;) {
+    for (size_t j = b.size(); j-- > 0;) {
+      longest[i][j] = a[i]->name == b[j]->name ? longest[i + 1][j + 1] + 1
+                                               : std::max(longest[i + 1][j], longest[i][j + 1]);
+    }
+  }
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a[i]->name == b[j]->name) {
+      out.push_back({a[i++], b[j++]});
+    } else {
+      longest[i + 1][j] >= longest[i][j + 1] ? ++i : ++j;
+    }
+  }
+  return out;
+}
+
+// Compares the operators of one module and direction.
+class Pairing {
+ public:
+  Pairing(const StepSizes::Place& place, const StepSizes::Run& here, const StepSizes::Run& full, SizeDifferences& out)
+      : place_(place), here_(here), full_(full), out_(out) {}
+
+  void Run() {
+    Places here = Computing(here_);
+    Places full = Computing(full_);
+    size_t same = CommonNames(here, full);
+    const size_t reliable = same;
+    std::string diverges;
+    if (same < here.size() || same < full.size()) {
+      diverges = same < here.size() ? here[same]->name : full[same]->name;
+      here = WithoutRepeats(std::move(here));
+      full = WithoutRepeats(std::move(full));
+      same = CommonNames(here, full);
+      loops_ = same == here.size() && same == full.size();
+    }
+    std::vector<Pair> pairs;
+    if (same == here.size() && same == full.size()) {
+      for (size_t i = 0; i < same; ++i) pairs.push_back({here[i], full[i]});
+    } else {
+      pairs = Aligned(here, full);
+      if (place_.backward) {
+        out_.backwards.push_back(Where() + ", from " + diverges + " on");
+      } else if (!here_.own_rows) {
+        out_.others.push_back("the sizes in " + Where() + ": at tp=1 it runs other operators, from " + diverges +
+                              " on");
+      }
+    }
+    // One fault a module: what follows from a wrong size has wrong sizes too.
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      ++out_.compared;
+      if (Differs(*pairs[i].here, *pairs[i].full, diverges.empty() || loops_ || i < reliable)) return;
+    }
+  }
+
+ private:
+  static Places Computing(const StepSizes::Run& run) {
+    Places out;
+    for (const SizedOperator& op : run.operators) {
+      if (op.name != kView) out.push_back(&op);
+    }
+    return out;
+  }
+
+  static size_t CommonNames(const Places& a, const Places& b) {
+    const size_t common = std::min(a.size(), b.size());
+    size_t same = 0;
+    while (same < common && a[same]->name == b[same]->name) ++same;
+    return same;
+  }
+
+  std::string Where() const {
+    return (place_.path.empty() ? "the model itself" : "'" + place_.path + "'") + (place_.backward ? ", backward" : "");
+  }
+
+  void Blame(const SizedOperator& op, const std::string& message, const std::string& got,
+             const std::string& unsharded) {
+    TypeFault fault;
+    fault.kind = TypeFault::Kind::kSize;
+    fault.path = place_.path;
+    fault.backward = place_.backward;
+    fault.what = op.name;
+    fault.message = message;
+    fault.got = got;
+    fault.declared = unsharded;
+    out_.faults.push_back(std::move(fault));
+  }
+
+  // Whether this is the end of what can be compared.
+  bool Differs(const SizedOperator& here, const SizedOperator& full, bool reliable) {
+    for (size_t i = 0; i < std::min(here.sizes.size(), full.sizes.size()); ++i) {
+      if (SizesFit(here.types[i], here.sizes[i], full.sizes[i])) continue;
+      if (here.types[i].by_value) {
+        ++out_.by_value;
+        continue;
+      }
+      // The gradient of heads that are repeated on one side alone: only the forward says how often.
+      if (!reliable && place_.backward) return true;
+      const std::string got = here.types[i].ToString() + " of " + ShapeText(here.sizes[i]);
+      const std::string want = ShapeText(full.sizes[i]);
+      if (!reliable) {
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " makes " + got + ", at tp=1 " + want);
+        return true;
+      }
+      if (BlameView(here, full)) return true;
+      Blame(here, "makes other sizes than at tp=1", got, want);
+      return true;
+    }
+    if (here.numbers.size() != full.numbers.size()) return false;
+    const bool in_shard = TakesPlaces(here.name) && !here.numbers.empty() && here.types[0].is_shard() &&
+                          here.types[0].dim == static_cast<int>(here.numbers[0] < 0
+                                                                    ? here.numbers[0] +
+                                                                          static_cast<double>(here.sizes[0].size())
+                                                                    : here.numbers[0]);
+    // Outside of all modules gradients are flattened into one buffer, whose slices begin where shards end.
+    const bool in_buffer = TakesPlaces(here.name) && place_.path.empty() && !in_shard;
+    for (size_t i = 0; i < here.numbers.size() && !in_shard; ++i) {
+      if (SameNumber(here.numbers[i], full.numbers[i])) continue;
+      if (in_buffer) {
+        ++out_.outside;
+        return false;
+      }
+      const std::string got = NumberText(here.numbers[i]);
+      const std::string want = NumberText(full.numbers[i]);
+      const bool of_value = here.after_value || full.after_value;
+      if (IsHash(here.numbers[i]) && IsHash(full.numbers[i])) {
+        out_.others.push_back("the numbers in " + Where() + ": " + here.name +
+                              " receives a constant of the host that has other values at tp=1");
+      } else if (of_value || loops_ || !reliable) {
+        out_.others.push_back("the numbers in " + Where() + ": " + here.name + " has " + got + ", at tp=1 " + want +
+                              (of_value ? ", after a value was read from a tensor" : ", among other operators"));
+      } else {
+        Blame(here, "receives a number that follows the size of this rank's shard", got, want);
+      }
+      return true;
+    }
+    return false;
+  }
+
+  // The first view before the operators that already differs, where both runs make the same views up to there.
+  bool BlameView(const SizedOperator& here, const SizedOperator& full) {
+    const SizedOperator* a = here_.operators.data();
+    const SizedOperator* b = full_.operators.data();
+    for (;; ++a, ++b) {
+      while (a != &here && a->name != kView) ++a;
+      while (b != &full && b->name != kView) ++b;
+      if (a == &here || b == &full) return false;
+      if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0])) continue;
+      Blame(*a, "makes other sizes than at tp=1", a->types[0].ToString() + " of " + ShapeText(a->sizes[0]),
+            ShapeText(b->sizes[0]));
+      return true;
+    }
+  }
+
+  const StepSizes::Place& place_;
+  const StepSizes::Run& here_;
+  const StepSizes::Run& full_;
+  SizeDifferences& out_;
+  bool loops_ = false;  // loops that run another number of times are paired by their first run
+};
+
+}  // namespace
+
+std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
+  return [this, index](const CheckedOperator& op) {
+    Run& run = runs_[{op.path, op.backward}];
+    run.value = run.value || op.counts;
+    for (const TensorType& type : op.types) {
+      if (index >= 0) run.own_rows = run.own_rows || type[static_cast<size_t>(index)].is(TypeKind::kOwnRows);
+    }
+    SizedOperator sized;
+    sized.name = PairedName(op.name);
+    if (sized.name.empty() || op.outputs.empty()) return;
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      sized.sizes.push_back(op.outputs[i].sizes().vec());
+      sized.types.push_back(index < 0 ? AxisType::Replicate() : op.types[i][static_cast<size_t>(index)]);
+    }
+    sized.numbers = op.numbers();
+    sized.after_value = run.value;
+    run.operators.push_back(std::move(sized));
+  };
+}
+
+SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded) {
+  SizeDifferences out;
+  static const StepSizes::Run none;
+  const auto of = [](const StepSizes& step, const StepSizes::Place& place) -> const StepSizes::Run& {
+    const auto found = step.runs().find(place);
+    return found == step.runs().end() ? none : found->second;
+  };
+  std::vector<StepSizes::Place> places;
+  for (const StepSizes* step : {&sharded, &unsharded}) {
+    for (const auto& [place, run] : step->runs()) places.push_back(place);
+  }
+  // The forward first: a backward computes with its sizes and numbers.
+  std::ranges::sort(places, [](const StepSizes::Place& a, const StepSizes::Place& b) {
+    return std::pair(a.backward, a.path) < std::pair(b.backward, b.path);
+  });
+  places.erase(std::ranges::unique(places).begin(), places.end());
+  for (const StepSizes::Place& place : places) {
+    if (place.backward && !out.faults.empty()) break;
+    Pairing(place, of(sharded, place), of(unsharded, place), out).Run();
+  }
+  return out;
+}
+
+}  // namespace moonshard

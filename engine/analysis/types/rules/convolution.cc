@@ -1,0 +1,148 @@
+// Convolutions: input [batch, channels, positions...], weight [out channels, in channels / groups, kernel...]. Along batch
+// and channels a convolution is a product of matrices, summed over the input's channels and the kernel:
+//
+//   batch in shards         x replicated                      batch in shards
+//   replicated              x out channels in shards          channels in shards
+//   in channels in shards   x in channels in shards           terms of a sum
+//   channels in shards      x out channels in shards, groups  channels in shards: each group by itself
+//
+// A position needs its neighbours, which another rank may hold: shards along positions are unproven, for whether they suffice
+// depends on kernel, stride and padding. So are transposed convolutions of shards.
+#include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int kBatch = 0;
+constexpr int kChannels = 1;
+constexpr int kOutChannels = 0;  // of the weight
+constexpr int kInChannels = 1;   // of the weight
+
+// What the two operands of a convolution and of its two backwards have in common: varying, terms of a sum, all replicated.
+// Sets `done` where that settles the result.
+AxisType Common(Operands& o, const AxisType& a, const AxisType& b, bool& done) {
+  done = true;
+  if (a.is(TypeKind::kVarying) || b.is(TypeKind::kVarying) || a.is(TypeKind::kOwnRows) || b.is(TypeKind::kOwnRows)) {
+    return AxisType::Of(TypeKind::kVarying);
+  }
+  if (a.is_partial() && b.is_partial()) {
+    return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
+                   SuggestedFix::kMakeSum);
+  }
+  if (a.is_partial() || b.is_partial()) {
+    if ((a.is_partial() ? b : a).is_replicate()) return a.is_partial() ? a : b;
+    return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
+  }
+  if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
+  if ((a.is_shard() && a.dim > kChannels) || (b.is_shard() && b.dim > kChannels)) {
+    return o.Unproven("a convolution along positions in shards");
+  }
+  done = false;
+  return {};
+}
+
+AxisType At(AxisType shard, int dim) {
+  shard.dim = dim;
+  shard.uniform = 0;
+  return shard;
+}
+
+AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool groups) {
+  bool done = false;
+  const AxisType common = Common(o, x, weight, done);
+  if (done) return common;
+  if (x.is_shard() && x.dim == kBatch && weight.is_replicate()) return At(x, kBatch);
+  if (groups) {
+    if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kOutChannels) return At(x, kChannels);
+    return o.Fault("groups of channels are in shards on one side alone");
+  }
+  if (x.is_replicate() && weight.dim == kOutChannels) return At(weight, kChannels);
+  if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kInChannels) {
+    if (x.lead != weight.lead) return o.Fault("the channels that are summed over are sharded in two ways");
+    return AxisType::Partial();
+  }
+  return o.Fault("the channels that are summed over are in shards on one side alone");
+}
+
+// (input, weight, bias?, stride, padding, dilation, transposed, output padding, groups).
+AxisTypes Convolution(Operands& o) {
+  const AxisType& x = o.type(0);
+  const AxisType& weight = o.type(1);
+  if (o.Flag(6) && !(x.is_replicate() && weight.is_replicate())) {
+    return {o.Unproven("a transposed convolution of shards")};
+  }
+  AxisType product = Forward(o, x, weight, o.Int(8, 1) > 1);
+  const int bias = o.TensorOf(2);
+  if (bias < 0 || !product.is_known() || product.is(TypeKind::kVarying)) return {product};
+  const AxisType& added = o.type(static_cast<size_t>(bias));
+  if (product.is_partial()) {
+    if (added.is_partial()) return {product};
+    return {o.Fault(
+        "the bias is added to terms of a sum and would count once for each rank: it must be added after the sum",
+        SuggestedFix::kAddBiasAfter)};
+  }
+  const bool by_channel = product.is_shard() && product.dim == kChannels;
+  const bool fits = by_channel ? added.is_shard() || added.uniform_along(0) : added.is_replicate();
+  if (!fits) return {o.Fault("the bias and the channels that it is added to are not in the same shards")};
+  return {product};
+}
+
+// The gradient of the input: summed over the out channels.
+AxisType OfInput(Operands& o, const AxisType& gradient, const AxisType& weight, bool groups) {
+  bool done = false;
+  const AxisType common = Common(o, gradient, weight, done);
+  if (done) return common;
+  if (gradient.is_shard() && gradient.dim == kBatch && weight.is_replicate()) return At(gradient, kBatch);
+  if (gradient.is_shard() && weight.is_shard() && gradient.dim == kChannels && weight.dim == kOutChannels) {
+    return groups ? At(gradient, kChannels) : AxisType::Partial();
+  }
+  if (gradient.is_replicate() && weight.dim == kInChannels && !groups) return At(weight, kChannels);
+  return o.Fault("the gradient and the weight are not in the same shards of the out channels");
+}
+
+// The gradient of the weight: summed over batch and positions.
+AxisType OfWeight(Operands& o, const AxisType& gradient, const AxisType& x, bool groups) {
+  bool done = false;
+  const AxisType common = Common(o, gradient, x, done);
+  if (done) return common;
+  if (gradient.is_shard() && x.is_shard()) {
+    if (gradient.dim == kBatch && x.dim == kBatch) return AxisType::Partial();
+    if (groups && gradient.dim == kChannels && x.dim == kChannels) return At(gradient, kOutChannels);
+    return o.Fault("the gradient and the input are in shards along different dims");
+  }
+  if (gradient.is_shard() && gradient.dim == kChannels && !groups) return At(gradient, kOutChannels);
+  if (x.is_shard() && x.dim == kChannels && !groups) return At(x, kInChannels);
+  return o.Fault("the gradient and the input are not in the same shards");
+}
+
+AxisType OfBias(const AxisType& gradient) {
+  if (!gradient.is_shard()) return gradient.is_replicate() ? AxisType::Replicate() : gradient;
+  return gradient.dim == kChannels ? At(gradient, 0) : AxisType::Partial();
+}
+
+// (gradient, input, weight, bias sizes, stride, padding, dilation, transposed, output padding, groups, wanted) -> the
+// gradients of input, weight and bias, those alone that are wanted.
+AxisTypes ConvolutionBackward(Operands& o) {
+  const AxisType& gradient = o.type(0);
+  const AxisType& x = o.type(1);
+  const AxisType& weight = o.type(2);
+  const bool replicated = gradient.is_replicate() && x.is_replicate() && weight.is_replicate();
+  if (o.Flag(7) && !replicated) return {o.Unproven("a transposed convolution of shards")};
+  const bool groups = o.Int(9, 1) > 1;
+  const std::vector<bool> wanted = o.Flags(10);
+  AxisTypes out;
+  if (wanted.size() != 3 || wanted[0]) out.push_back(OfInput(o, gradient, weight, groups));
+  if (wanted.size() != 3 || wanted[1]) out.push_back(OfWeight(o, gradient, x, groups));
+  if (wanted.size() != 3 || wanted[2]) out.push_back(OfBias(gradient));
+  return out;
+}
+
+}  // namespace
+
+void AddConvolutionRules(RuleTable& table) {
+  table.AddAten({"convolution", "convolution_overrideable"}, Convolution);
+  table.AddAten({"convolution_backward", "convolution_backward_overrideable"}, ConvolutionBackward);
+}
+
+}  // namespace moonshard
