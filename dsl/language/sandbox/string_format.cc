@@ -1,6 +1,8 @@
 // string.format with %d %i %x %X %s %q %f %g %e %%: width and precision of at most two digits, no addresses.
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "dsl/language/sandbox/environment.h"
 #include "dsl/language/state/poison.h"
