@@ -1,8 +1,12 @@
 #include "dsl/language/eval/files.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
-#include <fstream>
 
 namespace moonshard {
 namespace {
@@ -11,6 +15,39 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPlans = "plans/";
 constexpr std::string_view kSuffix = ".lua";
+
+// A descriptor, closed at the end.
+class OpenedSource {
+ public:
+  // Does not wait for the writer of a pipe.
+  explicit OpenedSource(const std::string& path)
+      : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {}
+  ~OpenedSource() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  OpenedSource(const OpenedSource&) = delete;
+  OpenedSource& operator=(const OpenedSource&) = delete;
+  int descriptor() const { return descriptor_; }
+
+  // The file up to its end, or `most` bytes of it; nothing where it cannot be read.
+  std::optional<std::string> Read(size_t most) const {
+    std::string text;
+    while (text.size() < most) {
+      constexpr size_t kPart = size_t{1} << 16;
+      const size_t had = text.size();
+      text.resize(std::min(most, had + kPart));
+      const ssize_t count = ::read(descriptor_, text.data() + had, text.size() - had);
+      text.resize(had + static_cast<size_t>(std::max<ssize_t>(count, 0)));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return std::nullopt;
+      if (count == 0) break;
+    }
+    return text;
+  }
+
+ private:
+  int descriptor_;
+};
 
 }  // namespace
 
@@ -36,22 +73,25 @@ Result<SourceFile> ReadSource(const std::string& path, size_t most_bytes) {
     where.file = path;
     return MakeDiagnostic(finding, message, where);
   };
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) return fail(Finding::kFileNotFound, "no such file");
+  const OpenedSource source(path);
+  if (source.descriptor() < 0) {
+    const bool missing = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP;
+    return missing ? fail(Finding::kFileNotFound, "no such file")
+                   : fail(Finding::kFileUnreadable, "the file cannot be read");
+  }
+  struct stat status = {};
+  if (::fstat(source.descriptor(), &status) != 0) return fail(Finding::kFileUnreadable, "the file cannot be read");
   // Reading a pipe or a device could wait forever.
-  if (!fs::is_regular_file(status)) return fail(Finding::kFileUnreadable, "not a regular file");
-  const uintmax_t size = fs::file_size(path, error);
-  if (!error && size > most_bytes) {
+  if (!S_ISREG(status.st_mode)) return fail(Finding::kFileUnreadable, "not a regular file");
+  // One byte more than may be there: a file of /proc has no size.
+  std::optional<std::string> text = source.Read(most_bytes + 1);
+  if (!text) return fail(Finding::kFileUnreadable, "the file cannot be read");
+  if (const size_t size = std::max(text->size(), static_cast<size_t>(status.st_size)); size > most_bytes) {
     return fail(Finding::kFileUnreadable,
                 "the file has " + std::to_string(size) + " bytes; at most " + std::to_string(most_bytes) + " are read");
   }
-  std::ifstream stream(path, std::ios::binary);
   SourceFile file;
-  file.text.resize(static_cast<size_t>(error ? 0 : size));
-  if (error || !stream || !stream.read(file.text.data(), static_cast<std::streamsize>(file.text.size()))) {
-    return fail(Finding::kFileUnreadable, "the file cannot be read");
-  }
+  file.text = *std::move(text);
   file.name = path;
   const std::string folder = fs::path(path).parent_path().string();
   file.folder = folder.empty() ? "." : folder;

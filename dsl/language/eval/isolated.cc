@@ -25,6 +25,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -46,6 +47,10 @@ constexpr size_t kMostAnswer = size_t{64} << 20;
 constexpr std::chrono::seconds kMostWait{60};  // wall time: a busy machine may be slow, a child does not sleep
 
 // --- In the child -----------------------------------------------------------------------------------------------------
+constexpr int kChildOutOfMemory = 3;
+constexpr int kChildNotConfined = 4;
+constexpr int kChildNotClosed = 5;
+
 void Limit(decltype(RLIMIT_CPU) what, rlim_t soft, rlim_t hard) {
   const rlimit limit{soft, hard};
   setrlimit(what, &limit);
@@ -64,17 +69,20 @@ rlim_t AddressSpace() {
 
 // Closes everything but `out` and /dev/null: an open file, socket or terminal of the parent would let a compromised
 // child reach beyond its limits, because system call filters do not restrict descriptors that are already open.
-void CloseAllBut(int out) {
-  const int null = open("/dev/null", O_RDWR);
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, stream);
+// Returns `out` under its new number: where the parent has closed standard streams, `out` may have the number of one.
+int CloseAllBut(int out) {
   constexpr unsigned kFirst = STDERR_FILENO + 1;
-  const auto kept = static_cast<unsigned>(out);
+  const int moved = fcntl(out, F_DUPFD_CLOEXEC, static_cast<int>(kFirst));
+  const int null = open("/dev/null", O_RDWR);
+  if (moved < 0 || null < 0) _exit(kChildNotClosed);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (dup2(null, stream) != stream) _exit(kChildNotClosed);
+  }
+  const auto kept = static_cast<unsigned>(moved);
   if (kept > kFirst) close_range(kFirst, kept - 1, 0);
-  close_range(std::max(kFirst, kept + 1), ~0U, 0);
+  close_range(kept + 1, ~0U, 0);
+  return moved;
 }
-
-constexpr int kChildOutOfMemory = 3;
-constexpr int kChildNotConfined = 4;
 
 // The order matters: the death signal first, so that the child cannot outlive a parent that is killed; the resource limits
 // before the filter, which forbids setrlimit; the filter last, since prctl is forbidden after it. RLIMIT_AS is relative to
@@ -126,7 +134,7 @@ std::string AnswerOf(const std::function<Result<Plan>(EvaluationRecord*)>& run) 
 // them twice would write its buffered output twice.
 [[noreturn]] void RunChild(int out, const ScriptLimits& limits, pid_t parent,
                            const std::function<Result<Plan>(EvaluationRecord*)>& run) {
-  CloseAllBut(out);
+  out = CloseAllBut(out);
   ConfineChild(limits, parent);
   try {
     const std::string answer = AnswerOf(run);
@@ -147,6 +155,7 @@ struct ChildEnd {
   std::string answer;
   bool too_long = false;  // more than kMostAnswer
   bool late = false;      // still there after kMostWait
+  bool lost = false;      // reaped by another: the status is not known
   int status = 0;         // of waitpid
 };
 
@@ -174,8 +183,11 @@ ChildEnd AwaitChild(pid_t child, int in) {
     if (n <= 0) break;
     end.answer.append(buffer.data(), static_cast<size_t>(n));
   }
-  while (waitpid(child, &end.status, 0) < 0 && errno == EINTR) {
+  // Where the host ignores SIGCHLD, or reaps every child itself, there is no status.
+  pid_t ended = -1;
+  while ((ended = waitpid(child, &end.status, 0)) < 0 && errno == EINTR) {
   }
+  end.lost = ended < 0;
   return end;
 }
 
@@ -200,6 +212,12 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
     return Ended(Finding::kScriptLimit, name,
                  "the plan has more than " + std::to_string(kMostAnswer >> 20) + " MiB as data");
   }
+  // A complete answer shows that the child ended well.
+  if (end.lost) {
+    if (!end.answer.empty()) return std::nullopt;
+    return Ended(Finding::kNotSupported, name,
+                 "isolation requires the exit status of its process, which was lost (SIGCHLD is ignored)");
+  }
   if (WIFSIGNALED(end.status)) {
     const int signal = WTERMSIG(end.status);
     if (signal == SIGXCPU) {
@@ -218,6 +236,9 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
   if (code == kChildNotConfined) {
     return Ended(Finding::kNotSupported, name,
                  "isolation requires seccomp filters, which this system does not support");
+  }
+  if (code == kChildNotClosed) {
+    return Ended(Finding::kNotSupported, name, "isolation requires /dev/null, which cannot be opened");
   }
   if (code != 0) {
     return Ended(Finding::kInternal, name, "the plan's process ended with exit code " + std::to_string(code));

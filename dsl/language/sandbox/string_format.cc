@@ -3,8 +3,10 @@
 // digits and a known conversion: what could read memory or write to it (`%n`, `%p`, a `*` that takes its width from an
 // argument) has no way in. The length modifier comes from here as well, since the size of the argument does. %s and %q
 // take any value through PushText, which shows no address, so that the text is the same on every rank.
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "dsl/language/sandbox/environment.h"
 #include "dsl/language/state/poison.h"

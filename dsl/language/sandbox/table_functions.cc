@@ -3,6 +3,7 @@
 // is bounded.
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dsl/language/sandbox/environment.h"
@@ -148,7 +149,7 @@ int Sort(lua_State* L) {
   const lua_Integer length = LengthOfFirst(L);
   if (!lua_isnoneornil(L, 2)) luaL_checktype(L, 2, LUA_TFUNCTION);
   lua_settop(L, 2);
-  ScriptState::From(L).TakeMemory(static_cast<size_t>(length) * 2 * sizeof(lua_Integer));
+  const ScriptState::Reserved memory(ScriptState::From(L), static_cast<size_t>(length) * 2 * sizeof(lua_Integer));
   lua_createtable(L, static_cast<int>(length), 0);  // [table, function, copy]
   std::vector<lua_Integer> order(static_cast<size_t>(length));
   for (lua_Integer i = 0; i < length; ++i) {
@@ -174,7 +175,6 @@ int Sort(lua_State* L) {
     lua_rawgeti(L, 3, order[i]);
     lua_seti(L, 1, static_cast<lua_Integer>(i + 1));
   }
-  ScriptState::From(L).GiveMemory(static_cast<size_t>(length) * 2 * sizeof(lua_Integer));
   return 0;
 }
 

@@ -11,6 +11,7 @@
 #include "dsl/language/state/chunk.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "dsl/language/state/lua.h"
 #include "dsl/language/state/script_state.h"
@@ -31,23 +32,37 @@ std::string Unreadable(std::string_view text, const ScriptLimits& limits) {
   return "";
 }
 
+// A message of Lua without the tokens and names of the plan that it quotes.
+std::string WithoutQuoted(const std::string& message) {
+  const std::string said = message.substr(0, message.find(" near '"));
+  std::string out;
+  bool quoted = false;
+  for (const char c : said) {
+    quoted ^= c == '\'';
+    if (!quoted) out += c;
+  }
+  return out;
+}
+
 // "llama.lua:12: '}' expected (to close '{' at line 9) near 'at'" as a diagnostic.
 Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string_view text, std::string message) {
   int line = 0;
-  const size_t place = message.find(": ");
-  const size_t colon = message.rfind(':', place == std::string::npos ? 0 : place - 1);
-  if (place != std::string::npos && colon != std::string::npos) {
-    line = std::atoi(message.c_str() + colon + 1);
+  // The name, which Lua shortens from the left ("...n/llama.lua"), may have colons of its own.
+  const size_t name_end = std::min<size_t>(name.size(), LUA_IDSIZE - 1);
+  const bool placed = message.starts_with("...") || message.starts_with(name);
+  if (const size_t place = message.find(": ", name_end); placed && place != std::string::npos) {
+    line = std::atoi(message.c_str() + name_end + 1);
     message.erase(0, place + 2);
   }
   std::string token;
-  const size_t near = message.rfind(" near '");
+  const size_t near = message.find(" near '");
   if (near != std::string::npos) {
     token = message.substr(near + 7);
     if (token.ends_with('\'')) token.pop_back();
   }
   Diagnostic d = MakeDiagnostic(Finding::kSyntax, message, state.sources().SpanOf(name, line, token));
-  if (message.find("overflow") != std::string::npos || message.find("too many") != std::string::npos) {
+  if (const std::string said = WithoutQuoted(message);
+      said.find("overflow") != std::string::npos || said.find("too many") != std::string::npos) {
     d.finding = Finding::kScriptLimit;
     return d;
   }

@@ -17,6 +17,8 @@
 // as well and the destructors of locals in C functions run.
 #include "dsl/language/state/script_state.h"
 
+#include <locale.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -96,6 +98,23 @@ std::string InPlainWords(const std::string& message) {
 std::string MemoryMessage(const ScriptLimits& limits) {
   return "the plan needs more than " + std::to_string(limits.memory_bytes >> 20) + " MiB of memory";
 }
+
+// The C locale on this thread, during its lifetime: Lua compares texts with strcoll, and reads and writes numbers with
+// the decimal point of the locale.
+class CLocale {
+ public:
+  CLocale() : before_(uselocale(Standard())) {}
+  ~CLocale() { uselocale(before_); }
+  CLocale(const CLocale&) = delete;
+  CLocale& operator=(const CLocale&) = delete;
+
+ private:
+  static locale_t Standard() {
+    static const locale_t standard = newlocale(LC_ALL_MASK, "C", locale_t{});
+    return standard;
+  }
+  locale_t before_;
+};
 
 Diagnostic TooDeep(const SourceSpan& where) {
   Diagnostic d = MakeDiagnostic(Finding::kScriptLimit, kTooDeep, where);
@@ -406,6 +425,7 @@ int ScriptState::CallBody(lua_State* L) {
 // The message handler and the body are pushed first, so that nothing between lua_pcall and the body can fail. The clock
 // starts with each Run; steps and memory go on from the Run before, until Renew().
 bool ScriptState::Run(const std::function<void(lua_State*)>& body) {
+  const CLocale c_locale;
   cpu_start_ns_ = ThreadCpuNs();
   lua_pushcfunction(lua_, &Guarded<&ScriptState::MessageHandler>);
   lua_pushcfunction(lua_, &Guarded<&ScriptState::CallBody>);

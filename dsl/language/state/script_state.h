@@ -42,7 +42,8 @@ class ScriptState {
 
   // Runs `body` with the state, protected: an error that Lua raises in it becomes a diagnostic, and Run returns false.
   // A C++ exception that left a C function (a defect of moonshard) is rethrown to the caller. Lua functions may be
-  // called only within a body.
+  // called only within a body. The body runs under the C locale, on this thread alone: what a plan computes (comparisons
+  // of texts, numbers as text) does not depend on the host's.
   bool Run(const std::function<void(lua_State*)>& body);
 
   // A new budget without diagnostics: for the next line of a session, also after one that exceeded a limit. Collects
@@ -65,6 +66,20 @@ class ScriptState {
   // Memory of C++ values that userdata hold. Take raises a Lua error beyond the limit, after a garbage collection.
   void TakeMemory(size_t bytes);
   void GiveMemory(size_t bytes) { used_ -= bytes; }
+  // Takes memory for its lifetime, which an error that Lua raises ends too: errors are exceptions here.
+  class Reserved {
+   public:
+    Reserved(ScriptState& state, size_t bytes) : state_(state), bytes_(bytes) { state_.TakeMemory(bytes); }
+    ~Reserved() { state_.GiveMemory(bytes_); }
+    Reserved(const Reserved&) = delete;
+    Reserved& operator=(const Reserved&) = delete;
+    // From now on the memory is another owner's to give back.
+    void Keep() { bytes_ = 0; }
+
+   private:
+    ScriptState& state_;
+    size_t bytes_;
+  };
   // A C++ value that a userdata represents. It is destroyed when Lua collects the userdata, at the latest with the
   // state: when memory runs out, Lua may skip the collecting function.
   class HeldValue {

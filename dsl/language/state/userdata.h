@@ -32,19 +32,14 @@ class Userdata {
     constexpr size_t kOverhead = 32;  // of the allocations, which are few
     held += sizeof(Box) + (held > 0 ? 2 * kOverhead : kOverhead);
     ScriptState& state = ScriptState::From(L);
-    state.TakeMemory(held);
-    Box** slot = nullptr;
-    try {
-      slot = static_cast<Box**>(lua_newuserdatauv(L, sizeof(Box*), 0));
-    } catch (...) {  // Lua's throw: out of memory
-      state.GiveMemory(held);
-      throw;
-    }
+    ScriptState::Reserved memory(state, held);
+    Box** const slot = static_cast<Box**>(lua_newuserdatauv(L, sizeof(Box*), 0));
     auto box = std::make_unique<Box>(std::move(value), held);
     *slot = box.get();
     state.Hold(std::move(box));
     lua_rawgetp(L, LUA_REGISTRYINDEX, &kKey);
     lua_setmetatable(L, -2);
+    memory.Keep();  // Collect gives it back
     return (*slot)->value;
   }
 

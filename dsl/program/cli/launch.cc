@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "engine/core/base/diagnostic.h"
@@ -67,6 +68,10 @@ class SignalCatcher {
       sigaction(kSignals[i], nullptr, &before_[i]);
       if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);  // nohup's choice stays
     }
+    // Where a parent left it ignored, the system discards the status of a rank that ends.
+    struct sigaction standard = {};
+    standard.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &standard, &child_before_);
   }
   ~SignalCatcher() { Restore(); }
   SignalCatcher(const SignalCatcher&) = delete;
@@ -84,8 +89,10 @@ class SignalCatcher {
   static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
   void Restore() const {
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+    sigaction(SIGCHLD, &child_before_, nullptr);
   }
   std::array<struct sigaction, kSignals.size()> before_ = {};
+  struct sigaction child_before_ = {};
   static inline volatile std::sig_atomic_t caught_ = 0;  // NOLINT(readability-identifier-naming): a member all the same
   static inline volatile std::sig_atomic_t times_ = 0;   // NOLINT(readability-identifier-naming): so is this
 };
@@ -95,7 +102,16 @@ struct Rank {
   int errors = -1;  // read end of its stderr
   std::string text;
   std::optional<int> status;
+  bool reaped_elsewhere = false;  // its status is not known; `status` is that of a failure
 };
+
+// Variables of the launch: those that Environment sets, and those of a launcher that started this process.
+bool DescribesRanks(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kSet = {
+      "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MOONSHARD_STORE", "MOONSHARD_TERMINAL"};
+  return std::ranges::find(kSet, name) != kSet.end() || name.starts_with("TORCHELASTIC_") ||
+         name.starts_with("MASTER_");
+}
 
 class Launcher {
  public:
@@ -174,8 +190,11 @@ class Launcher {
     std::vector<std::string> out;
     bool threads = false;
     for (char** entry = environ; *entry != nullptr; ++entry) {
-      out.emplace_back(*entry);
-      threads |= out.back().starts_with("OMP_NUM_THREADS=");
+      const std::string_view variable = *entry;
+      const std::string_view name = variable.substr(0, variable.find('='));
+      if (DescribesRanks(name)) continue;
+      out.emplace_back(variable);
+      threads |= name == "OMP_NUM_THREADS";
     }
     out.push_back("RANK=" + std::to_string(r));
     out.push_back("LOCAL_RANK=" + std::to_string(r));
@@ -217,8 +236,12 @@ class Launcher {
 
   void Reap() {
     for (size_t r = 0; r < ranks_.size(); ++r) {
+      if (ranks_[r].status) continue;
       int status = 0;
-      if (ranks_[r].status || waitpid(ranks_[r].pid, &status, WNOHANG) != ranks_[r].pid) continue;
+      const pid_t ended = waitpid(ranks_[r].pid, &status, WNOHANG);
+      ranks_[r].reaped_elsewhere = ended < 0 && errno == ECHILD;
+      if (ended != ranks_[r].pid && !ranks_[r].reaped_elsewhere) continue;
+      if (ranks_[r].reaped_elsewhere) status = W_EXITCODE(1, 0);
       ranks_[r].status = status;
       if (status == 0) continue;
       if (const int asked = AskedCode(status); asked != 0) {
@@ -273,6 +296,9 @@ class Launcher {
       if (!rank.text.empty() && rank.text != ranks_[0].text) {
         WriteAll(STDERR_FILENO, "rank " + std::to_string(*first_failed_) + " failed first:\n" + rank.text);
       }
+    }
+    if (rank.reaped_elsewhere) {
+      return Fail("rank " + std::to_string(*first_failed_) + " ended, and its exit status was lost");
     }
     if (WIFSIGNALED(*rank.status)) {
       return Fail("rank " + std::to_string(*first_failed_) + " was ended by signal " +

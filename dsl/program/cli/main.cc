@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <iostream>
 
@@ -13,6 +12,7 @@
 #include "dsl/program/cli/launch.h"
 #include "dsl/program/cli/options.h"
 #include "dsl/program/cli/repl.h"
+#include "dsl/program/cli/run_main.h"
 #include "dsl/program/cli/torch_library.h"
 #include "dsl/program/cli/verbs.h"
 
@@ -33,7 +33,7 @@ int Become(const std::string& program, const std::vector<std::string>& arguments
 
 int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, bool finish_first = false) {
   const std::string program = SiblingProgram("moonshard-run");
-  if (!std::filesystem::exists(program)) {
+  if (std::error_code ignored; !std::filesystem::exists(program, ignored)) {
     std::cerr << "moonshard: this build has no LibTorch (" << program
               << " is missing): only verbs without tensors are available\n";
     return kExitFailed;
@@ -49,9 +49,12 @@ int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, boo
 
 // Why `path` is not a file that this process may make or replace; "" where it is one.
 std::string WhyNotWritten(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) return std::strerror(EISDIR);
+  if (status.type() == std::filesystem::file_type::none) return error.message();  // a name that is too long
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const int why = std::filesystem::is_directory(path) ? EISDIR : access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-  return why == 0 ? "" : std::strerror(why);
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? "" : std::strerror(errno);
 }
 
 // The plan as the headers show it, before a process is started or a tensor made: with errors it is reported here, once. The
@@ -134,11 +137,12 @@ int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
   (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
-  if (!command.verb) return command.exit_code;
+  if (!command.verb) return EndOutput(command.exit_code, {});
+  const SayOptions say = SayOf(*command.verb);
   try {
-    return RunVerb(*command.verb, arguments);
+    return EndOutput(RunVerb(*command.verb, arguments), say);
   } catch (const PlanError& error) {
-    Say(error.diagnostics(), SayOf(*command.verb));
+    Say(error.diagnostics(), say);
     return ExitCodeOf(error.diagnostics());
   }
 }
@@ -147,10 +151,6 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace moonshard
 
 int main(int argc, char** argv) {
-  try {
-    return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const std::exception& error) {
-    std::cerr << "moonshard: defect: " << error.what() << "\n";
-    return moonshard::kExitDefect;
-  }
+  return moonshard::RunMain("moonshard",
+                            [&] { return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc)); });
 }

@@ -48,7 +48,7 @@ int RunSuggest(const SuggestVerb& verb) {
   const Result<ModelFolder> folder = OpenModelFolder(verb.model, /*headers_only=*/true);
   Say(folder.diagnostics(), verb.say);
   if (!folder.ok()) return kExitUsage;
-  if (!verb.out.empty() && !verb.replace && std::filesystem::exists(verb.out)) {
+  if (std::error_code ignored; !verb.out.empty() && !verb.replace && std::filesystem::exists(verb.out, ignored)) {
     Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "'" + verb.out + "' is there already");
     d.required = "the name of a new file, or --replace";
     Say({d}, verb.say);

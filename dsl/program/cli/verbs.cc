@@ -22,7 +22,8 @@ void SayChoice(const Plan& plan, const SayOptions& say) {
 
 // The title of a report: the name of the model's directory.
 std::string NameOf(const ModelOptions& model) {
-  const std::filesystem::path folder = std::filesystem::absolute(model.model).lexically_normal();
+  std::error_code ignored;  // a working directory that is gone
+  const std::filesystem::path folder = std::filesystem::absolute(model.model, ignored).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 

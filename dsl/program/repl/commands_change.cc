@@ -79,7 +79,8 @@ std::set<std::string> ErrorTexts(const Diagnostics& diagnostics) {
 }
 
 std::optional<Answer> CannotWrite(const CommandCall& call, const std::string& path, const std::string& text) {
-  if (std::filesystem::exists(path)) return Refused(call, "there is a file '" + path + "' already", "another name");
+  if (std::error_code ignored; std::filesystem::exists(path, ignored))
+    return Refused(call, "there is a file '" + path + "' already", "another name");
   std::optional<Diagnostic> failed = WriteText(path, text);
   if (!failed) return std::nullopt;
   return Answer{.diagnostics = AtLine(call, {*std::move(failed)})};

@@ -47,7 +47,7 @@ Answer SetOption(Workspace& workspace, const std::string& name, const std::strin
 Answer RunLoad(CommandCall& call) {
   Workspace& workspace = call.workspace;
   if (call.arguments.empty()) return {.tables = {Summary(workspace)}};
-  if (std::filesystem::is_directory(call.arguments)) {
+  if (std::error_code ignored; std::filesystem::is_directory(call.arguments, ignored)) {
     Diagnostics problems = workspace.OpenModel(call.arguments);
     if (HasErrors(problems)) return {.diagnostics = std::move(problems)};
     workspace.Resolve();

@@ -5,12 +5,18 @@
 #include "dsl/program/repl/history_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <utility>
+
+#include "engine/io/storage/staging.h"
 
 namespace moonshard {
 namespace {
@@ -20,15 +26,54 @@ namespace fs = std::filesystem;
 constexpr size_t kMostLines = 1000;
 constexpr mode_t kOwnerOnly = S_IRUSR | S_IWUSR;
 
-// A file that only its owner reads, also where it was there before with another mode.
-void Append(const std::string& path, const std::string& text, int flags) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, kOwnerOnly);
-  if (file < 0) return;
-  const bool private_now = fchmod(file, kOwnerOnly) == 0;
-  if (private_now) [[maybe_unused]]
-    const ssize_t written =
-        write(file, text.data(), text.size());  // one call, so that lines of two sessions do not mix
-  close(file);
+// The history file, locked: no other session adds a line or shortens it meanwhile. Only its owner reads it, also where it
+// was there before with another mode.
+class LockedHistory {
+ public:
+  explicit LockedHistory(const std::string& path) {
+    // A session that shortened the file put another one in its place: then the lock is on a file without a name.
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      file_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, kOwnerOnly);
+      struct stat locked = {};
+      struct stat named = {};
+      const bool good = file_ >= 0 && fstat(file_, &locked) == 0 && S_ISREG(locked.st_mode) &&
+                        fchmod(file_, kOwnerOnly) == 0 && flock(file_, LOCK_EX) == 0 && stat(path.c_str(), &named) == 0;
+      if (good && locked.st_ino == named.st_ino && locked.st_dev == named.st_dev) return;
+      Close();
+      if (!good) return;
+    }
+  }
+  ~LockedHistory() { Close(); }
+  LockedHistory(const LockedHistory&) = delete;
+  LockedHistory& operator=(const LockedHistory&) = delete;
+  bool good() const { return file_ >= 0; }
+
+  // All of the text or none of it: part of a line would spoil the next one.
+  void Append(const std::string& text) const {
+    const off_t end = lseek(file_, 0, SEEK_END);
+    for (size_t done = 0; done < text.size();) {
+      const ssize_t count = write(file_, text.data() + done, text.size() - done);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) {
+        [[maybe_unused]] const int cut = ftruncate(file_, end);
+        return;
+      }
+      done += static_cast<size_t>(count);
+    }
+  }
+
+ private:
+  void Close() {
+    if (file_ >= 0) close(std::exchange(file_, -1));
+  }
+  int file_ = -1;
+};
+
+std::vector<std::string> LinesOf(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream stream(path);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 }  // namespace
@@ -41,30 +86,28 @@ std::string HistoryFile::DefaultPath() {
 }
 
 std::vector<std::string> HistoryFile::Load() {
-  std::vector<std::string> lines;
-  if (path_.empty()) return lines;
+  if (path_.empty()) return {};
   std::error_code error;
   const fs::path folder = fs::path(path_).parent_path();
   if (!folder.empty() && fs::create_directories(folder, error)) fs::permissions(folder, fs::perms::owner_all, error);
-  std::ifstream stream(path_);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  if (lines.size() <= kMostLines) return lines;
-  const bool cut = lines.size() > 2 * kMostLines;
-  lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(kMostLines));
-  if (cut) {
+  std::vector<std::string> lines = LinesOf(path_);
+  if (lines.size() > 2 * kMostLines) {
+    const LockedHistory lock(path_);
+    lines = LinesOf(path_);  // with what another session has added since
+    if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(kMostLines));
     std::string text;
     for (const std::string& line : lines) text += line + "\n";
-    const std::string fresh = path_ + "." + std::to_string(getpid());
-    Append(fresh, text, O_TRUNC);
-    fs::rename(fresh, path_, error);
+    const std::unique_ptr<Storage> storage = PosixStorage();
+    if (lock.good()) (void)ReplaceFile(*storage, path_, text);
   }
+  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(kMostLines));
   return lines;
 }
 
 void HistoryFile::Add(const std::string& line) {
   if (path_.empty() || line == last_ || line.find_first_not_of(" \t") == std::string::npos) return;
   last_ = line;
-  Append(path_, line + "\n", O_APPEND);
+  if (const LockedHistory history(path_); history.good()) history.Append(line + "\n");
 }
 
 }  // namespace moonshard

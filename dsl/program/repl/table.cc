@@ -189,8 +189,8 @@ JsonValue TableToJson(const Table& table) {
 
 bool IsWholeNumber(const std::string& text) {
   int64_t number = 0;
-  return std::from_chars(text.data(), text.data() + text.size(), number).ptr == text.data() + text.size() &&
-         !text.empty();
+  const char* const end = text.data() + text.size();
+  return std::from_chars(text.data(), end, number) == std::from_chars_result{end, std::errc()};
 }
 
 Table TableOf(const JsonValue& value) {

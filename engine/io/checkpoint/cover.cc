@@ -81,12 +81,16 @@ class Cover {
         for (const Interval& i : (*shard)[d]) bounds.insert({i.begin, i.begin + i.length});
       }
       segments_.push_back(SegmentsOf(wanted[d], bounds));
-      cells_ *= segments_.back().size();
+      const size_t segments = segments_.back().size();
+      cells_ = segments == 0 || cells_ <= kMostCells / segments ? cells_ * segments : kMostCells + 1;
     }
-    taken_.assign(cells_, false);
+    if (!too_many()) taken_.assign(cells_, false);
   }
 
+  bool too_many() const { return cells_ > kMostCells; }
+
   std::optional<std::vector<Overlap>> Find() {
+    if (too_many()) return std::nullopt;
     for (size_t p = 0; p < stored_.size(); ++p) {
       if (left() > 0 && stored_[p] && *stored_[p] == wanted_) Take(p);
     }
@@ -101,6 +105,8 @@ class Cover {
   }
 
  private:
+  static constexpr size_t kMostCells = size_t{1} << 22;
+
   size_t left() const { return cells_ - count_; }
 
   bool HasAll(const ShardDims& shard) const {
@@ -169,6 +175,10 @@ class Cover {
 std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
                                                std::span<const std::optional<ShardDims>> stored) {
   return Cover(wanted, stored).Find();
+}
+
+bool IsDividedTooFinely(const ShardDims& wanted, std::span<const std::optional<ShardDims>> stored) {
+  return Cover(wanted, stored).too_many();
 }
 
 }  // namespace moonshard

@@ -24,5 +24,8 @@ struct Overlap {
 // first of all. Nothing is returned where no shard has some element. Intervals are in order, without duplicates.
 std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
                                                std::span<const std::optional<ShardDims>> stored);
+// Whether the intervals of the stored shards divide the wanted one into more cells than CoverShard looks at (it returns
+// nothing then). No plan does: millions of them.
+bool IsDividedTooFinely(const ShardDims& wanted, std::span<const std::optional<ShardDims>> stored);
 
 }  // namespace moonshard

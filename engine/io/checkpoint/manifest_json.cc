@@ -2,6 +2,7 @@
 // The key of shards is "pieces", a name of the file format that stays. What is read is untrusted: every index, interval
 // and file name is checked here, so that the readers of a Manifest need no checks of their own.
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -17,6 +18,15 @@ namespace moonshard {
 namespace {
 
 constexpr const char* kSelfHash = "manifest_hash";
+
+// Whether the bits of a tensor, and so of every part of it, are a number of int64_t: whatever reads it multiplies them.
+bool SizeFits(DType dtype, const std::vector<int64_t>& shape) {
+  if (std::ranges::find(shape, 0) != shape.end()) return true;
+  int64_t bits = BitsOf(dtype);
+  // Room for what rounds up to bytes.
+  return std::ranges::none_of(shape, [&](int64_t size) { return __builtin_mul_overflow(bits, size, &bits); }) &&
+         bits <= INT64_MAX - 7;
+}
 
 JsonValue ShardToJson(const std::optional<ShardDims>& shard) {
   if (!shard) return nullptr;
@@ -228,7 +238,12 @@ class ManifestReader {
   void CheckCover(const ShardLayout& layout, const std::string& path) {
     ShardDims full;
     for (int64_t size : layout.shape) full.push_back({{0, size}});
-    if (!CoverShard(TidyShard(full), layout.shards)) fields_.Say("the shards do not cover all of their tensors", path);
+    full = TidyShard(full);
+    if (IsDividedTooFinely(full, layout.shards)) {
+      fields_.Say("the shards divide their tensors into too many parts", path);
+    } else if (!CoverShard(full, layout.shards)) {
+      fields_.Say("the shards do not cover all of their tensors", path);
+    }
   }
 
   void ReadTensor(const std::string& name, const JsonValue& json) {
@@ -247,6 +262,10 @@ class ManifestReader {
     }
     tensor.layout = static_cast<uint32_t>(layout);
     const ShardLayout& of = out_.layouts[tensor.layout];
+    if (!SizeFits(tensor.dtype, of.shape)) {
+      fields_.Say("a tensor's size overflows: " + word + " " + ShapeToString(of.shape), name, "less than 2^63 bits");
+      return;
+    }
     if (shards.size() != of.shards.size()) {
       fields_.Say("the shards are not as many as the files", name);
       return;

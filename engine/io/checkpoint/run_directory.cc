@@ -23,6 +23,7 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/manifest.h"
+#include "engine/io/storage/file.h"
 #include "engine/io/storage/staging.h"
 
 namespace moonshard {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <map>
 #include <string_view>
 #include <utility>

@@ -52,10 +52,13 @@ std::optional<std::string> ReadSmallFile(const std::string& path) {
   return text;
 }
 
-// The inode number, which distinguishes a directory from another one of the same name; 0 where there is none.
-uint64_t IdentityOf(const std::string& path) {
+// The inode number, which distinguishes a directory from another one of the same name in the file system that `beside` is in; 0 where there is none. The
+// number of the file system is no part of it: it may change when the machine is rebooted.
+uint64_t IdentityOf(const std::string& path, const std::string& beside) {
   struct stat status = {};
-  return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+  struct stat other = {};
+  if (::stat(path.c_str(), &status) != 0 || ::stat(beside.c_str(), &other) != 0) return 0;
+  return status.st_dev == other.st_dev ? status.st_ino : 0;
 }
 
 std::string WithoutSlash(std::string path) {
@@ -81,32 +84,40 @@ Result<StagedFile> StagedFile::Create(Storage& storage, const std::string& path)
   staged.storage_ = &storage;
   staged.path_ = path;
   staged.target_ = path;
-  std::error_code ignored;
-  // A rename would replace the link itself.
-  if (fs::is_symlink(path, ignored)) staged.target_ = fs::weakly_canonical(path, ignored).string();
+  std::error_code error;
   struct stat status = {};
-  const bool exists = ::stat(staged.target_.c_str(), &status) == 0;
+  const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) {
-    // A rename would put a file in place of the pipe or the device.
-    Result<std::unique_ptr<WritableFile>> opened = storage.OpenForWriting(staged.target_);
+    // A rename would put a file in place of the pipe or the device. Opened by the path as it is: /dev/stdout is a link
+    // to a name that the file system does not have ("pipe:[4711]").
+    Result<std::unique_ptr<WritableFile>> opened = storage.OpenForWriting(path);
     if (!opened.ok()) return opened.diagnostics();
     staged.file_ = std::move(opened).value();
     return staged;
   }
+  // A rename would replace the link itself.
+  if (fs::is_symlink(path, error)) staged.target_ = fs::weakly_canonical(path, error).string();
+  if (error && error != std::errc::no_such_file_or_directory) return StagingRefused(path, error.message());
   // A rename needs no permission for the file that it replaces.
   if (exists && ::access(staged.target_.c_str(), W_OK) != 0) return StagingRefused(path, std::strerror(errno));
   const std::optional<uint32_t> mode = exists ? std::optional<uint32_t>(status.st_mode & 07777U) : std::nullopt;
-  for (int attempt = 0;; ++attempt) {
+  constexpr int kMostAttempts = 1000;
+  const auto is_there = [](const std::string& name) {
+    std::error_code ignored;
+    return fs::exists(fs::symlink_status(name, ignored));
+  };
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     // Two writers of one path do not share a temporary file.
     const std::string temporary = staged.target_ + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);
-    if (fs::exists(temporary, ignored)) continue;
+    if (is_there(temporary)) continue;
     Result<std::unique_ptr<WritableFile>> opened = storage.CreateForWriting(temporary, mode);
-    if (!opened.ok() && fs::exists(temporary, ignored)) continue;
+    if (!opened.ok() && is_there(temporary)) continue;  // another writer was faster
     if (!opened.ok()) return *WithPath(opened.diagnostics().front(), temporary, path);
     staged.file_ = std::move(opened).value();
     staged.temporary_ = temporary;
     return staged;
   }
+  return StagingRefused(path, "too many temporary files '" + staged.target_ + ".tmp-*' are beside it");
 }
 
 StagedFile::StagedFile(StagedFile&& other) noexcept { *this = std::move(other); }
@@ -247,7 +258,8 @@ Failure StagingDirectory::Lock() {
     // without a name, and another process can lock its successor.
     struct stat locked = {};
     struct stat named = {};
-    if (::fstat(lock_, &locked) != 0 || ::stat(partial_.c_str(), &named) != 0 || locked.st_ino != named.st_ino) {
+    if (::fstat(lock_, &locked) != 0 || ::stat(partial_.c_str(), &named) != 0 || locked.st_ino != named.st_ino ||
+        locked.st_dev != named.st_dev) {
       ::close(std::exchange(lock_, -1));
       if (Failure failed = storage_->MakeDirectory(partial_)) return failed;
     }
@@ -257,7 +269,7 @@ Failure StagingDirectory::Lock() {
 
 bool StagingDirectory::WasMoved() const {
   std::error_code ignored;
-  return moving_ != 0 ? IdentityOf(out_) == moving_ : !fs::exists(directory_, ignored);
+  return moving_ != 0 ? IdentityOf(out_, partial_) == moving_ : !fs::exists(directory_, ignored);
 }
 
 bool StagingDirectory::ReadJournal(const std::string& work) {
@@ -295,6 +307,10 @@ Failure StagingDirectory::Start(const std::string& work) {
   const bool resumes = !work.empty() && fs::is_directory(directory_, ignored) && ReadJournal(work);
   const std::string journal = partial_ + "/journal";
   if (!resumes) {
+    // What Open may have read from a journal that is of no use.
+    journal_bytes_ = 0;
+    recorded_.clear();
+    moving_ = 0;
     // The journal is removed before the directory and made after it: a journal that exists describes the directory
     // beside it, and never one that another work left.
     for (const std::string& path : {journal, directory_}) {
@@ -356,7 +372,7 @@ Failure StagingDirectory::Publish() {
   if (HoldsSomething(out_)) {
     // After the exchange new/ holds what was in OUT. The identity of the new directory, synced before, tells the next
     // process on which side of the exchange this one was killed.
-    const std::string line = WriteJson(JsonValue::Object{{"moving", HashToText(IdentityOf(directory_))}}, 0);
+    const std::string line = WriteJson(JsonValue::Object{{"moving", HashToText(IdentityOf(directory_, partial_))}}, 0);
     if (Failure unwritten = AppendToJournal(line)) return unwritten;
     if (Failure unsynced = journal_->Sync()) return unsynced;
     failed = storage_->Exchange(directory_, out_);

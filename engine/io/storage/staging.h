@@ -47,7 +47,6 @@ class StagedFile {
 
  private:
   StagedFile() = default;
-  Failure Named(Failure failed) const;
 
   Storage* storage_ = nullptr;
   std::string path_;       // as errors name it

@@ -130,7 +130,12 @@ class Posix : public Storage {
     const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode ? 0600 : 0666);
     if (descriptor < 0) return Failed(path, errno);
     auto file = std::make_unique<PosixFile>(descriptor, path);
-    if (mode && ::fchmod(descriptor, *mode) != 0) return Failed(path, errno);
+    // A file system without permissions refuses it, and a file that its owner alone reads is better than none.
+    if (mode && ::fchmod(descriptor, *mode) != 0 && errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) {
+      const int error = errno;
+      (void)::unlink(path.c_str());
+      return Failed(path, error);
+    }
     return Result<std::unique_ptr<WritableFile>>(std::move(file));
   }
 

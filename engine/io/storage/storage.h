@@ -44,7 +44,8 @@ class Storage {
 
   // Makes the file where there is none; keeps the content of one that exists.
   virtual Result<std::unique_ptr<WritableFile>> OpenForWriting(const std::string& path) = 0;
-  // Makes the file; an error where something has the name. `mode`: its permissions; nothing: those of any new file.
+  // Makes the file; an error where something has the name. `mode`: its permissions, where the
+  // file system has any; nothing: those of any new file.
   virtual Result<std::unique_ptr<WritableFile>> CreateForWriting(const std::string& path,
                                                                  std::optional<uint32_t> mode) = 0;
   // Makes one directory; one that exists is not an error.

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <set>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "engine/core/base/check.h"
@@ -17,7 +20,16 @@ namespace {
 
 std::string Ranges(const std::set<std::string>& texts) {
   std::vector<int64_t> numbers;
-  for (const std::string& text : texts) numbers.push_back(std::stoll(text));
+  std::vector<std::string> others;  // what is no number of int64_t, or another text than the number's own ("01")
+  for (const std::string& text : texts) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error == std::errc() && end == text.data() + text.size() && std::to_string(number) == text) {
+      numbers.push_back(number);
+    } else {
+      others.push_back(text);
+    }
+  }
   std::sort(numbers.begin(), numbers.end());
   std::string out = "{";
   for (size_t begin = 0; begin < numbers.size();) {
@@ -28,7 +40,8 @@ std::string Ranges(const std::set<std::string>& texts) {
     if (end > begin) out += (end == begin + 1 ? "," : "..") + std::to_string(numbers[end]);
     begin = end + 1;
   }
-  return out + "}";
+  if (!numbers.empty() && !others.empty()) out += ",";
+  return out + Join(others, ",") + "}";
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace moonshard {
 // Paths that differ in numbers only, as one: "model.layers.{0..31}.mlp".
 //
 // `paths` is not empty, and all are of one path class. A component with one number keeps it; several become {0..31}, or
-// {0,2,5..7} if numbers are missing. Components vary independently, which is exact if all combinations occur, as they do
+// {0,2,5..7} if numbers are missing. What is no such number ({1,01,99999999999999999999}) follows the
+// ranges as it is. Components vary independently, which is exact if all combinations occur, as they do
 // for layers and experts.
 std::string FoldPaths(const std::vector<std::string>& paths);
 

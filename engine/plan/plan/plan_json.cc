@@ -1,6 +1,7 @@
 #include "engine/plan/plan/plan_json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstdlib>
 

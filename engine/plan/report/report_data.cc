@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "engine/core/findings/forms.h"
 #include "engine/plan/compile/local_shape.h"

@@ -1,12 +1,16 @@
 #include "dsl/language/state/script_state.h"
 
 #include <catch2/catch.hpp>
+#include <clocale>
+#include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 
 #include "dsl/language/sandbox/environment.h"
 #include "dsl/language/state/chunk.h"
 #include "dsl/language/state/userdata.h"
 #include "tests/dsl/inputs.h"
+#include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
@@ -101,6 +105,72 @@ TEST_CASE("the limits hold to the byte and to the step") {
   ScriptState late(limits);
   CHECK(!RunChunk(late, "while true do end"));
   CHECK(late.TakeDiagnostics().front().message == "the plan ran for more than 50 ms");
+}
+
+TEST_CASE("a comparison function that raises gives the memory of the sort back") {
+  ScriptState state({});
+  const std::string text = "local t = {} for i = 1, 10000 do t[i] = i end table.sort(t, function() error('no') end)";
+  size_t before = 0;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(!RunChunk(state, text));
+    state.Renew();
+    if (i == 0) before = state.memory_used();
+  }
+  CHECK(state.memory_used() < before + 10000 * 2 * sizeof(lua_Integer));
+}
+
+// A locale with a decimal comma in which Z is behind a: nothing where localedef cannot make it.
+bool UseOtherLocale(const test::ScratchFolder& folder) {
+  const std::string make = "localedef -i de_DE -f UTF-8 " + folder / "de_DE.UTF-8" + " >/dev/null 2>&1";
+  if (std::system(make.c_str()) > 256) return false;  // 1: made, with warnings
+  setenv("LOCPATH", folder.path().c_str(), 1);
+  return std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
+}
+
+TEST_CASE("what a plan computes does not depend on the host's locale") {
+  const test::ScratchFolder folder;
+  if (!UseOtherLocale(folder)) {
+    WARN("skipped: localedef made no locale");
+    return;
+  }
+  REQUIRE(std::string(std::localeconv()->decimal_point) == ",");
+  ScriptState state({});
+  const bool ran = RunChunk(state,
+                            "assert('Z' < 'a', 'order of texts')\n"
+                            "assert(tostring(1.5) == '1.5', tostring(1.5))\n"
+                            "assert(string.format('%.2f %g', 1.5, 2.5) == '1.50 2.5', 'format')\n"
+                            "assert(tonumber('1.5') == 1.5 and tonumber('1,5') == nil, 'number')\n"
+                            "assert(('\\xc4'):lower() == '\\xc4', 'lower')\n");
+  const std::string said = ToText(state.TakeDiagnostics());
+  const bool kept = std::string(std::localeconv()->decimal_point) == ",";
+  std::setlocale(LC_ALL, "C");
+  unsetenv("LOCPATH");
+  INFO(said);
+  CHECK(ran);
+  CHECK(kept);
+}
+
+TEST_CASE("a syntax error is one, whatever the names in it and in the path") {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"t.lua", "x = 1\nreturn { overflow overflow }"},
+      {"a: b:7: c/t.lua", "x = 1\nreturn { y z }"},
+      {std::string(80, 'd') + ": 5: /t.lua", "x = 1\nreturn { y z }"},
+      {"t.lua", "x = 1\ngoto overflow"},
+  };
+  for (const auto& [name, text] : rows) {
+    ScriptState state({});
+    state.Run([&, &chunk = name, &code = text](lua_State* L) {
+      OpenEnvironment(L);
+      PushEnvironment(L);
+      CHECK_FALSE(LoadChunk(L, code, chunk, false));
+    });
+    const Diagnostics found = state.TakeDiagnostics();
+    REQUIRE(found.size() == 1);
+    INFO(found.front().ToText());
+    CHECK(found.front().finding == Finding::kSyntax);
+    CHECK(found.front().where.line == 2);
+    CHECK(found.front().message.find("t.lua") == std::string::npos);
+  }
 }
 
 TEST_CASE("running out of memory at any moment is a diagnostic") {

@@ -21,7 +21,7 @@ std::string Replayed(const std::string& transcript) {
   for (const std::string& line : Split(transcript, '\n')) {
     const bool more = line.starts_with(kMore);
     if (!more && !line.starts_with(kPrompt)) continue;
-    const Outcome outcome = session.Feed(line.substr((more ? kMore : kPrompt).size()));
+    const moonshard::Outcome outcome = session.Feed(line.substr((more ? kMore : kPrompt).size()));
     out += line + "\n" + outcome.err + outcome.out;
   }
   return out;

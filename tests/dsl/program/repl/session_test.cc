@@ -64,7 +64,7 @@ TEST_CASE("a line that passes a limit ends, and the session goes on with its nam
         "('a'):rep(1e5):find('.-.-.-.-b')"}) {
     INFO(hostile);
     const auto begin = std::chrono::steady_clock::now();
-    const Outcome outcome = session.Feed(hostile);
+    const moonshard::Outcome outcome = session.Feed(hostile);
     CHECK(!outcome.good);
     CHECK(outcome.out.empty());
     CHECK_THAT(outcome.err, Contains("error[MS01"));
@@ -77,7 +77,7 @@ TEST_CASE("a line that passes a limit ends, and the session goes on with its nam
 TEST_CASE("names that hold the session's memory are forgotten, and said so") {
   Session session = MakeSession();
   session.Open();
-  Outcome last;
+  moonshard::Outcome last;
   for (int i = 0; i < 80 && last.err.empty(); ++i) {
     last = session.Feed("t" + std::to_string(i) + " = string.rep('x', 1000000)");
   }
@@ -95,7 +95,7 @@ TEST_CASE("an unfinished text is dropped by Ctrl-C and said at the end") {
   CHECK(!session.unfinished());
   CHECK(session.Feed("5").out == "5\n");
   session.Feed("x = {");
-  const Outcome end = session.Finish();
+  const moonshard::Outcome end = session.Finish();
   CHECK(!end.good);
   CHECK_THAT(end.err, Contains("input:3: error[MS0101]") && Contains("unfinished: ") && Contains("near <eof>"));
   CHECK(session.Feed("1 +").unfinished);
@@ -107,16 +107,16 @@ TEST_CASE("reload shows what an edit changed; a plan with errors stays until it 
   const std::string plan = scratch.Write("mine.lua", PlanText("replicated {}"));
   Session session = MakeSession(plan);
   CHECK(session.Open().good);
-  const Outcome same = session.Feed(":reload");
+  const moonshard::Outcome same = session.Feed(":reload");
   CHECK(same.out.empty());
   CHECK_THAT(same.err, Contains("nothing changed"));
   scratch.Write("mine.lua", "return plan { extends 'llama' }\n");
-  const Outcome changed = session.Feed(":reload");
+  const moonshard::Outcome changed = session.Feed(":reload");
   CHECK(changed.good);
   CHECK_THAT(changed.out, Contains("model.layers.0.mlp.up_proj") && Contains("replicated") &&
                               Contains("bytes per rank") && Contains("all_reduce forward"));
   scratch.Write("mine.lua", "return plan { extends 'llama', at('model.layers.0.mlp.upp_proj', replicated {}) }\n");
-  const Outcome broken = session.Feed(":reload");
+  const moonshard::Outcome broken = session.Feed(":reload");
   CHECK(!broken.good);
   CHECK_THAT(broken.err, Contains("mine.lua:1: error[MS0202]"));
   CHECK_THAT(session.Feed(":cost").err, Contains("the plan has errors"));
@@ -135,16 +135,16 @@ TEST_CASE("a watched plan is read again when it is saved, also where the file is
   CHECK_THAT(session.Feed(":watch").err, Contains("watching") && Contains("mine.lua"));
   const auto wait = [&] {
     for (int i = 0; i < 100; ++i) {
-      Outcome outcome = session.CheckFiles();
+      moonshard::Outcome outcome = session.CheckFiles();
       if (!outcome.err.empty()) return outcome;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    return Outcome();
+    return moonshard::Outcome();
   };
   CHECK(wait().err.empty());
   // As editors do: another file, then a rename.
   fs::rename(scratch.Write("mine.lua~", "return plan { extends 'llama' , require('block').norm }\n"), plan);
-  const Outcome replaced = wait();
+  const moonshard::Outcome replaced = wait();
   CHECK_THAT(replaced.err, Contains("reloaded"));
   CHECK_THAT(replaced.out, Contains("model.layers.0.mlp.up_proj"));
   fs::remove(plan);
@@ -153,11 +153,11 @@ TEST_CASE("a watched plan is read again when it is saved, also where the file is
   CHECK_THAT(wait().err, Contains("reloaded"));
   // A file that the plan requires is watched too.
   scratch.Write("block.lua", "return { norm = at('model.norm', sequence_parallel {}) }\n");
-  const Outcome required = wait();
+  const moonshard::Outcome required = wait();
   INFO(required.err);
   CHECK_THAT(required.out, Contains("model.norm") && Contains("sequence_parallel"));
   scratch.Write("mine.lua", "return plan {\n");
-  const Outcome broken = wait();
+  const moonshard::Outcome broken = wait();
   CHECK(!broken.good);
   CHECK_THAT(broken.err, Contains("mine.lua:2: error[MS0101]"));
   CHECK(session.Feed(":save " + (scratch / "lines.txt")).good);
@@ -183,7 +183,7 @@ TEST_CASE("save writes a plan with the tried rules, which does what was tried") 
   CHECK_THAT(saved, Contains("extends \"mine\"") && Contains("at(\"model.norm\", replicated {})") &&
                         !Contains("sequence_parallel"));
   CHECK(!session.Feed(":save " + (scratch / "tried.lua")).good);  // never over a file
-  const Outcome loaded = session.Feed(":load " + (scratch / "tried.lua"));
+  const moonshard::Outcome loaded = session.Feed(":load " + (scratch / "tried.lua"));
   INFO(loaded.err);
   CHECK(loaded.good);
   CHECK_THAT(loaded.out, Contains("model.layers.0.mlp.gate_proj"));
@@ -225,7 +225,7 @@ TEST_CASE("findings are written in the form that was asked for, without notes be
   options.form = FindingForm::kJson;
   Session session(options);
   session.Open();
-  const Outcome failed = session.Feed("nosuch");
+  const moonshard::Outcome failed = session.Feed("nosuch");
   const Result<JsonValue> json = ParseJson(failed.err, "stderr");
   INFO(failed.err);
   REQUIRE(json.ok());
@@ -246,7 +246,7 @@ TEST_CASE("what is not there is said, and a session without it goes on") {
   CHECK_THAT(no_model.Open().err, Contains("config.json"));
   CHECK(!no_model.opened());
   Session bad_plan = MakeSession("nosuch");
-  const Outcome opened = bad_plan.Open();
+  const moonshard::Outcome opened = bad_plan.Open();
   CHECK(!opened.good);
   CHECK(bad_plan.opened());
   CHECK(bad_plan.Feed("1 + 1").out == "2\n");

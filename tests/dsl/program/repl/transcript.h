@@ -15,7 +15,7 @@ inline std::string Marked(const std::string& text, const char* mark) {
   return out;
 }
 
-inline std::string TextOf(const Outcome& outcome) {
+inline std::string TextOf(const moonshard::Outcome& outcome) {
   return (outcome.err.empty() ? "" : Marked(outcome.err, "! ")) + outcome.out;
 }
 
@@ -26,13 +26,13 @@ inline std::string Transcript(Session& session, const std::string& script) {
   for (const std::string& line : Split(script, '\n')) {
     if (line.empty()) continue;
     out += (unfinished ? ".. " : "> ") + line + "\n";
-    const Outcome outcome = session.Feed(line);
+    const moonshard::Outcome outcome = session.Feed(line);
     unfinished = outcome.unfinished;
     out += TextOf(outcome);
     if (!outcome.good) out += "(failed)\n";
     if (outcome.quit) return out + "(quit)\n";
   }
-  const Outcome end = session.Finish();
+  const moonshard::Outcome end = session.Finish();
   return out + TextOf(end) + (end.good ? "" : "(failed)\n");
 }
 

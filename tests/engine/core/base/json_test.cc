@@ -1,6 +1,9 @@
 // JSON as strict as serde_json on the way in, the same bytes every time on the way out.
 #include "engine/core/base/json.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <limits>
@@ -111,6 +114,16 @@ TEST_CASE("files") {
   REQUIRE_FALSE(missing.ok());
   CHECK(missing.diagnostics()[0].finding == Finding::kFileNotFound);
   CHECK_THAT(missing.diagnostics()[0].message, Catch::Contains("/nowhere/config.json"));
+  // Neither waits for a writer nor reads without end.
+  const std::string pipe = "/tmp/moonshard_json_pipe_" + std::to_string(getpid());
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  for (const std::string& path : {pipe, std::string("/dev/zero")}) {
+    const Result<JsonValue> endless = ReadJsonFile(path);
+    REQUIRE(!endless.ok());
+    CHECK(endless.diagnostics().front().finding == Finding::kFileUnreadable);
+    CHECK(endless.diagnostics().front().message == "cannot read '" + path + "': it is no regular file");
+  }
+  unlink(pipe.c_str());
   const Result<JsonValue> folder = ReadJsonFile("/tmp");
   REQUIRE_FALSE(folder.ok());
   CHECK(folder.diagnostics()[0].finding == Finding::kFileUnreadable);

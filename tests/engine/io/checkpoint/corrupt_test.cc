@@ -7,6 +7,7 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/convert.h"
+#include "engine/io/checkpoint/cover.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"
@@ -151,6 +152,17 @@ TEST_CASE("a shard that is read for its own mesh is held against its hash") {
   CHECK(failed->path == "up.weight");
 }
 
+TEST_CASE("shards in too many parts are not looked at") {
+  constexpr int64_t kParts = 4000;
+  std::vector<Interval> odd;
+  for (int64_t i = 0; i < kParts; ++i) odd.push_back({2 * i, 1});
+  const ShardDims full = {{{0, 2 * kParts}}, {{0, 2 * kParts}}};
+  const std::vector<std::optional<ShardDims>> stored = {ShardDims{odd, odd}, full};
+  CHECK(IsDividedTooFinely(full, stored));
+  CHECK_FALSE(CoverShard(full, stored));
+  CHECK_FALSE(IsDividedTooFinely(full, std::vector<std::optional<ShardDims>>{full}));
+}
+
 TEST_CASE("manifests that cannot be") {
   const Sharded sharded;
   const std::string good = ReadWholeFile(sharded.folder() + "/moonshard.json");
@@ -189,6 +201,23 @@ TEST_CASE("manifests that cannot be") {
     INFO(row.from << " -> " << row.to);
     CHECK_THAT(changed(row.from, row.to), Contains("MS0") && Contains(row.says));
   }
+  // Sizes whose product is no number of int64_t.
+  JsonValue large = ParseJson(good, "m").ValueOrThrow();
+  for (JsonValue& layout : large.AsObject().at("layouts").AsArray()) {
+    JsonValue::Object& fields = layout.AsObject();
+    if (fields.at("shape").AsArray().size() != 1) continue;
+    constexpr int64_t kHuge = int64_t{1} << 61;
+    fields.at("shape").AsArray().front() = kHuge;
+    for (JsonValue& shard : fields.at("pieces").AsArray()) {
+      shard = JsonValue::Array{JsonValue::Array{int64_t{0}, kHuge}};
+    }
+  }
+  large.AsObject().erase("manifest_hash");
+  const std::string large_hash = HashToText(HashOf(WriteJson(large, 0)));
+  large.AsObject().emplace("manifest_hash", large_hash);
+  const Result<Manifest> overflown = Manifest::Parse(WriteJson(large, 0), "m");
+  REQUIRE_FALSE(overflown.ok());
+  CHECK_THAT(ToText(overflown.diagnostics()), Contains("a tensor's size overflows: F32 [2305843009213693952]"));
   const Result<Manifest> edited = Manifest::Parse(Replaced(good, "\"tp\": 2", "\"tp\": 3"), "m");
   REQUIRE_FALSE(edited.ok());
   CHECK_THAT(ToText(edited.diagnostics()), Contains("changed after it was written"));

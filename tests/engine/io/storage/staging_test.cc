@@ -1,13 +1,23 @@
 // Files and directories that are complete or absent: a process that is killed, a full disk and a power cut at every call
 // of the writers of single files, and what they do with links, pipes and permissions.
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <functional>
 
+#include "engine/core/base/hash.h"
 #include "engine/io/safetensors/writer.h"
 #include "engine/io/storage/staging.h"
 #include "tests/engine/io/checkpoint/faulty_storage.h"
@@ -137,6 +147,88 @@ TEST_CASE("what is no file of its own is written to, not replaced") {
   ::close(reader);
   CHECK(std::string(got) == "through the pipe");
   CHECK(std::filesystem::is_fifo(scratch / "pipe"));
+}
+
+TEST_CASE("a pipe is written to through a link to a name that is none, as /dev/stdout has it") {
+  const ScratchFolder scratch;
+  std::array<int, 2> ends = {};
+  REQUIRE(::pipe(ends.data()) == 0);
+  std::filesystem::create_symlink("/proc/self/fd/" + std::to_string(ends[1]), scratch / "link");
+  REQUIRE_FALSE(WriteText(scratch / "link", "through the pipe"));
+  char got[64] = {};
+  CHECK(::read(ends[0], got, sizeof(got)) == 16);
+  CHECK(std::string(got) == "through the pipe");
+  for (const int end : ends) ::close(end);
+}
+
+TEST_CASE("a link that leads nowhere is an error that names it") {
+  const ScratchFolder scratch;
+  std::filesystem::create_symlink(scratch / "b", scratch / "a");
+  std::filesystem::create_symlink(scratch / "a", scratch / "b");
+  const Failure failed = WriteText(scratch / "a", "new");
+  REQUIRE(failed);
+  CHECK_THAT(failed->message, Catch::Contains("'" + scratch / "a" + "'") && Catch::Contains("symbolic link"));
+}
+
+// From now on fchmod fails in this process with the error.
+bool RefuseChmod(int error) {
+  std::array<sock_filter, 4> filter = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fchmod, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog program = {filter.size(), filter.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST_CASE("a file system without permissions is written to; one that refuses them for another reason is an error") {
+  for (const int error : {EPERM, EOPNOTSUPP, EIO}) {
+    INFO(error);
+    const ScratchFolder scratch;
+    const std::string path = scratch.Write("file", "old");
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      alarm(20);
+      if (!RefuseChmod(error)) _exit(9);
+      _exit(WriteText(path, "new") ? 1 : 0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    REQUIRE(WEXITSTATUS(status) != 9);
+    CHECK(WEXITSTATUS(status) == (error == EIO ? 1 : 0));
+    CHECK(ReadWholeFile(path) == (error == EIO ? "old" : "new"));
+    CHECK(NamesIn(scratch / "") == std::vector<std::string>{"file"});
+  }
+}
+
+TEST_CASE("a journal of a directory that is gone is not continued") {
+  const ScratchFolder scratch;
+  std::filesystem::create_directories(scratch / "out");
+  scratch.Write("out/other", "of somebody else");
+  std::filesystem::create_directories(scratch / "out.partial");
+  const std::string head = HashToText(HashOf(std::string("work"))) + "\n";
+  scratch.Write("out.partial/journal", head + R"({"hashes":["0000000000000001"],"part":"a"})" + "\n" +
+                                           R"({"moving":"0000000000000001"})" + "\n");
+  const std::unique_ptr<Storage> storage = PosixStorage();
+  StagingOptions options;
+  options.storage = storage.get();
+  options.work = "work";
+  options.replace = true;
+  {
+    Result<StagingDirectory> fresh = StagingDirectory::Open(scratch / "out", options);
+    REQUIRE(fresh.ok());
+    CHECK_FALSE(fresh.value().published());
+    CHECK(fresh.value().Recorded("a") == nullptr);
+    REQUIRE_FALSE(fresh.value().Record("b", {2}));
+  }
+  CHECK(ReadWholeFile(scratch / "out.partial/journal").starts_with(head));
+  const Result<StagingDirectory> next = StagingDirectory::Open(scratch / "out", options);
+  REQUIRE(next.ok());
+  CHECK(next.value().Recorded("a") == nullptr);
+  CHECK(next.value().Recorded("b") != nullptr);
 }
 
 TEST_CASE("a file that is replaced keeps its permissions") {

@@ -1,0 +1,42 @@
+#include "dsl/program/cli/run_main.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iostream>
+
+#include "dsl/program/cli/options.h"
+#include "dsl/program/cli/verbs.h"
+#include "engine/core/base/check.h"
+#include "engine/core/base/diagnostic.h"
+
+namespace moonshard {
+
+int RunMain(const std::string& program, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const InternalError& error) {
+    std::cerr << program << ": defect: " << error.what() << "\n";
+    return kExitDefect;
+  } catch (const PlanError& error) {
+    Say(error.diagnostics(), {});
+    return ExitCodeOf(error.diagnostics());
+  } catch (const std::exception& error) {
+    std::cerr << program << ": " << error.what() << "\n";
+    return kExitFailed;
+  }
+}
+
+int EndOutput(int code, const SayOptions& options) {
+  errno = 0;
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  const int error = errno;
+  if (flushed && std::cout.good() && std::ferror(stdout) == 0) return code;
+  const std::string why = error == 0 ? "not all of it was written" : std::strerror(error);
+  Say({MakeDiagnostic(Finding::kWriteFailed, "cannot write to stdout: " + why)}, options);
+  return code == kExitGood ? kExitFailed : code;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,20 @@
+// RunMain: how both programs end: what they throw becomes a message and an exit code, and output that could not be
+// written is an error.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "dsl/program/cli/say.h"
+
+namespace moonshard {
+
+// The exit code of `body`, or of what it throws: kExitDefect for an InternalError, else kExitFailed, with the text on
+// stderr after the program's name.
+int RunMain(const std::string& program, const std::function<int()>& body);
+
+// The last thing a program does: flushes stdout. Where that, or a write before it, failed (a full disk), says so
+// (kWriteFailed) and returns kExitFailed in place of a `code` that is kExitGood.
+int EndOutput(int code, const SayOptions& options);
+
+}  // namespace moonshard
