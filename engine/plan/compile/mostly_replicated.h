@@ -9,9 +9,9 @@
 
 namespace moonshard {
 
-// kMostlyWhole, with the largest parameters that stay whole, where ranks share the model (some axis above 1) and the
-// plan shards less than half of its elements. Nothing otherwise; nothing too where it shards none at all, which is the
-// finding of an unused axis. Tied tensors count once, buffers do not count.
+// kMostlyReplicated, with the largest parameters that stay replicated, where ranks share the model (some axis above 1)
+// and the plan shards less than half of its elements. Nothing otherwise; nothing too where it shards none at all, which
+// is the finding of an unused axis. Tied tensors count once, buffers do not count.
 std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
 // Sharded: what counts as a sharded parameter, and which parameters count at all, wherever elements or bytes of a compiled
-// plan are added up (cost.h, mostly_whole.h).
+// plan are added up (cost.h, mostly_replicated.h).
 #pragma once
 
 #include <set>
