@@ -39,7 +39,7 @@ struct CollectiveUse {
   Direction direction = Direction::kForward;
   const CollectiveLabel* label = nullptr;
   at::IntArrayRef shape;  // of the logical tensor, equal on every rank: what is compared
-  int64_t bytes = 0;      // what is counted (counts.h)
+  int64_t bytes = 0;      // what is counted (collective_counts.h)
   int64_t misfit = -1;    // the size of this rank's shard where `shape` does not allow it: an error on every rank
 };
 

@@ -37,7 +37,7 @@ class ShardedLogits {
   // A head that a plan shards is then used around its call: the plan's own redistributions at the head do not run
   // (`hidden` above replaces them), and AppliedPlan::Findings names it as bypassed. Its parameters must hold this
   // rank's shard in forward and backward, so it cannot be part of an fsdp unit that gives them back in between.
-  // Throws PlanError: kBadInput, kNoSuchMove, and what a redistribution throws.
+  // Throws PlanError: kBadInput, kNoSuchRedistribution, and what a redistribution throws.
   static ShardedLogits OfHead(const Vocabulary& vocabulary, at::Tensor hidden, at::Tensor weight, at::Tensor bias = {},
                               const HeadOptions& options = {});
 
