@@ -23,7 +23,8 @@ function styles.colwise(o)
   }
 end
 
--- Input features are sharded: every rank computes a term of the sum. The bias is added once, after the sum.
+-- Input features are sharded: every rank computes a term of the sum. The bias is added once, after the sum. Of an
+-- embedding the rows are sharded, as vocab_rowwise does.
 ---@param o? rowwise_keys
 ---@return style
 function styles.rowwise(o)
@@ -35,6 +36,15 @@ function styles.rowwise(o)
     after = { "bias" },
     inputs = { { o.input or shard(-1), shard(-1) } },
     outputs = { { partial, o.output or replicate } },
+    kinds = {
+      Embedding = style {
+        name = "rowwise",
+        params = { weight = shard(0) },
+        lookup = "masked",
+        inputs = { { replicate, replicate } },
+        outputs = { { partial, o.output or replicate } },
+      },
+    },
   }
 end
 

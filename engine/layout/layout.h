@@ -1,10 +1,10 @@
-// Layout: how one tensor is placed on the ranks of one mesh axis. The closed algebra of the engine; each layout states
-// the value and the gradient (the gradient of a layout has the dual layout):
-//
-//   replicate   value: the same, used the same everywhere       gradient: the same everywhere
-//   shared      value: the same, used by sharded compute        gradient: partial, must be summed
-//   shard(d)    value: shards along dim d (torch.chunk)         gradient: shards
-//   partial     value: terms of a sum                           gradient: the same everywhere
+// Layout: how one tensor is placed on the ranks of one mesh axis; the closed algebra of the engine (terms: README.md).
+// The gradient of a layout has the dual layout. In brackets the placements of DTensor for both:
+//   replicate   value: the same, used the same everywhere   gradient: the same everywhere       [Replicate, Replicate]
+//   shared      value: the same, used by sharded compute    gradient: partial, must be summed   [Replicate, Partial]
+//   shard(d)    value: shards along dim d (torch.chunk)     gradient: shards                    [Shard(d), Shard(d)]
+//   partial     value: terms of a sum                       gradient: the same everywhere       [Partial, Replicate]
+// `shared` is Replicate with grad_placements=[Partial()], as after Megatron's f (copy_to_tensor_model_parallel_region).
 //
 // `shared_last(n)` is shared in its last n features and replicate in those before (a projection that makes both).
 //

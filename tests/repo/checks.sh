@@ -3,7 +3,7 @@
 # checks.sh list: the names.
 set -euo pipefail
 
-names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map)
+names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map comments_name_what_exists)
 torch_free=(engine/core engine/layout engine/plan engine/io dsl/language dsl/planning dsl/program/cli dsl/program/repl)
 
 # tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
@@ -92,6 +92,40 @@ readme_map() {
     sort -u | while read -r folder; do
       grep -qE "(^|[ /])$folder(/|\>)" <<<"$shown" || echo "README.md: does not show $folder/"
     done
+}
+
+# A file or constant that a comment names exists: else the comment is about code that is gone. Headers of libraries are named
+# with their directory.
+comments_name_what_exists() {
+  local sources headers
+  sources=$(Files '^(engine|dsl|tests)/.*\.(h|cc)$')
+  [[ -n $sources ]] || return 0
+  headers=$(Files '\.h$' | sed 's#.*/##' | tr '\n' ' ')
+  # shellcheck disable=SC2086  # one word a file
+  awk -v headers="$headers" '
+    BEGIN { split(headers, names, " "); for (i in names) known[names[i]] = 1 }
+    {
+      at = match($0, /(^|[^:"])\/\//)
+      code = at ? substr($0, 1, RSTART) : $0
+      while (match(code, /(^|[^A-Za-z0-9_])k[A-Z][A-Za-z0-9]+/)) {
+        name = substr(code, RSTART, RLENGTH)
+        sub(/^[^k]/, "", name)
+        known[name] = 1
+        code = substr(code, RSTART + RLENGTH)
+      }
+      if (!at || FILENAME ~ /^tests\//) next
+      text = substr($0, at)
+      while (match(text, /[A-Za-z0-9_.\/]*[A-Za-z0-9_]\.h([^A-Za-z0-9_]|$)|(^|[^A-Za-z0-9_])k[A-Z][A-Za-z0-9]+/)) {
+        name = substr(text, RSTART, RLENGTH)
+        text = substr(text, RSTART + RLENGTH)
+        sub(/^[^A-Za-z0-9_.\/]/, "", name)
+        sub(/[^A-Za-z0-9_]$/, "", name)
+        if (name ~ /\.h$/ && name ~ /^(torch|ATen|c10|c10d)\//) continue
+        sub(/.*\//, "", name)
+        named[FILENAME ":" FNR ": " name] = name
+      }
+    }
+    END { for (place in named) if (!(named[place] in known)) print place " does not exist" }' $sources | sort
 }
 
 # Files PATTERN: the project's files whose path matches; those that git ignores are not the project's.

@@ -11,6 +11,7 @@ touch tests/engine/lost/lost_test.cc
 printf '#include <torch/torch.h>\n#include <lua.hpp>\n' >engine/plan/plan/heavy.h
 printf 'void F() {\n  try {\n  } catch (...) {\n  }\n}\n' >dsl/language/eval/swallow.cc
 printf 'auto m = MatchRules(plan, tree);\n' >dsl/language/eval/shortcut.cc
+printf '%s\n' '// Gone: as in gone.h, with kGone and kHere, of torch/torch.h.' 'int kHere;' >engine/plan/plan/comment.cc
 printf '%s\n' '```text' 'engine/ nothing/' '```' >README.md
 
 Expect() {
@@ -34,4 +35,7 @@ Expect built 'tests/engine/lost/lost_test.cc: no CMakeLists.txt names it or its 
 Expect built 'engine/plan/plan: no CMakeLists.txt makes a library of it'
 Expect readme_map 'README.md: no directory nothing/'
 Expect readme_map 'README.md: does not show dsl/'
+Expect comments_name_what_exists 'engine/plan/plan/comment.cc:1: gone.h does not exist'
+Expect comments_name_what_exists 'engine/plan/plan/comment.cc:1: kGone does not exist'
+if grep -qE 'kHere|torch' <<<"$("$checks" comments_name_what_exists "$tree")"; then echo "what exists is reported"; exit 1; fi
 diff <("$checks" list | sort) <(printf '%s\n' "${expected[@]}" | sort -u) || { echo "a check has no bad tree here"; exit 1; }

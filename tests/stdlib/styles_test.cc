@@ -75,6 +75,8 @@ std::vector<OneModuleCase> Cases() {
       {"rowwise, to features", "rowwise { output = shard(-1) }", OneLinear(6, 10), Hidden, {features}, {features}},
       {"rowwise, to what is shared", "rowwise { output = shared }", OneLinear(6, 10), Hidden, {features}, {shared}},
       {"colwise embedding", "colwise { output = replicate }", OneEmbedding(1), Ids, {full}, {full}},
+      {"rowwise embedding", "rowwise()", OneEmbedding(1), Ids, {full}, {full}},
+      {"rowwise embedding, scattered", "rowwise { output = shard(1) }", OneEmbedding(1), Ids, {full}, {sequence}},
       {"vocab_rowwise", "vocab_rowwise()", OneEmbedding(1), Ids, {full}, {full}},
       {"vocab_rowwise, scaled", "vocab_rowwise()", OneEmbedding(4), Ids, {full}, {full}},
       {"vocab_rowwise, scattered", "vocab_rowwise { output = shard(1) }", OneEmbedding(1), Ids, {full}, {sequence}},

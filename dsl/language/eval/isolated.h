@@ -4,7 +4,7 @@
 //   this process --fork--> a child under limits: evaluates, writes the plan as JSON --pipe--> read, checked, used
 //
 // The child has the CPU time and memory of ScriptLimits and a small margin, and ends with this process. Its only system
-// calls are those that memory, time and reading files need (system_calls.h), also when it runs as root: it cannot
+// calls are those that memory, time and reading files need (system_calls.cc), also when it runs as root: it cannot
 // change a file, start a process, or reach another process or the network. Its output is data and is checked as such
 // (engine/plan/plan/plan_json.h). A child that crashes, hangs or writes something else is a diagnostic, and its output
 // is discarded.

@@ -25,7 +25,8 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
       ->required(required);
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; chosen by architecture without it");
-  app.add_option("--mesh", model.mesh, "axes and sizes, as in tp=2,dp=4; one rank without it");
+  app.add_option("--mesh", model.mesh,
+                 "axes and sizes, as in tp=2,dp=4: tp, dp (= dp_shard) and dp_replicate; one rank without it");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
   app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");
@@ -64,13 +65,14 @@ std::string SubjectOf(const ModelOptions& model) {
 }
 
 void AddDType(CLI::App& app, std::string& dtype) {
-  app.add_option("--dtype", dtype, "of the parameters; auto: that of the config, else of the file")
+  app.add_option("--dtype", dtype, "dtype of the parameters; auto: that of the config, else of the file")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
 }
 
 void AddRun(CLI::App& app, RunOptions& run) {
   AddDType(app, run.dtype);
-  app.add_option("--device", run.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--device", run.device, "auto (default: cuda where there is a GPU), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--timeout", run.timeout_s, "seconds to wait for a peer (default 600)")->check(CLI::PositiveNumber);
 }
 
@@ -137,7 +139,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* explain_app = app.add_subcommand("explain", "what a plan does to a model, without weights or ranks");
   AddModel(*explain_app, explain.model, plan_options);
   AddSay(*explain_app, say);
-  explain_app->add_option("--rank", explain.rank, "whose local shapes and bytes (default 0)");
+  explain_app->add_option("--rank", explain.rank, "rank whose local shapes and bytes are printed (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
   CLI::Option* html =
       explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
@@ -175,7 +177,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, unsharded");
   eval_app->add_option("--stats", eval.stats,
                        "JSON file for one rank's collectives, each rank's memory and the seconds; - for stdout");
-  eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; gradients are accumulated")
+  eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; their gradients are accumulated")
       ->check(CLI::PositiveNumber);
   AddRun(*eval_app, eval.run);
 
@@ -187,7 +189,10 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   verify_app->add_option("--input", verify.input, "as of eval; generated without it");
   verify_app->add_option("--tokens", verify.tokens,
                          "B,S of the generated input (default 2,13; with --types 2 and 12 a rank)");
-  verify_app->add_option("--tolerance", verify.tolerance, "largest relative difference that passes (default 2e-4)");
+  verify_app->add_option(
+      "--tolerance", verify.tolerance,
+      "largest difference that passes, relative to the largest value of the tensor (default 2e-4, or "
+      "more for a coarser dtype: 8 times its epsilon)");
   CLI::Option* types =
       verify_app->add_flag("--types", verify.types, "prove the layouts of every operator, without peers or weights");
   verify_app->add_flag("--ops", verify.ops, "compare the results of every operator, not only of modules")

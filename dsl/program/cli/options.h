@@ -78,12 +78,12 @@ struct VerifyVerb {
   ModelOptions model;
   SayOptions say;
   RunOptions run = {.dtype = "float32"};
-  std::string input;   // as of eval; "": generated
-  std::string tokens;  // "B,S" of a generated input; "": a length that few meshes divide
-  double tolerance = 2e-4;
-  bool types = false;  // prove the layouts of each operator, in one process without peers
-  bool ops = false;    // compare each operator, not only modules
-  int64_t rank = 0;    // with types: the rank that is checked
+  std::string input;                // as of eval; "": generated
+  std::string tokens;               // "B,S" of a generated input; "": a length that few meshes divide
+  std::optional<double> tolerance;  // largest relative difference that passes; none: by the dtype of computation
+  bool types = false;               // prove the layouts of each operator, in one process without peers
+  bool ops = false;                 // compare each operator, not only modules
+  int64_t rank = 0;                 // with types: the rank that is checked
 };
 
 // A training run: what dsl/program/train/ works from.

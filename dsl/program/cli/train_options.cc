@@ -23,9 +23,9 @@ void AddData(CLI::App& app, TrainVerb& train) {
   app.add_option("--data-dtype", train.data_dtype, "what a .bin file holds (default uint16)")
       ->check(CLI::IsMember({"uint16", "uint32"}));
   CLI::Option* eval_data =
-      app.add_option("--eval-data", train.eval_data, "held out: its loss is taken and nothing learnt from it")
+      app.add_option("--eval-data", train.eval_data, "held-out data, as --data: the loss on it is reported")
           ->allow_extra_args(false);
-  app.add_option("--eval-every", train.eval_every, "steps between these losses (default 0: at the end)")
+  app.add_option("--eval-every", train.eval_every, "steps between losses on --eval-data (default 0: at the end)")
       ->check(CLI::NonNegativeNumber)
       ->needs(eval_data);
 }
@@ -34,14 +34,15 @@ void AddStep(CLI::App& app, TrainVerb& train) {
   app.add_option("--steps", train.steps, "steps of the run, including those before a resume")
       ->required()
       ->check(CLI::PositiveNumber);
-  app.add_option("--batch", train.batch, "rows of a step, over all ranks and micro-batches (default 8)")
+  app.add_option("--batch", train.batch,
+                 "global batch size in sequences, over all dp ranks and micro-batches (default 8)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--sequence", train.sequence, "tokens of a row (default 128)")->check(CLI::PositiveNumber);
+  app.add_option("--sequence", train.sequence, "tokens of a sequence (default 128)")->check(CLI::PositiveNumber);
   app.add_option("--micro-batches", train.micro_batches,
-                 "parts of a rank's rows; gradients are accumulated (default 1)")
+                 "parts of a rank's sequences; gradients are accumulated (default 1)")
       ->check(CLI::PositiveNumber);
   app.add_option("--loss-chunk", train.loss_chunk,
-                 "the loss makes its logits so many tokens at a time, and again in backward (default 0: all at once)")
+                 "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--dtype", train.run.dtype,
                  "float32 (default), float64, or bfloat16: matrix products in bfloat16 under autocast; parameters, "
@@ -50,22 +51,21 @@ void AddStep(CLI::App& app, TrainVerb& train) {
 }
 
 void AddOptimizer(CLI::App& app, TrainVerb& train) {
-  app.add_option("--lr", train.lr, "the highest learning rate (default 3e-4)")->check(CLI::NonNegativeNumber);
-  app.add_option("--min-lr", train.min_lr, "the learning rate that the decay ends at (default 0)")
+  app.add_option("--lr", train.lr, "peak learning rate (default 3e-4)")->check(CLI::NonNegativeNumber);
+  app.add_option("--min-lr", train.min_lr, "learning rate at the end of the decay (default 0)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--warmup", train.warmup, "steps until the highest (default 0)")->check(CLI::NonNegativeNumber);
-  app.add_option("--schedule", train.schedule, "the way down: cosine (default), linear or constant")
+  app.add_option("--warmup", train.warmup, "steps of linear warmup to --lr (default 0)")->check(CLI::NonNegativeNumber);
+  app.add_option("--schedule", train.schedule, "decay of the learning rate: cosine (default), linear or constant")
       ->check(CLI::IsMember({"cosine", "linear", "constant"}));
-  app.add_option("--decay-steps", train.decay_steps, "the step that the decay ends at (default 0: --steps)")
+  app.add_option("--decay-steps", train.decay_steps, "step at which the decay ends (default 0: --steps)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--weight-decay", train.weight_decay, "of parameters of two dims or more (default 0.1)")
+  app.add_option("--weight-decay", train.weight_decay, "weight decay of parameters of two dims or more (default 0.1)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--betas", train.betas, "AdamW's, as in 0.9,0.95 (default)")->delimiter(',')->check(BelowOne());
-  app.add_option("--eps", train.eps, "AdamW's (default 1e-8)")->check(CLI::NonNegativeNumber);
-  app.add_option("--clip", train.clip, "largest norm of the gradients (default 1; 0: none)")
+  app.add_option("--betas", train.betas, "beta1,beta2 of AdamW (default 0.9,0.95)")->delimiter(',')->check(BelowOne());
+  app.add_option("--eps", train.eps, "epsilon of AdamW (default 1e-8)")->check(CLI::NonNegativeNumber);
+  app.add_option("--clip", train.clip, "clip the global gradient norm to this (default 1; 0: no clipping)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--skips", train.skips,
-                 "steps in a row that may be left out because their loss or gradients are not finite (default 3)")
+  app.add_option("--skips", train.skips, "tolerated consecutive steps with non-finite loss or gradients (default 3)")
       ->check(CLI::NonNegativeNumber);
 }
 
@@ -75,7 +75,7 @@ void AddRecord(CLI::App& app, TrainVerb& train) {
   app.add_option("--save-every", train.save_every, "steps between saves, in the background (default 0: at the end)")
       ->check(CLI::NonNegativeNumber)
       ->needs(save);
-  app.add_option("--keep", train.keep, "saved steps that stay (default 3; 0: all)")
+  app.add_option("--keep", train.keep, "saved steps to keep (default 3; 0: all)")
       ->check(CLI::NonNegativeNumber)
       ->needs(save);
   app.add_flag("--resume", train.resume, "resumes the latest step in --save, if there is one")->needs(save);
@@ -98,8 +98,9 @@ void AddTrain(CLI::App& app, TrainVerb& train) {
          "calls of the model between comparisons of all input values across tp (default 0: only integers on the "
          "CPU, at every call)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--seed", train.seed, "of the order of the data, and of dropout (default 0)");
-  app.add_option("--device", train.run.device)->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--seed", train.seed, "seed of data order and dropout (default 0)");
+  app.add_option("--device", train.run.device, "auto (default: cuda where there is a GPU), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--timeout", train.run.timeout_s, "seconds to wait for a peer (default 600)")
       ->check(CLI::PositiveNumber);
 }

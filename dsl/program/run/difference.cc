@@ -1,8 +1,56 @@
 #include "dsl/program/run/difference.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <limits>
+
 #include <ATen/TensorOperators.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 namespace moonshard {
+namespace {
+
+struct Epsilon {
+  const char* name;
+  c10::ScalarType type;
+  double epsilon;
+};
+
+// The coarsest first.
+const std::array<Epsilon, 4> kEpsilons = {
+    Epsilon{"bfloat16", at::kBFloat16, std::numeric_limits<c10::BFloat16>::epsilon()},
+    Epsilon{"float16", at::kHalf, std::numeric_limits<c10::Half>::epsilon()},
+    Epsilon{"float32", at::kFloat, std::numeric_limits<float>::epsilon()},
+    Epsilon{"float64", at::kDouble, std::numeric_limits<double>::epsilon()}};
+
+// Of what sums of a few hundred terms differ by in units of the epsilon, with a margin: the parity models differ by 4 at
+// most, and a planted fault by 20 at least.
+constexpr double kEpsilonsThatPass = 8;
+constexpr double kLeastTolerance = 2e-4;
+
+}  // namespace
+
+std::string Tolerance::ToText() const {
+  char text[64];
+  std::snprintf(text, sizeof(text), "at most %.3g (", relative);
+  return text + reason + ")";
+}
+
+Tolerance ToleranceOf(const std::optional<double>& given, std::optional<c10::ScalarType> type,
+                      const CompiledPlan& plan) {
+  if (given) return {*given, "--tolerance"};
+  const auto used = [&](const Epsilon& dtype) {
+    if (type.value_or(at::kFloat) == dtype.type) return true;
+    const std::optional<Precision>& precision = plan.plan->precision;
+    if (precision && (precision->parameters == dtype.name || precision->reduce == dtype.name)) return true;
+    return std::ranges::find(plan.kept_dtypes, dtype.name, &ModuleDType::dtype) != plan.kept_dtypes.end();
+  };
+  const auto coarsest = std::ranges::find_if(kEpsilons, used);
+  if (coarsest == kEpsilons.end()) return {kLeastTolerance, "the least"};
+  return {std::max(kLeastTolerance, kEpsilonsThatPass * coarsest->epsilon), coarsest->name};
+}
 
 double RelativeDifference(const at::Tensor& got, const at::Tensor& expected) {
   if (expected.numel() == 0) return 0;

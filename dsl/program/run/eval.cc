@@ -126,7 +126,8 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
 int RunEval(const EvalVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
-  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  // Every rank reads the same rows: their gradients are equal without a sum.
+  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);
   const AppliedPlan& applied = *sharded.applied;
   if (mesh.rank() == 0) Say(applied.plan().findings, verb.say);
   const Inputs inputs = ReadInputs(verb.input, sharded.vocabulary, verb.micro_batches, mesh.device());

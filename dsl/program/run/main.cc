@@ -3,16 +3,45 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
+#include <string>
 
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
 #include "dsl/program/cli/options.h"
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/verbs.h"
 #include "dsl/program/train/train.h"
+#include "engine/runtime/mesh/device_mesh.h"
 
 namespace moonshard {
 namespace {
+
+// An operator that fails in the call of a planned module: tensors whose sizes do not fit together are a plan's fault, or
+// the input's. LibTorch's message names the call, as Boundary::Explain adds it: "... (in the call of 'PATH' (FILE:LINE))".
+std::optional<Diagnostic> FailedCall(const c10::Error& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return {};
+  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return {};
+  const std::string text = ErrorText(error);
+  const std::string mark = "in the call of '";
+  const size_t begin = text.find(mark);
+  const size_t end = begin == std::string::npos ? begin : text.find('\'', begin + mark.size());
+  if (end == std::string::npos) return {};
+  std::string message = text.substr(0, begin);
+  while (!message.empty() && std::string_view(" (\n").find(message.back()) != std::string_view::npos)
+    message.pop_back();
+  Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "the call fails: " + message);
+  d.path = text.substr(begin + mark.size(), end - begin - mark.size());
+  const size_t close = text.find(')', end);
+  const size_t colon = close == std::string::npos ? close : text.rfind(':', close);
+  if (colon != std::string::npos && text.compare(end, 3, "' (") == 0 && colon > end + 3) {
+    d.where.file = text.substr(end + 3, colon - end - 3);
+    d.where.line = std::atoi(text.c_str() + colon + 1);
+  }
+  d.help = "verify --types names the operator and the layouts of its operands";
+  return d;
+}
 
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
@@ -32,6 +61,11 @@ int Main(const std::vector<std::string>& arguments) {
   } catch (const PlanError& error) {
     Say(error.diagnostics(), SayOf(*command.verb));
     return ExitCodeOf(error.diagnostics());
+  } catch (const c10::Error& error) {
+    const std::optional<Diagnostic> failed = FailedCall(error);
+    if (!failed) throw;
+    Say({*failed}, SayOf(*command.verb));
+    return kExitFailed;
   }
   std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
   return kExitUsage;
@@ -50,7 +84,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "moonshard-run: defect: %s\n", error.what());
     return moonshard::kExitDefect;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "moonshard-run: %s\n", error.what());
+    std::fprintf(stderr, "moonshard-run: %s\n", moonshard::ErrorText(error).c_str());
     return moonshard::kExitFailed;
   }
 }

@@ -52,7 +52,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const auto recorder = std::make_shared<StepRecorder>();
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
-  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type);
+  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
   const auto loss = train::NextTokenLoss::Make(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow();
   const at::Tensor ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
 

@@ -188,7 +188,7 @@ SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder
 }
 
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
-                         std::optional<c10::ScalarType> type) {
+                         std::optional<c10::ScalarType> type, bool trains) {
   ShardedModel out;
   {
     const nn::DeferInit defer;
@@ -197,6 +197,7 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();
   ApplyOptions apply;
   apply.deferred_type = type;
+  apply.independent_replicas = !trains;
   out.applied = AppliedPlan::Apply(
       live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);
   out.vocabulary = folder.config.Get("vocab_size")->AsInt();

@@ -21,14 +21,15 @@ int64_t ExpertsOf(const ModelConfig& config);
 // The dtype of computation: the requested one, else that of the config, else that of the checkpoint. PlanError (kBadInput).
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);
 
-// A reference model made without storage and sharded; LoadCheckpoint fills it. Collective over the mesh; PlanError.
+// A reference model made without storage and sharded; LoadCheckpoint fills it. `trains`: whether the gradients of a step
+// matter, for which a plan must reduce them over dp (ApplyOptions::independent_replicas). Collective over the mesh; PlanError.
 struct ShardedModel {
   CausalLm model;
   std::shared_ptr<AppliedPlan> applied;
   int64_t vocabulary = 0;
 };
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
-                         std::optional<c10::ScalarType> type);
+                         std::optional<c10::ScalarType> type, bool trains = true);
 
 // The checkpoint under the plan on the mesh, and on every rank by itself on a mesh of one rank, where every
 // redistribution is the identity and the same modules are called. Collective over the mesh; PlanError.

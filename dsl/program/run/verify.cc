@@ -78,7 +78,7 @@ Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, at::Tenso
 // Compares in order and remembers the first difference and the largest.
 class Comparison {
  public:
-  Comparison(const AppliedPlan& applied, double tolerance) : applied_(applied), tolerance_(tolerance) {}
+  Comparison(const AppliedPlan& applied, Tolerance tolerance) : applied_(applied), tolerance_(std::move(tolerance)) {}
 
   // `module`: whose rule is to blame. Collective: the worst rank counts.
   void Add(const std::string& what, const std::string& module, double difference) {
@@ -93,7 +93,7 @@ class Comparison {
       largest_ = difference;
       largest_name_ = what;
     }
-    if (difference > tolerance_ && !first_) first_ = MakeError(what, module, difference);
+    if (difference > tolerance_.relative && !first_) first_ = MakeError(what, module, difference);
   }
 
   std::string Summary() const {
@@ -119,13 +119,12 @@ class Comparison {
     char text[64];
     std::snprintf(text, sizeof(text), "%.3g of its largest value", difference);
     d.declared = difference >= kNothingToCompare ? "no numbers to compare, or another shape" : text;
-    std::snprintf(text, sizeof(text), "at most %.3g", tolerance_);
-    d.required = text;
+    d.required = tolerance_.ToText();
     return d;
   }
 
   const AppliedPlan& applied_;
-  double tolerance_;
+  Tolerance tolerance_;
   int64_t count_ = 0;
   double largest_ = 0;
   std::string largest_name_ = "none";
@@ -169,7 +168,8 @@ void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, 
 int RunVerify(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
-  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);
   if (mesh.rank() == 0) Say(sharded.applied->plan().findings, verb.say);
 
   at::Tensor loss;
@@ -178,10 +178,11 @@ int RunVerify(const VerifyVerb& verb) {
       RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), loss);
   const Outputs expected =
       RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected_loss);
-  Comparison forward(*sharded.applied, verb.tolerance);
+  const Tolerance tolerance = ToleranceOf(verb.tolerance, type, sharded.applied->plan());
+  Comparison forward(*sharded.applied, tolerance);
   CompareOutputs(*sharded.applied, outputs, expected, forward);
   forward.Add("the loss", "", CappedDifference(loss, expected_loss));
-  Comparison backward(*sharded.applied, verb.tolerance);
+  Comparison backward(*sharded.applied, tolerance);
   CompareGradients(*sharded.applied, *unsharded.applied, backward);
 
   const bool good = !forward.first() && !backward.first();

@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "dsl/program/cli/verbs.h"
+#include "dsl/program/run/difference.h"
 #include "dsl/program/run/step.h"
 #include "dsl/program/run/verbs.h"
 #include "engine/analysis/prove/operator_trace.h"
@@ -22,7 +23,7 @@ void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& tra
   scope.Finish();
 }
 
-Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, double tolerance) {
+Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, const Tolerance& tolerance) {
   Diagnostic d = MakeDiagnostic(Finding::kNumbersDiffer,
                                 first.name + " in '" + first.path + "', " + (first.backward ? "backward" : "forward") +
                                     ", differs from the unsharded run, and no operator before it");
@@ -32,8 +33,7 @@ Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, do
   char text[64];
   std::snprintf(text, sizeof(text), "%.3g of its largest value", first.difference);
   d.declared = "by its type " + first.type + ", it differs by " + text;
-  std::snprintf(text, sizeof(text), "at most %.3g", tolerance);
-  d.required = text;
+  d.required = tolerance.ToText();
   return d;
 }
 
@@ -47,21 +47,23 @@ int RunVerifyOps(const VerifyVerb& verb) {
     throw PlanError({std::move(d)});
   }
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
-  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, ParameterType(verb.run, folder));
+  const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);
   if (mesh.rank() == 0) Say(sharded.applied->plan().findings, verb.say);
 
   OperatorTrace trace;
   OperatorTrace expected;
   Trace(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), trace);
   Trace(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected);
+  const Tolerance tolerance = ToleranceOf(verb.tolerance, type, sharded.applied->plan());
   AxisGroup& group = sharded.applied->group(MeshAxis::kTp);
-  const OperatorDifferences differences = CompareOperators(trace, expected, group, 0, verb.tolerance);
+  const OperatorDifferences differences = CompareOperators(trace, expected, group, 0, tolerance.relative);
   if (mesh.rank() == 0) {
     char largest[32];
     std::snprintf(largest, sizeof(largest), "%.1e", differences.largest);
     std::cout << "operators: " << differences.compared << " results compared, " << differences.left_out
               << " left out, largest difference " << largest << " (" << differences.largest_name << ")\n";
-    if (differences.first) Say({Differs(*differences.first, sharded.applied->plan(), verb.tolerance)}, verb.say);
+    if (differences.first) Say({Differs(*differences.first, sharded.applied->plan(), tolerance)}, verb.say);
   }
   DeviceMesh closing = mesh;
   closing.Close();

@@ -37,20 +37,11 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
     out.net = MakeCausalLm(config.json(), config.file_name()).ValueOrThrow();
   }
   const LiveTree live = ReadLiveTree(*out.net.module).ValueOrThrow();
-  CompiledPlan plan = ToResult(ResolveModel(verb.model, config, mesh.shape(), live.tree)).ValueOrThrow();
-  for (const MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard}) {
-    if (mesh.shape().size(axis) == 1 || plan.plan->data_parallel) continue;
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the ranks of '" + std::string(ToString(axis)) +
-                                                              "' would train separate models: the plan does not "
-                                                              "reduce their gradients");
-    d.declared = "plan " + plan.plan->name + " without a section for data parallelism";
-    d.required = "fsdp { wrap = ... } or ddp {} in the plan";
-    throw PlanError({d});
-  }
   ApplyOptions apply;
   apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
   apply.check_inputs = verb.check_inputs;
-  out.model = AppliedPlan::Apply(live, std::move(plan), mesh, apply);
+  out.model = AppliedPlan::Apply(
+      live, ToResult(ResolveModel(verb.model, config, mesh.shape(), live.tree)).ValueOrThrow(), mesh, apply);
   return out;
 }
 

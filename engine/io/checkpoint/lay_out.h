@@ -1,6 +1,6 @@
 // LayOut: which file of a sharded checkpoint gets which shard of every tensor, and where in it; all but the bytes.
 // Stages before: a compiled plan's placements and the tensors' shapes, from headers or a live model. Stage after:
-// shard.h, or rank_file.h in the middle of training, with the same result on every rank.
+// shard.cc, or rank_file.h in the middle of training, with the same result on every rank.
 #pragma once
 
 #include <cstdint>

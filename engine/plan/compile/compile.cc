@@ -7,6 +7,7 @@
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/compile/mesh_axes.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/plan/compile/resolve_style.h"
 
@@ -53,7 +54,7 @@ class Compiler {
     CompilePrecision(matched_, out_, diagnostics_);
     if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
     CompileRecompute();
-    CheckAxes();
+    CheckAxes(out_, diagnostics_);
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
     CompileProgram(out_);
     out_.findings = diagnostics_;
@@ -206,31 +207,6 @@ class Compiler {
         if (first >= 0 && second >= 0) d.related.push_back(SourceOfRule(first));
         diagnostics_.push_back(std::move(d));
       }
-    }
-  }
-
-  void CheckAxes() {
-    std::array<bool, kMeshAxisCount> used = {};
-    const auto use = [&](const Placement& placement) {
-      for (size_t a = 0; a < kMeshAxisCount; ++a) used[a] |= placement.by_axis[a] != Layout::Replicate();
-    };
-    for (const ModuleSteps& steps : out_.steps) {
-      for (const Placement& placement : steps.params) use(placement);
-      for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
-        for (const std::optional<Redistribution>& move : *redistributions) {
-          if (!move) continue;
-          use(move->from);
-          use(move->to);
-        }
-      }
-    }
-    for (MeshAxis axis : kMeshAxes) {
-      if (out_.mesh.size(axis) == 1 || used[static_cast<size_t>(axis)]) continue;
-      Diagnostic d = MakeDiagnostic(Finding::kUnusedAxis,
-                                    "nothing in the plan uses mesh axis '" + std::string(ToString(axis)) + "'");
-      d.declared = std::string(ToString(axis)) + "=" + std::to_string(out_.mesh.size(axis));
-      d.required = "a layout on that axis, or size 1";
-      diagnostics_.push_back(std::move(d));
     }
   }
 

@@ -531,7 +531,7 @@ std::string ToText(const ProgramStep& step, const ModuleProgram& program, const 
     case StepKind::kRedistributeInput: {
       std::string out = redistribution(steps.inputs);
       if (!step.shared_with.empty()) return out + ", the result of " + step.shared_with;
-      if (step.uses > 1) out += ", shared by " + std::to_string(step.uses);
+      if (step.uses > 1) out += ", one collective for " + std::to_string(step.uses) + " siblings";
       return out;
     }
     case StepKind::kRedistributeOutput: return redistribution(steps.outputs);

@@ -122,7 +122,7 @@ struct GradientBucket {
 // Fills in plan.programs, program_of, groups, buckets, gradient_scale: from layouts, units and sections, which are final.
 void CompileProgram(CompiledPlan& plan);
 
-// "redistribute input 0: replicate -> shared on tp, shared by 3"; one line.
+// "redistribute input 0: replicate -> shared on tp, one collective for 3 siblings"; one line.
 std::string ToText(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan);
 // "tp", or "tp in groups of 2".
 std::string ToText(const PlannedGroup& group, const MeshShape& mesh);

@@ -5,6 +5,7 @@
 #include "engine/plan/lint/flow.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "engine/core/base/text.h"
@@ -16,6 +17,38 @@ namespace {
 constexpr size_t kMostNamed = 3;
 
 bool IsMatrix(const Parameter& parameter) { return !parameter.is_buffer && parameter.shape.size() >= 2; }
+
+// The path up to its first number: "model.layers.3" of "model.layers.3.mlp.experts.0"; "" where there is none.
+std::string_view LayerOf(std::string_view path) {
+  for (size_t begin = 0; begin < path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    if (InList(path.substr(begin, end - begin))) return path.substr(0, end);
+    begin = end + 1;
+  }
+  return {};
+}
+
+// By module, a number for all layers whose modules have the same path classes and the same steps.
+std::vector<int> KindsOfLayers(const CompiledPlan& plan) {
+  const std::vector<Module>& modules = plan.tree->modules();
+  std::map<std::string_view, std::vector<std::pair<uint32_t, uint32_t>>> layers;
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const std::string_view layer = LayerOf(modules[m].path);
+    if (!layer.empty()) layers[layer].emplace_back(modules[m].path_class, plan.steps_of[m]);
+  }
+  std::map<std::vector<std::pair<uint32_t, uint32_t>>, int> kinds;
+  std::map<std::string_view, int> kind_of;
+  for (auto& [layer, steps] : layers) {
+    std::ranges::sort(steps);
+    kind_of[layer] = kinds.try_emplace(steps, static_cast<int>(kinds.size())).first->second;
+  }
+  std::vector<int> out(modules.size(), -1);
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const auto found = kind_of.find(LayerOf(modules[m].path));
+    if (found != kind_of.end()) out[m] = found->second;
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -40,16 +73,18 @@ const Layout* LeavesAs(const ModuleSteps& steps) {
 
 // Groups by path class and steps: layers that a plan treats differently (the first, or every fourth) are groups of their
 // own with the same class path, and each is checked. Sorted by path, so that findings come in one order.
-Flow::Flow(const CompiledPlan& plan) : plan_(plan) {
+Flow::Flow(const CompiledPlan& plan, bool by_layers) : plan_(plan) {
   const ModuleTree& tree = *plan.tree;
-  std::map<std::pair<uint32_t, uint32_t>, size_t> known;  // by path class and steps
+  const std::vector<int> layers = by_layers ? KindsOfLayers(plan) : std::vector<int>(tree.modules().size(), -1);
+  std::map<std::tuple<uint32_t, uint32_t, int>, size_t> known;  // by path class, steps and kind of layer
   for (size_t m = 0; m < tree.modules().size(); ++m) {
     const Module& module = tree.modules()[m];
-    const auto [entry, fresh] = known.try_emplace({module.path_class, plan.steps_of[m]}, groups_.size());
+    const auto [entry, fresh] = known.try_emplace({module.path_class, plan.steps_of[m], layers[m]}, groups_.size());
     if (fresh) {
       ModuleGroup group;
       group.path = PathClassOf(module.path);
       group.module = m;
+      group.layers = layers[m];
       group.steps = &plan.StepsOf(m);
       group.signature = &tree.parameters(module);
       group.matrix = std::ranges::any_of(*group.signature, IsMatrix);
@@ -88,6 +123,7 @@ std::vector<const ModuleGroup*> Flow::Below(std::string_view scope, const Module
   std::vector<const ModuleGroup*> out;
   for (const ModuleGroup& group : groups_) {
     if (&group == self) continue;
+    if (self != nullptr && self->layers >= 0 && group.layers >= 0 && group.layers != self->layers) continue;
     const std::string_view path = group.path;
     const bool below = scope.empty() || path == scope ||
                        (path.size() > scope.size() && path.starts_with(scope) && path[scope.size()] == '.');

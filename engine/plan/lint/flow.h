@@ -22,11 +22,14 @@ struct ModuleGroup {
   const ModuleTree::Signature* signature = nullptr;
   bool matrix = false;  // owns a parameter of two or more dims, buffers left out
   bool embedding = false;
+  int layers = -1;  // of a Flow by layers: which kind of layer; -1 outside of all lists
 };
 
 class Flow {
  public:
-  explicit Flow(const CompiledPlan& plan);
+  // `by_layers`: only modules of layers that are alike as a whole are one group, so that what is around a group is what its
+  // modules have around them. Without it the groups are fewer, and may have in one layer what they lack in another.
+  explicit Flow(const CompiledPlan& plan, bool by_layers = false);
 
   const CompiledPlan& plan() const { return plan_; }
   // Sorted by path.

@@ -8,7 +8,10 @@
 //     colwise. The search for a partner then goes on to the full layer, finds attention's, and reports nothing.
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/plan/lint/flow.h"
 #include "engine/plan/lint/lint.h"
@@ -45,19 +48,21 @@ struct Unpaired {
   std::vector<const ModuleGroup*> others;
 };
 
+// A block's path and, in a Flow by layers, the kind of layer that it is in.
+using Block = std::pair<std::string, int>;
+
 // By block. `makes`: which groups need a partner; `partner`: which groups are one. `into_lists`: whether a partner may be
 // inside a list below the block.
 template <class Makes, class Partner>
-std::map<std::string, Unpaired> FindUnpaired(const Flow& flow, const Makes& makes, const Partner& partner,
-                                             bool into_lists) {
-  std::map<std::string, Unpaired> out;
+std::map<Block, Unpaired> FindUnpaired(const Flow& flow, const Makes& makes, const Partner& partner, bool into_lists) {
+  std::map<Block, Unpaired> out;
   const auto other = [&](const ModuleGroup& group) { return !makes(group) || partner(group); };
   for (const ModuleGroup& group : flow.groups()) {
     if (!makes(group) || partner(group)) continue;
     const std::string_view block = flow.BlockOf(group, other);
     const std::vector<const ModuleGroup*> around = flow.Below(block, &group, into_lists || InList(block));
     if (std::ranges::any_of(around, [&](const ModuleGroup* s) { return partner(*s); })) continue;
-    Unpaired& unpaired = out[std::string(block)];
+    Unpaired& unpaired = out[{std::string(block), group.layers}];
     unpaired.groups.push_back(&group);
     if (unpaired.groups.size() > 1) continue;
     for (const ModuleGroup* s : around) {
@@ -92,14 +97,14 @@ bool Faces(const ModuleGroup& group, const ModuleGroup& other, bool group_makes)
 // Adds to `found` the groups whose facing sibling is not a partner, unless another sibling is one.
 template <class Makes, class Partner>
 void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, bool group_makes,
-               std::map<std::string, Unpaired>& found) {
+               std::map<Block, Unpaired>& found) {
   for (const ModuleGroup& group : flow.groups()) {
-    const std::string block(ParentOf(group.path));
+    const Block block = {std::string(ParentOf(group.path)), group.layers};
     if (!makes(group) || partner(group) || !InList(group.path) || found.contains(block)) continue;
     const ModuleGroup* facing = nullptr;
     bool has_partner = false;
     for (const ModuleGroup& other : flow.groups()) {
-      if (&other == &group || ParentOf(other.path) != block) continue;
+      if (&other == &group || ParentOf(other.path) != block.first || other.layers != group.layers) continue;
       has_partner |= partner(other);
       if (facing == nullptr && Faces(group, other, group_makes)) facing = &other;
     }
@@ -107,12 +112,35 @@ void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, boo
   }
 }
 
-void LintNotTaken(const Flow& flow, Diagnostics& diagnostics) {
+// What lacks a partner: first by path and steps alone, where one group stands for all layers; then by layers, for groups
+// that the first search found a partner for in other layers than their own (a plan that treats one layer differently).
+// `search` fills in what it finds in a Flow. The first search comes first so that a fault of several kinds of layers is one
+// finding.
+template <class Search>
+std::vector<std::pair<std::string, Unpaired>> UnpairedOf(const Flow& flow, const Flow& layers, const Search& search) {
+  std::vector<std::pair<std::string, Unpaired>> out;
+  std::set<std::pair<std::string, const ModuleSteps*>> known;
+  for (const Flow* each : {&flow, &layers}) {
+    for (auto& [block, unpaired] : search(*each)) {
+      const bool fresh = std::ranges::none_of(unpaired.groups, [&](const ModuleGroup* group) {
+        return known.contains({group->path, group->steps});
+      });
+      for (const ModuleGroup* group : unpaired.groups) known.insert({group->path, group->steps});
+      if (fresh) out.emplace_back(block.first, unpaired);
+    }
+  }
+  return out;
+}
+
+void LintNotTaken(const Flow& flow, const Flow& layers, Diagnostics& diagnostics) {
   const auto makes = [&](const ModuleGroup& s) { return flow.LeavesShards(s); };
   const auto takes = [&](const ModuleGroup& s) { return flow.TakesShards(s); };
-  std::map<std::string, Unpaired> found = FindUnpaired(flow, makes, takes, /*into_lists=*/true);
-  AddFacing(flow, makes, takes, /*group_makes=*/true, found);
-  for (const auto& [block, unpaired] : found) {
+  const auto search = [&](const Flow& groups) {
+    std::map<Block, Unpaired> found = FindUnpaired(groups, makes, takes, /*into_lists=*/true);
+    AddFacing(groups, makes, takes, /*group_makes=*/true, found);
+    return found;
+  };
+  for (const auto& [block, unpaired] : UnpairedOf(flow, layers, search)) {
     if (block.empty()) continue;  // a head: the loss takes its shards
     const ModuleGroup& first = *unpaired.groups.front();
     Diagnostic d =
@@ -126,13 +154,16 @@ void LintNotTaken(const Flow& flow, Diagnostics& diagnostics) {
   }
 }
 
-void LintNotMade(const Flow& flow, Diagnostics& diagnostics) {
+void LintNotMade(const Flow& flow, const Flow& layers, Diagnostics& diagnostics) {
   if (flow.AnyUnplacedRedistribution([](const Layout&, const Layout& to) { return ShardsFeatures(to); })) return;
   const auto makes = [&](const ModuleGroup& s) { return flow.LeavesShards(s); };
   const auto takes = [&](const ModuleGroup& s) { return flow.TakesShards(s); };
-  std::map<std::string, Unpaired> found = FindUnpaired(flow, takes, makes, /*into_lists=*/false);
-  AddFacing(flow, takes, makes, /*group_makes=*/false, found);
-  for (const auto& [block, unpaired] : found) {
+  const auto search = [&](const Flow& groups) {
+    std::map<Block, Unpaired> found = FindUnpaired(groups, takes, makes, /*into_lists=*/false);
+    AddFacing(groups, takes, makes, /*group_makes=*/false, found);
+    return found;
+  };
+  for (const auto& [block, unpaired] : UnpairedOf(flow, layers, search)) {
     const ModuleGroup& first = *unpaired.groups.front();
     Diagnostic d =
         AboutUnpaired(flow, Finding::kShardsNotMade, unpaired, " takes sharded features", " take sharded features",
@@ -154,8 +185,9 @@ void LintNotMade(const Flow& flow, Diagnostics& diagnostics) {
 }  // namespace
 
 void LintShards(const Flow& flow, Diagnostics& diagnostics) {
-  LintNotTaken(flow, diagnostics);
-  LintNotMade(flow, diagnostics);
+  const Flow layers(flow.plan(), /*by_layers=*/true);
+  LintNotTaken(flow, layers, diagnostics);
+  LintNotMade(flow, layers, diagnostics);
 }
 
 }  // namespace moonshard

@@ -11,6 +11,7 @@
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
+#include "engine/plan/compile/mesh_axes.h"
 #include "engine/runtime/apply/apply_checks.h"
 #include "engine/runtime/apply/boundary_steps.h"
 #include "engine/runtime/apply/input_signature.h"
@@ -226,6 +227,12 @@ std::shared_ptr<AppliedPlan> AppliedPlan::Apply(const LiveTree& live, CompiledPl
                                                 const ApplyOptions& options) {
   Check(plan.mesh == mesh.shape(), "the plan was compiled for another mesh");
   Diagnostics wrong = CheckApplicable(live, plan);
+  if (!options.independent_replicas) {
+    for (Diagnostic& d : IndependentReplicas(plan)) {
+      d.severity = Severity::kError;
+      wrong.push_back(std::move(d));
+    }
+  }
   if (HasErrors(wrong)) throw PlanError(std::move(wrong));
   Agree(mesh, "the compiled plan", plan.CanonicalText());
   if (options.on_findings && !plan.findings.empty()) options.on_findings(plan.findings);
@@ -253,6 +260,10 @@ bool AppliedPlan::has_group(MeshAxis axis) const {
 void AppliedPlan::SetGradientSync(bool sync) {
   for (const std::shared_ptr<Unit>& unit : state_->units) unit->SetGradientSync(sync);
   state_->gradient_sum->SetSums(sync);
+}
+void AppliedPlan::DropUnsyncedGradients() {
+  for (const std::shared_ptr<Unit>& unit : state_->units) unit->DropUnsynced();
+  state_->gradient_sum->DropUnsynced();
 }
 const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return state_->units; }
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }

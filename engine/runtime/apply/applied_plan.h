@@ -1,5 +1,5 @@
-// AppliedPlan: a compiled plan at work in a live model. The only directory that changes a model: parameters hold this
-// rank's shards, calls run the plan's redistributions, gradients of shared parameters are summed.
+// AppliedPlan: a compiled plan applied to a live model: parameters hold this rank's shards, redistributions run at module
+// calls, partial gradients are reduced.
 // Stage before: compile. Stage after: training or evaluation through the model as it was written.
 #pragma once
 
@@ -33,6 +33,10 @@ struct ApplyOptions {
   // rank.
   // Ranks that differ throw kCollectiveMismatch.
   int64_t check_inputs = 0;
+  // On a mesh with dp_shard or dp_replicate, a plan without `fsdp` or `ddp` reduces no gradients over that axis, so that
+  // each of its ranks trains a model of its own: an error (kUnusedAxis). true accepts it, for inference and for a host
+  // that reduces these gradients itself.
+  bool independent_replicas = false;
   // Receives the warnings and notes of the plan (CompiledPlan::findings) where it has any: on every rank, after the
   // ranks have agreed on the plan and before the model changes. Empty: they stay in plan().findings.
   std::function<void(const Diagnostics& findings)> on_findings = {};
@@ -56,7 +60,7 @@ class AppliedPlan {
   // mesh's device; those made under DeferInit get storage for this rank's shard and no values: load or initialise them
   // next.
   // Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis other than tp without fsdp or ddp, a
-  // style of which something is missing, a plan applied twice),
+  // style of which something is missing, a plan applied twice), kUnusedAxis (ApplyOptions::independent_replicas),
   // kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in some rows that it cannot do),
   // kRanksDisagree, kRankLost.
   static std::shared_ptr<AppliedPlan> Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
@@ -76,9 +80,14 @@ class AppliedPlan {
   AxisGroup& group(MeshAxis axis) const;
   bool has_group(MeshAxis axis) const;
 
-  // false: gradients of the next backwards wait, unsummed and unscaled, until a backward under true brings all of them
-  // to .grad with one communication. For micro-batches of one step; the same on every rank.
+  // For the micro-batches of one step; the same on every rank. false: gradients that are reduced over ranks (over dp, and
+  // over tp those of `shared` parameters) wait outside of .grad, unsummed and unscaled; the next backward under true adds
+  // all of them to .grad with one communication. Gradients that are not reduced, such as those of colwise and rowwise
+  // weights on a mesh of tp alone, are added to .grad by every backward. zero_grad() clears .grad and nothing else: a step
+  // that is abandoned between its micro-batches needs DropUnsyncedGradients() too.
   void SetGradientSync(bool sync);
+  // Drops the gradients that wait. Between backwards; the same on every rank.
+  void DropUnsyncedGradients();
 
   // Of the plan, in its order.
   const std::vector<std::shared_ptr<Unit>>& units() const;

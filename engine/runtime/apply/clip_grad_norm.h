@@ -12,7 +12,8 @@ namespace moonshard {
 double GradNorm(const AppliedPlan& model, double p = 2);
 
 // Scales every gradient by max_norm / (norm + 1e-6) where that is below 1 (the rule of torch's clip_grad_norm_), and
-// returns the norm before.
+// returns the norm before. It scales also where the norm is not finite: NaN makes every gradient NaN, infinity makes the
+// finite ones 0 and the others NaN. Skip the step, or compute GradNorm first.
 double ClipGradNorm(AppliedPlan& model, double max_norm, double p = 2);
 
 }  // namespace moonshard

@@ -84,10 +84,13 @@ at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, 
   at::Tensor gathered = at::zeros({most}, parameter.tensor.options().requires_grad(false));
   if (shard.defined()) gathered.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
   // The innermost axis first, so that the blocks end in the order of `holders`.
+  Placement left = parameter.placement;
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
     CollectiveUse use;
     use.label = &label;
     use.shape = parameter.shape;
+    left[*axis] = Layout::Replicate();
+    use.bytes = Elements(LocalShape(parameter.shape, left, mesh, model.mesh().rank())) * gathered.element_size();
     gathered = model.group(*axis).AllGather(gathered, use);
   }
   gathered = gathered.cpu();

@@ -17,8 +17,8 @@ std::map<std::string, at::Tensor> LocalState(const AppliedPlan& model);
 std::map<std::string, at::Tensor> FullState(const AppliedPlan& model);
 
 // The full tensor of `shard`, which is placed as `parameter` is (the parameter itself, its gradient, an optimizer's moment), on
-// the CPU of every rank. Collective over tp, and counted in counts(). An undefined shard counts as zeros, and the result
-// is undefined where it is undefined on every rank.
+// the CPU of every rank. Collective over every axis that the plan uses, and counted in counts(). An undefined shard counts
+// as zeros, and the result is undefined where it is undefined on every rank.
 at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, const at::Tensor& shard);
 
 // Writes tensors as one safetensors file, under their names; the file is complete or absent. Not collective: FullState

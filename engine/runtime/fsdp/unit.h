@@ -95,6 +95,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void DropAhead();
   // false (micro-batches before the last): gradients accumulate in the unit; the next backward with true reduces them.
   void SetGradientSync(bool sync) { sync_ = sync; }
+  // Drops the gradients that accumulated so.
+  void DropUnsynced() { unsynced_.clear(); }
 
   const std::string& path() const { return options_.path; }
   // Bytes that gathered parameters take now.

@@ -296,6 +296,10 @@ void GradientSum::Hand(const at::Tensor& parameter, at::Tensor gradient) {
 
 void GradientSum::SetSums(bool sums) { state_->sums = sums; }
 
+void GradientSum::DropUnsynced() {
+  for (State::Parameter& parameter : state_->parameters) parameter.unsynced = at::Tensor();
+}
+
 bool GradientSum::empty() const { return state_->terms.empty(); }
 
 void GradientSum::Rearm() {

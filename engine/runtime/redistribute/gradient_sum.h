@@ -69,6 +69,8 @@ class GradientSum {
   // false (micro-batches before the last): gradients accumulate locally and .grad is left alone; the next backward with
   // true sums all of them. The same on every rank.
   void SetSums(bool sums);
+  // Drops what accumulated so. Between backwards; the same on every rank.
+  void DropUnsynced();
 
   bool empty() const;
 

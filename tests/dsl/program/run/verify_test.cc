@@ -55,6 +55,88 @@ TEST_CASE("a planted fault is named") {
   CHECK_THAT(done.out, !Contains("verified"));
 }
 
+TEST_CASE("replicas whose gradients nothing reduces are not verified") {
+  const ScratchFolder folder;
+  const std::string plan = folder.Write("alone.lua", "return plan { api = 1, default(replicated()) }");
+  for (const char* how : {"--tolerance=1", "--types"}) {
+    const Outcome done = Verify("llama_gqa", {"--mesh", "dp=2", "--plan", plan, how});
+    INFO(done.ToText());
+    CHECK(done.code == 2);
+    CHECK_THAT(done.err, Contains("error[MS0307]: nothing reduces gradients over mesh axis 'dp_shard'"));
+    CHECK_THAT(done.out, !Contains("verified") && !Contains("proven"));
+  }
+  const std::string input = folder.Write("ids.json", "{\"input_ids\": [[1, 2, 3]]}");
+  const Outcome forward = RunProgram(MOONSHARD_PROGRAM, {"eval", kModel, "--mesh", "dp=2", "--plan", plan, "--input",
+                                                         input, "--output", folder / "out.safetensors"});
+  INFO(forward.ToText());
+  CHECK(forward.code == 0);
+  CHECK_THAT(forward.err, Contains("warning[MS0307]"));
+}
+
+TEST_CASE("the tolerance is that of the dtype of computation, and finds the planted faults") {
+  const ScratchFolder folder;
+  const std::string plan = folder.Write(
+      "narrow.lua",
+      "return plan { extends \"llama\", precision { parameters = \"bfloat16\", reduce = \"float32\", outputs = "
+      "\"float32\" }, keep_dtype(\"model.layers.*.input_layernorm\", \"float32\") }");
+  const Outcome narrow = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", plan});
+  INFO(narrow.ToText());
+  CHECK(narrow.code == 0);
+  const Outcome strict = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", plan, "--tolerance", "1e-4"});
+  CHECK(strict.code == 1);
+  CHECK_THAT(strict.err, Contains("required: at most 0.0001 (--tolerance)"));
+  struct Row {
+    std::string plan;
+    std::string model;
+    std::string option;
+  };
+  for (const Row& row : {Row{"dropped_all_reduce", "llama_gqa", "sequence_parallel=false"},
+                         Row{"bias_counted_twice", "llama_bias", "sequence_parallel=false"},
+                         Row{"input_not_shared", "llama_gqa", "sequence_parallel=false"},
+                         Row{"norm_not_shared", "llama_gqa", "sequence_parallel=true"}}) {
+    const Outcome done = Verify(row.model, {"--mesh", "tp=2", "--dtype", "bfloat16", "--option", row.option, "--plan",
+                                            kPlanted + row.plan + ".lua"});
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err, Contains("error[MS0510]") && Contains("required: at most 0.0625 (bfloat16)"));
+  }
+}
+
+TEST_CASE("rowwise shards the rows of an embedding") {
+  const ScratchFolder folder;
+  for (const auto& [output, option] :
+       {std::pair("replicate", "sequence_parallel=false"), std::pair("shard(1)", "sequence_parallel=true")}) {
+    const std::string plan =
+        folder.Write("rows.lua", std::string("return plan { extends \"llama\", at(\"model.embed_tokens\", rowwise { ") +
+                                     "output = " + output + " }) }");
+    const Outcome done = Verify("llama_gqa", {"--mesh", "tp=4", "--plan", plan, "--option", option});
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CHECK(done.err.empty());
+  }
+}
+
+TEST_CASE("an operator that fails is a finding at the line of the plan, without a stack") {
+  const ScratchFolder folder;
+  const Outcome done = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", kPlanted + "half_gathered.lua"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err,
+             Contains("error[MS0309]: the call fails: The size of tensor a") && Contains("at: model.layers.1.mlp"));
+  CHECK_THAT(done.err, !Contains("frame #") && !Contains("Exception raised from"));
+  const std::string plan = folder.Write(
+      "one.lua", "return plan { extends \"llama\",\n at(\"model.layers.0.mlp.{gate,up}_proj\", replicated {}) }");
+  const Outcome shapes = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", plan});
+  INFO(shapes.ToText());
+  CHECK(shapes.code == 1);
+  CHECK_THAT(shapes.err, Contains("warning[MS0314]: 'model.layers.0.mlp.down_proj' takes sharded features"));
+  CHECK_THAT(shapes.err,
+             Contains("plans/llama.lua:") &&
+                 Contains("error[MS0309]: the call fails: mat1 and mat2 shapes cannot be multiplied (26x96 and") &&
+                 Contains("at: model.layers.0.mlp.down_proj"));
+  CHECK_THAT(shapes.err, !Contains("frame #"));
+}
+
 TEST_CASE("--types proves a plan on one process, without a weight") {
   const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
       {"llama_gqa", "tp=2", "sequence_parallel=true"},

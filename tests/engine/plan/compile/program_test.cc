@@ -107,7 +107,7 @@ TEST_CASE("the program of a layer under tp, sequence parallelism, fsdp, recomput
   layers.{0,1}.attn
     enter share results
   layers.{0,1}.attn.q_proj
-    enter redistribute input 0: shard(1) -> shared on tp, shared by 3  (all_gather forward, reduce_scatter backward)
+    enter redistribute input 0: shard(1) -> shared on tp, one collective for 3 siblings  (all_gather forward, reduce_scatter backward)
     leave draw after: numbers of this rank
   layers.{0,1}.attn.k_proj
     enter redistribute input 0: shard(1) -> shared on tp, the result of q_proj

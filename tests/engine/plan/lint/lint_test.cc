@@ -46,6 +46,17 @@ TEST_CASE("shards want a partner in their block") {
       Raised(kMlp, R"(at("layers.*.up", colwise { output = replicate }), at("layers.*.down", replicated {}))").empty());
   CHECK(
       Raised(kMlp, R"(at("layers.*.up", replicated {}), at("layers.*.down", rowwise { input = replicate }))").empty());
+  // In one layer alone, beside layers that have the partner.
+  CHECK(Raised(kMlp,
+               R"(at("layers.0.up", replicated {}), at("layers.1.up", colwise {}), at("layers.*.down", rowwise {}))") ==
+        Raises{"MS0314 layers.0.down"});
+  CHECK(
+      Raised(kMlp,
+             R"(at("layers.*.up", colwise {}), at("layers.0.down", rowwise {}), at("layers.1.down", replicated {}))") ==
+      Raises{"MS0313 layers.1.up"});
+  CHECK(
+      Raised(kMlp, R"(at("layers.0.*", replicated {}), at("layers.1.up", colwise {}), at("layers.1.down", rowwise {}))")
+          .empty());
   // Both cut the same way, which the numbers of their features give away, whatever else the layer holds.
   const std::string rest =
       "layers.{0..1}.attn.q Linear weight:float32[64, 64]\nlayers.{0..1}.attn.o Linear weight:float32[64, 64]\n";

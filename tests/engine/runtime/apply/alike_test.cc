@@ -52,6 +52,20 @@ TEST_CASE("ranks that begin with other parameters all fail with the first of the
   }
 }
 
+TEST_CASE("replicas whose gradients nothing reduces are refused, unless the host accepts it") {
+  for (const char* mesh_text : {"dp=2", "dp_replicate=2"}) {
+    RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+      const Diagnostics thrown = ThrownBy([&] { Parallelize(MakeNet({}), NetRules(), mesh); });
+      Expect(thrown.size() == 1 && thrown[0].finding == Finding::kUnusedAxis, ToText(thrown));
+      Expect(thrown[0].severity == Severity::kError, "an error");
+      auto model = Parallelize(MakeNet({}), NetRules(), mesh, {.independent_replicas = true});
+      const Diagnostics& found = model.applied().plan().findings;
+      Expect(found.size() == 1 && found[0].severity == Severity::kWarning, ToText(found));
+      Parallelize(MakeNet({}), DataParallelPlan(false), mesh);
+    });
+  }
+}
+
 TEST_CASE("initial = broadcast gives every rank what rank 0 began with, to the bit") {
   for (const char* mesh_text : {"tp=2", "dp=2", "dp_replicate=2,tp=2"}) {
     RunRanks(mesh_text, [&](DeviceMesh& mesh) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <torch/optim/adamw.h>
@@ -273,6 +274,42 @@ TEST_CASE("after an exception the next step is exact") {
         });
       }
     }
+  }
+}
+
+TEST_CASE("zero_grad and DropUnsyncedGradients undo the micro-batches of an abandoned step") {
+  for (const Setup& setup : Setups()) {
+    DYNAMIC_SECTION(setup.Name()) {
+      Net full = MakeNet({});
+      const Grads want = FullGrads(full, DataRanks(MeshShape::Parse(setup.mesh).ValueOrThrow()), 1, setup.mean);
+      RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+        auto model = Parallelize(MakeNet({}), PlanOf(setup), mesh);
+        model.applied().SetGradientSync(false);
+        LossOf(model.forward(Ids(DataRank(mesh), 1)), DataRank(mesh)).backward();
+        model.net()->zero_grad();
+        model.applied().DropUnsyncedGradients();
+        RunMicros(model, mesh, 1, true);
+        ExpectGrads(model.applied(), want);
+      });
+    }
+  }
+}
+
+TEST_CASE("GatherFull counts the bytes of what it gathers") {
+  for (const auto& [mesh_text, gathers, bytes] :
+       {std::tuple("dp=2", 1, 10 * kHidden * 8), std::tuple("dp=2,tp=2", 2, 15 * kHidden * 8)}) {
+    RunRanks(mesh_text, [&, gathers = gathers, bytes = bytes](DeviceMesh& mesh) {
+      auto model = Parallelize(MakeNet({}), PlanOf(Setup{.mesh = mesh_text}), mesh);
+      for (const LiveParameter& parameter : model.applied().parameters()) {
+        if (parameter.path != "layer_0.up.weight") continue;
+        model.applied().ClearCounts();
+        GatherFull(model, parameter, parameter.tensor);
+        const CollectiveCounts counts = model.applied().counts();
+        const CollectiveCount& count = counts.of(Direction::kForward, CollectiveKind::kAllGather);
+        Expect(count.count == gathers && count.bytes == bytes,
+               std::to_string(count.count) + " gathers of " + std::to_string(count.bytes));
+      }
+    });
   }
 }
 
