@@ -111,9 +111,16 @@ int Find(lua_State* L) { return Search(L, true); }
 int Match(lua_State* L) { return Search(L, false); }
 
 // Upvalues: 1 subject, 2 pattern, 3 next position, 4 end of the last match (where an empty match is not allowed again).
+// Upvalues: the subject, the pattern, where to search next, where the last match ended. The texts were charged when the
+// iterator was made; a step of it costs what the matcher looks at.
 int NextMatch(lua_State* L) {
-  const std::string_view subject = TextArgument(L, lua_upvalueindex(1));
-  const std::string_view pattern = TextArgument(L, lua_upvalueindex(2));
+  const auto text = [L](int index) {
+    size_t size = 0;
+    const char* begin = lua_tolstring(L, index, &size);
+    return std::string_view(begin, size);
+  };
+  const std::string_view subject = text(lua_upvalueindex(1));
+  const std::string_view pattern = text(lua_upvalueindex(2));
   const lua_Integer last = lua_tointeger(L, lua_upvalueindex(4));
   PatternMatcher matcher(L, subject, pattern);
   for (size_t at = static_cast<size_t>(lua_tointeger(L, lua_upvalueindex(3))); at <= subject.size(); ++at) {
@@ -135,10 +142,16 @@ int EachMatch(lua_State* L) {
     lua_pushcfunction(L, &Guarded<&NoMatch>);
     return 1;
   }
-  TextArgument(L, 1);
+  const auto size = static_cast<lua_Integer>(TextArgument(L, 1).size());
   TextArgument(L, 2);
+  // Counted from 1, or from the end where it is negative; past the end there is no match.
+  lua_Integer first = luaL_optinteger(L, 3, 1);
+  if (first < 0) first = first < -size ? 1 : size + first + 1;
+  first = std::clamp<lua_Integer>(first, 1, size + 2);
   lua_settop(L, 2);
-  lua_pushinteger(L, 0);
+  // An iterator works on strings: a number would be converted anew in each of its steps.
+  for (int index : {1, 2}) lua_tolstring(L, index, nullptr);
+  lua_pushinteger(L, first - 1);
   lua_pushinteger(L, -1);
   lua_pushcclosure(L, &Guarded<&NextMatch>, 4);
   return 1;

@@ -20,6 +20,17 @@
 namespace moonshard {
 namespace {
 
+// Where the long bracket that begins at `at`, [[...]] or [==[...]==], has its last character (the text's end where it does
+// not close); `at` itself where none begins there.
+size_t EndOfLongBracket(std::string_view text, size_t at) {
+  if (at >= text.size() || text[at] != '[') return at;
+  const size_t second = text.find_first_not_of('=', at + 1);
+  if (second == std::string_view::npos || text[second] != '[') return at;
+  const std::string close = "]" + std::string(second - at - 1, '=') + "]";
+  const size_t end = text.find(close, second + 1);
+  return end == std::string_view::npos ? text.size() : end + close.size() - 1;
+}
+
 // Lua stores no variable for `local n <const> = 4`, so its value could not be kept for later lines: every such <const>
 // is replaced by blanks, which keeps the columns of messages. Strings and comments are unchanged.
 std::string WithoutConst(std::string_view text) {
@@ -35,7 +46,10 @@ std::string WithoutConst(std::string_view text) {
     } else if (out[i] == '"' || out[i] == '\'') {
       quote = out[i];
     } else if (out.compare(i, 2, "--") == 0) {
-      i = std::min(out.find('\n', i), out.size());
+      const size_t end = EndOfLongBracket(out, i + 2);
+      i = end != i + 2 ? end : std::min(out.find('\n', i), out.size());
+    } else if (out[i] == '[') {
+      i = EndOfLongBracket(out, i);
     } else if (out[i] == '<') {
       size_t at = out.find_first_not_of(" \t\n", i + 1);
       if (at == std::string::npos || out.compare(at, kWord.size(), kWord) != 0) continue;

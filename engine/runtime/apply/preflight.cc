@@ -3,6 +3,7 @@
 // applied_plan.cc's.
 #include "engine/runtime/apply/apply_checks.h"
 
+#include <algorithm>
 #include <string>
 
 #include "engine/core/base/check.h"
@@ -66,7 +67,10 @@ class Preflight {
   // any of them the forward uses a shard on full activations, and what it makes is passed on as though it were full.
   // `shared` is right without a hook: it only sums a gradient.
   void CheckUnhooked(const ModuleSteps& steps, const Module& module, size_t m) {
-    if (live_.hooks[m] != nullptr || plan_.mesh.size(MeshAxis::kTp) == 1 || RedistributesAround(module.path) ||
+    const auto is_sharded = [](const Placement& placement) { return placement[MeshAxis::kTp].is_shard(); };
+    // In the order of their cost: the last one goes through the tree.
+    if (live_.hooks[m] != nullptr || plan_.mesh.size(MeshAxis::kTp) == 1 ||
+        std::ranges::none_of(steps.params, is_sharded) || RedistributesAround(module.path) ||
         RedistributesInside(module.path)) {
       return;
     }

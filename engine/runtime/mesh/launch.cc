@@ -154,20 +154,21 @@ std::optional<std::string> ProcessEnvironment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// SLURM shortens a list of hosts with brackets: "node[01-04,07],gpu1". The first host is the text before the bracket,
-// the first number in it with its zeros, and the text after the bracket up to the next host.
+// SLURM shortens a list of hosts with brackets, several in one name too: "rack[1-2]node[01-04,07],gpu1". The first host
+// has the first number of every bracket, with its zeros. "" where a bracket does not end.
 std::string FirstHost(const std::string& node_list) {
-  const size_t end = node_list.find_first_of(",[");
-  if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);
-  const size_t number_end = node_list.find_first_of("-,]", end + 1);
-  if (number_end == std::string::npos) return "";
-  const size_t close = node_list.find(']', end);
-  const size_t suffix_end = node_list.find_first_of(",[", close);
-  const std::string suffix =
-      close == std::string::npos
-          ? ""
-          : node_list.substr(close + 1, suffix_end == std::string::npos ? suffix_end : suffix_end - close - 1);
-  return node_list.substr(0, end) + node_list.substr(end + 1, number_end - end - 1) + suffix;
+  std::string host;
+  for (size_t i = 0; i < node_list.size() && node_list[i] != ','; ++i) {
+    if (node_list[i] != '[') {
+      host += node_list[i];
+      continue;
+    }
+    const size_t close = node_list.find(']', i);
+    if (close == std::string::npos) return "";
+    host += node_list.substr(i + 1, node_list.find_first_of("-,]", i + 1) - i - 1);
+    i = close;
+  }
+  return host;
 }
 
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape) {

@@ -19,6 +19,9 @@ for _, s in ipairs(subjects) do
     say(string.gsub(s, p, function(a) return a == "a" and "A" or nil end))
     say(string.gsub(s, p, { a = "table", key = 1 }))
     for a, b in string.gmatch(s, p) do say(a, b) end
+    for _, first in ipairs { -100, -2, 0, 3, 100 } do
+      for a, b in string.gmatch(s, p, first) do say(a, b) end
+    end
   end
 end
 return table.concat(out, " ")

@@ -60,6 +60,8 @@ TEST_CASE("locals at the top of a line stay, those of functions and blocks do no
   CHECK(Run(runner, "a") == "1");
   CHECK(Run(runner, "local s = '<const> stays' -- <const>\nlocal t <const> = 4") == "");
   CHECK(Run(runner, "s, t") == "\"<const> stays\" 4");
+  CHECK(Run(runner, "local u <const> = [[<const>]] .. [==[]] <const>]==] --[[ <const>\n]]") == "");
+  CHECK(Run(runner, "u") == "\"<const>]] <const>\"");
   CHECK(Run(runner, "do local inner = 1 end local function f() local deep = 2 return deep end f()") == "");
   CHECK(Run(runner, "f()") == "2");
   CHECK(Run(runner, "inner") == "MS0102");

@@ -109,6 +109,8 @@ TEST_CASE("the first host of a node list") {
   CHECK(FirstHost("node7,node8") == "node7");
   CHECK(FirstHost("node[03-05,7],x1") == "node03");
   CHECK(FirstHost("n[1,2]-ib") == "n1-ib");
+  CHECK(FirstHost("rack[1-2]node[03-04],x") == "rack1node03");
+  CHECK(FirstHost("node[03-05") == "");
   CHECK(FirstHost("") == "");
 }
 
