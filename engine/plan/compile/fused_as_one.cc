@@ -67,8 +67,7 @@ void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
         MakeDiagnostic(Finding::kFusedAsOne,
                        "'" + path + "' holds " + (fused->attention ? "query, key and value" : "gate and up") +
                            ", and is sharded as one matrix",
-                       steps.is_fallback ? plan.plan->fallback_source
-                                         : plan.plan->rules[static_cast<size_t>(std::max(steps.rule, 0))].source);
+                       SourceOf(plan, steps));
     d.path = path;
     if (plan.plan->lenient) d.severity = Severity::kWarning;
     d.declared = "weight = shard(0), by style '" + steps.style + "'";

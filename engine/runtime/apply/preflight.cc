@@ -77,10 +77,8 @@ class Preflight {
     const ModuleTree::Signature& signature = plan_.tree->parameters(module);
     for (size_t p = 0; p < steps.params.size(); ++p) {
       if (!steps.params[p][MeshAxis::kTp].is_shard()) continue;
-      const int32_t own = p < steps.param_rules.size() ? steps.param_rules[p] : -1;
-      const int32_t rule = own >= 0 ? own : steps.rule;
       Diagnostic d = NotHookable(module, "nothing redistributes what meets its sharded '" + signature[p].name + "'",
-                                 rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(rule)].source);
+                                 SourceOf(plan_, steps, p));
       d.help += ", and give the module a style with inputs and outputs; or leave the parameter replicated";
       out_.push_back(std::move(d));
     }
@@ -118,8 +116,7 @@ class Preflight {
         continue;
       }
       const ModuleSteps& steps = plan_.StepsOf(m);
-      const SourceSpan where =
-          steps.rule < 0 ? SourceSpan{} : plan_.plan->rules[static_cast<size_t>(steps.rule)].source;
+      const SourceSpan& where = SourceOf(plan_, steps, p);
       const std::string name = plan_.tree->parameters(module)[p].name;
       Diagnostic d = NotSupported("parameters are applied on axis tp, and by fsdp or ddp on the data-parallel axes",
                                   module.path + "." + name, where);
