@@ -66,9 +66,9 @@ std::optional<double> NumberIn(const at::Tensor& tensor) {
 // Plain arguments that are sizes of tensors or follow them: they differ between a shard and the full tensor, and the sizes
 // of the results tell whether they are right.
 bool IsSize(std::string_view argument) {
-  constexpr std::array kSizes = {"size",        "sizes",         "shape",       "end",         "length",
-                                 "split_size",  "split_sizes",   "bias_sizes",  "input_sizes", "normalized_shape",
-                                 "num_weights", "padding_idx",   "repeats",     "groups",      "sym_sizes",
+  constexpr std::array kSizes = {"size",        "sizes",         "shape",      "end",         "length",
+                                 "split_size",  "split_sizes",   "bias_sizes", "input_sizes", "normalized_shape",
+                                 "num_weights", "padding_idx",   "repeats",    "groups",      "sym_sizes",
                                  "stride",      "storage_offset"};
   return std::ranges::find(kSizes, argument) != kSizes.end();
 }
@@ -240,8 +240,8 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   entry.counts = is("nonzero") || is("masked_select") || is("_unique") || is("_unique2") || is("unique_consecutive") ||
                  is("unique_dim") || is("bincount") || is("repeat_interleave");
   entry.into_places = is("index_add") || is("index_put") || is("_index_put_impl") || is("index_copy") ||
-                      is("scatter") || is("scatter_add") || is("scatter_reduce") || is("masked_scatter") || is("copy") ||
-                      is("embedding_dense_backward");
+                      is("scatter") || is("scatter_add") || is("scatter_reduce") || is("masked_scatter") ||
+                      is("copy") || is("embedding_dense_backward");
   entry.copies = is("copy") || is("clone") || is("_to_copy");
   entry.overwrites =
       entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random"));
@@ -392,8 +392,9 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     }
     if (moved && !judged->fault().empty()) made = apply();
     if (!judged->fault().empty() && std::ranges::any_of(types, &AxisType::floating)) {
-      NoteUnproven(entry.name + ": shards of one element, which could be in several of its dims; prove the step with more "
-                                "than one element a rank");
+      NoteUnproven(entry.name +
+                   ": shards of one element, which could be in several of its dims; prove the step with more "
+                   "than one element a rank");
       return fill(TypeKind::kUnproven);
     }
   }
