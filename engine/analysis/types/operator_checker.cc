@@ -342,6 +342,12 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   return {operands.Unproven("no rule")};
 }
 
+// The order of the checks is that of what can be said at all. What follows from a fault is faulty and not reported again;
+// what follows from something unknown is unknown. Only then a rule computes the result's type from known ones.
+//
+// The backward needs no second set of rules: autograd runs ordinary operators, with gradients typed by the same algebra. The
+// gradient of a tensor that is used by sharded compute comes out partial, that of one used alike on every rank replicated,
+// which `full` and `shared` record in the forward, where a mixture of both can still be named at its operator.
 void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   c10::SmallVector<AxisType, 6> types;
   bool faulty = false;
