@@ -46,6 +46,7 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   const Diagnostics findings = ToDiagnostics(proof, sharded.applied->plan());
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
             << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
+  for (const std::string& taken : proof.taken) std::cout << "not checked: " << taken << "\n";
   Say(findings, verb.say);
   // Modules that were not called, and layouts that differ, follow from a step that stopped early.
   const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;

@@ -26,10 +26,25 @@ constexpr std::string_view kView = "aten::view";
 // "aten::add_.Tensor" -> "aten::add"; "" for operators that are passed over.
 std::string PairedName(const std::string& full_name) {
   constexpr std::array kViews = {"view", "_unsafe_view", "_reshape_alias", "reshape", "view_copy", "_reshape_copy"};
-  constexpr std::array kPassedOver = {"clone",        "copy",     "contiguous", "_to_copy",      "detach",
-                                      "alias",        "expand",   "t",          "transpose",     "permute",
-                                      "as_strided",   "squeeze",  "unsqueeze",  "empty",         "new_empty",
-                                      "empty_like",   "lift_fresh", "empty_strided", "new_empty_strided",
+  constexpr std::array kPassedOver = {"clone",
+                                      "copy",
+                                      "contiguous",
+                                      "_to_copy",
+                                      "detach",
+                                      "alias",
+                                      "expand",
+                                      "t",
+                                      "transpose",
+                                      "permute",
+                                      "as_strided",
+                                      "squeeze",
+                                      "unsqueeze",
+                                      "empty",
+                                      "new_empty",
+                                      "empty_like",
+                                      "lift_fresh",
+                                      "empty_strided",
+                                      "new_empty_strided",
                                       "_local_scalar_dense"};
   std::string name = full_name.substr(0, full_name.find('.'));
   if (name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.pop_back();
@@ -46,9 +61,7 @@ bool TakesPlaces(std::string_view name) {
 }
 
 // A hash of a constant's values (operator_checker.cc): larger than any number that a forward computes with, and whole.
-bool IsHash(double number) {
-  return number >= 0x1p40 && number <= 0x1p53 && std::floor(number) == number;
-}
+bool IsHash(double number) { return number >= 0x1p40 && number <= 0x1p53 && std::floor(number) == number; }
 
 std::string NumberText(double number) {
   std::array<char, 32> text = {};
@@ -126,8 +139,8 @@ std::vector<Pair> Aligned(const Places& a, const Places& b) {
   std::vector<std::vector<int32_t>> longest(a.size() + 1, std::vector<int32_t>(b.size() + 1, 0));
   for (size_t i = a.size(); i-- > 0;) {
     for (size_t j = b.size(); j-- > 0;) {
-      longest[i][j] = a[i]->name == b[j]->name ? longest[i + 1][j + 1] + 1
-                                               : std::max(longest[i + 1][j], longest[i][j + 1]);
+      longest[i][j] =
+          a[i]->name == b[j]->name ? longest[i + 1][j + 1] + 1 : std::max(longest[i + 1][j], longest[i][j + 1]);
     }
   }
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -232,11 +245,11 @@ class Pairing {
       return true;
     }
     if (here.numbers.size() != full.numbers.size()) return false;
-    const bool in_shard = TakesPlaces(here.name) && !here.numbers.empty() && here.types[0].is_shard() &&
-                          here.types[0].dim == static_cast<int>(here.numbers[0] < 0
-                                                                    ? here.numbers[0] +
-                                                                          static_cast<double>(here.sizes[0].size())
-                                                                    : here.numbers[0]);
+    const bool in_shard =
+        TakesPlaces(here.name) && !here.numbers.empty() && here.types[0].is_shard() &&
+        here.types[0].dim == static_cast<int>(here.numbers[0] < 0
+                                                  ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
+                                                  : here.numbers[0]);
     // Outside of all modules gradients are flattened into one buffer, whose slices begin where shards end.
     const bool in_buffer = TakesPlaces(here.name) && place_.path.empty() && !in_shard;
     for (size_t i = 0; i < here.numbers.size() && !in_shard; ++i) {

@@ -60,7 +60,7 @@ class StepSizes {
 };
 
 struct SizeDifferences {
-  std::vector<TypeFault> faults;    // kSize: the first of each module and direction, the forward's before the backward's
+  std::vector<TypeFault> faults;  // kSize: the first of each module and direction, the forward's before the backward's
   std::vector<std::string> others;  // what was not compared, with why; each makes the proof incomplete
   std::vector<std::string> backwards;
   int64_t compared = 0;  // operators

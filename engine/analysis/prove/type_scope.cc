@@ -187,8 +187,9 @@ struct TypeScope::State final : CallObserver {
     proof.sizes_not_compared = std::move(differences.others);
     proof.sizes_compared = proof.sizes_not_compared.empty();
     if (differences.by_value > 0) {
-      proof.taken.push_back(std::to_string(differences.by_value) +
-                            " results with sizes that follow values, as the tokens of an expert do: sizes not compared");
+      proof.taken.push_back(
+          std::to_string(differences.by_value) +
+          " results with sizes that follow values, as the tokens of an expert do: sizes not compared");
     }
     if (differences.outside > 0) {
       proof.taken.push_back(std::to_string(differences.outside) +
@@ -197,7 +198,8 @@ struct TypeScope::State final : CallObserver {
     if (!differences.backwards.empty()) {
       proof.taken.push_back("the backward of " + std::to_string(differences.backwards.size()) +
                             " modules runs other operators at tp=1: taken as the derivative of the forward, which was "
-                            "compared (" + differences.backwards.front() + ")");
+                            "compared (" +
+                            differences.backwards.front() + ")");
     }
   }
 

@@ -43,7 +43,7 @@ struct AxisType {
   int64_t lead = 1;     // of a shard: how many whole elements the dim holds in front of the shard, flattened into it
   int64_t length = 0;   // of a shard: how much of the dim is the shard; what is left of it lies behind, whole
   int64_t inner = 1;    // of a shard: into how many the elements of the shard were opened behind it, as heads are
-  int behind = -1;    // of a shard: the dim into which they were opened; -1: not known any more
+  int behind = -1;      // of a shard: the dim into which they were opened; -1: not known any more
   std::vector<int64_t> parts;  // of a shard: the shard is these shards, one after the other; empty: one
   // Of a shard that was one of several in a fused dim: the parts of that.
   std::shared_ptr<const std::vector<int64_t>> fused;

@@ -1,4 +1,9 @@
-// What the checker hears from boundaries and regions.
+// What the checker learns from boundaries and regions.
+//
+// A boundary is a claim of the plan: it is compared with what is known and then believed, so that one wrong layer does not
+// make every layer behind it wrong too. A region is a claim of code (a collective, a fused loss): its inputs are checked, its
+// operators are not, and its outputs are believed. In a backward the same layouts describe gradients, where replicate and
+// shared change their meaning: a shared tensor's gradient is partial until its region has summed it.
 #include <algorithm>
 #include <utility>
 

@@ -66,9 +66,9 @@ std::optional<double> NumberIn(const at::Tensor& tensor) {
 // Plain arguments that are sizes of tensors or follow them: they differ between a shard and the full tensor, and the sizes
 // of the results tell whether they are right.
 bool IsSize(std::string_view argument) {
-  constexpr std::array kSizes = {"size",        "sizes",         "shape",       "end",         "length",
-                                 "split_size",  "split_sizes",   "bias_sizes",  "input_sizes", "normalized_shape",
-                                 "num_weights", "padding_idx",   "repeats",     "groups",      "sym_sizes",
+  constexpr std::array kSizes = {"size",        "sizes",         "shape",      "end",         "length",
+                                 "split_size",  "split_sizes",   "bias_sizes", "input_sizes", "normalized_shape",
+                                 "num_weights", "padding_idx",   "repeats",    "groups",      "sym_sizes",
                                  "stride",      "storage_offset"};
   return std::ranges::find(kSizes, argument) != kSizes.end();
 }
@@ -240,8 +240,8 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   entry.counts = is("nonzero") || is("masked_select") || is("_unique") || is("_unique2") || is("unique_consecutive") ||
                  is("unique_dim") || is("bincount") || is("repeat_interleave");
   entry.into_places = is("index_add") || is("index_put") || is("_index_put_impl") || is("index_copy") ||
-                      is("scatter") || is("scatter_add") || is("scatter_reduce") || is("masked_scatter") || is("copy") ||
-                      is("embedding_dense_backward");
+                      is("scatter") || is("scatter_add") || is("scatter_reduce") || is("masked_scatter") ||
+                      is("copy") || is("embedding_dense_backward");
   entry.copies = is("copy") || is("clone") || is("_to_copy");
   entry.overwrites =
       entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random"));
@@ -342,6 +342,12 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   return {operands.Unproven("no rule")};
 }
 
+// The order of the checks is that of what can be said at all. What follows from a fault is faulty and not reported again;
+// what follows from something unknown is unknown. Only then a rule computes the result's type from known ones.
+//
+// The backward needs no second set of rules: autograd runs ordinary operators, with gradients typed by the same algebra. The
+// gradient of a tensor that is used by sharded compute comes out partial, that of one used alike on every rank replicated,
+// which `full` and `shared` record in the forward, where a mixture of both can still be named at its operator.
 void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   c10::SmallVector<AxisType, 6> types;
   bool faulty = false;
@@ -392,8 +398,9 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     }
     if (moved && !judged->fault().empty()) made = apply();
     if (!judged->fault().empty() && std::ranges::any_of(types, &AxisType::floating)) {
-      NoteUnproven(entry.name + ": shards of one element, which could be in several of its dims; prove the step with more "
-                                "than one element a rank");
+      NoteUnproven(entry.name +
+                   ": shards of one element, which could be in several of its dims; prove the step with more "
+                   "than one element a rank");
       return fill(TypeKind::kUnproven);
     }
   }

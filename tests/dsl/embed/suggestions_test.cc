@@ -211,15 +211,24 @@ TEST_CASE("a fault of an attention is not blamed on a rule for other parameters"
 TEST_CASE("models of strangers are proven with what an embedder has at hand") {
   const MeshShape shape = MeshShape::Parse("tp=2").ValueOrThrow();
   const auto prove = [&]<class Case>(Case) {
-    auto model = Parallelize(MakeStranger<Case>(), PlanOfStranger<Case>(shape), DeviceMesh::Recording(shape));
-    TypeScope scope(model.applied());
-    const at::Tensor loss = Case::Step(model.net());
-    scope.Loss(loss);
-    loss.backward();
-    return ToText(ToDiagnostics(scope.Finish(), model.applied().plan()));
+    std::string text;
+    const Proof proven = ProveAtTwoSizes(shape, [&](const DeviceMesh& mesh, const TypeOptions& options) {
+      torch::manual_seed(1);
+      auto model = Parallelize(MakeStranger<Case>(), PlanOfStranger<Case>(mesh.shape()), mesh);
+      TypeScope scope(model.applied(), options);
+      const at::Tensor loss = Case::Step(model.net());
+      scope.Loss(loss);
+      loss.backward();
+      const Proof proof = scope.Finish();
+      text = ToText(ToDiagnostics(proof, model.applied().plan()));
+      return proof;
+    });
+    CHECK(proven.holds() == text.empty());
+    return text;
   };
   CHECK(prove(GptCase()) == "");
   CHECK(prove(T5Case()) == "");
+  CHECK(prove(VitCase()) == "");
 }
 
 }  // namespace

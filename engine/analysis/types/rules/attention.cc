@@ -1,5 +1,10 @@
 // softmax(q k^T) v in one operator, q, k, v [batch, heads, sequence, dim]: each head and each row of the batch by itself,
 // the sequence only whole.
+//
+// Heads and rows do not mix, so one shard of either passes through. A shard of the keys would give a softmax over a part of
+// them and a shard of the head's dims scores that are terms of a sum inside a softmax: both are refused, since the operator
+// is not linear in any of its inputs together. Its backward is linear in the gradient alone: terms of the gradient pass
+// where q, k and v are replicated.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 

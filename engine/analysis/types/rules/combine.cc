@@ -1,5 +1,12 @@
 #include "engine/analysis/types/rules/combine.h"
 
+// What tensors that meet element by element make. Order matters: partial is judged first, since what may meet terms of a sum
+// depends on how the operator depends on them; then values that no layout describes; then shards, beside which a replicated
+// tensor is right only where it is the same along the sharded dim (a bias of size 1, zeros, an expanded dim): any other
+// would be read at the places of this rank's shard, which are places of another element on every rank.
+//
+// Terms of a sum. f(a1 + .. + an) = f(a1) + .. + f(an) holds for linear f alone: add of terms and terms, mul of terms and a
+// replicated factor. x + b with x in terms adds b once a rank; zeros are the one replicated value that may be added.
 namespace moonshard {
 namespace {
 

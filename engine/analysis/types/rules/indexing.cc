@@ -1,4 +1,12 @@
 // Operators that take elements by tensors of places: lookups, and their backwards, which add into places.
+//
+// Places count from the beginning of the full dim. Along a sharded dim they are wrong on every rank but the first, unless
+// they were shifted and masked, which only the code that does it can know: it marks them as own rows (NoteOwnRows). A lookup
+// by own rows is varying until the rows of other ranks are masked to zero; every row is then held by exactly one rank and
+// zero elsewhere, which makes terms of a sum. Other dims of the table only pass through.
+//
+// Adding into places is the transpose of a lookup. Slices added into zeros are terms of a sum where each rank adds other
+// slices; added to a replicated tensor they would count on one rank alone, so that is refused.
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"

@@ -1,4 +1,8 @@
 // Operators that put tensors together.
+//
+// Across the sharded dim nothing happens to shards, but a replicated part beside them must be the same along it. Along the
+// sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor but its parts' shards one
+// after the other: packed, which a later slice or split takes apart at the same places and nothing else may.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 

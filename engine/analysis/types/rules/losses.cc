@@ -1,4 +1,8 @@
 // Losses: (values, targets, ...), reduced to a mean, a sum or not at all.
+//
+// Rows of the batch are independent, so rows in shards give terms of the sum, or of the mean where the loss divides by the
+// rank's own rows. The classes of one row are not: targets count classes of the full vocabulary, and a rank would look up
+// another class in its shard. Losses on a sharded vocabulary are regions of their own (train/loss).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 

@@ -5,6 +5,14 @@
 //   inner in shards         x inner in shards    terms of a sum
 //   batch in shards         x batch in shards    batch in shards
 //   terms of a sum          x whole              terms of a sum
+//
+// The table is that of block matrices. A rank computes one block product; where the inner dim is sharded the same way on both
+// sides, the block products add up to the result, hence partial. Rows on one side and columns on the other give each rank one
+// block of a grid of which only the diagonal is computed: no layout describes that, so it is refused. Terms times a
+// replicated matrix stay terms because the product distributes over the sum; terms times terms would need the mixed terms
+// that no rank has. Backward products need no rules of their own: d x = d y w^T and d w = x^T d y are products of the same
+// kind, and their types follow from the types of gradient and operand (a colwise layer's d x sums over sharded columns and
+// is partial: the reason why its input must be declared shared).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 

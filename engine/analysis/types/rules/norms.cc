@@ -1,4 +1,9 @@
 // Norms over the last dims in one operator.
+//
+// Each row is normalized by its own statistics, so rows may be sharded and the normalized dims may not: a rank would
+// normalize by the variance of its shard. In the backward the gradient of the input keeps the rows' layout. Weight and bias
+// serve all rows, so their gradients add up over rows: with rows in shards each rank has terms of them, which is why a norm
+// on a sequence-parallel residual must declare its parameters shared.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 

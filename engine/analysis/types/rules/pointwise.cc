@@ -1,5 +1,10 @@
 // Operators that compute each element of the result from the elements at its place. Those that are not in these tables
 // but carry ATen's tag `pointwise` are judged as `any`.
+//
+// Shards pass through all of them; what differs is the dependence on terms of a sum (combine.cc). A quotient is linear in its
+// dividend alone. A backward f'(saved) * gradient is linear in the gradient and not in what was saved: a saved tensor in
+// terms means that the forward was refused already, or that a recomputed one differs from it. masked_fill by 0 and where with
+// a zero are products with a mask, and keep terms; with any other value they replace it on every rank.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 

@@ -1,5 +1,11 @@
 // Operators that make one element of many along a dim: sums of shards are terms of a sum; what is no sum sees this rank's
 // shard alone.
+//
+// A sum distributes over the shards of what it adds up: each rank's sum is a term, and the result is partial. A mean divides
+// by the length of the shard that it sees, so its terms are those of a mean; they may not meet terms of a sum. Every other
+// reduction is not a sum of the ranks' results and is refused along the sharded dim, although some (a maximum) could be
+// combined: nothing in a plan declares such a combination. A softmax along a sharded dim divides by the sum over one shard;
+// the shard's values would look normalized and be too large by what the other ranks hold.
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"

@@ -1,4 +1,16 @@
 // Operators that give the same elements another shape, or some of them.
+//
+// A view keeps the order of elements in memory, so a shard is followed by counting how many elements lie in front of it. It
+// is right where the new shape has a dim that begins at or before that place and holds the shard with a constant number of
+// full elements around it (`lead` in front, what lies behind flattened into it); if the shard's border falls inside of an
+// element of the new dim, ranks would hold parts of other elements, and the view is refused.
+//
+// Local sizes do not always decide. Dims of size 1 have no place in memory, and a shard of one element may be in any dim that
+// it was joined with: such a shard is `floating`, and an operator that does not fit it is unproven and not wrong. The code
+// below prefers what models do: matmul folds batch dims, one head goes with its features, one token with the batch.
+//
+// Elements taken by place (slice, select, split) along a sharded dim are other elements on each rank and refused, except for
+// all of it or whole parts of a packed dim. Their backwards put zeros around, which keeps the parts.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -99,7 +111,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   // what lies in front.
   const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
   const bool apart = type.behind >= 0 && type.behind != type.dim + 1;  // what it was opened into was moved away (k^T)
-  const bool joins_front = type.length == 1 && alone && (type.inner == 1 || apart || FoldsBatch(from, to, type.dim)) && !HasDimAt(to, before, skip);
+  const bool joins_front = type.length == 1 && alone && (type.inner == 1 || apart || FoldsBatch(from, to, type.dim)) &&
+                           !HasDimAt(to, before, skip);
   int64_t begin = 1;
   for (size_t j = 0; j < to.size(); begin *= SizeOf(to, j), ++j) {
     if (begin > before || before % begin != 0) continue;

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <functional>
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/conv.h>
@@ -274,6 +275,189 @@ TEST_CASE("a convolution is typed along batch and channels") {
   const Proof bias = ProvePatches(Layout::Partial(), true);
   REQUIRE(!bias.faults.empty());
   CHECK(bias.faults.front().suggested_fix == SuggestedFix::kAddBiasAfter);
+}
+
+// A forward between a colwise and a rowwise layer: h [2, 5, kWidth / tp] is this rank's shard of the features.
+using Body = std::function<at::Tensor(const at::Tensor& h)>;
+
+struct ProbeImpl : torch::nn::Module {
+  explicit ProbeImpl(Body b) : body(std::move(b)) {
+    up = register_module("q", nn::Linear(torch::nn::LinearOptions(kWidth, kWidth)));
+    out = register_module("out", nn::Linear(torch::nn::LinearOptions(kWidth, kWidth)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return out(body(up(x))); }
+  Body body;
+  nn::Linear up = nullptr;
+  nn::Linear out = nullptr;
+};
+MOONSHARD_MODULE(Probe);
+
+struct WithProbeImpl : torch::nn::Module {
+  explicit WithProbeImpl(const Body& body) { probe = register_module("block_0", Probe(body)); }
+  at::Tensor forward(const at::Tensor& x) { return probe(x); }
+  Probe probe = nullptr;
+};
+
+Proof ProveBody(const Body& body) {
+  return ProveAtTwoSizes(MeshShape::Parse("tp=2").ValueOrThrow(),
+                         [&](const DeviceMesh& mesh, const TypeOptions& options) {
+                           auto net = std::make_shared<WithProbeImpl>(body);
+                           Style up = ColwiseStyle();
+                           up.outputs = {Redistribution{Layout::Shard(-1), Layout::Shard(-1)}};
+                           const Plan plan = PlanOfRules("p", {{"block_0.q", up}, {"block_0.out", RowwiseStyle()}});
+                           const auto applied = ParallelizeModule(*net, plan, mesh);
+                           TypeScope scope(*applied, options);
+                           try {
+                             const at::Tensor loss = net->forward(torch::ones({2, 5, kWidth})).square().mean();
+                             scope.Loss(loss);
+                             loss.backward();
+                           } catch (const std::exception& error) {
+                             scope.Stopped(error.what());
+                           }
+                           return scope.Finish();
+                         });
+}
+
+struct BodyCase {
+  const char* what;
+  Body body;
+};
+
+at::Tensor Attended(const at::Tensor& q, double scale) {  // q [2, 5, heads, size]
+  const at::Tensor t = q.transpose(1, 2);
+  return t.matmul(t.transpose(-1, -2)).mul(scale).softmax(-1).matmul(t).transpose(1, 2).reshape({2, 5, -1});
+}
+
+double Local(const at::Tensor& h) { return static_cast<double>(h.size(-1)); }
+
+TEST_CASE("wrong forwards on a shard are never proven, and named where their sizes or numbers show it") {
+  const std::vector<BodyCase> named = {
+      {"view with all heads",
+       [](const at::Tensor& h) {
+         return Attended(h.view({2, 5, kHeads, -1}), 0.4);
+       }},
+      {"reshape with all heads",
+       [](const at::Tensor& h) {
+         return Attended(h.reshape({2, 5, kHeads, -1}), 0.4);
+       }},
+      {"unflatten with all heads",
+       [](const at::Tensor& h) {
+         return Attended(h.unflatten(-1, std::vector<int64_t>{kHeads, -1}), 0.4);
+       }},
+      {"all heads in front",
+       [](const at::Tensor& h) {
+         return h + h.view({10, kHeads, -1}).softmax(-1).view_as(h);
+       }},
+      {"heads by split",
+       [](const at::Tensor& h) {
+         std::vector<at::Tensor> out;
+         for (const at::Tensor& one : h.split(kWidth / kHeads, -1)) out.push_back(one.softmax(-1));
+         return at::cat(out, -1);
+       }},
+      {"heads by chunk",
+       [](const at::Tensor& h) {
+         std::vector<at::Tensor> out;
+         for (const at::Tensor& one : h.chunk(kHeads, -1)) out.push_back(one.softmax(-1));
+         return at::cat(out, -1);
+       }},
+      {"scaled by the width", [](const at::Tensor& h) { return h / std::sqrt(Local(h)); }},
+      {"scaled in place", [](const at::Tensor& h) { return h.clone().mul_(1 / Local(h)); }},
+      {"a power of the width", [](const at::Tensor& h) { return h.pow(Local(h) / kWidth); }},
+      {"mean by hand", [](const at::Tensor& h) { return h * (h.sum(-1, true) / Local(h)); }},
+      {"mean over the shard", [](const at::Tensor& h) { return h - h.mean(-1, true); }},
+      {"norm over the shard", [](const at::Tensor& h) { return at::layer_norm(h, {h.size(-1)}); }},
+      {"softmax over the shard", [](const at::Tensor& h) { return h.softmax(-1); }},
+      {"eps from the size", [](const at::Tensor& h) { return h.clamp(-Local(h), Local(h)); }},
+      {"places from 0", [](const at::Tensor& h) { return h + at::arange(h.size(-1), h.options()); }},
+      {"places from 1 on", [](const at::Tensor& h) { return h * at::arange(1, h.size(-1) + 1, h.options()); }},
+      {"a ramp", [](const at::Tensor& h) { return h * at::linspace(0, 1, h.size(-1), h.options()); }},
+      {"a constant of the size", [](const at::Tensor& h) { return h * at::full({}, Local(h), h.options()); }},
+      {"a tensor of the size", [](const at::Tensor& h) { return h * torch::tensor(Local(h)); }},
+      {"a mask of local size",
+       [](const at::Tensor& h) { return h.masked_fill(at::arange(h.size(-1)) < h.size(-1) / 2, 0); }},
+      {"a triangle along the size",
+       [](const at::Tensor& h) {
+         return h + at::ones({5, 1}).tril(h.size(-1) - kWidth).mean();
+       }},
+      {"the first half of the features",
+       [](const at::Tensor& h) {
+         return at::cat({h.slice(-1, h.size(-1) / 2), h.slice(-1, 0, h.size(-1) / 2)}, -1);
+       }},
+      {"a roll", [](const at::Tensor& h) { return h.roll(1, -1); }},
+      {"a cumulative sum", [](const at::Tensor& h) { return h.cumsum(-1); }},
+      {"tokens by the size",
+       [](const at::Tensor& h) { return h + h.slice(1, h.size(-1) / kWidth, h.size(-1) / kWidth + 1); }},
+  };
+  for (const BodyCase& one : named) {
+    const Proof proof = ProveBody(one.body);
+    INFO(one.what << "\n" << ToText(proof));
+    CHECK(!proof.holds());
+    CHECK(!proof.faults.empty());
+    if (!proof.faults.empty()) CHECK(proof.faults.front().path.starts_with("block_0"));
+  }
+  // What cannot be told from a right forward is not called proven.
+  const std::vector<BodyCase> uncovered = {
+      {"another path by the size", [](const at::Tensor& h) { return h.size(-1) == kWidth ? h : h.neg(); }},
+      {"a list of local sizes",
+       [](const at::Tensor& h) {
+         return h * torch::tensor({Local(h), Local(h) + 1}).sum();
+       }},
+  };
+  for (const BodyCase& one : uncovered) {
+    const Proof proof = ProveBody(one.body);
+    INFO(one.what << "\n" << ToText(proof));
+    CHECK(!proof.holds());
+  }
+}
+
+TEST_CASE("right forwards on a shard that look like wrong ones are proven") {
+  const std::vector<BodyCase> right = {
+      {"view with the size of a head",
+       [](const at::Tensor& h) {
+         return Attended(h.view({2, 5, -1, kWidth / kHeads}), 0.4);
+       }},
+      {"unflatten with the size of a head",
+       [](const at::Tensor& h) {
+         return Attended(h.unflatten(-1, std::vector<int64_t>{-1, kWidth / kHeads}), 0.4);
+       }},
+      {"local heads by division",
+       [](const at::Tensor& h) {
+         return Attended(h.view({2, 5, h.size(-1) / 6, 6}), 0.4);
+       }},
+      {"scaled by a head",
+       [](const at::Tensor& h) {
+         const at::Tensor q = h.view({2, 5, -1, kWidth / kHeads});
+         return Attended(q, 1 / std::sqrt(static_cast<double>(q.size(-1))));
+       }},
+      {"pairs within heads",
+       [](const at::Tensor& h) {
+         return h.view({2, 5, -1, 2}).flip(-1).reshape(h.sizes());
+       }},
+      {"all heads undone before use",
+       [](const at::Tensor& h) {
+         return h.view({2, 5, kHeads, -1}).flatten(2).exp();
+       }},
+      {"mean over tokens by hand", [](const at::Tensor& h) { return h - h.sum(1, true) / h.size(1); }},
+      {"mean over tokens", [](const at::Tensor& h) { return h - h.mean(1, true); }},
+      {"places of tokens", [](const at::Tensor& h) { return h + at::arange(h.size(1), h.options()).unsqueeze(-1); }},
+      {"zeros of the local size", [](const at::Tensor& h) { return h + at::zeros({h.size(-1)}); }},
+      {"a causal mask of tokens",
+       [](const at::Tensor& h) {
+         return h * at::ones({h.size(1), h.size(1)}).tril().sum(-1, true);
+       }},
+      {"norm of each head",
+       [](const at::Tensor& h) {
+         return at::layer_norm(h.view({2, 5, -1, 6}), {6}).reshape(h.sizes());
+       }},
+      {"the first token", [](const at::Tensor& h) { return h + h.select(1, 0).unsqueeze(1); }},
+      {"a constant of the model", [](const at::Tensor& h) { return h / std::sqrt(double{kWidth}); }},
+      {"ones like the shard", [](const at::Tensor& h) { return h * at::ones_like(h); }},
+  };
+  for (const BodyCase& one : right) {
+    const Proof proof = ProveBody(one.body);
+    INFO(one.what << "\n" << ToText(proof));
+    CHECK(proof.holds());
+  }
 }
 
 }  // namespace
