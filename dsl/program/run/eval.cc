@@ -1,7 +1,6 @@
 #include <sys/resource.h>
 
 #include <chrono>
-#include <fstream>
 #include <iostream>
 #include <map>
 
@@ -11,6 +10,7 @@
 #include "dsl/program/run/step.h"
 #include "dsl/program/run/verbs.h"
 #include "engine/io/safetensors/writer.h"
+#include "engine/io/storage/staging.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/runtime/apply/load.h"
 #include "engine/runtime/apply/scalar_type.h"
@@ -18,6 +18,8 @@
 
 namespace moonshard {
 namespace {
+
+constexpr const char* kStatsFormatVersion = "1.0";
 
 // Peak resident memory of this process so far, in bytes.
 int64_t PeakMemory() {
@@ -98,7 +100,7 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
                                          {"peak_rss_bytes", peaks[r]}});
   }
   JsonValue::Object stats = {
-      {"format_version", kExplainFormatVersion},
+      {"format_version", kStatsFormatVersion},
       {"plan", applied.plan().plan->name},
       {"plan_hash", applied.plan().Hash()},
       {"mesh", applied.plan().mesh.ToString()},
@@ -113,12 +115,7 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
     std::cout << text;
     return;
   }
-  std::ofstream file(verb.stats);
-  if (!(file << text) || !file.flush()) {
-    Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write the statistics");
-    d.path = verb.stats;
-    throw PlanError({d});
-  }
+  if (Failure failed = WriteText(verb.stats, text)) throw PlanError({*std::move(failed)});
 }
 
 }  // namespace

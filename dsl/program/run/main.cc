@@ -2,7 +2,6 @@
 // links both the plan language and LibTorch.
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <string>
 
@@ -10,6 +9,7 @@
 #include <c10/util/Logging.h>
 
 #include "dsl/program/cli/options.h"
+#include "dsl/program/cli/run_main.h"
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/verbs.h"
 #include "dsl/program/train/train.h"
@@ -43,32 +43,40 @@ std::optional<Diagnostic> FailedCall(const c10::Error& error) {
   return d;
 }
 
+int RunVerb(const Verb& verb) {
+  if (const auto* explain = std::get_if<ExplainVerb>(&verb); explain != nullptr && explain->memory) {
+    return RunExplainMemory(*explain);
+  }
+  if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval);
+  if (const auto* verify = std::get_if<VerifyVerb>(&verb)) {
+    return verify->types ? RunVerifyTypes(*verify) : verify->ops ? RunVerifyOps(*verify) : RunVerify(*verify);
+  }
+  if (const auto* train = std::get_if<TrainVerb>(&verb)) return train::RunTrain(*train);
+  if (const auto* compare = std::get_if<CompareVerb>(&verb)) return RunCompare(*compare);
+  if (std::holds_alternative<DoctorVerb>(verb)) return RunDoctor();
+  std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
+  return kExitUsage;
+}
+
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
   std::fputs(command.text.c_str(), command.exit_code == 0 ? stdout : stderr);
-  if (!command.verb) return command.exit_code;
+  if (!command.verb) return EndOutput(command.exit_code, {});
+  const SayOptions say = SayOf(*command.verb);
   try {
-    if (const auto* explain = std::get_if<ExplainVerb>(&*command.verb); explain != nullptr && explain->memory) {
-      return RunExplainMemory(*explain);
-    }
-    if (const auto* eval = std::get_if<EvalVerb>(&*command.verb)) return RunEval(*eval);
-    if (const auto* verify = std::get_if<VerifyVerb>(&*command.verb)) {
-      return verify->types ? RunVerifyTypes(*verify) : verify->ops ? RunVerifyOps(*verify) : RunVerify(*verify);
-    }
-    if (const auto* train = std::get_if<TrainVerb>(&*command.verb)) return train::RunTrain(*train);
-    if (const auto* compare = std::get_if<CompareVerb>(&*command.verb)) return RunCompare(*compare);
-    if (std::holds_alternative<DoctorVerb>(*command.verb)) return RunDoctor();
+    return EndOutput(RunVerb(*command.verb), say);
   } catch (const PlanError& error) {
-    Say(error.diagnostics(), SayOf(*command.verb));
+    Say(error.diagnostics(), say);
     return ExitCodeOf(error.diagnostics());
   } catch (const c10::Error& error) {
     const std::optional<Diagnostic> failed = FailedCall(error);
-    if (!failed) throw;
-    Say({*failed}, SayOf(*command.verb));
+    if (failed) {
+      Say({*failed}, say);
+    } else {
+      std::fprintf(stderr, "moonshard-run: %s\n", ErrorText(error).c_str());  // without its stack trace
+    }
     return kExitFailed;
   }
-  std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
-  return kExitUsage;
 }
 
 }  // namespace
@@ -78,13 +86,6 @@ int main(int argc, char** argv) {
   // c10d reports each lost connection with a stack trace; the diagnostics report the same.
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();
-  try {
-    return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const moonshard::InternalError& error) {
-    std::fprintf(stderr, "moonshard-run: defect: %s\n", error.what());
-    return moonshard::kExitDefect;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "moonshard-run: %s\n", moonshard::ErrorText(error).c_str());
-    return moonshard::kExitFailed;
-  }
+  return moonshard::RunMain("moonshard-run",
+                            [&] { return moonshard::Main(std::vector<std::string>(argv + 1, argv + argc)); });
 }

@@ -63,7 +63,14 @@ Report::Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world
 void Report::Begin() { begin_ = last_ = Clock::now(); }
 
 void Report::Write(const JsonValue& line) {
-  if (log_.is_open()) log_ << WriteJson(line, 0) << std::endl;  // NOLINT(performance-avoid-endl): read while it grows
+  if (!log_.is_open()) return;
+  log_ << WriteJson(line, 0) << std::endl;  // NOLINT(performance-avoid-endl): read while it grows
+  if (log_) return;
+  log_.close();
+  log_lost_ = true;
+  Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write the log, which ends here; the run goes on");
+  d.path = verb_.log;
+  Warn({d});
 }
 
 void Report::ClearLine() const {

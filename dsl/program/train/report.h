@@ -45,6 +45,8 @@ class Report {
   void Saved(int64_t step);
   // The summary, with --json on stdout. `stopped`: the signal that stopped the run, or 0.
   void End(const AppliedPlan& model, int64_t step, int stopped);
+  // Whether a line of the log could not be written, which was reported then. Of this rank.
+  bool log_lost() const { return log_lost_; }
 
  private:
   void Show(const StepNumbers& numbers, double seconds);
@@ -57,6 +59,7 @@ class Report {
   bool speaks_;  // rank 0
   bool terminal_;
   std::ofstream log_;
+  bool log_lost_ = false;
   std::chrono::steady_clock::time_point begin_ = {};
   std::chrono::steady_clock::time_point last_ = {};   // end of the step before
   std::chrono::steady_clock::time_point shown_ = {};  // of the terminal's line

@@ -6,6 +6,8 @@
 
 #include <unistd.h>
 
+#include <cstddef>
+
 namespace moonshard::train {
 namespace {
 
@@ -30,7 +32,10 @@ StopRequest::StopRequest() {
   struct sigaction action = {};
   action.sa_handler = Note;
   action.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 StopRequest::~StopRequest() {

@@ -7,7 +7,7 @@
 namespace moonshard::train {
 
 // During its lifetime SIGINT and SIGTERM are recorded instead of ending the process; a second SIGINT ends it at once, as
-// a program that does not catch it ends. One at a time.
+// a program that does not catch it ends. One that the process ignores (nohup) stays ignored. One at a time.
 class StopRequest {
  public:
   StopRequest();

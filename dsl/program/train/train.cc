@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsl/embed/moonshard.h"
+#include "dsl/program/cli/verbs.h"
 #include "dsl/program/train/batches.h"
 #include "dsl/program/train/loss.h"
 #include "dsl/program/train/report.h"
@@ -64,7 +65,8 @@ class Run {
     if (evaluated_ != step_ && stopped_ == 0) Evaluate();
     report_.End(model_, step_, stopped_);
     mesh_.Close();
-    return stopped_ == 0 ? 0 : kSignalled + stopped_;
+    if (stopped_ != 0) return kSignalled + stopped_;
+    return report_.log_lost() ? kExitFailed : kExitGood;
   }
 
  private:

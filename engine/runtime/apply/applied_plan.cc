@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <torch/nn/module.h>
 
@@ -48,13 +52,13 @@ struct AppliedPlan::State {
   std::vector<Hookable*> for_observers;  // modules that have a boundary for observers alone
 };
 
-// Makes everything that can fail first; then changes the model. The order:
+// Makes everything that can fail by what it is given first; then changes the model. Each change has its undo, for what
+// fails all the same (memory, a module of the host). The order:
 //   groups             in the order of the plan, which is the same on every rank, because making a group is collective
 //   redistributions    of all modules, so that all that cannot be run are reported at once
 //   initial values     compared while every rank holds full tensors: shards of different ranks cannot be compared
-//   HoldBack, rows     requests to modules; if one of them cannot, those that agreed are set back -- from here on the
-//                      model changes --
 //   broadcast          writes values, and only where that is the host's choice
+//   HoldBack, rows     requests to modules, one of which may not be able to: from here on the model changes
 //   parameters         become shards
 //   units, then sums   a unit brings its parameters' gradients to the sum by itself, which the sum has to know before a
 //                      parameter is added to it
@@ -64,6 +68,21 @@ class Applier {
   Applier(AppliedPlan::State& state, const ApplyOptions& options) : s_(state), options_(options) {}
 
   void Run() {
+    try {
+      RunSteps();
+    } catch (...) {
+      for (auto take_back = undo_.rbegin(); take_back != undo_.rend(); ++take_back) {
+        try {
+          (*take_back)();
+        } catch (...) {  // a module of the host, which keeps no other from being taken back
+        }
+      }
+      throw;
+    }
+  }
+
+ private:
+  void RunSteps() {
     for (const PlannedGroup& group : s_.plan.groups) {
       s_.groups[group] = group.ranks == s_.plan.mesh.size(group.axis)
                              ? AxisGroup::Make(s_.mesh, group.axis, options_.check, s_.counts)
@@ -76,8 +95,8 @@ class Applier {
     }
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     if (options_.initial == InitialValues::kCompare) CompareInitialValues(s_.live, s_.mesh);
-    AskModules();
     if (options_.initial == InitialValues::kBroadcast) BroadcastInitialValues(s_.live, s_.mesh, options_.check);
+    AskModules();
     CutParameters();
     PlannedUnits units = MakeUnits(s_.plan, s_.parameters, s_.mesh.rank(), s_.groups, s_.backward_end, s_.gradient_sum);
     s_.units = units.units;
@@ -85,7 +104,6 @@ class Applier {
     SetBoundaries(std::move(units.order));
   }
 
- private:
   const Module& ModuleAt(size_t m) const { return s_.plan.tree->modules()[m]; }
 
   void SetBoundaries(std::shared_ptr<UnitOrder> order) {
@@ -101,12 +119,14 @@ class Applier {
                                  s_.observers,
                                  ShardedDimsOf(s_.plan),
                                  options_.check_inputs};
+    std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.ProgramOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
       std::vector<at::Tensor> late;
       for (const std::string& name : s_.plan.StepsOf(m).after) late.push_back(TensorAt(m, name));
-      s_.live.hooks[m]->SetBoundary(MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late)));
+      made.emplace_back(s_.live.hooks[m], MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late)));
     }
+    for (auto& [hook, boundary] : made) hook->SetBoundary(std::move(boundary));  // fails nowhere
   }
 
   const at::Tensor& TensorAt(size_t m, const std::string& name) const {
@@ -116,16 +136,14 @@ class Applier {
     return s_.live.tensors[m][static_cast<size_t>(found - signature.begin())];
   }
 
-  // Requests what modules must do differently under the plan (HoldBack, SetLocalRows), and takes it back where one of
-  // them cannot.
+  // Requests what modules must do differently under the plan (HoldBack, SetLocalRows).
   void AskModules() {
-    std::vector<std::function<void()>> undo;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       const ModuleSteps& steps = s_.plan.StepsOf(m);
       Hookable* hook = s_.live.hooks[m];
       for (const std::string& name : steps.after) {
         if (hook->HoldBack(name)) {
-          undo.emplace_back([hook, name] { hook->ReleaseBack(name); });
+          undo_.emplace_back([hook, name] { hook->ReleaseBack(name); });
         } else {
           Refuse(m, "cannot leave parameter '" + name + "' out of its forward",
                  "moonshard::nn::Linear, or a class with bool HoldBack(std::string_view)");
@@ -135,16 +153,14 @@ class Applier {
       const int64_t total = TensorAt(m, "weight").size(0);
       const Interval rows = RowsOf(m, total);
       if (hook->SetLocalRows(rows.begin, rows.length, total)) {
-        undo.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
+        undo_.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
       } else {
         Refuse(m, "cannot look up in some of its rows only",
                "moonshard::nn::Embedding without max_norm and scale_grad_by_freq, or a class with "
                "bool SetLocalRows(int64_t, int64_t, int64_t)");
       }
     }
-    if (diagnostics_.empty()) return;
-    for (const std::function<void()>& take_back : undo) take_back();
-    throw PlanError(std::move(diagnostics_));
+    if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
   }
 
   Interval RowsOf(size_t m, int64_t total) const {
@@ -183,10 +199,20 @@ class Applier {
         shards.push_back(LocalShard(s_.parameters.back(), s_.plan, s_.mesh, options_.deferred_type));
       }
     }
+    undo_.reserve(undo_.size() + shards.size());  // what was changed is noted without fail
     for (size_t i = 0; i < shards.size(); ++i) {
       const LiveParameter& parameter = s_.parameters[i];
       const bool deferred = parameter.tensor.is_meta();
-      if (shards[i].defined()) nn::Materialize(s_.parameters[i].tensor, shards[i]);
+      if (shards[i].defined()) {
+        // A second handle on what the parameter holds now, and keeps until the plan is applied.
+        std::function<void()> take_back = [tensor = parameter.tensor, whole = parameter.tensor.detach(),
+                                           gradient = parameter.tensor.grad()]() mutable {
+          nn::Materialize(tensor, whole);
+          tensor.mutable_grad() = gradient;
+        };
+        nn::Materialize(s_.parameters[i].tensor, shards[i]);
+        undo_.push_back(std::move(take_back));
+      }
       if (deferred && s_.values && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
     }
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
@@ -216,6 +242,7 @@ class Applier {
   AppliedPlan::State& s_;
   const ApplyOptions& options_;
   Diagnostics diagnostics_;
+  std::vector<std::function<void()>> undo_;                         // of what was changed in the model, in order
   std::vector<std::vector<TensorRedistribution>> redistributions_;  // by module
 };
 

@@ -3,6 +3,7 @@
 // Stage before: compile. Stage after: training or evaluation through the model as it was written.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,7 +57,8 @@ struct LiveParameter {
 class AppliedPlan {
  public:
   // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever
-  // throws, the model is unchanged then. `live` is the tree that `plan` was compiled against. Parameters go to the
+  // throws, the model is unchanged then, but for the values under InitialValues::kBroadcast, which may be rank 0's
+  // already (of some parameters only, where a rank was lost meanwhile). `live` is the tree that `plan` was compiled against. Parameters go to the
   // mesh's device; those made under DeferInit get storage for this rank's shard and no values: load or initialise them
   // next.
   // Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis other than tp without fsdp or ddp, a

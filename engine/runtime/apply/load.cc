@@ -156,7 +156,8 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
     d.path = source.file;
     d.declared = source.type + " " + ShapeToString(source.shape);
     d.required = ShapeToString(required);
-    if (source.shape.size() == 2 && source.shape[0] == required[1] && source.shape[1] == required[0]) {
+    if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
+        source.shape[1] == required[0]) {
       d.help = swapped ? "it is stored as the model has it: take '" + parameter.path + "' out of NameRules::transposed"
                        : "its dims are swapped: name '" + parameter.path + "' in NameRules::transposed";
     }

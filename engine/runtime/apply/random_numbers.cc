@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <cstdint>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,13 +14,14 @@
 namespace moonshard {
 namespace {
 
-// The same for ranks that are threads of one process, different for processes, on any machine.
+// The same for ranks that are threads of one process, different for processes, on any machine: containers may have the
+// same host names, process numbers and addresses. The process number tells a process from the one that it forked from.
 uint64_t ProcessHash() {
-  static const char here = 0;  // its address differs where process numbers do not, in containers
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  return HashOf(std::string(host.data()) + " " + std::to_string(getpid()) + " " +
-                std::to_string(reinterpret_cast<uintptr_t>(&here)));
+  static const uint64_t drawn = [] {
+    std::random_device device;
+    return static_cast<uint64_t>(device()) << 32 | device();
+  }();
+  return HashOf(std::to_string(drawn) + " " + std::to_string(getpid()));
 }
 
 }  // namespace

@@ -14,10 +14,8 @@ namespace moonshard {
 std::optional<DType> DTypeOf(c10::ScalarType type);
 // Nothing for a type that no tensor can hold (6-bit floats).
 std::optional<c10::ScalarType> ScalarTypeOf(DType dtype);
-// By torch's name ("bfloat16"); nothing for "" and for a name that is none.
-std::optional<c10::ScalarType> ScalarTypeNamed(std::string_view name);
-
-// Of a plan's name of a dtype ("bfloat16"); none for "".
+// Of a plan's name of a dtype ("float16", "bfloat16", "float32", "float64"); nothing for "". Another text is a defect
+// (InternalError): the plan language has no other.
 std::optional<c10::ScalarType> ScalarTypeNamed(std::string_view name);
 
 }  // namespace moonshard

@@ -12,6 +12,7 @@
 // from the second on, so a step that does not fit any rank changes none.
 #include "engine/train/training_state/training_checkpoints.h"
 
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <thread>
@@ -86,6 +87,13 @@ struct TrainingCheckpoints::Impl {
   }
   ~Impl() {
     if (thread.joinable()) thread.join();
+    if (!failure) return;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "a save in the background failed, and Wait was not called: %s\n", error.what());
+    } catch (...) {
+    }
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;

@@ -85,7 +85,8 @@ class TrainingCheckpoints {
                                   const TrainingCheckpointOptions& options = {});
   TrainingCheckpoints(TrainingCheckpoints&&) noexcept;
   TrainingCheckpoints& operator=(TrainingCheckpoints&&) noexcept;
-  // Waits for a background save; what goes wrong in it then is lost: call Wait first.
+  // Waits for a background save. Call Wait before: that is the one way to learn that the last save failed or warns. An
+  // error that nobody asked for is written to stderr here, on every rank, and nothing else comes of it.
   ~TrainingCheckpoints();
 
   // Saves the state after `step` steps (at least 0), in place of one with this number. When it returns the step is

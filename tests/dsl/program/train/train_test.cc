@@ -127,6 +127,16 @@ TEST_CASE("every line of the log has its fields, and the summary is on stdout") 
         Approx(LogLines(folder / "two", "eval")[0].Find("loss")->AsDouble()).epsilon(1e-6));
 }
 
+TEST_CASE("a log that cannot be written is reported once, the run goes on, and its exit code is 1") {
+  const ScratchFolder folder;
+  const Outcome done = RunTraining(TrainWords(folder, {"--steps", "3", "--log", "/dev/full", "--json"}));
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("MS0409") && Contains("cannot write the log") && Contains("step 3/3"));
+  CHECK(done.err.find("MS0409") == done.err.rfind("MS0409"));
+  CHECK_THAT(done.out, Contains("\"steps_taken\": 3"));
+}
+
 TEST_CASE("text is a token a byte, for a vocabulary that has as many") {
   const ScratchFolder folder;
   std::string text;

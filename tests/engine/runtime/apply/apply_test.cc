@@ -218,6 +218,64 @@ TEST_CASE("what cannot be applied leaves the model whole") {
   });
 }
 
+// Fails when a plan is applied: while the modules are asked, or when its parameter takes over its shard.
+struct UnwillingImpl : torch::nn::Module {
+  explicit UnwillingImpl(bool asked) : asked_(asked) {
+    weight = register_parameter("weight", asked ? torch::ones({6, 10}, torch::kFloat64)
+                                                : torch::ones({6, 10}, torch::kFloat64).requires_grad_() * 1);
+    bias = register_parameter("bias", torch::ones({6}, torch::kFloat64));
+  }
+  at::Tensor forward(const at::Tensor& x) { return torch::linear(x, weight, bias); }
+  bool HoldBack(std::string_view) {
+    if (asked_) throw std::runtime_error("unwilling");
+    return true;
+  }
+  void ReleaseBack(std::string_view) {}
+  at::Tensor weight;
+  at::Tensor bias;
+
+ private:
+  bool asked_;
+};
+MOONSHARD_MODULE(Unwilling);
+
+struct UneasyBlockImpl : torch::nn::Module {
+  explicit UneasyBlockImpl(bool asked) {
+    block = register_module("block", MakeBlock());
+    last = register_module("last", Unwilling(asked));
+  }
+  at::Tensor forward(const at::Tensor& x) { return block(x); }
+  Block block = nullptr;
+  Unwilling last = nullptr;
+};
+MOONSHARD_MODULE(UneasyBlock);
+
+TEST_CASE("what fails while a plan is applied leaves the model whole") {
+  for (const bool asked : {true, false}) {
+    RunRanks("tp=2", [&](DeviceMesh& mesh) {
+      UneasyBlock model(asked);
+      const at::Tensor first = model->block->up->weight;
+      model->block->up->weight.mutable_grad() = torch::ones({10, 6}, torch::kFloat64);
+      Plan plan = PlanOfRules("block", {{"block.{gate,up}", ColwiseStyle(Layout::Replicate())},
+                                        {"{block.down,last}", RowwiseStyle(Layout::Replicate())}});
+      bool threw = false;
+      try {
+        Parallelize(model, plan, mesh);
+      } catch (const PlanError& error) {
+        Expect(false, error.what());
+      } catch (const std::exception&) {
+        threw = true;
+      }
+      Expect(threw, "the last module fails");
+      ExpectEqual(model(Input()), MakeBlock()(Input()), "output afterwards");
+      Expect(model->block->up->weight.is_same(first) && first.grad().size(0) == 10, "the same tensor and gradient");
+      for (const auto& entry : model->block->named_parameters()) {
+        ExpectEqual(entry.value().detach(), MakeBlock()->named_parameters()[entry.key()].detach(), entry.key());
+      }
+    });
+  }
+}
+
 TEST_CASE("ranks with different plans all fail with the difference, and nothing is sharded") {
   const std::vector<RankFailure> failures = RunRanksFailing("tp=2", [&](DeviceMesh& mesh) {
     Block block = MakeBlock();

@@ -154,6 +154,19 @@ TEST_CASE("a checkpoint with other names and swapped dims is loaded by rules") {
   }
 }
 
+TEST_CASE("a tensor of two dims for a parameter of one or none is a mismatch") {
+  State wrong = StateOf(MakeNet({}));
+  wrong["layer_0.norm.weight"] = wrong["layer_0.norm.weight"].reshape({1, kHidden});
+  wrong["layer_0.scale"] = wrong["layer_0.scale"].reshape({1, 1});
+  RunRanks("tp=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
+    const std::string text = LoadError([&] { LoadFullState(model, wrong); });
+    Expect(Contains(text, "'layer_0.norm.weight' of the state is not the model's"), text);
+    Expect(Contains(text, "'layer_0.scale' of the state is not the model's"), text);
+    Expect(!Contains(text, "swapped"), text);
+  });
+}
+
 TEST_CASE("rules that cannot be meant are errors") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     auto model = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
