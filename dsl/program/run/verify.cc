@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <torch/csrc/autograd/graph_task.h>
+
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/difference.h"
 #include "dsl/program/run/step.h"
@@ -53,10 +55,12 @@ at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const st
   return SliceShard(full, dims);
 }
 
-// The first tensor that leaves each call, in the order in which the calls end.
+// The first tensor that leaves each call of the forward, in the order in which the calls end. Not of calls that a backward
+// repeats (recompute): of those, modules whose results are kept compute nothing, and the gradients show what is wrong.
 struct OutputRecorder final : CallObserver {
   explicit OutputRecorder(const CompiledPlan& plan) : plan(plan) {}
   void Left(size_t module, std::span<const TensorSlot> results) override {
+    if (torch::autograd::get_current_graph_task_id() >= 0) return;
     if (!plan.ProgramOf(module).planned) return;  // a unit alone, which the unsharded model does not have
     for (const TensorSlot& slot : results) {
       if (slot.position != 0 || !slot.tensor->defined()) continue;
