@@ -17,7 +17,7 @@ namespace {
 constexpr int32_t kFallback = -2;
 
 // Compiling is a sequence over one CompiledPlan, each pass on what the one before made final:
-//   steps             a rule on each module; layouts filled in and checked alone (resolve.h)
+//   steps             a rule on each module; layouts filled in and checked alone (resolve_style.h)
 //   parameter rules   override single parameters of a module, which gets steps of its own
 //   checks            of one module (weight and redistributions), of siblings (unclaimed, fused), of ties
 //   precision, then   dtypes first, since a unit gathers in the dtype that is used; then data parallelism, which puts
