@@ -12,7 +12,6 @@
 // from the second on, so a step that does not fit any rank changes none.
 #include "engine/train/training_state/training_checkpoints.h"
 
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <thread>
@@ -87,12 +86,11 @@ struct TrainingCheckpoints::Impl {
   }
   ~Impl() {
     if (thread.joinable()) thread.join();
-    if (!failure) return;
+    if (!failure || !options.on_unreported_failure) return;
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "a save in the background failed, and Wait was not called: %s\n", error.what());
-    } catch (...) {
+      options.on_unreported_failure(error.what());
     }
   }
   Impl(const Impl&) = delete;

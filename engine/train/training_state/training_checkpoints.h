@@ -31,6 +31,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,6 +71,9 @@ struct TrainingCheckpointOptions {
   // are read as they were written (all of them on the same mesh), and nothing else is read.
   bool check_all = true;
   Storage* storage = nullptr;  // nullptr: PosixStorage. Outlives the object; used by one thread at a time
+  // Receives the message of a background save that failed where the object is destroyed before Wait or another save has
+  // thrown it. Must not throw. Empty: that error is lost.
+  std::function<void(const std::string& message)> on_unreported_failure = {};
 };
 
 struct LoadedStep {
@@ -85,8 +89,8 @@ class TrainingCheckpoints {
                                   const TrainingCheckpointOptions& options = {});
   TrainingCheckpoints(TrainingCheckpoints&&) noexcept;
   TrainingCheckpoints& operator=(TrainingCheckpoints&&) noexcept;
-  // Waits for a background save. Call Wait before: that is the one way to learn that the last save failed or warns. An
-  // error that nobody asked for is written to stderr here, on every rank, and nothing else comes of it.
+  // Waits for a background save. Call Wait before: only Wait throws the last save's error and returns its warnings. An
+  // error that is left goes to on_unreported_failure.
   ~TrainingCheckpoints();
 
   // Saves the state after `step` steps (at least 0), in place of one with this number. When it returns the step is

@@ -336,6 +336,23 @@ TEST_CASE("an error of a background save surfaces at the next call, and the one 
   });
 }
 
+TEST_CASE("an error of a background save that Wait has not thrown goes to the host") {
+  const ScratchFolder scratch;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    SmallDisk disk(mesh.rank() == 1 ? 0 : kEnough);
+    std::string message;
+    TrainingCheckpointOptions options;
+    options.storage = &disk;
+    options.on_unreported_failure = [&message](const std::string& text) { message = text; };
+    Trainer trainer({"dp=2"}, mesh);
+    {
+      TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+      checkpoints.SaveInBackground(trainer.state, 1);
+    }
+    Expect(message.find("No space") != std::string::npos, "the error of the save: " + message);
+  });
+}
+
 TEST_CASE("one run saves to a directory at a time") {
   const ScratchFolder scratch;
   RunRanks("dp=2", [&](DeviceMesh& mesh) {
