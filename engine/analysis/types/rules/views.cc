@@ -110,9 +110,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   // A shard of one element has no place of its own where dims are joined: it goes with what it was opened from, else with
   // what lies in front.
   const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
-  const bool apart = type.behind >= 0 && type.behind != type.dim + 1;  // what it was opened into was moved away (k^T)
-  const bool joins_front = type.length == 1 && alone && (type.inner == 1 || apart || FoldsBatch(from, to, type.dim)) &&
-                           !HasDimAt(to, before, skip);
+  const bool joins_front =
+      type.length == 1 && alone && (type.inner == 1 || FoldsBatch(from, to, type.dim)) && !HasDimAt(to, before, skip);
   int64_t begin = 1;
   for (size_t j = 0; j < to.size(); begin *= SizeOf(to, j), ++j) {
     if (begin > before || before % begin != 0) continue;
