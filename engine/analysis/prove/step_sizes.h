@@ -8,14 +8,17 @@
 // So the step runs twice, at tp=1 and on the mesh, and each operator is compared with the same one: its results must have
 // the unsharded sizes, except along a shard's own dim, and its plain arguments that are no sizes must be equal.
 //
-// What is not compared is reported, never passed over in silence:
+// What is not compared and reported:
 //   others     makes the proof incomplete: modules whose forward runs other operators at tp=1, numbers that follow a value
 //              that the program read, constants of the host with other values
 //   by_value   results with sizes that follow values (the tokens of an expert), which no layout determines
 //   backwards  modules whose backward runs other operators at tp=1 (the gradient of heads that are repeated on one side
 //              alone): their sizes follow from the forward's, which were compared
 //   outside    where slices begin outside of all modules, of which some are of flattened gradients
-// Operators with results of no known type are unproven already.
+// What is not compared, and no report names it: results of which ranks hold different values or rows of their own;
+// operators that have another count of numbers on the mesh; operators without a counterpart in modules that mask rows of
+// other ranks; constants of more than 64 KiB or on the meta device, and what is written into a constant later. (Operators
+// with results of no known type are unproven already.) Proof::taken states this with every proof.
 // Stage before: type_scope.h, which records a step. Stage after: Proof.
 #pragma once
 

@@ -186,6 +186,9 @@ struct TypeScope::State final : CallObserver {
     if (proof.faults.empty()) proof.faults = FoldedFaults(std::move(differences.faults));
     proof.sizes_not_compared = std::move(differences.others);
     proof.sizes_compared = proof.sizes_not_compared.empty();
+    proof.taken.push_back(
+        "sizes and numbers of: values of a rank's own, operators that take another count of numbers on the mesh, "
+        "lookups of masked rows, constants of more than 64 KiB and what is written into a constant later");
     if (differences.by_value > 0) {
       proof.taken.push_back(
           std::to_string(differences.by_value) +
