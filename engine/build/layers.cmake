@@ -141,7 +141,10 @@ endfunction()
 function(moonshard_program name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
   moonshard_executable(${name} ${ARGN})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} INSTALL_RPATH_USE_LINK_PATH ON)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  if("TORCH" IN_LIST ARGN)  # not INSTALL_RPATH_USE_LINK_PATH, which leaves out a LibTorch under build/
+    set_target_properties(${name} PROPERTIES INSTALL_RPATH ${MOONSHARD_TORCH_ROOT}/lib)
+  endif()
   install(TARGETS ${name} RUNTIME DESTINATION bin)
   if(CMAKE_BINARY_DIR STREQUAL "${PROJECT_SOURCE_DIR}/build/release")
     add_custom_command(TARGET ${name} POST_BUILD

@@ -191,7 +191,7 @@ TEST_CASE("directories that cannot be written") {
   refuses(model + "/sharded", Finding::kNotSupported, "one directory is, or is within, the other");
   refuses(model, Finding::kNotSupported, "one directory is, or is within, the other");
   refuses(scratch / "no/such", Finding::kWriteFailed, "No such file or directory");
-  refuses(scratch.Write("file", "x"), Finding::kWriteFailed, "no directory");
+  refuses(scratch.Write("file", "x"), Finding::kWriteFailed, "not a directory");
   const std::string full = scratch / "full";
   std::filesystem::copy(model, full, std::filesystem::copy_options::recursive);
   refuses(full, Finding::kWriteFailed, "not empty");

@@ -12,12 +12,14 @@ namespace {
 
 const std::string kSource = MOONSHARD_SOURCE_DIR;
 
-// 331 rows of vocabulary in 4 uneven shards, layers in units over dp_shard, an axis that nothing uses (a finding).
+// 331 rows of vocabulary in 4 uneven shards, layers in units over dp_shard, one finding.
 CompiledPlan SmallPlan() {
   ModelOptions options;
   options.model = kSource + "/tests/parity/llama_vocab331";
-  options.mesh = "tp=4,dp=2,cp=2";
-  return ResolveFromHeaders(options).ValueOrThrow();
+  options.mesh = "tp=4,dp_shard=2,dp_replicate=2";
+  CompiledPlan plan = ResolveFromHeaders(options).ValueOrThrow();
+  plan.findings = {MakeDiagnostic(Finding::kUnusedAxis, "nothing in the plan uses mesh axis 'x'")};
+  return plan;
 }
 
 // The lowest contrast of any text that can be seen against what is behind it, and that text.
