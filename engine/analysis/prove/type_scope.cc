@@ -186,7 +186,7 @@ struct TypeScope::State final : CallObserver {
     if (proof.faults.empty()) proof.faults = FoldedFaults(std::move(differences.faults));
     proof.sizes_not_compared = std::move(differences.others);
     proof.sizes_compared = proof.sizes_not_compared.empty();
-    proof.taken.push_back(
+    proof.taken.emplace_back(
         "sizes and numbers of: values of a rank's own, operators that take another count of numbers on the mesh, "
         "lookups of masked rows, constants of more than 64 KiB and what is written into a constant later");
     if (differences.by_value > 0) {
@@ -276,7 +276,7 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
   TypeOptions alone = options;
   alone.record = &unsharded;
   alone.observer = {};
-  const Proof first = run(DeviceMesh::Recording(MeshShape::Make(axes).ValueOrThrow(), rank / tp, device), alone);
+  Proof first = run(DeviceMesh::Recording(MeshShape::Make(axes).ValueOrThrow(), rank / tp, device), alone);
   if (std::ranges::count(first.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return first;
   options.unsharded = &unsharded;
   return run(DeviceMesh::Recording(shape, rank, device), options);

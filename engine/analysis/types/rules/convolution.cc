@@ -50,7 +50,7 @@ AxisType At(AxisType shard, int dim) {
 
 AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool groups) {
   bool done = false;
-  const AxisType common = Common(o, x, weight, done);
+  AxisType common = Common(o, x, weight, done);
   if (done) return common;
   if (x.is_shard() && x.dim == kBatch && weight.is_replicate()) return At(x, kBatch);
   if (groups) {
@@ -91,7 +91,7 @@ AxisTypes Convolution(Operands& o) {
 // The gradient of the input: summed over the out channels.
 AxisType OfInput(Operands& o, const AxisType& gradient, const AxisType& weight, bool groups) {
   bool done = false;
-  const AxisType common = Common(o, gradient, weight, done);
+  AxisType common = Common(o, gradient, weight, done);
   if (done) return common;
   if (gradient.is_shard() && gradient.dim == kBatch && weight.is_replicate()) return At(gradient, kBatch);
   if (gradient.is_shard() && weight.is_shard() && gradient.dim == kChannels && weight.dim == kOutChannels) {
@@ -104,7 +104,7 @@ AxisType OfInput(Operands& o, const AxisType& gradient, const AxisType& weight, 
 // The gradient of the weight: summed over batch and positions.
 AxisType OfWeight(Operands& o, const AxisType& gradient, const AxisType& x, bool groups) {
   bool done = false;
-  const AxisType common = Common(o, gradient, x, done);
+  AxisType common = Common(o, gradient, x, done);
   if (done) return common;
   if (gradient.is_shard() && x.is_shard()) {
     if (gradient.dim == kBatch && x.dim == kBatch) return AxisType::Partial();
