@@ -98,7 +98,8 @@ class Bundle:
                     hoist.append((match[1], line, number))
                     body.append(("", path, number))
                 else:
-                    body.append(("" if line == "#pragma once" or (match and match[1] in self.own) else line, path, number))
+                    gone = line == "#pragma once" or (match and (match[1] in self.own or (depth == 0 and match[1] in there)))
+                    body.append(("" if gone else line, path, number))
                 if match:
                     once.add(match[1])
             # Ours first: LibTorch's and Catch's headers define macros.
@@ -127,8 +128,8 @@ class Bundle:
 
 
 def bundles(files, found):
-    """One for each directory and compile command; a header goes with the sources of its directory, else it is compiled
-    as a file that includes it is, by preference one that sees LibTorch."""
+    """One for each directory and compile command; a header goes with the sources of its directory where one of them
+    includes it, else it is compiled as a file that includes it is, by preference one that sees LibTorch."""
     groups, headers = collections.defaultdict(list), []
     for path in files:
         if path in found:
@@ -146,9 +147,9 @@ def bundles(files, found):
             users[header].append(path)
     for header in headers:
         key = by_directory.get(os.path.dirname(header))
-        if key is None:
+        if key is None or not any(os.path.dirname(user) == os.path.dirname(header) for user in users[header]):
             user = min((path for path in users[header] if path in found), default=None,
-                       key=lambda path: "torch" not in " ".join(found[path][1]))
+                       key=lambda path: ("/torch/include" not in " ".join(found[path][1]), path.startswith("tests/bench/"), path))
             if user is None:
                 print(f"{header}: in no target, not checked")
                 continue

@@ -6,6 +6,7 @@
 
 #include "tests/dsl/embed/strangers.h"
 #include "tests/support/ranks.h"
+#include "tests/support/stranger_models.h"
 
 namespace moonshard::test {
 namespace {

@@ -61,11 +61,10 @@ typename Case::Net MakeStranger() {
 }
 
 template <class Case>
-Plan PlanOfStranger(const MeshShape& mesh, std::map<std::string, JsonValue> options = {}) {
-  return EvaluatePlan(Case::kPlan, "stranger.lua",
-                      {.config = ParseJson(Case::kConfig, "config.json").ValueOrThrow(),
-                       .mesh = mesh,
-                       .options = std::move(options)})
+Plan PlanOfStranger(const MeshShape& mesh, const std::map<std::string, JsonValue>& options = {}) {
+  return EvaluatePlan(
+             Case::kPlan, "stranger.lua",
+             {.config = ParseJson(Case::kConfig, "config.json").ValueOrThrow(), .mesh = mesh, .options = options})
       .ValueOrThrow();
 }
 

@@ -200,7 +200,7 @@ TEST_CASE("a fault of an attention is not blamed on a rule for other parameters"
   } catch (const std::exception& error) {
     scope.Stopped(error.what());
   }
-  const Proof proof = scope.Finish();
+  Proof proof = scope.Finish();
   REQUIRE_FALSE(proof.faults.empty());
   const Diagnostics found = ToDiagnostics(proof, model.applied().plan());
   INFO(ToText(found));
@@ -219,7 +219,7 @@ TEST_CASE("models of strangers are proven with what an embedder has at hand") {
       const at::Tensor loss = Case::Step(model.net());
       scope.Loss(loss);
       loss.backward();
-      const Proof proof = scope.Finish();
+      Proof proof = scope.Finish();
       text = ToText(ToDiagnostics(proof, model.applied().plan()));
       return proof;
     });
