@@ -86,7 +86,7 @@ class Bundle:
             if path in added:
                 return
             added.add(path)
-            body, hoist, depth, once = [], [], 0, set()
+            body, hoist, kept, depth, once = [], [], {}, 0, set()
             defined = False
             for number, line in enumerate(read(path).splitlines(), 1):
                 match = INCLUDE.match(line)
@@ -98,7 +98,9 @@ class Bundle:
                     hoist.append((match[1], line, number))
                     body.append(("", path, number))
                 else:
-                    gone = line == "#pragma once" or (match and (match[1] in self.own or (depth == 0 and match[1] in there)))
+                    gone = line == "#pragma once" or (match and match[1] in self.own)
+                    if match and not gone:
+                        kept[len(body)] = match[1], depth
                     body.append(("" if gone else line, path, number))
                 if match:
                     once.add(match[1])
@@ -109,6 +111,11 @@ class Bundle:
                 if header not in self.own and header not in there:
                     there.add(header)
                     self.lines.append((line, path, number))
+            for index, (header, depth) in kept.items():
+                if header in there:
+                    body[index] = ("",) + body[index][1:]
+                elif depth == 0:
+                    there.add(header)
             self.lines += body
 
         for path in self.files:
@@ -142,13 +149,13 @@ def bundles(files, found):
         by_directory.setdefault(key[0], key)
     parts = []
     users = collections.defaultdict(list)
-    for path in files:
-        for header in included(path):
+    for path in found:
+        for header in reachable(path, set()) if os.path.exists(path) else ():
             users[header].append(path)
     for header in headers:
         key = by_directory.get(os.path.dirname(header))
         if key is None or not any(os.path.dirname(user) == os.path.dirname(header) for user in users[header]):
-            user = min((path for path in users[header] if path in found), default=None,
+            user = min(users[header], default=None,
                        key=lambda path: ("/torch/include" not in " ".join(found[path][1]), path.startswith("tests/bench/"), path))
             if user is None:
                 print(f"{header}: in no target, not checked")
