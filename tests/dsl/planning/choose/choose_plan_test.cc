@@ -145,7 +145,8 @@ TEST_CASE("the default plan cuts only blocks that it knows wholly") {
   CHECK_THAT(rules(router), !Contains("mlp.down_proj"));
   CHECK_THAT(
       rules(router, {{"sequence_parallel", true}}),
-      Contains("sequence_parallel: the default plan cannot determine how model.layers.0.mlp.down_proj uses the sequence"));
+      Contains(
+          "sequence_parallel: the default plan cannot determine how model.layers.0.mlp.down_proj uses the sequence"));
 }
 
 }  // namespace

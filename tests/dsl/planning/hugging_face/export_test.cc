@@ -144,9 +144,8 @@ TEST_CASE("what neither can say is an error with the rule's line") {
   CHECK(hf.text == "{\n  \"layers.*.experts.up\": \"grouped_gemm\",\n  \"layers.*.q\": \"rowwise_split_input\"\n}\n");
   const std::string said = ToText(hf.findings);
   INFO(said);
-  CHECK(
-      said.find("plan.lua:3: error[MS0506]: 'layers.1.q' cannot be exported: 'layers.*.q' covers all layers, which "
-                "differ: rowwise_split_input and colwise") != std::string::npos);
+  CHECK(said.find("plan.lua:3: error[MS0506]: 'layers.1.q' cannot be exported: 'layers.*.q' covers all layers, which "
+                  "differ: rowwise_split_input and colwise") != std::string::npos);
   CHECK(said.find("plan.lua:5: error[MS0506]: 'layers.0.k' cannot be exported: 2 heads on 4 ranks, each on several") !=
         std::string::npos);
   CHECK(said.find("plan.lua:6: error[MS0506]: 'layers.0.gate_up' cannot be exported: weight = packed(0,[8,8,8])") !=

@@ -13,8 +13,8 @@
 #include "engine/io/safetensors/tree.h"
 #include "engine/io/safetensors/writer.h"
 #include "engine/layout/shards.h"
-#include "engine/plan/compile/program.h"
 #include "engine/plan/compile/local_shape.h"
+#include "engine/plan/compile/program.h"
 
 namespace moonshard::test {
 namespace {
