@@ -1,4 +1,4 @@
-// Every shipped plan, resolved in 200 fresh processes, has one hash: nothing in it depends on addresses (ASLR), on the seed
+// Every shipped plan, resolved in many fresh processes, has one hash: nothing in it depends on addresses (ASLR), on the seed
 // of Lua's hashes, which is made of them, or on the clock.
 #include <array>
 #include <catch2/catch.hpp>
@@ -15,7 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kProcesses = 200;
+// An order that depends on addresses or on a hash's seed differs between any two processes with a chance of a half or more:
+// so many show it. Under a sanitizer, where each takes seconds, the runtime's own randomness is the only difference.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int kProcesses = 6;
+#else
+constexpr int kProcesses = 40;
+#endif
 
 // One line a plan: its name, the family's and the hash.
 std::string Hashes() {
@@ -45,7 +51,7 @@ std::string FromFreshProcess() {
   return out.substr(begin + 2, out.rfind(">>") - begin - 2);
 }
 
-TEST_CASE("200 processes give one hash for every shipped plan") {
+TEST_CASE("many processes give one hash for every shipped plan") {
   const std::string first = FromFreshProcess();
   std::set<std::string> plans;
   for (size_t line = 0; line < first.size(); line = first.find('\n', line) + 1) {
