@@ -28,25 +28,35 @@ std::string_view LayerOf(std::string_view path) {
   return {};
 }
 
-// By module, a number for all layers whose modules have the same path classes and the same steps.
+// By module, a number for all layers whose modules have the same path classes and the same steps. The modules of a layer
+// follow one another in most trees, so a path is compared with the layer before it is searched for its own.
 std::vector<int> KindsOfLayers(const CompiledPlan& plan) {
   const std::vector<Module>& modules = plan.tree->modules();
-  std::map<std::string_view, std::vector<std::pair<uint32_t, uint32_t>>> layers;
+  std::vector<int> out(modules.size(), -1);  // the layer, then its kind
+  std::map<std::string_view, int> known;
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> layers;
+  std::string_view layer;
+  int index = -1;
   for (size_t m = 0; m < modules.size(); ++m) {
-    const std::string_view layer = LayerOf(modules[m].path);
-    if (!layer.empty()) layers[layer].emplace_back(modules[m].path_class, plan.steps_of[m]);
+    const std::string_view path = modules[m].path;
+    const bool same =
+        !layer.empty() && path.starts_with(layer) && (path.size() == layer.size() || path[layer.size()] == '.');
+    if (!same) {
+      layer = LayerOf(path);
+      if (layer.empty()) continue;
+      index = known.try_emplace(layer, static_cast<int>(known.size())).first->second;
+      layers.resize(known.size());
+    }
+    out[m] = index;
+    layers[static_cast<size_t>(index)].emplace_back(modules[m].path_class, plan.steps_of[m]);
   }
   std::map<std::vector<std::pair<uint32_t, uint32_t>>, int> kinds;
-  std::map<std::string_view, int> kind_of;
-  for (auto& [layer, steps] : layers) {
+  std::vector<int> kind_of;
+  for (auto& steps : layers) {
     std::ranges::sort(steps);
-    kind_of[layer] = kinds.try_emplace(steps, static_cast<int>(kinds.size())).first->second;
+    kind_of.push_back(kinds.try_emplace(std::move(steps), static_cast<int>(kinds.size())).first->second);
   }
-  std::vector<int> out(modules.size(), -1);
-  for (size_t m = 0; m < modules.size(); ++m) {
-    const auto found = kind_of.find(LayerOf(modules[m].path));
-    if (found != kind_of.end()) out[m] = found->second;
-  }
+  for (int& kind : out) kind = kind < 0 ? kind : kind_of[static_cast<size_t>(kind)];
   return out;
 }
 
