@@ -3,11 +3,15 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace moonshard {
 namespace {
 
-std::array<bool, kMeshAxisCount> UsedAxes(const CompiledPlan& plan) {
+bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard; }
+
+// Axes above 1 that no layout is on; not those of a data-parallel section.
+std::vector<MeshAxis> UnusedAxes(const CompiledPlan& plan) {
   std::array<bool, kMeshAxisCount> used = {};
   const auto use = [&](const Placement& placement) {
     for (size_t a = 0; a < kMeshAxisCount; ++a) used[a] |= placement.by_axis[a] != Layout::Replicate();
@@ -22,10 +26,13 @@ std::array<bool, kMeshAxisCount> UsedAxes(const CompiledPlan& plan) {
       }
     }
   }
-  return used;
+  std::vector<MeshAxis> out;
+  for (const MeshAxis axis : kMeshAxes) {
+    const bool of_section = IsDataParallel(axis) && plan.plan->data_parallel;
+    if (plan.mesh.size(axis) > 1 && !used[static_cast<size_t>(axis)] && !of_section) out.push_back(axis);
+  }
+  return out;
 }
-
-bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard; }
 
 Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
   const std::string name = ToString(axis);
@@ -51,21 +58,13 @@ Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
 }  // namespace
 
 void CheckAxes(const CompiledPlan& plan, Diagnostics& diagnostics) {
-  const std::array<bool, kMeshAxisCount> used = UsedAxes(plan);
-  for (const MeshAxis axis : kMeshAxes) {
-    if (plan.mesh.size(axis) == 1 || used[static_cast<size_t>(axis)]) continue;
-    if (IsDataParallel(axis) && plan.plan->data_parallel) continue;
-    diagnostics.push_back(Unused(plan, axis));
-  }
+  for (const MeshAxis axis : UnusedAxes(plan)) diagnostics.push_back(Unused(plan, axis));
 }
 
 Diagnostics IndependentReplicas(const CompiledPlan& plan) {
   Diagnostics found;
-  if (plan.plan->data_parallel) return found;
-  const std::array<bool, kMeshAxisCount> used = UsedAxes(plan);
-  for (const MeshAxis axis : kMeshAxes) {
-    if (!IsDataParallel(axis) || plan.mesh.size(axis) == 1 || used[static_cast<size_t>(axis)]) continue;
-    found.push_back(Unused(plan, axis));
+  for (const MeshAxis axis : UnusedAxes(plan)) {
+    if (IsDataParallel(axis)) found.push_back(Unused(plan, axis));
   }
   return found;
 }
