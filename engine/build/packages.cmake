@@ -1,5 +1,5 @@
 # What moonshard is built from, as imported targets:
-#   moonshard_re2, moonshard_lua, moonshard_json, moonshard_cli11, moonshard_xxhash, moonshard_catch2, moonshard_torch;
+#   moonshard_re2, moonshard_lua, moonshard_json, moonshard_cli11, moonshard_xxhash, moonshard_zip, moonshard_catch2, moonshard_torch;
 # moonshard_libedit where it is installed (the REPL's line editing).
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
@@ -11,6 +11,8 @@ find_package(nlohmann_json 3.9 REQUIRED)
 add_library(moonshard_json ALIAS nlohmann_json::nlohmann_json)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 add_library(moonshard_xxhash ALIAS PkgConfig::XXHASH)
+pkg_check_modules(LIBZIP REQUIRED IMPORTED_TARGET libzip)
+add_library(moonshard_zip ALIAS PkgConfig::LIBZIP)
 find_package(CLI11 REQUIRED)
 add_library(moonshard_cli11 ALIAS CLI11::CLI11)
 pkg_check_modules(LIBEDIT IMPORTED_TARGET libedit)

@@ -81,6 +81,46 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
   return {std::move(made), std::move(diagnostics)};
 }
 
+Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
+  Diagnostics errors;
+  const auto refuse = [&](std::string message) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, std::move(message));
+    d.path = program->exported().file;
+    errors.push_back(std::move(d));
+  };
+  for (const ProgramInput& input : program->inputs()) {
+    const bool known =
+        input.kind == "ids" || input.kind == "labels" || input.kind == "mask" || input.kind == "positions";
+    if (!known && input.value >= 0)
+      refuse("the program takes '" + input.name + "', which no causal language model does");
+  }
+  const std::vector<ProgramOutput>& outputs = program->exported().outputs;
+  if (std::none_of(outputs.begin(), outputs.end(),
+                   [](const ProgramOutput& output) { return output.name == "logits"; })) {
+    refuse("the program has no output 'logits'");
+  }
+  if (!errors.empty()) return errors;
+  CausalLm made;
+  made.architecture = program->exported().model_class;
+  made.module = program;
+  made.recipes = program->recipes();
+  made.forward = [program](const at::Tensor& ids, const std::optional<at::Tensor>& mask,
+                           const std::optional<at::Tensor>& positions) {
+    std::vector<at::Tensor> given;
+    for (const ProgramInput& input : program->inputs()) {
+      if (input.kind == "mask") {
+        given.push_back(mask ? *mask : at::ones_like(ids));
+      } else if (input.kind == "positions") {
+        given.push_back(positions ? *positions : at::arange(ids.size(1), ids.options()).expand_as(ids));
+      } else {
+        given.push_back(ids);
+      }
+    }
+    return program->forward(std::move(given))["logits"];
+  };
+  return made;
+}
+
 at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr int64_t kIgnored = -100;
   const int64_t length = logits.size(1);

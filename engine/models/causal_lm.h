@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "engine/core/base/json.h"
 #include "engine/core/base/result.h"
 #include "engine/models/decoder.h"
+#include "engine/models/program/program.h"
 
 namespace moonshard {
 
@@ -26,6 +28,8 @@ struct CausalLm {
       forward;
   // The same up to the head: input_ids -> the last hidden states [B, T, H].
   std::function<at::Tensor(const at::Tensor&)> hidden;
+  // How a checkpoint's tensors make the parameters (NameRules::recipes); empty: each has its own.
+  std::map<std::string, std::vector<WeightRecipe>> recipes = {};
   // The layer that computes logits from them, owned by `module`; nullptr if that is more than a Linear.
   const nn::LinearImpl* head = nullptr;
 };
@@ -40,6 +44,10 @@ Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& 
 
 // The reference model for a config.json. Errors as ReadDecoderSpec.
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
+
+// An exported program of a causal language model, as the programs use one: the inputs are given by their kinds, labels as the
+// ids, and what the program returns beside logits is dropped. Errors (kNotSupported): inputs of other kinds, no output "logits".
+Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program);
 
 // Mean cross entropy of predicting token t+1 from t, float32 scalar. logits [B, T, V], labels int64 [B, T]; labels of
 // -100 are ignored. NaN if all are. As transformers' ForCausalLMLoss.

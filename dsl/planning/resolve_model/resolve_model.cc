@@ -8,6 +8,7 @@
 
 #include "dsl/planning/choose/choose_plan.h"
 #include "engine/core/base/text.h"
+#include "engine/io/exported_program/program_archive.h"
 #include "engine/io/safetensors/tree.h"
 
 namespace moonshard {
@@ -19,6 +20,12 @@ double SecondsSince(Clock::time_point begin) { return std::chrono::duration<doub
 
 std::string Count(size_t count, const std::string& one) {
   return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+Result<ExportedProgram> OpenProgram(const std::string& path) {
+  const Result<ProgramArchive> archive = ProgramArchive::Open(path);
+  if (!archive.ok()) return archive.diagnostics();
+  return ReadProgram(archive.value());
 }
 
 // What ran before the passes of `later`. The compiled plan has all findings, in the order in which they were made.
@@ -37,20 +44,40 @@ Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_on
   HeaderOptions header_options;
   header_options.allow_header_only = headers_only;
   std::optional<MeshShape> mesh = MeshShape::Parse(options.mesh).Collect(diagnostics);
+  const std::string program_path =
+      options.program.empty() && IsProgramPath(options.model) ? options.model : options.program;
+  if (!program_path.empty()) {
+    std::optional<ExportedProgram> program = OpenProgram(program_path).Collect(diagnostics);
+    if (program) folder.program = std::make_shared<const ExportedProgram>(std::move(*program));
+  }
+  if (IsProgramPath(options.model)) {
+    if (!mesh || !folder.program) return diagnostics;
+    const std::optional<JsonValue>& config = folder.program->config;
+    folder.config = ModelConfig(config ? config->AsObject() : JsonValue::Object(), options.model + ": config");
+    folder.mesh = *mesh;
+    return Result<ModelFolder>(std::move(folder), std::move(diagnostics));
+  }
   std::error_code error;
   if (!std::filesystem::is_directory(options.model, error)) {
     const bool there = std::filesystem::exists(options.model, error);
     Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, there ? "'" + options.model + "' is not a directory"
                                                                 : "there is no directory '" + options.model + "'");
     d.path = options.model;
-    d.required = "a model directory: config.json and safetensors";
+    d.required = "a model directory (config.json and safetensors), or an exported program (.pt2)";
     diagnostics.push_back(std::move(d));
     return diagnostics;
   }
   std::optional<ModelConfig> config = ModelConfig::Read(options.model).Collect(diagnostics);
   std::optional<Checkpoint> checkpoint = Checkpoint::Open(options.model, header_options).Collect(diagnostics);
-  if (!mesh || !config || !checkpoint) return diagnostics;
-  return Result<ModelFolder>({std::move(*config), std::move(*checkpoint), *mesh}, std::move(diagnostics));
+  if (!mesh || !config || !checkpoint || (!program_path.empty() && !folder.program)) return diagnostics;
+  folder.config = std::move(*config);
+  folder.checkpoint = std::move(*checkpoint);
+  folder.mesh = *mesh;
+  return Result<ModelFolder>(std::move(folder), std::move(diagnostics));
+}
+
+ModuleTree TreeOf(const ModelFolder& folder) {
+  return folder.program ? ProgramTree(*folder.program) : TreeFromCheckpoint(folder.checkpoint, folder.config);
 }
 
 Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text) {
@@ -104,9 +131,10 @@ Resolution ResolveDirectory(const ModelOptions& options, bool headers_only) {
   std::shared_ptr<const ModuleTree> tree;
   std::string made = "nothing";
   if (folder) {
-    tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder->checkpoint, folder->config));
-    made = Count(folder->checkpoint.tensors().size(), "tensor") + " in " +
-           Count(folder->checkpoint.files().size(), "file");
+    tree = std::make_shared<const ModuleTree>(TreeOf(*folder));
+    made = folder->program ? Count(folder->program->graph.nodes.size(), "node") + " of a program"
+                           : Count(folder->checkpoint.tensors().size(), "tensor") + " in " +
+                                 Count(folder->checkpoint.files().size(), "file");
   }
   std::vector<PassRecord> read = {MakeRecord("read", made, found, SecondsSince(begin))};
   Resolution out;

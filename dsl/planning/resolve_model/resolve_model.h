@@ -15,6 +15,7 @@
 #include "dsl/language/bind/plan_inputs.h"
 #include "engine/core/base/result.h"
 #include "engine/io/config/config.h"
+#include "engine/io/exported_program/exported_program.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/plan/resolve/resolve_plan.h"
 
@@ -22,7 +23,8 @@ namespace moonshard {
 
 // A model directory and how to parallelize it: the options that most verbs share.
 struct ModelOptions {
-  std::string model;                           // directory in Hugging Face form
+  std::string model;                           // directory in Hugging Face form, or an exported program (.pt2)
+  std::string program = {};                    // an exported program of the model; "": `model`, or none
   std::string plan;                            // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen
   std::string mesh;                            // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
@@ -33,11 +35,16 @@ struct ModelFolder {
   ModelConfig config;
   Checkpoint checkpoint;
   MeshShape mesh;
+  std::shared_ptr<const ExportedProgram> program = nullptr;  // what is run instead of a reference model
 };
 
-// Reads config.json, the checkpoint's headers and the mesh. `headers_only` accepts files that end after their header.
-// Errors of all three at once.
+// Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts files that end after their
+// header. Of a model that is a program alone the config is the one that the exporter recorded, and the checkpoint is empty.
+// Errors of all at once.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
+
+// The modules of the model: of its program where there is one, else those that the checkpoint's headers show.
+ModuleTree TreeOf(const ModelFolder& folder);
 
 // What a plan sees of a model, and `tree` as its modules, which must outlive the result. Isolation as in `options`.
 PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,

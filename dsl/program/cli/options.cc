@@ -23,6 +23,8 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("MODEL", model.model,
                  "model directory: config.json and safetensors (headers are enough where no weight is used)")
       ->required(required);
+  app.add_option("--program", model.program,
+                 "exported program of the model (.pt2), run in place of a reference model; MODEL may be one itself");
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; chosen by architecture without it");
   app.add_option("--mesh", model.mesh,

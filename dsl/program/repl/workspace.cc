@@ -12,7 +12,7 @@ Diagnostics Workspace::OpenModel(const std::string& folder) {
   if (!opened.ok()) return opened.diagnostics();
   const ModelFolder& model = opened.value();
   SetModel(folder, model.config.json(),
-           std::make_shared<const ModuleTree>(TreeFromCheckpoint(model.checkpoint, model.config)));
+           std::make_shared<const ModuleTree>(TreeOf(model)));
   return opened.diagnostics();
 }
 

@@ -132,7 +132,7 @@ int RunEval(const EvalVerb& verb) {
   Timing timing;
   timing.memory_before_load = PeakMemory();
   const auto begin = std::chrono::steady_clock::now();
-  const Diagnostics warnings = LoadCheckpoint(*sharded.applied, folder.checkpoint);
+  const Diagnostics warnings = LoadWeights(sharded, folder);
   timing.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (mesh.rank() == 0) Say(warnings, verb.say);
 

@@ -175,15 +175,19 @@ StepResult RunStep(const CausalLm& model, const FullLogits& full, const Inputs& 
   return result;
 }
 
+Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
+  return LoadCheckpoint(*model.applied, folder.checkpoint, {.recipes = model.model.recipes});
+}
+
 SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                           std::optional<c10::ScalarType> type) {
   ModelFolder alone = folder;
   alone.mesh = MeshShape();
   SideBySide out;
   out.sharded = MakeSharded(options, folder, mesh, type);
-  LoadCheckpoint(*out.sharded.applied, folder.checkpoint);
+  LoadWeights(out.sharded, folder);
   out.alone = MakeSharded(options, alone, DeviceMesh::Recording(alone.mesh), type);
-  LoadCheckpoint(*out.alone.applied, folder.checkpoint);
+  LoadWeights(out.alone, folder);
   return out;
 }
 
@@ -192,11 +196,12 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   ShardedModel out;
   {
     const nn::DeferInit defer;
-    out.model = MakeCausalLm(folder.config.json(), folder.config.file_name()).ValueOrThrow();
+    out.model = folder.program ? CausalLmOfProgram(Program::Open(folder.program->file)).ValueOrThrow()
+                               : MakeCausalLm(folder.config.json(), folder.config.file_name()).ValueOrThrow();
   }
   const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();
   ApplyOptions apply;
-  apply.deferred_type = type;
+  if (!folder.program) apply.deferred_type = type;  // a program computes in the dtype that it was exported in
   apply.independent_replicas = !trains;
   out.applied = AppliedPlan::Apply(
       live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);

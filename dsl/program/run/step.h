@@ -31,6 +31,9 @@ struct ShardedModel {
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                          std::optional<c10::ScalarType> type, bool trains = true);
 
+// Fills the model from the checkpoint of the folder, by the recipes of the program where there is one. As LoadCheckpoint.
+Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder);
+
 // The checkpoint under the plan on the mesh, and on every rank by itself on a mesh of one rank, where every
 // redistribution is the identity and the same modules are called. Collective over the mesh; PlanError.
 struct SideBySide {

@@ -34,19 +34,23 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
   ShardedLm out;
   {
     const nn::DeferInit defer;
-    out.net = MakeCausalLm(config.json(), config.file_name()).ValueOrThrow();
+    out.net = verb.model.program.empty() ? MakeCausalLm(config.json(), config.file_name()).ValueOrThrow()
+                                         : CausalLmOfProgram(Program::Open(verb.model.program)).ValueOrThrow();
   }
   const LiveTree live = ReadLiveTree(*out.net.module).ValueOrThrow();
   ApplyOptions apply;
-  apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
+  // A program computes in the dtype that it was exported in.
+  if (verb.model.program.empty()) apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
   apply.check_inputs = verb.check_inputs;
   out.model = AppliedPlan::Apply(
       live, ToResult(ResolveModel(verb.model, config, mesh.shape(), live.tree)).ValueOrThrow(), mesh, apply);
   return out;
 }
 
-Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, AppliedPlan& model) {
-  if (!verb.init) return LoadCheckpoint(model, Checkpoint::Open(verb.model.model).ValueOrThrow());
+Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const CausalLm& net, AppliedPlan& model) {
+  if (!verb.init) {
+    return LoadCheckpoint(model, Checkpoint::Open(verb.model.model).ValueOrThrow(), {.recipes = net.recipes});
+  }
   const JsonValue* range = config.Get("initializer_range");
   Initialize(model, *verb.init,
              range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit());

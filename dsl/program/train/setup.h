@@ -29,7 +29,7 @@ struct ShardedLm {
 ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh);
 
 // Initial weights: from --init, or loaded from the model directory. Returns warnings.
-Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, AppliedPlan& model);
+Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const CausalLm& net, AppliedPlan& model);
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);

@@ -47,7 +47,7 @@ class Run {
     if (const std::optional<int64_t> resumed = saves_.Resume()) {
       step_ = *resumed;
     } else {
-      report_.Warn(FirstWeights(verb, config_, model_));
+      report_.Warn(FirstWeights(verb, config_, lm_.net, model_));
     }
   }
 

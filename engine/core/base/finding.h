@@ -69,6 +69,7 @@ enum class Finding {
   kWriteFailed,
   kBadManifest,
   kCorruptData,
+  kBadProgram,
   // MS05xx: live models and ranks
   kNotHookable,
   kRanksDisagree,
@@ -84,6 +85,7 @@ enum class Finding {
   kNoValues,
   kInitialValuesDiffer,
   kUnshardedFunction,
+  kProgramGuard,
   // MS06xx: proofs of a step
   kIllTyped,
   kLayoutNotAsDeclared,

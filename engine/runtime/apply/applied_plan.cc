@@ -194,6 +194,7 @@ class Applier {
           continue;
         }
         const Parameter& parameter = s_.plan.tree->At({m, p});
+        TellShape(m, parameter, Gathered(s_.plan.StepsOf(m).params[p]));
         s_.parameters.push_back(
             {path, {}, {m, p}, tensor, parameter.shape, s_.plan.StepsOf(m).params[p], parameter.is_buffer});
         shards.push_back(LocalShard(s_.parameters.back(), s_.plan, s_.mesh, options_.deferred_type));
@@ -216,6 +217,13 @@ class Applier {
       if (deferred && s_.values && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
     }
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
+  }
+
+  void TellShape(uint32_t m, const Parameter& parameter, const Placement& gathered) {
+    Hookable* hook = s_.live.hooks[m];
+    if (hook == nullptr) return;
+    hook->SetLocalShape(parameter.name, LocalShape(parameter.shape, gathered, s_.plan.mesh, s_.mesh.rank()));
+    undo_.emplace_back([hook, &parameter] { hook->SetLocalShape(parameter.name, parameter.shape); });
   }
 
   // Registers every parameter whose gradient is partial with the groups over which it is summed (GradientTermsOf). The

@@ -18,6 +18,7 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/match/pattern.h"
 #include "engine/runtime/apply/local_shard.h"
+#include "engine/runtime/apply/recipe_reader.h"
 #include "engine/runtime/apply/scalar_type.h"
 
 namespace moonshard {
@@ -36,6 +37,12 @@ struct LoadMatch {
   const LiveParameter* parameter;
   size_t source;
   bool transposed;
+};
+
+// A parameter that a recipe makes.
+struct RecipeMatch {
+  const LiveParameter* parameter;
+  const WeightRecipe* recipe;
 };
 
 std::unique_ptr<RE2> QuietRegex(const std::string& text) {
@@ -108,9 +115,10 @@ Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::str
 }
 
 // Every parameter with its source; throws where something does not fit. `from`: "the checkpoint". `warnings` gets sources
-// that no parameter is for.
+// that no parameter is for. `made`: paths that recipes make, and `used` the sources of these.
 std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<LoadSource>& sources,
                                     const NameRules& names, const std::string& from, const std::string& path,
+                                    const std::set<std::string>& made, const std::set<std::string>& used,
                                     Diagnostics& warnings) {
   Diagnostics errors;
   const Renamer renamed(names, errors);
@@ -133,6 +141,7 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
   for (const LiveParameter& parameter : model.parameters()) {
     known.insert(parameter.path);
     known.insert(parameter.aliases.begin(), parameter.aliases.end());
+    if (made.contains(parameter.path)) continue;
     auto found = by_name.find(parameter.path);
     for (size_t a = 0; found == by_name.end() && a < parameter.aliases.size(); ++a) {
       found = by_name.find(parameter.aliases[a]);
@@ -167,7 +176,7 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
 
   for (const LoadSource& source : sources) {
     const std::string name = renamed(source.name);
-    if (known.contains(name)) continue;
+    if (known.contains(name) || used.contains(source.name)) continue;
     Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the model has no tensor '" + name + "'");
     d.severity = Severity::kWarning;
     d.path = source.file;
@@ -209,6 +218,43 @@ void ReadInto(ShardReader& reader, const StoredTensor& stored, const LoadMatch& 
 
 }  // namespace
 
+namespace {
+
+// The recipe that makes each parameter, where one holds; throws where it makes another shape.
+std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names) {
+  std::vector<RecipeMatch> matches;
+  Diagnostics errors;
+  for (const LiveParameter& parameter : model.parameters()) {
+    std::vector<std::string> paths = {parameter.path};
+    paths.insert(paths.end(), parameter.aliases.begin(), parameter.aliases.end());
+    const WeightRecipe* recipe = nullptr;
+    for (const std::string& path : paths) {
+      const auto listed = names.recipes.find(path);
+      if (listed == names.recipes.end() || recipe != nullptr) continue;
+      for (const WeightRecipe& one : listed->second) {
+        if (recipe == nullptr && HasSources(one, checkpoint)) recipe = &one;
+      }
+    }
+    if (recipe == nullptr) continue;
+    std::string why;
+    const std::optional<std::vector<int64_t>> shape = ShapeOf(*recipe, checkpoint, why);
+    if (shape == parameter.shape) {
+      matches.push_back({&parameter, recipe});
+      continue;
+    }
+    Diagnostic d =
+        MakeDiagnostic(Finding::kTensorMismatch, "the tensors that make '" + parameter.path + "' do not fit");
+    d.path = checkpoint.path();
+    d.declared = shape ? ShapeToString(*shape) : why;
+    d.required = ShapeToString(parameter.shape);
+    errors.push_back(std::move(d));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  return matches;
+}
+
+}  // namespace
+
 Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names) {
   const c10::NoGradGuard no_grad;
   std::vector<LoadSource> sources;
@@ -217,7 +263,17 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
                        tensor.shape, ScalarTypeOf(tensor.dtype).has_value()});
   }
   Diagnostics warnings;
-  std::vector<LoadMatch> matches = MatchSources(model, sources, names, "the checkpoint", checkpoint.path(), warnings);
+  const std::vector<RecipeMatch> recipes = MatchRecipes(model, checkpoint, names);
+  std::set<std::string> made;
+  std::set<std::string> used;
+  for (const RecipeMatch& match : recipes) {
+    made.insert(match.parameter->path);
+    std::vector<std::string> of_it;
+    match.recipe->AddSources(of_it);
+    used.insert(of_it.begin(), of_it.end());
+  }
+  std::vector<LoadMatch> matches =
+      MatchSources(model, sources, names, "the checkpoint", checkpoint.path(), made, used, warnings);
   // In the order of the files, so that each is read from front to back.
   const std::vector<StoredTensor>& stored = checkpoint.tensors();
   std::ranges::sort(matches, {},
@@ -225,6 +281,10 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
   ShardReader reader(checkpoint);
   for (const LoadMatch& match : matches) {
     ReadInto(reader, stored[match.source], match, ShardOf(model, *match.parameter));
+  }
+  for (const RecipeMatch& match : recipes) {
+    match.parameter->tensor.detach().copy_(
+        ReadRecipe(*match.recipe, checkpoint, reader, ShardOf(model, *match.parameter)));
   }
   return warnings;
 }
@@ -240,7 +300,7 @@ Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Te
     tensors.push_back(tensor);
   }
   Diagnostics warnings;
-  for (const LoadMatch& match : MatchSources(model, sources, names, "the state", "", warnings)) {
+  for (const LoadMatch& match : MatchSources(model, sources, names, "the state", "", {}, {}, warnings)) {
     const at::Tensor& full = tensors[match.source];
     const at::Tensor shard = SliceShard(match.transposed ? full.t() : full, ShardOf(model, *match.parameter));
     match.parameter->tensor.detach().copy_(shard);

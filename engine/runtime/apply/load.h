@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/io/safetensors/checkpoint.h"
+#include "engine/io/safetensors/weight_recipe.h"
 #include "engine/runtime/apply/applied_plan.h"
 
 namespace moonshard {
@@ -30,6 +31,10 @@ struct NameRules {
   // swapped: [in, out] for the [out, in] of a Linear, as GPT-2's Conv1D has them. A square weight has the same shape
   // both ways, so only this declares it.
   std::vector<std::string> transposed = {};
+  // Parameters by path that are made of other tensors, or of several: the first recipe whose tensors are all there holds; of
+  // a parameter without one that holds, the tensor of its own name. Names in recipes are those of the checkpoint, before
+  // `renamed`. An exported program brings its own (Program::recipes). LoadFullState takes none.
+  std::map<std::string, std::vector<WeightRecipe>> recipes = {};
 };
 
 // Every parameter from the tensor of its path, or of one it is tied to; buffers where the checkpoint has them. A tensor

@@ -185,6 +185,13 @@ class Hookable {
   // rows. False where the module cannot.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
+  // Tells a module the shape that `tensor` (a parameter or buffer of its own, by name) has while a call computes: its local
+  // shape, but gathered where a unit gathers it. For modules that compute with sizes before the call that gathers.
+  virtual void SetLocalShape(std::string_view /*tensor*/, at::IntArrayRef /*shape*/) {}
+
+  // The class of the module where it is not that of the C++ object (an exported program's); "": it is.
+  virtual std::string_view Kind() const { return {}; }
+
   // Whether a call can run through a CallRunner: its arguments can be kept, and its result holds tensors.
   virtual bool CanRunThrough() const { return false; }
 

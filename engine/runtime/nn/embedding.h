@@ -8,6 +8,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/local_rows.h"
 
 namespace moonshard::nn {
 
@@ -28,13 +29,6 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
 
  private:
-  struct LocalRows {
-    int64_t first;
-    int64_t rows;
-    int64_t total;
-  };
-  at::Tensor ForwardLocal(const at::Tensor& indices, const LocalRows& local) const;
-
   std::optional<LocalRows> local_rows_;
 };
 

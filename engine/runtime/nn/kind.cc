@@ -6,6 +6,8 @@
 #include <c10/util/Type.h>
 #include <torch/nn/module.h>
 
+#include "engine/runtime/nn/boundary.h"
+
 namespace moonshard::nn {
 namespace {
 
@@ -38,6 +40,9 @@ ModuleOrigin detail::OriginFromClassNames(const std::string& name, const std::st
 }
 
 std::string KindOf(const torch::nn::Module& module) {
+  if (const auto* hook = dynamic_cast<const Hookable*>(&module); hook != nullptr && !hook->Kind().empty()) {
+    return std::string(hook->Kind());
+  }
   return detail::KindFromClassName(c10::demangle(typeid(module).name()));
 }
 

@@ -1,0 +1,429 @@
+// The graph is read in one pass: a name must be defined before it is used, so a cyclic graph cannot be written down. What the
+// reading changes:
+//
+//  - A graph inside of wrap_with_set_grad_enabled or wrap_with_autocast is put in place, between nodes that enter and leave
+//    the mode; its inputs and outputs are names for the values outside. Other operators with graphs inside are refused.
+//  - A node that returned its own input when it was traced (a cast to the dtype that the tensor has, dropout that is off) is
+//    left out, and its name stands for the input. The tracer names such a node for every later use of the *input*, so that
+//    in a float32 model the residual would seem to leave from inside the norm that casts it, and the calls of modules would
+//    not be what they take and make.
+#include "engine/io/exported_program/parse_graph.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "engine/core/base/text.h"
+#include "engine/io/exported_program/json_fields.h"
+
+namespace moonshard::program_json {
+namespace {
+
+using Kind = ProgramArgument::Kind;
+using Scope = std::map<std::string, ProgramArgument, std::less<>>;
+
+ProgramArgument ValueArgument(uint32_t value) {
+  ProgramArgument out;
+  out.kind = Kind::kValue;
+  out.value = value;
+  return out;
+}
+
+// {"as_int": 3}: its one key and the value.
+std::pair<std::string_view, const JsonValue*> OnlyField(const JsonValue& union_value) {
+  if (!union_value.is_object() || union_value.AsObject().size() != 1) Fail("an argument is not an object of one field");
+  const auto& [key, value] = *union_value.AsObject().begin();
+  return {key, &value};
+}
+
+double FloatOf(const JsonValue& value) {
+  if (value.is_number()) return value.AsDouble();
+  const std::string& text = TextOf(value, "as_float");
+  if (text == "Infinity") return std::numeric_limits<double>::infinity();
+  if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
+  if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  Fail("'" + text + "' is no number");
+}
+
+class GraphParser {
+ public:
+  GraphParser(ExportedProgram& program, std::string& at) : program_(program), at_(at) {}
+
+  Names Parse(const JsonValue& document) {
+    const JsonValue& version = Required(document, "schema_version");
+    constexpr int64_t kMajor = 8;
+    if (Integer(version, "major") != kMajor) {
+      Fail("schema version " + std::to_string(Integer(version, "major")) + ", required: " + std::to_string(kMajor) +
+           ", as torch 2.9 to 2.11 write it");
+    }
+    program_.torch_version = Text(document, "torch_version");
+    const JsonValue& module = Required(document, "graph_module");
+    const JsonValue& graph = Required(module, "graph");
+    ReadSignature(Required(module, "signature"), graph);
+    ReadNodes(graph, top_);
+    for (const JsonValue& output : List(graph, "outputs")) {
+      program_.graph.outputs.push_back(Argument(output, top_));
+    }
+    Names names;
+    for (const auto& [name, argument] : top_) {
+      if (argument.kind == Kind::kValue) names[name] = argument.value;
+    }
+    return names;
+  }
+
+ private:
+  uint32_t NewValue(const std::string& name, const JsonValue& graph, std::string_view kind) {
+    ProgramValue value;
+    value.name = name;
+    if (kind == "as_sym_int") {
+      value.kind = ProgramValue::Kind::kInt;
+    } else if (kind == "as_sym_float") {
+      value.kind = ProgramValue::Kind::kFloat;
+    } else if (kind == "as_sym_bool") {
+      value.kind = ProgramValue::Kind::kBool;
+    } else {
+      const JsonValue& meta = Required(Required(graph, "tensor_values"), name);
+      value.dtype = static_cast<int>(Integer(meta, "dtype"));
+      for (const JsonValue& size : List(meta, "sizes")) {
+        const bool varies = size.Find("as_int") == nullptr;
+        int64_t number = 0;
+        if (varies) {
+          const JsonValue* hint = Required(size, "as_expr").Find("hint");
+          number = hint != nullptr && hint->Find("as_int") != nullptr ? Integer(*hint, "as_int") : 0;
+        } else {
+          number = Integer(size, "as_int");
+        }
+        if (number < 0) Fail("value '" + name + "' has a negative size");
+        value.sizes.push_back(number);
+        value.varies.push_back(varies);
+      }
+    }
+    program_.values.push_back(std::move(value));
+    return static_cast<uint32_t>(program_.values.size() - 1);
+  }
+
+  void Define(Scope& scope, const std::string& name, ProgramArgument argument) {
+    if (!scope.emplace(name, std::move(argument)).second) Fail("'" + name + "' is defined twice");
+  }
+
+  const ProgramArgument& Lookup(const Scope& scope, const std::string& name) {
+    const auto found = scope.find(name);
+    if (found == scope.end()) Fail("'" + name + "' is used before it is defined");
+    return found->second;
+  }
+
+  // The inputs of the graph in the signature's order: parameters, buffers, constants, and what a caller gives.
+  void ReadSignature(const JsonValue& signature, const JsonValue& graph) {
+    for (const JsonValue& entry : List(signature, "input_specs")) {
+      const auto [kind, spec] = OnlyField(entry);
+      if (kind == "user_input") {
+        const auto [type, argument] = OnlyField(Required(*spec, "arg"));
+        if (type != "as_tensor" && type != "as_sym_int" && type != "as_sym_float" && type != "as_sym_bool") continue;
+        const JsonValue* name = argument->Find("name") != nullptr ? argument->Find("name") : argument->Find("as_name");
+        if (name == nullptr) continue;  // a number that was traced as a constant
+        at_ = "input '" + TextOf(*name, "name") + "'";
+        ProgramInput input;
+        input.name = name->AsString();
+        input.value = NewValue(input.name, graph, type);
+        Define(top_, input.name, ValueArgument(static_cast<uint32_t>(input.value)));
+        program_.inputs.push_back(std::move(input));
+        continue;
+      }
+      ProgramTensor tensor;
+      std::string_view key;
+      if (kind == "parameter") {
+        key = "parameter_name";
+      } else if (kind == "buffer") {
+        tensor.kind = ProgramTensor::Kind::kBuffer;
+        key = "buffer_name";
+        const JsonValue* persistent = spec->Find("persistent");
+        tensor.persistent = persistent == nullptr || !persistent->is_bool() || persistent->AsBool();
+      } else if (kind == "tensor_constant") {
+        tensor.kind = ProgramTensor::Kind::kConstant;
+        key = "tensor_constant_name";
+      } else {
+        Fail("an input of kind '" + std::string(kind) + "', which is not supported");
+      }
+      tensor.name = Text(*spec, key);
+      at_ = "'" + tensor.name + "'";
+      const std::string& name = Text(Required(*spec, "arg"), "name");
+      tensor.value = NewValue(name, graph, "as_tensor");
+      const ProgramValue& value = program_.values[static_cast<size_t>(tensor.value)];
+      tensor.shape = value.sizes;
+      tensor.dtype = value.dtype;
+      Define(top_, name, ValueArgument(static_cast<uint32_t>(tensor.value)));
+      program_.tensors.push_back(std::move(tensor));
+    }
+  }
+
+  void ReadNodes(const JsonValue& graph, Scope& scope) {
+    for (const JsonValue& json : List(graph, "nodes")) {
+      const JsonValue* name = json.Find("name");
+      at_ = "node '" + (name != nullptr && name->is_string() ? name->AsString() : "?") + "'";
+      ReadNode(json, graph, scope);
+      if (program_.graph.nodes.size() > kMaxProgramNodes) Fail("more nodes than " + std::to_string(kMaxProgramNodes));
+    }
+  }
+
+  void ReadNode(const JsonValue& json, const JsonValue& graph, Scope& scope) {
+    ProgramNode node;
+    if (const JsonValue* name = json.Find("name"); name != nullptr && name->is_string()) node.name = name->AsString();
+    node.stack = StackOf(Required(json, "metadata"));
+    const std::string& target = Text(json, "target");
+    constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
+    constexpr std::string_view kOperator = "torch.ops.";
+    if (target.starts_with(kHigherOrder)) {
+      ReadRegion(target.substr(kHigherOrder.size()), json, std::move(node), scope);
+      return;
+    }
+    if (target.starts_with(kOperator)) {
+      const size_t space = target.find('.', kOperator.size());
+      const size_t last = target.rfind('.');
+      if (space == std::string::npos || last <= space) Fail("'" + target + "' does not name an operator");
+      node.target =
+          target.substr(kOperator.size(), space - kOperator.size()) + "::" + target.substr(space + 1, last - space - 1);
+      node.overload = target.substr(last + 1) == "default" ? "" : target.substr(last + 1);
+    } else {
+      node.kind = ProgramNode::Kind::kArithmetic;
+      node.target = target.substr(target.rfind('.') + 1);
+    }
+    std::set<std::string> given;
+    for (const JsonValue& input : List(json, "inputs")) {
+      const JsonValue* name = input.Find("name");
+      std::string key = name != nullptr && name->is_string() ? name->AsString() : "";
+      if (!key.empty() && !given.insert(key).second) Fail("argument '" + key + "' is given twice");
+      node.inputs.emplace_back(std::move(key), Argument(Required(input, "arg"), scope));
+    }
+    if (HandsOnItsInput(node, json, graph)) {
+      Define(scope, NameOf(List(json, "outputs")[0]), node.inputs[0].second);
+      return;
+    }
+    for (const JsonValue& output : List(json, "outputs")) {
+      const auto [kind, value] = OnlyField(output);
+      if (kind == "as_none") {
+        node.outputs.push_back(ProgramNode::kNoValue);
+      } else if (kind == "as_tensors") {
+        node.outputs_in_list = true;
+        if (!value->is_array()) FailKind(kind, "array", *value);
+        for (const JsonValue& one : value->AsArray())
+          node.outputs.push_back(NewOutput(Text(one, "name"), graph, kind, scope));
+      } else {
+        node.outputs.push_back(NewOutput(NameOf(output), graph, kind, scope));
+      }
+    }
+    program_.graph.nodes.push_back(std::move(node));
+  }
+
+  uint32_t NewOutput(const std::string& name, const JsonValue& graph, std::string_view kind, Scope& scope) {
+    const uint32_t value = NewValue(name, graph, kind);
+    Define(scope, name, ValueArgument(value));
+    return value;
+  }
+
+  // A graph that runs once, in a mode: its nodes come between kEnter... and kLeave.
+  void ReadRegion(const std::string& what, const JsonValue& json, ProgramNode node, Scope& scope) {
+    size_t own = 0;  // arguments before the graph
+    if (what == "wrap_with_set_grad_enabled") {
+      node.kind = ProgramNode::Kind::kEnterGradMode;
+      own = 1;
+    } else if (what == "wrap_with_autocast") {
+      node.kind = ProgramNode::Kind::kEnterAutocast;
+      own = 4;
+    } else {
+      Fail("the higher-order operator '" + what + "' is not supported");
+    }
+    node.target = what;
+    const JsonValue::Array& inputs = List(json, "inputs");
+    if (inputs.size() <= own) Fail("'" + what + "' has too few arguments");
+    for (size_t i = 0; i < own; ++i) node.inputs.emplace_back("", Argument(Required(inputs[i], "arg"), scope));
+    const JsonValue& inner = Required(Required(Required(inputs[own], "arg"), "as_graph"), "graph");
+    const JsonValue::Array& formal = List(inner, "inputs");
+    if (formal.size() != inputs.size() - own - 1)
+      Fail("'" + what + "' is given another number of values than its graph takes");
+    constexpr int kDeepest = 16;
+    if (++depth_ > kDeepest) Fail("graphs are nested more than " + std::to_string(kDeepest) + " deep");
+    Scope names;
+    for (size_t i = 0; i < formal.size(); ++i) {
+      Define(names, NameOf(formal[i]), Argument(Required(inputs[own + 1 + i], "arg"), scope));
+    }
+    ProgramNode leave = node;
+    leave.kind = ProgramNode::Kind::kLeave;
+    leave.inputs.clear();
+    program_.graph.nodes.push_back(std::move(node));
+    ReadNodes(inner, names);
+    program_.graph.nodes.push_back(std::move(leave));
+    --depth_;
+    // One result a value, or one list of them.
+    const JsonValue::Array& made = List(inner, "outputs");
+    size_t next = 0;
+    const auto bind = [&](const std::string& name) {
+      if (next >= made.size()) Fail("'" + what + "' has more results than its graph");
+      Define(scope, name, Argument(made[next++], names));
+    };
+    for (const JsonValue& output : List(json, "outputs")) {
+      const auto [kind, value] = OnlyField(output);
+      if (kind == "as_none") {
+        ++next;
+      } else if (kind == "as_tensors") {
+        if (!value->is_array()) FailKind(kind, "array", *value);
+        for (const JsonValue& one : value->AsArray()) bind(Text(one, "name"));
+      } else {
+        bind(NameOf(output));
+      }
+    }
+  }
+
+  // {"as_tensor": {"name": ...}} or {"as_sym_int": {"as_name": ...}}.
+  const std::string& NameOf(const JsonValue& argument) {
+    const auto [kind, value] = OnlyField(argument);
+    return value->Find("name") != nullptr ? Text(*value, "name") : Text(*value, "as_name");
+  }
+
+  // Whether a node returned its input itself when it was traced: its result has the input's dtype and device, and nothing else
+  // about it asks for a copy.
+  bool HandsOnItsInput(const ProgramNode& node, const JsonValue& json, const JsonValue& graph) {
+    const bool dropout = node.target == "aten::dropout";
+    if (!dropout && node.target != "aten::to" && node.target != "aten::type_as") return false;
+    if (node.inputs.empty() || node.inputs[0].second.kind != Kind::kValue) return false;
+    for (const auto& [name, argument] : node.inputs) {
+      if (name == "copy" && argument.kind == Kind::kBool && argument.integer != 0) return false;
+      if (name == "memory_format" && argument.kind != Kind::kNone) return false;
+      if (dropout && name == "train" && argument.kind == Kind::kBool && argument.integer == 0) return true;
+      if (dropout && name == "p" && argument.kind == Kind::kFloat && argument.number == 0) return true;
+    }
+    if (dropout) return false;
+    const JsonValue& made = Required(Required(graph, "tensor_values"), NameOf(List(json, "outputs")[0]));
+    return program_.values[node.inputs[0].second.value].dtype == Integer(made, "dtype");
+  }
+
+  ProgramArgument Argument(const JsonValue& json, const Scope& scope) {
+    const auto [kind, value] = OnlyField(json);
+    ProgramArgument out;
+    const auto number = [&](Kind its_kind, int64_t integer) {
+      out.kind = its_kind;
+      out.integer = integer;
+      return out;
+    };
+    const auto list = [&](const auto& element) {
+      out.kind = Kind::kList;
+      if (!value->is_array()) FailKind(kind, "array", *value);
+      for (const JsonValue& one : value->AsArray()) out.elements.push_back(element(one));
+      return out;
+    };
+    if (kind == "as_none") return out;
+    if (kind == "as_tensor") return Lookup(scope, Text(*value, "name"));
+    if (kind == "as_optional_tensor") return Argument(*value, scope);
+    if (kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool") {
+      return value->Find("as_name") != nullptr ? Lookup(scope, Text(*value, "as_name")) : Argument(*value, scope);
+    }
+    if (kind == "as_int") return number(Kind::kInt, IntegerOf(*value, kind));
+    if (kind == "as_bool") {
+      if (!value->is_bool()) FailKind(kind, "boolean", *value);
+      return number(Kind::kBool, value->AsBool() ? 1 : 0);
+    }
+    if (kind == "as_float") {
+      out.kind = Kind::kFloat;
+      out.number = FloatOf(*value);
+      return out;
+    }
+    if (kind == "as_string") {
+      out.kind = Kind::kString;
+      out.text = TextOf(*value, kind);
+      return out;
+    }
+    if (kind == "as_scalar_type") return number(Kind::kScalarType, IntegerOf(*value, kind));
+    if (kind == "as_layout") return number(Kind::kLayout, IntegerOf(*value, kind));
+    if (kind == "as_memory_format") return number(Kind::kMemoryFormat, IntegerOf(*value, kind));
+    if (kind == "as_device") {
+      out.kind = Kind::kDevice;
+      out.text = Text(*value, "type");
+      return out;
+    }
+    if (kind == "as_tensors") {
+      out.of_tensors = true;
+      return list([&](const JsonValue& one) { return Lookup(scope, Text(one, "name")); });
+    }
+    if (kind == "as_optional_tensors") {
+      out.of_tensors = true;
+      return list([&](const JsonValue& one) { return Argument(one, scope); });
+    }
+    if (kind == "as_sym_ints" || kind == "as_sym_floats" || kind == "as_sym_bools") {
+      out.of_floats = kind == "as_sym_floats";
+      return list([&](const JsonValue& one) {
+        return one.Find("as_name") != nullptr ? Lookup(scope, Text(one, "as_name")) : Argument(one, scope);
+      });
+    }
+    const auto plain = [&](Kind its_kind, bool floats) {
+      out.of_floats = floats;
+      return list([&](const JsonValue& one) {
+        ProgramArgument element;
+        element.kind = its_kind;
+        if (floats) {
+          element.number = FloatOf(one);
+        } else if (its_kind == Kind::kString) {
+          element.text = TextOf(one, kind);
+        } else if (its_kind == Kind::kBool) {
+          if (!one.is_bool()) FailKind(kind, "boolean", one);
+          element.integer = one.AsBool() ? 1 : 0;
+        } else {
+          element.integer = IntegerOf(one, kind);
+        }
+        return element;
+      });
+    };
+    if (kind == "as_ints") return plain(Kind::kInt, false);
+    if (kind == "as_floats") return plain(Kind::kFloat, true);
+    if (kind == "as_bools") return plain(Kind::kBool, false);
+    if (kind == "as_strings") return plain(Kind::kString, false);
+    Fail("an argument of kind '" + std::string(kind) + "', which is not supported");
+  }
+
+  // "key,path,class;...": one entry a module around the node. From the second call of a module on its key ends in "@" and the
+  // number of the call. The root's entry, without a path, is left out.
+  int32_t StackOf(const JsonValue& metadata) {
+    const JsonValue* text = metadata.Find("nn_module_stack");
+    if (text == nullptr || !text->is_string() || text->AsString().starts_with("_empty")) return -1;
+    const auto [found, fresh] = stack_of_.try_emplace(text->AsString(), static_cast<int32_t>(program_.stacks.size()));
+    if (!fresh) return found->second;
+    std::vector<ModuleCall> stack;
+    for (const std::string& entry : Split(text->AsString(), ';')) {
+      const std::vector<std::string> parts = Split(entry, ',');
+      if (parts.size() < 3) Fail("'" + entry + "' is no entry of a stack of modules");
+      if (parts[1].empty()) continue;
+      ModuleCall call{parts[1], parts[2].substr(parts[2].rfind('.') + 1), 0};
+      if (const size_t mark = parts[0].rfind('@'); mark != std::string::npos) {
+        for (const char digit : parts[0].substr(mark + 1)) {
+          if (digit < '0' || digit > '9' || call.occurrence > 100'000'000) Fail("'" + entry + "' counts calls wrongly");
+          call.occurrence = call.occurrence * 10 + (digit - '0');
+        }
+      }
+      stack.push_back(std::move(call));
+    }
+    // Two texts may name one stack: keys differ in how the module was reached.
+    const auto [same, is_new] = same_stack_.try_emplace(TextOfStack(stack), found->second);
+    found->second = same->second;
+    if (is_new) program_.stacks.push_back(std::move(stack));
+    return found->second;
+  }
+
+  static std::string TextOfStack(const std::vector<ModuleCall>& stack) {
+    std::string out;
+    for (const ModuleCall& call : stack) out += call.path + "@" + std::to_string(call.occurrence) + ";";
+    return out;
+  }
+
+  ExportedProgram& program_;
+  std::string& at_;
+  Scope top_;
+  int depth_ = 0;
+  std::map<std::string, int32_t, std::less<>> stack_of_;
+  std::map<std::string, int32_t, std::less<>> same_stack_;
+};
+
+}  // namespace
+
+Names ParseGraph(const JsonValue& document, ExportedProgram& program, std::string& at) {
+  return GraphParser(program, at).Parse(document);
+}
+
+}  // namespace moonshard::program_json

@@ -1,0 +1,21 @@
+// ParseGraph: models/model.json, in the schema of torch.export: the graph, its values and the signature.
+// Part of exported_program.h: ParseProgram, which also reads the exporter's record.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "engine/core/base/json.h"
+#include "engine/io/exported_program/exported_program.h"
+
+namespace moonshard::program_json {
+
+// By the names that the outermost graph uses: what each stands for. Where a node only handed on its input, both names stand
+// for the input.
+using Names = std::map<std::string, uint32_t, std::less<>>;
+
+// Fills graph, values and stacks of `program`, its inputs' and tensors' values, and names of constants. Throws Fault. `at` holds the
+// node that is being read, for messages.
+Names ParseGraph(const JsonValue& document, ExportedProgram& program, std::string& at);
+
+}  // namespace moonshard::program_json

@@ -1,0 +1,470 @@
+#include "engine/io/exported_program/parse_record.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "engine/core/base/text.h"
+#include "engine/io/exported_program/json_fields.h"
+
+namespace moonshard::program_json {
+namespace {
+
+constexpr int kDeepestRecord = 64;
+
+SizeExpression ExpressionOf(const JsonValue& json, int depth = 0) {
+  using Op = SizeExpression::Op;
+  // The fewest and the most operands of each; 0: any number.
+  struct Known {
+    const char* name;
+    Op op;
+    size_t fewest;
+    size_t most;
+  };
+  static constexpr std::array kKnown = {Known{"add", Op::kAdd, 2, 0},
+                                        Known{"mul", Op::kMul, 2, 0},
+                                        Known{"min", Op::kMin, 2, 0},
+                                        Known{"max", Op::kMax, 2, 0},
+                                        Known{"floordiv", Op::kFloorDiv, 2, 2},
+                                        Known{"mod", Op::kMod, 2, 2},
+                                        Known{"pow", Op::kPow, 2, 2},
+                                        Known{"truediv", Op::kTrueDiv, 2, 2},
+                                        Known{"eq", Op::kEq, 2, 2},
+                                        Known{"ne", Op::kNe, 2, 2},
+                                        Known{"lt", Op::kLt, 2, 2},
+                                        Known{"le", Op::kLe, 2, 2},
+                                        Known{"gt", Op::kGt, 2, 2},
+                                        Known{"ge", Op::kGe, 2, 2},
+                                        Known{"and", Op::kAnd, 2, 0},
+                                        Known{"or", Op::kOr, 2, 0},
+                                        Known{"not", Op::kNot, 1, 1},
+                                        Known{"select", Op::kSelect, 3, 3}};
+  SizeExpression out;
+  if (depth > kDeepestRecord) Fail("an expression is nested too deep");
+  if (json.is_int()) {
+    out.number = json.AsInt();
+  } else if (json.is_bool()) {
+    out.number = json.AsBool() ? 1 : 0;
+  } else if (json.is_string()) {
+    out.op = Op::kSymbol;
+    out.text = json.AsString();
+  } else if (json.is_array() && !json.AsArray().empty() && json.AsArray()[0].is_string()) {
+    const JsonValue::Array& list = json.AsArray();
+    const std::string& name = list[0].AsString();
+    if (name == "text") {
+      out.op = Op::kText;
+      out.text = list.size() == 2 ? TextOf(list[1], "text") : "";
+      return out;
+    }
+    const Known* known = nullptr;
+    for (const Known& one : kKnown) {
+      if (name == one.name) known = &one;
+    }
+    const size_t operands = list.size() - 1;
+    if (known == nullptr) Fail("an expression has an operator '" + name + "', which is not known");
+    if (operands < known->fewest || (known->most != 0 && operands > known->most)) {
+      Fail("an expression gives '" + name + "' " + std::to_string(operands) + " operands");
+    }
+    out.op = known->op;
+    for (size_t i = 1; i < list.size(); ++i) out.operands.push_back(ExpressionOf(list[i], depth + 1));
+  } else {
+    Fail("what should be an expression is a value of type " + std::string(json.KindName()));
+  }
+  return out;
+}
+
+std::vector<SizeExpression> ShapeOf(const JsonValue& object, std::string_view key) {
+  std::vector<SizeExpression> out;
+  for (const JsonValue& size : List(object, key)) out.push_back(ExpressionOf(size));
+  return out;
+}
+
+// "model.experts.{}.up_proj.weight" with a number in place of the braces.
+std::string Numbered(const std::string& text, int64_t number) {
+  const size_t at = text.find("{}");
+  if (at == std::string::npos) Fail("'" + text + "' has no {} for a number");
+  return text.substr(0, at) + std::to_string(number) + text.substr(at + 2);
+}
+
+WeightRecipe RecipeOf(const JsonValue& json, int depth = 0) {
+  using Kind = WeightRecipe::Kind;
+  if (depth > kDeepestRecord) Fail("a recipe is nested too deep");
+  WeightRecipe out;
+  const auto parts = [&](const JsonValue& list) {
+    if (!list.is_array() || list.AsArray().empty()) Fail("a recipe joins no tensors");
+    for (const JsonValue& part : list.AsArray()) out.parts.push_back(RecipeOf(part, depth + 1));
+  };
+  const auto one = [&](const JsonValue& part) { out.parts.push_back(RecipeOf(part, depth + 1)); };
+  if (json.Find("tensor") != nullptr) {
+    out.tensor = Text(json, "tensor");
+  } else if (const JsonValue* stack = json.Find("stack"); stack != nullptr) {
+    out.kind = Kind::kStack;
+    out.dim = Integer(json, "dim");
+    if (stack->is_string()) {
+      constexpr int64_t kMost = 1'000'000;
+      const int64_t count = Size(json, "count");
+      if (count < 1 || count > kMost) Fail("a recipe stacks " + std::to_string(count) + " tensors");
+      for (int64_t i = 0; i < count; ++i) {
+        WeightRecipe part;
+        part.tensor = Numbered(stack->AsString(), i);
+        out.parts.push_back(std::move(part));
+      }
+    } else {
+      parts(*stack);
+    }
+  } else if (const JsonValue* joined = json.Find("concatenate"); joined != nullptr) {
+    out.kind = Kind::kConcatenate;
+    out.dim = Integer(json, "dim");
+    parts(*joined);
+  } else if (const JsonValue* chunk = json.Find("chunk"); chunk != nullptr) {
+    out.kind = Kind::kChunk;
+    out.dim = Integer(json, "dim");
+    out.index = Size(json, "index");
+    out.count = Size(json, "count");
+    if (out.index >= out.count)
+      Fail("a recipe takes chunk " + std::to_string(out.index) + " of " + std::to_string(out.count));
+    one(*chunk);
+  } else if (const JsonValue* select = json.Find("select"); select != nullptr) {
+    out.kind = Kind::kSelect;
+    out.dim = Integer(json, "dim");
+    out.index = Size(json, "index");
+    one(*select);
+  } else if (const JsonValue* transpose = json.Find("transpose"); transpose != nullptr) {
+    out.kind = Kind::kTranspose;
+    const JsonValue::Array& dims = List(json, "dims");
+    if (dims.size() != 2) Fail("a recipe transposes " + std::to_string(dims.size()) + " dims");
+    out.dim = IntegerOf(dims[0], "dims");
+    out.other_dim = IntegerOf(dims[1], "dims");
+    one(*transpose);
+  } else if (const JsonValue* reshape = json.Find("reshape"); reshape != nullptr) {
+    out.kind = Kind::kReshape;
+    for (const JsonValue& size : List(json, "shape")) out.shape.push_back(IntegerOf(size, "shape"));
+    one(*reshape);
+  } else {
+    Fail("a recipe is of no known kind");
+  }
+  return out;
+}
+
+class RecordParser {
+ public:
+  RecordParser(const Names& names, ExportedProgram& program, std::string& at)
+      : names_(names), program_(program), at_(at) {}
+
+  void Parse(const JsonValue& record) {
+    at_ = "the record";
+    if (Integer(record, "format") != 1) {
+      Fail("format " + std::to_string(Integer(record, "format")) + ", required: 1");
+    }
+    ReadModel(record);
+    ReadModules(record);
+    ReadTensors(record);
+    ReadTies(record);
+    ReadInputs(record);
+    ReadOutputs(record);
+    ReadSizes(record);
+    ReadCalls(record);
+    ReadWeights(record);
+  }
+
+ private:
+  void ReadModel(const JsonValue& record) {
+    const JsonValue& model = Required(record, "model");
+    program_.model_class = Text(model, "class");
+    if (const JsonValue* options = record.Find("options"); options != nullptr) {
+      const JsonValue* train = options->Find("train");
+      program_.trains = train == nullptr || !train->is_bool() || train->AsBool();
+    }
+    const JsonValue* config = model.Find("config");
+    if (config == nullptr || config->is_null()) return;
+    at_ = "the config";
+    Result<JsonValue> parsed = ParseJson(TextOf(*config, "config"), program_.file + ": config");
+    if (!parsed.ok() || !parsed.value().is_object()) Fail("'config' is not the text of a JSON object");
+    program_.config = std::move(parsed).ValueOrThrow();
+  }
+
+  void ReadModules(const JsonValue& record) {
+    at_ = "'modules'";
+    for (const JsonValue& json : List(record, "modules")) {
+      ExportedModule module{Text(json, "path"), Text(json, "class")};
+      at_ = "module '" + module.path + "'";
+      if (!paths_.insert(module.path).second) Fail("there are two modules of this path");
+      if (module.path.empty() != program_.modules.empty()) Fail("the root is not the first module");
+      if (!module.path.empty() && !paths_.contains(std::string(ParentOf(module.path)))) {
+        Fail("comes before the module that holds it");
+      }
+      program_.modules.push_back(std::move(module));
+    }
+    if (program_.modules.empty()) Fail("there are no modules");
+  }
+
+  // Tensors of the record in the order of the modules; what the graph alone has (constants) follows.
+  void ReadTensors(const JsonValue& record) {
+    std::map<std::string, ProgramTensor, std::less<>> of_graph;
+    for (ProgramTensor& tensor : program_.tensors) {
+      std::string name = tensor.name;
+      of_graph.emplace(std::move(name), std::move(tensor));
+    }
+    program_.tensors.clear();
+    std::map<std::string, std::vector<ProgramTensor>, std::less<>> by_module;
+    for (const auto& [name, json] : Object(record, "tensors")) {
+      at_ = "tensor '" + name + "'";
+      ProgramTensor tensor;
+      if (const auto found = of_graph.find(name); found != of_graph.end()) {
+        tensor = std::move(found->second);
+        of_graph.erase(found);
+      }
+      tensor.name = name;
+      const std::string& kind = Text(json, "kind");
+      if (kind != "parameter" && kind != "buffer") Fail("'kind' is '" + kind + "', required: parameter or buffer");
+      tensor.kind = kind == "parameter" ? ProgramTensor::Kind::kParameter : ProgramTensor::Kind::kBuffer;
+      if (const JsonValue* persistent = json.Find("persistent"); persistent != nullptr && persistent->is_bool()) {
+        tensor.persistent = persistent->AsBool();
+      }
+      const JsonValue* grad = json.Find("requires_grad");
+      tensor.requires_grad = grad != nullptr && grad->is_bool() && grad->AsBool();
+      std::vector<int64_t> shape;
+      int64_t elements = 1;
+      for (const JsonValue& size : List(json, "shape")) {
+        shape.push_back(IntegerOf(size, "shape"));
+        if (shape.back() < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(shape.back(), 1), &elements)) {
+          Fail("the shape " + ShapeToString(shape) + " is of no tensor");
+        }
+      }
+      if (tensor.value >= 0 && tensor.shape != shape) {
+        Fail("the graph has the shape " + ShapeToString(tensor.shape) + ", the record " + ShapeToString(shape));
+      }
+      tensor.shape = std::move(shape);
+      const std::optional<int> dtype = SerializedDType(Text(json, "dtype"));
+      if (!dtype) Fail("'dtype' is '" + Text(json, "dtype") + "', which is not known");
+      if (tensor.value >= 0 && tensor.dtype != *dtype) Fail("the graph and the record have different dtypes");
+      tensor.dtype = *dtype;
+      if (json.Find("symbolic") != nullptr) {
+        tensor.symbolic = ShapeOf(json, "symbolic");
+        if (tensor.symbolic.size() != tensor.shape.size()) Fail("'symbolic' and 'shape' have different lengths");
+      }
+      const size_t dot = name.rfind('.');
+      const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+      if (!paths_.contains(module)) Fail("belongs to no module");
+      by_module[module].push_back(std::move(tensor));
+    }
+    // In a module `weight` comes first, then `bias`, then the others by name, as in the tree of a checkpoint's headers.
+    const auto rank = [](const ProgramTensor& tensor) {
+      const std::string name = tensor.name.substr(tensor.name.rfind('.') + 1);
+      return name == "weight" ? 0 : (name == "bias" ? 1 : 2);
+    };
+    for (const ExportedModule& module : program_.modules) {
+      std::vector<ProgramTensor>& own = by_module[module.path];
+      std::stable_sort(own.begin(), own.end(),
+                       [&](const ProgramTensor& a, const ProgramTensor& b) { return rank(a) < rank(b); });
+      for (ProgramTensor& tensor : own) {
+        tensor_of_[tensor.name] = program_.tensors.size();
+        program_.tensors.push_back(std::move(tensor));
+      }
+    }
+    for (auto& [name, tensor] : of_graph) {
+      at_ = "tensor '" + name + "'";
+      if (tensor.kind == ProgramTensor::Kind::kParameter) Fail("a parameter of the graph is not in the record");
+      tensor.kind = ProgramTensor::Kind::kConstant;
+      program_.tensors.push_back(std::move(tensor));
+    }
+  }
+
+  size_t TensorNamed(const std::string& name) {
+    const auto found = tensor_of_.find(name);
+    if (found == tensor_of_.end()) Fail("'" + name + "' is no tensor of the model");
+    return found->second;
+  }
+
+  void ReadTies(const JsonValue& record) {
+    at_ = "'ties'";
+    std::set<std::string> seen;
+    for (const JsonValue& group : List(record, "ties")) {
+      if (!group.is_array() || group.AsArray().size() < 2) Fail("a group of ties has fewer than two names");
+      int32_t first = -1;
+      for (const JsonValue& name : group.AsArray()) {
+        const std::string& text = TextOf(name, "ties");
+        if (!seen.insert(text).second) Fail("'" + text + "' is tied twice");
+        const size_t index = TensorNamed(text);
+        if (first < 0) {
+          first = static_cast<int32_t>(index);
+        } else {
+          ProgramTensor& tensor = program_.tensors[index];
+          const ProgramTensor& same = program_.tensors[static_cast<size_t>(first)];
+          if (tensor.shape != same.shape || tensor.dtype != same.dtype) {
+            Fail("'" + tensor.name + "' and '" + same.name + "' are tied and have different shapes or dtypes");
+          }
+          tensor.tied_to = first;
+        }
+      }
+    }
+  }
+
+  void ReadInputs(const JsonValue& record) {
+    std::map<std::string, int64_t, std::less<>> of_graph;
+    for (const ProgramInput& input : program_.inputs) of_graph[input.name] = input.value;
+    program_.inputs.clear();
+    for (const JsonValue& json : List(record, "inputs")) {
+      ProgramInput input;
+      input.name = Text(json, "name");
+      at_ = "input '" + input.name + "'";
+      if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
+        const auto found = of_graph.find(value->AsString());
+        if (found == of_graph.end()) Fail("'" + value->AsString() + "' is no input of the graph");
+        input.value = found->second;
+        of_graph.erase(found);
+      }
+      const JsonValue* kind = json.Find("kind");
+      input.kind = kind != nullptr && kind->is_string() ? kind->AsString() : "other";
+      input.dtype = Text(json, "dtype");
+      if (json.Find("shape") != nullptr) input.shape = ShapeOf(json, "shape");
+      if (input.value >= 0) {
+        const ProgramValue& value = program_.values[static_cast<size_t>(input.value)];
+        if (value.kind == ProgramValue::Kind::kTensor && value.sizes.size() != input.shape.size()) {
+          Fail("the graph has " + std::to_string(value.sizes.size()) + " dims, the record " +
+               std::to_string(input.shape.size()));
+        }
+      }
+      program_.inputs.push_back(std::move(input));
+    }
+    if (!of_graph.empty()) Fail("the graph takes '" + of_graph.begin()->first + "', which the record does not name");
+  }
+
+  void ReadOutputs(const JsonValue& record) {
+    at_ = "'outputs'";
+    for (const JsonValue& json : List(record, "outputs")) {
+      ProgramOutput output;
+      output.name = Text(json, "name");
+      if (json.Find("shape") != nullptr) output.shape = ShapeOf(json, "shape");
+      program_.outputs.push_back(std::move(output));
+    }
+    if (program_.outputs.size() != program_.graph.outputs.size()) {
+      Fail("the record names " + std::to_string(program_.outputs.size()) + " outputs, the graph has " +
+           std::to_string(program_.graph.outputs.size()));
+    }
+  }
+
+  void ReadSizes(const JsonValue& record) {
+    for (const auto& [name, json] : Object(record, "symbols")) {
+      at_ = "symbol '" + name + "'";
+      SizeSymbol symbol;
+      if (json.Find("input") != nullptr) symbol.input = Text(json, "input");
+      if (json.Find("tensor") != nullptr) symbol.tensor = Text(json, "tensor");
+      if (!symbol.input.empty() || !symbol.tensor.empty()) {
+        symbol.dim = Size(json, "dim");
+        symbol.example = Size(json, "example");
+      }
+      size_t dims = SIZE_MAX;
+      for (const ProgramInput& input : program_.inputs) {
+        if (!symbol.input.empty() && input.name == symbol.input) dims = input.shape.size();
+      }
+      if (!symbol.tensor.empty()) dims = program_.tensors[TensorNamed(symbol.tensor)].shape.size();
+      const bool has_source = !symbol.input.empty() || !symbol.tensor.empty();
+      if (has_source && dims == SIZE_MAX) Fail("'" + symbol.input + "' is no input");
+      if (has_source && static_cast<size_t>(symbol.dim) >= dims)
+        Fail("its source has no dim " + std::to_string(symbol.dim));
+      program_.symbols.emplace(name, std::move(symbol));
+    }
+    at_ = "'guards'";
+    for (const JsonValue& json : List(record, "guards")) {
+      SizeGuard guard;
+      guard.condition = ExpressionOf(Required(json, "condition"));
+      guard.text = Text(json, "text");
+      if (const JsonValue* place = json.Find("place"); place != nullptr && place->is_string())
+        guard.place = place->AsString();
+      program_.guards.push_back(std::move(guard));
+    }
+    const JsonValue* valid = record.Find("valid");
+    if (valid == nullptr || !valid->is_object()) return;
+    at_ = "'valid'";
+    for (const auto& [name, json] : valid->AsObject()) {
+      for (const JsonValue& range : List(json, "ranges")) {
+        if (!range.is_array() || range.AsArray().size() != 2) Fail("a range is no pair of numbers");
+        program_.valid[name].emplace_back(IntegerOf(range.AsArray()[0], "ranges"),
+                                          IntegerOf(range.AsArray()[1], "ranges"));
+      }
+    }
+  }
+
+  // The tensors inside an argument or a result, all at one position. Sizes and literals are none.
+  void Places(const JsonValue& json, uint32_t position, std::vector<RecordedCall::Place>& out, int depth = 0) {
+    if (!json.is_object() || depth > kDeepestRecord) return;
+    if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
+      // A value that only modes' graphs know, or a number that was computed away, has no place.
+      if (const auto found = names_.find(value->AsString()); found != names_.end())
+        out.push_back({position, found->second});
+      return;
+    }
+    for (const char* key : {"tuple", "list"}) {
+      if (const JsonValue* list = json.Find(key); list != nullptr && list->is_array()) {
+        for (const JsonValue& one : list->AsArray()) Places(one, position, out, depth + 1);
+      }
+    }
+    if (const JsonValue* dict = json.Find("dict"); dict != nullptr && dict->is_object()) {
+      for (const auto& [key, one] : dict->AsObject()) Places(one, position, out, depth + 1);
+    }
+  }
+
+  void ReadCalls(const JsonValue& record) {
+    for (const JsonValue& json : List(record, "calls")) {
+      RecordedCall call;
+      call.module = Text(json, "module");
+      at_ = "a call of '" + call.module + "'";
+      if (!paths_.contains(call.module)) Fail("there is no such module");
+      call.occurrence = static_cast<int32_t>(Size(json, "call"));
+      for (const JsonValue& input : List(json, "inputs")) {
+        if (!input.is_array() || input.AsArray().size() != 2) Fail("an input is no pair of a name and a value");
+        const auto position = static_cast<uint32_t>(call.argument_names.size());
+        call.argument_names.push_back(TextOf(input.AsArray()[0], "inputs"));
+        Places(input.AsArray()[1], position, call.arguments);
+      }
+      // Results are numbered by their place in what is returned: a tuple, or the fields of a struct.
+      const JsonValue& outputs = Required(json, "outputs");
+      uint32_t position = 0;
+      for (const char* key : {"tuple", "list"}) {
+        if (const JsonValue* list = outputs.Find(key); list != nullptr && list->is_array()) {
+          for (const JsonValue& one : list->AsArray()) Places(one, position++, call.results);
+        }
+      }
+      if (const JsonValue* dict = outputs.Find("dict"); dict != nullptr && dict->is_object()) {
+        for (const auto& [key, one] : dict->AsObject()) Places(one, position++, call.results);
+      }
+      if (outputs.Find("value") != nullptr) Places(outputs, 0, call.results);
+      program_.calls.push_back(std::move(call));
+    }
+  }
+
+  void ReadWeights(const JsonValue& record) {
+    at_ = "'weights'";
+    const JsonValue* weights = record.Find("weights");
+    if (weights == nullptr || weights->is_null()) return;
+    if (weights->Find("tensors") != nullptr) {
+      for (const auto& [name, json] : Object(*weights, "tensors")) {
+        at_ = "the recipe of '" + name + "'";
+        ProgramTensor& tensor = program_.tensors[TensorNamed(name)];
+        if (!json.is_array()) FailKind(name, "array", json);
+        for (const JsonValue& recipe : json.AsArray()) tensor.recipes.push_back(RecipeOf(recipe));
+      }
+    }
+    at_ = "'weights'";
+    if (const JsonValue* unsupported = weights->Find("unsupported");
+        unsupported != nullptr && unsupported->is_object()) {
+      for (const auto& [name, why] : unsupported->AsObject()) program_.unsupported[name] = TextOf(why, name);
+    }
+  }
+
+  const Names& names_;
+  ExportedProgram& program_;
+  std::string& at_;
+  std::set<std::string, std::less<>> paths_;
+  std::map<std::string, size_t, std::less<>> tensor_of_;
+};
+
+}  // namespace
+
+void ParseRecord(const JsonValue& record, const Names& names, ExportedProgram& program, std::string& at) {
+  RecordParser(names, program, at).Parse(record);
+}
+
+}  // namespace moonshard::program_json

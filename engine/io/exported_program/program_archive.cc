@@ -1,0 +1,215 @@
+#include "engine/io/exported_program/program_archive.h"
+
+#include <sys/stat.h>
+#include <zip.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "engine/io/exported_program/json_fields.h"
+
+namespace moonshard {
+namespace {
+
+Diagnostic BadArchive(const std::string& path, const std::string& message, const std::string& help = "") {
+  Diagnostic d = MakeDiagnostic(Finding::kBadProgram, message);
+  d.path = path;
+  d.help = help.empty() ? "write it again: the archive is of torch.export.save (moonshard export-script)" : help;
+  return d;
+}
+
+}  // namespace
+
+struct ProgramArchive::Zip {
+  zip_t* handle = nullptr;
+  ~Zip() {
+    if (handle != nullptr) zip_discard(handle);
+  }
+};
+
+Result<ProgramArchive> ProgramArchive::Open(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) {
+    Diagnostic d = MakeDiagnostic(errno == ENOENT ? Finding::kFileNotFound : Finding::kFileUnreadable,
+                                  std::string("cannot be read: ") + std::strerror(errno));
+    d.path = path;
+    return d;
+  }
+  if (!S_ISREG(status.st_mode)) {
+    Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "not a regular file");
+    d.path = path;
+    return d;
+  }
+  ProgramArchive out;
+  out.path_ = path;
+  out.zip_ = std::make_shared<Zip>();
+  int code = 0;
+  out.zip_->handle = zip_open(path.c_str(), ZIP_RDONLY, &code);
+  if (out.zip_->handle == nullptr) {
+    zip_error_t error;
+    zip_error_init_with_code(&error, code);
+    const std::string reason = zip_error_strerror(&error);
+    zip_error_fini(&error);
+    return BadArchive(path, "not a zip archive that can be read: " + reason);
+  }
+  const zip_int64_t count = zip_get_num_entries(out.zip_->handle, 0);
+  Diagnostics errors;
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t entry;
+    zip_stat_init(&entry);
+    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+    if (zip_stat_index(out.zip_->handle, static_cast<zip_uint64_t>(i), 0, &entry) != 0 ||
+        (entry.valid & kNeeded) != kNeeded) {
+      return BadArchive(path, "entry " + std::to_string(i) + " of the archive cannot be read");
+    }
+    std::string name = entry.name;
+    name.erase(0, name.find('/') == std::string::npos ? 0 : name.find('/') + 1);
+    if (entry.comp_method != ZIP_CM_STORE || entry.encryption_method != ZIP_EM_NONE) {
+      errors.push_back(BadArchive(path, "entry '" + name + "' is compressed or encrypted",
+                                  "pack it again without compression, as torch.export.save does"));
+    } else if (entry.size > static_cast<uint64_t>(status.st_size)) {
+      errors.push_back(BadArchive(path, "entry '" + name + "' claims more bytes than the file has"));
+    } else if (!out.entries_.emplace(name, Entry{static_cast<uint64_t>(i), entry.size}).second) {
+      errors.push_back(BadArchive(path, "two entries of the archive are called '" + name + "'"));
+    }
+    constexpr size_t kShownErrors = 10;
+    if (errors.size() >= kShownErrors) break;
+  }
+  if (!errors.empty()) return errors;
+  return out;
+}
+
+std::vector<std::string> ProgramArchive::entries() const {
+  std::vector<std::string> out;
+  for (const auto& [name, entry] : entries_) out.push_back(name);
+  return out;
+}
+
+bool ProgramArchive::Has(std::string_view entry) const { return entries_.find(entry) != entries_.end(); }
+
+// libzip compares the check sum when the last byte has been read, and then fails that read.
+Result<std::string> ProgramArchive::Read(std::string_view entry) const {
+  const auto found = entries_.find(entry);
+  if (found == entries_.end()) return BadArchive(path_, "the archive has no entry '" + std::string(entry) + "'");
+  std::string bytes(found->second.bytes, '\0');
+  zip_file_t* file = zip_fopen_index(zip_->handle, found->second.index, 0);
+  if (file == nullptr) {
+    return BadArchive(path_, "entry '" + found->first + "' cannot be read: " + zip_strerror(zip_->handle));
+  }
+  const zip_int64_t got = zip_fread(file, bytes.data(), bytes.size());
+  char beyond = 0;
+  const bool whole = got == static_cast<zip_int64_t>(bytes.size()) && zip_fread(file, &beyond, 1) == 0;
+  const std::string reason = whole ? "" : zip_file_strerror(file);
+  zip_fclose(file);
+  if (!whole) return BadArchive(path_, "entry '" + found->first + "' is damaged or cut off: " + reason);
+  return bytes;
+}
+
+namespace {
+
+constexpr const char* kGraphEntry = "models/model.json";
+constexpr const char* kRecordEntry = "extra/moonshard.json";
+
+// Where the bytes of tensors are: data/weights/ for parameters and persistent buffers, data/constants/ for the rest, each with
+// a table from names to entries. Tensors that were traced without values have an empty entry, which is none.
+std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::string& folder,
+                                     ExportedProgram& program) {
+  const std::string base = "data/" + folder + "/";
+  const std::string table = base + "model_" + folder + "_config.json";
+  if (!archive.Has(table)) return std::nullopt;
+  Result<std::string> text = archive.Read(table);
+  if (!text.ok()) return text.diagnostics().front();
+  Result<JsonValue> json = ParseJson(text.value(), archive.path() + ": " + table);
+  if (!json.ok()) return BadArchive(archive.path() + ": " + table, json.diagnostics().front().message);
+  std::map<std::string, ProgramTensor*, std::less<>> by_name;
+  for (ProgramTensor& tensor : program.tensors) by_name[tensor.name] = &tensor;
+  std::string at;
+  try {
+    for (const auto& [name, entry] : program_json::Object(json.value(), "config")) {
+      at = "tensor '" + name + "'";
+      const auto found = by_name.find(name);
+      if (found == by_name.end()) continue;
+      ProgramTensor& tensor = *found->second;
+      const std::string path = base + program_json::Text(entry, "path_name");
+      const JsonValue* pickled = entry.Find("use_pickle");
+      if (pickled != nullptr && pickled->is_bool() && pickled->AsBool()) program_json::Fail("its values are pickled");
+      const std::optional<uint64_t> bytes = archive.BytesOf(path);
+      if (!bytes) program_json::Fail("the archive has no entry '" + path + "'");
+      if (*bytes == 0 && tensor.kind == ProgramTensor::Kind::kParameter) continue;
+      const JsonValue& meta = program_json::Required(entry, "tensor_meta");
+      // The last element that the strides reach must be within the bytes.
+      int64_t last = 0;
+      int64_t elements = 1;
+      std::vector<int64_t> strides;
+      const JsonValue::Array& sizes = program_json::List(meta, "sizes");
+      for (const JsonValue& stride : program_json::List(meta, "strides")) {
+        strides.push_back(program_json::Size(stride, "as_int"));
+      }
+      if (sizes.size() != tensor.shape.size() || strides.size() != sizes.size()) {
+        program_json::Fail("its values have another number of dims");
+      }
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const int64_t size = program_json::Size(sizes[i], "as_int");
+        if (size != tensor.shape[i]) program_json::Fail("its values have another shape");
+        int64_t reach = 0;
+        if (__builtin_mul_overflow(std::max<int64_t>(size - 1, 0), strides[i], &reach) ||
+            __builtin_add_overflow(last, reach, &last)) {
+          program_json::Fail("its strides reach too far");
+        }
+        elements *= size;
+      }
+      const int64_t offset = program_json::Size(program_json::Required(meta, "storage_offset"), "as_int");
+      if (program_json::Integer(meta, "dtype") != tensor.dtype) program_json::Fail("its values have another dtype");
+      const std::optional<DType> dtype = DTypeOfProgram(tensor.dtype);
+      if (!dtype) program_json::Fail("its values have a dtype that is not supported");
+      const auto held = static_cast<int64_t>(*bytes) * 8 / BitsOf(*dtype);
+      if (elements > 0 && (last >= held || offset > held - 1 - last)) {
+        program_json::Fail("its values are longer than entry '" + path + "'");
+      }
+      tensor.entry = path;
+      tensor.strides = std::move(strides);
+      tensor.storage_offset = offset;
+    }
+  } catch (const program_json::Fault& fault) {
+    return BadArchive(archive.path() + ": " + table, at + ": " + fault.message);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<ExportedProgram> ReadProgram(const ProgramArchive& archive) {
+  if (!archive.Has(kRecordEntry)) {
+    return BadArchive(archive.path(), "the archive has no entry '" + std::string(kRecordEntry) + "'",
+                      "export the model with moonshard's script: moonshard export-script prints its path");
+  }
+  Result<std::string> graph = archive.Read(kGraphEntry);
+  if (!graph.ok()) return graph.diagnostics();
+  Result<std::string> record = archive.Read(kRecordEntry);
+  if (!record.ok()) return record.diagnostics();
+  Result<ExportedProgram> program = ParseProgram(graph.value(), record.value(), archive.path());
+  if (!program.ok()) return program;
+  for (const char* folder : {"weights", "constants"}) {
+    if (auto error = FindValues(archive, folder, program.value())) return *error;
+  }
+  for (const ProgramTensor& tensor : program.value().tensors) {
+    const bool in_archive = tensor.kind == ProgramTensor::Kind::kConstant ||
+                            (tensor.kind == ProgramTensor::Kind::kBuffer && !tensor.persistent);
+    if (in_archive && tensor.entry.empty() && tensor.value >= 0) {
+      return BadArchive(archive.path(), "the values of '" + tensor.name + "' are missing");
+    }
+  }
+  return program;
+}
+
+std::optional<uint64_t> ProgramArchive::BytesOf(std::string_view entry) const {
+  const auto found = entries_.find(entry);
+  return found == entries_.end() ? std::nullopt : std::optional<uint64_t>(found->second.bytes);
+}
+
+bool IsProgramPath(std::string_view path) { return path.ends_with(".pt2"); }
+
+}  // namespace moonshard

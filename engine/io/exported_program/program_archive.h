@@ -1,0 +1,54 @@
+// ProgramArchive: the zip file in which torch.export writes a program, open for reading its entries.
+//
+// torch writes entries without compression, under one folder that is named after the file. Compressed entries are refused:
+// no entry can then be longer than the file, so a small file cannot ask for much memory.
+// Stage after: exported_program.h, which reads the JSON in it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/base/result.h"
+#include "engine/io/exported_program/exported_program.h"
+
+namespace moonshard {
+
+class ProgramArchive {
+ public:
+  // Errors: kFileNotFound; kFileUnreadable for what is no regular file; kBadProgram for what is no zip file, is cut off, has an
+  // entry twice, or compressed or encrypted entries.
+  static Result<ProgramArchive> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  // Names without the archive's folder, sorted.
+  std::vector<std::string> entries() const;
+  bool Has(std::string_view entry) const;
+  // The length of an entry; nothing where there is none.
+  std::optional<uint64_t> BytesOf(std::string_view entry) const;
+  // The bytes of an entry; their check sum is compared. Errors (kBadProgram): no such entry, damaged bytes.
+  Result<std::string> Read(std::string_view entry) const;
+
+ private:
+  struct Zip;
+  struct Entry {
+    uint64_t index = 0;
+    uint64_t bytes = 0;
+  };
+  std::string path_;
+  std::shared_ptr<Zip> zip_;  // reading moves its position: not for two threads at a time
+  std::map<std::string, Entry, std::less<>> entries_;
+};
+
+// Whether a path names a program and no model directory: a file whose name ends in ".pt2".
+bool IsProgramPath(std::string_view path);
+
+// The program in an archive, with the places of its values (ProgramTensor::entry). Errors: as ProgramArchive::Open and
+// ParseProgram; kBadProgram for an entry that is missing, and for values whose length is not that of their shape.
+Result<ExportedProgram> ReadProgram(const ProgramArchive& archive);
+
+}  // namespace moonshard

@@ -1,0 +1,524 @@
+// Registers are numbered within a body in the order in which their values appear, inputs first, and names inside are
+// relative to the module. Two calls that do the same then have the same text, and share the body.
+#include "engine/models/program/compile_program.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include <ATen/ScalarOps.h>
+#include <c10/core/Layout.h>
+#include <c10/core/MemoryFormat.h>
+
+#include "engine/models/program/call_tree.h"
+
+namespace moonshard::program {
+namespace {
+
+using Kind = ProgramArgument::Kind;
+
+// An argument cannot be what the schema asks for.
+struct Misfit {
+  std::string message;
+};
+
+const c10::Type* WithoutOptional(const c10::Type* type) {
+  while (type != nullptr && type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0).get();
+  return type;
+}
+
+// As Python passes a number for a tensor: without dims, and weak in type promotion.
+c10::IValue WrappedNumber(const c10::Scalar& number) {
+  at::Tensor tensor = at::scalar_to_tensor(number);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+c10::Layout LayoutOf(int64_t serialized) {
+  constexpr int64_t kStrided = 7;
+  if (serialized != kStrided) throw Misfit{"a layout that is not strided"};
+  return c10::Layout::Strided;
+}
+
+c10::MemoryFormat MemoryFormatOf(int64_t serialized) {
+  switch (serialized) {
+    case 1: return c10::MemoryFormat::Contiguous;
+    case 2: return c10::MemoryFormat::ChannelsLast;
+    case 3: return c10::MemoryFormat::ChannelsLast3d;
+    case 4: return c10::MemoryFormat::Preserve;
+    default: throw Misfit{"a memory format that is not known"};
+  }
+}
+
+class BodyCompiler {
+ public:
+  BodyCompiler(const ExportedProgram& program, const CallTree& tree, const std::vector<int32_t>& tensor_of_value,
+               Diagnostics& errors)
+      : program_(program), tree_(tree), tensor_of_value_(tensor_of_value), errors_(errors) {}
+
+  // `text`: what the body does, equal for equal bodies.
+  Body Compile(const CallNode& call, const RecordedCall* recorded, std::string& text) {
+    call_ = &call;
+    for (const uint32_t value : call.inputs) {
+      text_ += "i" + std::to_string(static_cast<int>(program_.values[value].kind));
+      body_.tensor_inputs.push_back(program_.values[value].kind == ProgramValue::Kind::kTensor);
+      Register(value);
+    }
+    body_.inputs = static_cast<uint32_t>(call.inputs.size());
+    for (const CallNode::Item& item : call.items) {
+      if (item.is_call) {
+        AddCall(tree_.calls[item.index]);
+      } else {
+        AddNode(program_.graph.nodes[item.index]);
+      }
+    }
+    for (const uint32_t value : call.outputs) AddOutput(value);
+    PlaceTensors(recorded);
+    MarkLastUses();
+    text = std::move(text_);
+    return std::move(body_);
+  }
+
+  // The root returns the graph's outputs, which may be inputs, parameters or constants too.
+  Body CompileRoot(const CallNode& call, std::string& text) {
+    call_ = &call;
+    for (const ProgramInput& input : program_.inputs) {
+      body_.tensor_inputs.push_back(input.value >= 0 && program_.values[static_cast<size_t>(input.value)].kind ==
+                                                            ProgramValue::Kind::kTensor);
+      if (input.value >= 0) {
+        Register(static_cast<uint32_t>(input.value));
+      } else {
+        ++body_.registers;
+      }
+    }
+    body_.inputs = static_cast<uint32_t>(program_.inputs.size());
+    for (const CallNode::Item& item : call.items) {
+      if (item.is_call) {
+        AddCall(tree_.calls[item.index]);
+      } else {
+        AddNode(program_.graph.nodes[item.index]);
+      }
+    }
+    for (const ProgramArgument& output : program_.graph.outputs) {
+      const bool is_register =
+          output.kind == Kind::kValue && tensor_of_value_[output.value] < 0 && registers_.contains(output.value);
+      if (is_register) {
+        AddOutput(output.value);
+        continue;
+      }
+      errors_.push_back(Error("an output of the program is a constant or a parameter", ""));
+    }
+    for (uint32_t i = 0; i < body_.inputs; ++i) {
+      if (body_.tensor_inputs[i]) body_.arguments.push_back({i, i});
+    }
+    for (uint32_t i = 0; i < body_.outputs.size(); ++i) body_.results.push_back({i, i});
+    MarkLastUses();
+    text = std::move(text_);
+    return std::move(body_);
+  }
+
+ private:
+  Diagnostic Error(std::string message, const std::string& node) const {
+    Diagnostic d = MakeDiagnostic(Finding::kBadProgram, (node.empty() ? "" : "node '" + node + "': ") + message);
+    d.path = program_.file + (call_->module.empty() ? "" : ": " + call_->module);
+    return d;
+  }
+
+  uint32_t Register(uint32_t value) {
+    const auto [found, fresh] = registers_.try_emplace(value, body_.registers);
+    if (fresh) ++body_.registers;
+    return found->second;
+  }
+
+  // ".weight" for "layers.0.norm.weight" in layers.0.norm: a name that is the same in equal modules.
+  std::string Relative(const std::string& name) const {
+    if (call_->module.empty()) return "." + name;
+    if (name == call_->module) return ".";
+    return name.starts_with(call_->module + ".") ? name.substr(call_->module.size()) : name;
+  }
+
+  Operand Constant(c10::IValue value, const std::string& its_text) {
+    text_ += "c" + its_text;
+    body_.constants.push_back(std::move(value));
+    return {Operand::Kind::kConstant, false, false, static_cast<uint32_t>(body_.constants.size() - 1)};
+  }
+
+  Operand ValueOperand(uint32_t value) {
+    Operand out;
+    if (const int32_t tensor = tensor_of_value_[value]; tensor >= 0) {
+      const std::string name = Relative(program_.tensors[static_cast<size_t>(tensor)].name);
+      const auto [found, fresh] = parameters_.try_emplace(name, static_cast<uint32_t>(body_.parameters.size()));
+      if (fresh) body_.parameters.push_back(name);
+      out.kind = Operand::Kind::kParameter;
+      out.index = found->second;
+      text_ += "p" + name;
+    } else {
+      out.kind = Operand::Kind::kRegister;
+      out.index = Register(value);
+      text_ += "r" + std::to_string(out.index);
+    }
+    return out;
+  }
+
+  // The argument as `type` wants it; null: whatever it is.
+  Operand Make(const ProgramArgument& argument, const c10::Type* type) {
+    type = WithoutOptional(type);
+    const c10::TypeKind wanted = type == nullptr ? c10::TypeKind::AnyType : type->kind();
+    const bool tensor = wanted == c10::TypeKind::TensorType;
+    switch (argument.kind) {
+      case Kind::kNone: return Constant({}, "-");
+      case Kind::kValue: {
+        Operand out = ValueOperand(argument.value);
+        out.wrap = tensor && program_.values[argument.value].kind != ProgramValue::Kind::kTensor;
+        return out;
+      }
+      case Kind::kInt:
+        if (wanted == c10::TypeKind::FloatType) return Real(static_cast<double>(argument.integer));
+        if (tensor) return Constant(WrappedNumber(argument.integer), "w" + std::to_string(argument.integer));
+        if (wanted == c10::TypeKind::ListType) {  // a single number for all dims
+          return Constant(std::vector<int64_t>{argument.integer}, "l" + std::to_string(argument.integer));
+        }
+        return Constant(argument.integer, std::to_string(argument.integer));
+      case Kind::kFloat:
+        if (tensor) return Constant(WrappedNumber(argument.number), "w" + TextOfReal(argument.number));
+        return Real(argument.number);
+      case Kind::kBool:
+        if (tensor) return Constant(WrappedNumber(argument.integer != 0), "wb" + std::to_string(argument.integer));
+        return Constant(argument.integer != 0, "b" + std::to_string(argument.integer));
+      case Kind::kString: return Constant(argument.text, "s" + argument.text);
+      case Kind::kScalarType:
+        return Constant(static_cast<int64_t>(ScalarTypeOfProgram(argument.integer)),
+                        "t" + std::to_string(argument.integer));
+      case Kind::kLayout:
+        return Constant(static_cast<int64_t>(LayoutOf(argument.integer)), "y" + std::to_string(argument.integer));
+      case Kind::kMemoryFormat:
+        return Constant(static_cast<int64_t>(MemoryFormatOf(argument.integer)), "m" + std::to_string(argument.integer));
+      case Kind::kDevice: text_ += "d"; return {Operand::Kind::kDevice, false, false, 0};
+      case Kind::kList: return MakeList(argument, type);
+    }
+    throw Misfit{"an argument of no known kind"};
+  }
+
+  static std::string TextOfReal(double number) {
+    constexpr int kLongest = 40;
+    char text[kLongest];
+    return {text, static_cast<size_t>(std::snprintf(text, sizeof(text), "%a", number))};
+  }
+
+  Operand Real(double number) { return Constant(number, "f" + TextOfReal(number)); }
+
+  Operand MakeList(const ProgramArgument& argument, const c10::Type* type) {
+    const c10::Type* element =
+        type != nullptr && type->kind() == c10::TypeKind::ListType ? type->containedType(0).get() : nullptr;
+    const bool optional = element != nullptr && element->kind() == c10::TypeKind::OptionalType;
+    const c10::Type* inner = WithoutOptional(element);
+    ListOperand list;
+    if ((inner != nullptr && inner->kind() == c10::TypeKind::TensorType) || (inner == nullptr && argument.of_tensors)) {
+      list.of = optional ? ListOperand::Of::kOptionalTensors : ListOperand::Of::kTensors;
+    } else if (inner != nullptr ? inner->kind() == c10::TypeKind::FloatType : argument.of_floats) {
+      list.of = ListOperand::Of::kFloats;
+    } else if (inner != nullptr && inner->kind() == c10::TypeKind::BoolType) {
+      list.of = ListOperand::Of::kBools;
+    }
+    const bool constant =
+        std::all_of(argument.elements.begin(), argument.elements.end(), [](const ProgramArgument& one) {
+          return one.kind == Kind::kInt || one.kind == Kind::kFloat || one.kind == Kind::kBool ||
+                 one.kind == Kind::kString;
+        });
+    const bool of_tensors = list.of == ListOperand::Of::kTensors || list.of == ListOperand::Of::kOptionalTensors;
+    if (constant && !of_tensors) return ConstantList(argument, list.of);
+    text_ += "[" + std::to_string(static_cast<int>(list.of));
+    for (const ProgramArgument& one : argument.elements)
+      list.elements.push_back(Make(one, of_tensors ? nullptr : inner));
+    text_ += "]";
+    body_.lists.push_back(std::move(list));
+    return {Operand::Kind::kList, false, false, static_cast<uint32_t>(body_.lists.size() - 1)};
+  }
+
+  Operand ConstantList(const ProgramArgument& argument, ListOperand::Of of) {
+    std::string its_text = "l";
+    if (!argument.elements.empty() && argument.elements[0].kind == Kind::kString) {
+      c10::List<std::string> texts;
+      for (const ProgramArgument& one : argument.elements) {
+        texts.push_back(one.text);
+        its_text += one.text + ",";
+      }
+      return Constant(texts, its_text);
+    }
+    if (of == ListOperand::Of::kFloats) {
+      std::vector<double> numbers;
+      for (const ProgramArgument& one : argument.elements) {
+        numbers.push_back(one.kind == Kind::kFloat ? one.number : static_cast<double>(one.integer));
+        its_text += TextOfReal(numbers.back()) + ",";
+      }
+      return Constant(numbers, its_text);
+    }
+    std::vector<int64_t> numbers;
+    c10::List<bool> truths;
+    for (const ProgramArgument& one : argument.elements) {
+      if (one.kind == Kind::kFloat) throw Misfit{"a list of integers holds a fraction"};
+      numbers.push_back(one.integer);
+      truths.push_back(one.integer != 0);
+      its_text += std::to_string(one.integer) + ",";
+    }
+    if (of == ListOperand::Of::kBools) return Constant(truths, its_text + "b");
+    return Constant(numbers, its_text);
+  }
+
+  void AddNode(const ProgramNode& node) {
+    Instruction instruction;
+    instruction.name = node.name;
+    text_ += "\n" + node.target + "." + node.overload + (node.outputs_in_list ? "*" : "") + "(";
+    try {
+      switch (node.kind) {
+        case ProgramNode::Kind::kOperator:
+          if (!AddOperator(node, instruction)) return;
+          break;
+        case ProgramNode::Kind::kArithmetic:
+          instruction.kind = Instruction::Kind::kArithmetic;
+          instruction.arithmetic = node.target;
+          instruction.arithmetic_code = ArithmeticCode(node.target);
+          if (instruction.arithmetic_code < 0) throw Misfit{"arithmetic '" + node.target + "' is not supported"};
+          if (node.inputs.empty() || node.inputs.size() > 2)
+            throw Misfit{"arithmetic on other than one or two numbers"};
+          for (const auto& [name, argument] : node.inputs) instruction.operands.push_back(Make(argument, nullptr));
+          break;
+        case ProgramNode::Kind::kEnterGradMode:
+        case ProgramNode::Kind::kEnterAutocast:
+          instruction.kind = node.kind == ProgramNode::Kind::kEnterGradMode ? Instruction::Kind::kEnterGradMode
+                                                                            : Instruction::Kind::kEnterAutocast;
+          for (const auto& [name, argument] : node.inputs) instruction.operands.push_back(Make(argument, nullptr));
+          break;
+        case ProgramNode::Kind::kLeave: instruction.kind = Instruction::Kind::kLeave; break;
+      }
+    } catch (const Misfit& misfit) {
+      errors_.push_back(Error(misfit.message, node.name));
+      return;
+    }
+    text_ += ")";
+    AddOutputs(node.outputs, instruction);
+    instruction.outputs_in_list = node.outputs_in_list;
+    body_.instructions.push_back(std::move(instruction));
+  }
+
+  void AddOutputs(const std::vector<uint32_t>& values, Instruction& instruction) {
+    for (const uint32_t value : values) {
+      instruction.outputs.push_back(value == ProgramNode::kNoValue ? Instruction::kNowhere : Register(value));
+      text_ += ">" + std::to_string(instruction.outputs.back());
+    }
+  }
+
+  // Checks of the trace about dtypes, which would refuse another dtype of the model, and hints about sizes.
+  static bool IsTraceOnly(const std::string& target) {
+    return target == "aten::_assert_tensor_metadata" || target == "aten::sym_constrain_range_for_size" ||
+           target == "aten::sym_constrain_range";
+  }
+
+  bool AddOperator(const ProgramNode& node, Instruction& instruction) {
+    if (IsTraceOnly(node.target)) return false;
+    if (node.target == "aten::sym_size" && AddSize(node, instruction)) return true;
+    instruction.op = c10::Dispatcher::singleton().findSchema({node.target, node.overload});
+    if (!instruction.op) {
+      throw Misfit{"operator '" + node.target + (node.overload.empty() ? "" : "." + node.overload) +
+                   "' is not registered: load the library that has it before the program"};
+    }
+    std::unordered_map<std::string, const ProgramArgument*> given;
+    for (const auto& [name, argument] : node.inputs) given[name] = &argument;
+    for (const c10::Argument& formal : instruction.op->schema().arguments()) {
+      const auto found = given.find(formal.name());
+      text_ += ",";
+      if (found == given.end()) {
+        if (!formal.default_value())
+          throw Misfit{"argument '" + formal.name() + "' of '" + node.target + "' is missing"};
+        instruction.operands.push_back(Constant(*formal.default_value(), "="));
+        continue;
+      }
+      if (IsTraining(node, formal.name(), *found->second)) {
+        text_ += "T";
+        instruction.operands.push_back({Operand::Kind::kTraining, false, false, 0});
+      } else {
+        instruction.operands.push_back(Make(*found->second, formal.type().get()));
+      }
+      given.erase(found);
+    }
+    if (!given.empty()) throw Misfit{"'" + node.target + "' has no argument '" + given.begin()->first + "'"};
+    if (node.target == "aten::embedding" && instruction.operands[0].kind == Operand::Kind::kParameter) {
+      instruction.kind = Instruction::Kind::kLookup;
+    }
+    return true;
+  }
+
+  // Dropout that was exported in training follows the mode of the module from then on.
+  static bool IsTraining(const ProgramNode& node, const std::string& name, const ProgramArgument& argument) {
+    return name == "train" && argument.kind == Kind::kBool && argument.integer != 0 &&
+           (node.target == "aten::dropout" || node.target == "aten::feature_dropout" ||
+            node.target == "aten::alpha_dropout");
+  }
+
+  bool AddSize(const ProgramNode& node, Instruction& instruction) {
+    const ProgramArgument* of = nullptr;
+    const ProgramArgument* dim = nullptr;
+    for (const auto& [name, argument] : node.inputs) (name == "self" ? of : dim) = &argument;
+    if (of == nullptr || dim == nullptr || of->kind != Kind::kValue || dim->kind != Kind::kInt) return false;
+    const auto dims = static_cast<int64_t>(program_.values[of->value].sizes.size());
+    instruction.dim = dim->integer < 0 ? dim->integer + dims : dim->integer;
+    if (instruction.dim < 0 || instruction.dim >= dims) throw Misfit{"a size of a dim that the tensor does not have"};
+    text_ += "d" + std::to_string(instruction.dim);
+    if (const int32_t tensor = tensor_of_value_[of->value]; tensor >= 0) {
+      instruction.kind = Instruction::Kind::kParameterSize;
+      instruction.tensor = static_cast<uint32_t>(tensor);
+      text_ += "P" + std::to_string(tensor);
+      return true;
+    }
+    instruction.kind = Instruction::Kind::kSize;
+    instruction.operands.push_back(ValueOperand(of->value));
+    return true;
+  }
+
+  void AddCall(const CallNode& call) {
+    Instruction instruction;
+    instruction.kind = Instruction::Kind::kCall;
+    instruction.child = static_cast<uint32_t>(body_.children.size());
+    body_.children.push_back({Relative(call.module), call.occurrence});
+    text_ += "\ncall " + body_.children.back().module + "@" + std::to_string(call.occurrence) + "(";
+    for (const uint32_t value : call.inputs) instruction.operands.push_back(ValueOperand(value));
+    text_ += ")";
+    AddOutputs(call.outputs, instruction);
+    body_.instructions.push_back(std::move(instruction));
+  }
+
+  void AddOutput(uint32_t value) {
+    const uint32_t at = Register(value);
+    body_.outputs.push_back(at);
+    text_ += "o" + std::to_string(at);
+  }
+
+  // Where the exporter recorded the call: tensors by the position of their argument; those that the call reads besides (a mask that
+  // a closure holds) come behind. Without a record: by first use.
+  void PlaceTensors(const RecordedCall* recorded) {
+    std::map<uint32_t, uint32_t> position_of;
+    std::map<uint32_t, uint32_t> result_of;
+    uint32_t next = 0;
+    if (recorded != nullptr) {
+      for (const RecordedCall::Place& place : recorded->arguments) position_of.emplace(place.value, place.position);
+      for (const RecordedCall::Place& place : recorded->results) result_of.emplace(place.value, place.position);
+      next = static_cast<uint32_t>(recorded->argument_names.size());
+    }
+    for (uint32_t i = 0; i < call_->inputs.size(); ++i) {
+      if (!body_.tensor_inputs[i]) continue;
+      const auto found = position_of.find(call_->inputs[i]);
+      body_.arguments.push_back({found == position_of.end() ? next++ : found->second, i});
+    }
+    std::stable_sort(body_.arguments.begin(), body_.arguments.end(),
+                     [](const Place& a, const Place& b) { return a.position < b.position; });
+    for (uint32_t i = 0; i < call_->outputs.size(); ++i) {
+      if (program_.values[call_->outputs[i]].kind != ProgramValue::Kind::kTensor) continue;
+      const auto found = result_of.find(call_->outputs[i]);
+      if (recorded == nullptr || found != result_of.end()) {
+        body_.results.push_back({recorded == nullptr ? static_cast<uint32_t>(body_.results.size()) : found->second, i});
+      } else {
+        ++body_.escaping;
+      }
+    }
+    std::stable_sort(body_.results.begin(), body_.results.end(),
+                     [](const Place& a, const Place& b) { return a.position < b.position; });
+    for (const Place& place : body_.arguments)
+      text_ += "a" + std::to_string(place.position) + ":" + std::to_string(place.index);
+    for (const Place& place : body_.results)
+      text_ += "s" + std::to_string(place.position) + ":" + std::to_string(place.index);
+  }
+
+  // Backwards: the first use that is met is the last one. A register that is read twice by one instruction is moved at the
+  // second place only.
+  void MarkLastUses() {
+    std::vector<bool> needed(body_.registers, false);
+    for (const uint32_t output : body_.outputs) needed[output] = true;
+    const auto mark = [&](Operand& operand) {
+      if (operand.kind != Operand::Kind::kRegister || needed[operand.index]) return;
+      operand.last = true;
+      needed[operand.index] = true;
+    };
+    for (auto at = body_.instructions.rbegin(); at != body_.instructions.rend(); ++at) {
+      for (const uint32_t output : at->outputs) {
+        if (output != Instruction::kNowhere && !needed[output]) at->unused.push_back(output);
+      }
+      for (auto operand = at->operands.rbegin(); operand != at->operands.rend(); ++operand) {
+        mark(*operand);
+        if (operand->kind != Operand::Kind::kList) continue;
+        std::vector<Operand>& elements = body_.lists[operand->index].elements;
+        for (auto element = elements.rbegin(); element != elements.rend(); ++element) mark(*element);
+      }
+    }
+  }
+
+  const ExportedProgram& program_;
+  const CallTree& tree_;
+  const std::vector<int32_t>& tensor_of_value_;
+  Diagnostics& errors_;
+  const CallNode* call_ = nullptr;
+  Body body_;
+  std::string text_;
+  std::unordered_map<uint32_t, uint32_t> registers_;
+  std::map<std::string, uint32_t> parameters_;
+};
+
+}  // namespace
+
+c10::ScalarType ScalarTypeOfProgram(int64_t serialized) {
+  switch (serialized) {
+    case 1: return c10::kByte;
+    case 2: return c10::kChar;
+    case 3: return c10::kShort;
+    case 4: return c10::kInt;
+    case 5: return c10::kLong;
+    case 6: return c10::kHalf;
+    case 7: return c10::kFloat;
+    case 8: return c10::kDouble;
+    case 9: return c10::kComplexHalf;
+    case 10: return c10::kComplexFloat;
+    case 11: return c10::kComplexDouble;
+    case 12: return c10::kBool;
+    case 13: return c10::kBFloat16;
+    case 28: return c10::kUInt16;
+    case 29: return c10::kFloat8_e4m3fn;
+    case 30: return c10::kFloat8_e5m2;
+    default: throw Misfit{"a dtype that is not supported (" + std::to_string(serialized) + ")"};
+  }
+}
+
+Result<CompiledProgram> CompileProgram(const ExportedProgram& program) {
+  const CallTree tree = FindCalls(program);
+  std::vector<int32_t> tensor_of_value(program.values.size(), -1);
+  for (size_t i = 0; i < program.tensors.size(); ++i) {
+    if (program.tensors[i].value >= 0)
+      tensor_of_value[static_cast<size_t>(program.tensors[i].value)] = static_cast<int32_t>(i);
+  }
+  std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded;
+  for (const RecordedCall& call : program.calls) recorded[{call.module, call.occurrence}] = &call;
+
+  CompiledProgram out;
+  Diagnostics errors;
+  out.torn = tree.torn;
+  out.nodes = program.graph.nodes.size();
+  std::unordered_map<std::string, std::shared_ptr<const Body>> by_text;
+  for (size_t i = 0; i < tree.calls.size(); ++i) {
+    const CallNode& call = tree.calls[i];
+    BodyCompiler compiler(program, tree, tensor_of_value, errors);
+    std::string text;
+    const auto found = recorded.find({call.module, call.occurrence});
+    Body body = i == 0 ? compiler.CompileRoot(call, text)
+                       : compiler.Compile(call, found == recorded.end() ? nullptr : found->second, text);
+    std::shared_ptr<const Body>& shared = by_text[text];
+    if (shared == nullptr) shared = std::make_shared<const Body>(std::move(body));
+    out.bodies[{call.module, call.occurrence}] = shared;
+  }
+  out.distinct = by_text.size();
+  if (!errors.empty()) {
+    constexpr size_t kShown = 20;
+    if (errors.size() > kShown) errors.resize(kShown);
+    return errors;
+  }
+  return out;
+}
+
+}  // namespace moonshard::program

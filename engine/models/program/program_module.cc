@@ -1,0 +1,152 @@
+#include "engine/models/program/program_module.h"
+
+#include <algorithm>
+
+#include "engine/core/base/check.h"
+#include "engine/models/program/run_body.h"
+
+namespace moonshard {
+
+using program::Body;
+using program::Instruction;
+using program::Operand;
+using program::Place;
+
+const ProgramModule::BoundBody& ProgramModule::BodyOf(int32_t occurrence) const {
+  Check(occurrence >= 0 && static_cast<size_t>(occurrence) < bodies_.size() &&
+            bodies_[static_cast<size_t>(occurrence)].body != nullptr,
+        "a call of '" + path_ + "' that the program does not have");
+  return bodies_[static_cast<size_t>(occurrence)];
+}
+
+std::vector<c10::IValue> ProgramModule::Call(int32_t occurrence, std::vector<c10::IValue> inputs) {
+  const BoundBody& bound = BodyOf(occurrence);
+  if (boundary_ == nullptr) [[likely]]
+    return BodyRunner::Run(*this, bound, std::move(inputs));
+  return CallThrough(bound, std::move(inputs));
+}
+
+namespace {
+
+std::vector<TensorSlot> SlotsOf(const std::vector<Place>& places, std::vector<c10::IValue>& values) {
+  std::vector<TensorSlot> slots;
+  slots.reserve(places.size());
+  for (const Place& place : places) {
+    if (values[place.index].isTensor()) slots.push_back({place.position, &values[place.index].toTensor()});
+  }
+  return slots;
+}
+
+}  // namespace
+
+// As Hooked::CallThrough (engine/runtime/nn/hook.h) does for a class of C++: the arguments that the boundary sees are the body's
+// inputs, and what it replaces is seen inside of this call only.
+std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs) {
+  const std::shared_ptr<Boundary> boundary = shared_boundary();
+  const Body& body = *bound.body;
+  CountCall();
+  try {
+    BoundaryCall call(*boundary);
+    call.Enter(SlotsOf(body.arguments, inputs));
+    std::vector<c10::IValue> outputs;
+    if (boundary->runner() == nullptr) {
+      InsideCall inside(*boundary);
+      inside.Enter(SlotsOf(body.arguments, inputs));
+      outputs = BodyRunner::Run(*this, bound, std::move(inputs));
+      inside.Leave(SlotsOf(body.results, outputs));
+    } else {
+      // Tensors travel through the runner by themselves; numbers are kept for the second run.
+      std::vector<at::Tensor> tensors;
+      std::vector<uint32_t> tensor_at;
+      for (uint32_t i = 0; i < inputs.size(); ++i) {
+        if (!inputs[i].isTensor()) continue;
+        tensor_at.push_back(i);
+        tensors.push_back(std::move(inputs[i]).toTensor());
+        inputs[i] = {};
+      }
+      const auto kept = std::make_shared<const std::vector<c10::IValue>>(std::move(inputs));
+      const auto first = std::make_shared<std::vector<c10::IValue>*>(&outputs);
+      const std::vector<at::Tensor> made = boundary->runner()->Run(
+          [this, &bound, boundary, kept, tensor_at, first,
+           keep = this->weak_from_this().lock()](std::vector<at::Tensor> given) {
+            std::vector<c10::IValue> values = *kept;
+            for (size_t i = 0; i < tensor_at.size(); ++i) values[tensor_at[i]] = std::move(given[i]);
+            given.clear();
+            InsideCall inside(*boundary);
+            inside.Enter(SlotsOf(bound.body->arguments, values));
+            std::vector<c10::IValue> results = BodyRunner::Run(*this, bound, std::move(values));
+            inside.Leave(SlotsOf(bound.body->results, results));
+            std::vector<at::Tensor> out;
+            for (const c10::IValue& value : results) {
+              if (value.isTensor()) out.push_back(value.toTensor());
+            }
+            if (*first != nullptr) **first = std::move(results);
+            return out;
+          },
+          std::move(tensors));
+      *first = nullptr;
+      size_t next = 0;
+      for (c10::IValue& value : outputs) {
+        if (value.isTensor()) value = made[next++];
+      }
+      Check(next == made.size(), "a CallRunner that answered another number of tensors");
+    }
+    call.Leave(SlotsOf(body.results, outputs));
+    return outputs;
+  } catch (...) {
+    boundary->Explain();
+    throw;
+  }
+}
+
+// A parameter can be left out where every operator that reads it takes it as its bias, which may be absent.
+bool ProgramModule::HoldBack(std::string_view parameter) {
+  bool used = false;
+  const std::string name = "." + std::string(parameter);
+  for (const BoundBody& bound : bodies_) {
+    if (bound.body == nullptr) continue;
+    for (const Instruction& instruction : bound.body->instructions) {
+      for (size_t i = 0; i < instruction.operands.size(); ++i) {
+        const Operand& operand = instruction.operands[i];
+        if (operand.kind != Operand::Kind::kParameter || bound.body->parameters[operand.index] != name) continue;
+        if (!instruction.op) return false;
+        const std::string& op = instruction.op->schema().name();
+        const bool is_bias = instruction.op->schema().arguments()[i].name() == "bias" &&
+                             (op == "aten::linear" || op.starts_with("aten::conv"));
+        if (!is_bias) return false;
+        used = true;
+      }
+    }
+  }
+  if (used) held_back_ = parameter;
+  return used;
+}
+
+void ProgramModule::ReleaseBack(std::string_view parameter) {
+  if (held_back_ == parameter) held_back_.clear();
+}
+
+// Only where the table is used by lookups alone: a module that multiplies by it too would need its own rule.
+bool ProgramModule::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
+  bool looked_up = false;
+  for (const BoundBody& bound : bodies_) {
+    if (bound.body == nullptr) continue;
+    for (const Instruction& instruction : bound.body->instructions) {
+      for (size_t i = 0; i < instruction.operands.size(); ++i) {
+        const Operand& operand = instruction.operands[i];
+        if (operand.kind != Operand::Kind::kParameter || bound.body->parameters[operand.index] != ".weight") continue;
+        if (instruction.kind != Instruction::Kind::kLookup || i != 0) return false;
+        looked_up = true;
+      }
+    }
+  }
+  if (looked_up) local_rows_ = nn::LocalRows{first, rows, total};
+  return looked_up;
+}
+
+void ProgramModule::SetLocalShape(std::string_view tensor, at::IntArrayRef shape) {
+  const auto found = tensor_index_.find(tensor);
+  if (found != tensor_index_.end()) shared_->shapes[found->second] = shape.vec();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,78 @@
+// ProgramModule: one module of an exported program: a torch::nn::Module with the parameters and children of the original, and
+// calls that a plan can intercept. A call runs the compiled body of that call (body.h).
+//
+// Part of program.h, whose Program is the root. Not made by hand.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
+
+#include "engine/models/program/body.h"
+#include "engine/runtime/nn/boundary.h"
+#include "engine/runtime/nn/local_rows.h"
+
+namespace moonshard {
+
+// What the modules of one program share.
+struct ProgramShared {
+  // By index of the program's tensors: the local shape, full but for what the plan shards over tp.
+  std::vector<std::vector<int64_t>> shapes;
+  // Of the inputs: operators that name the device of the export make their tensors here.
+  at::Device device = at::Device(at::kCPU);
+};
+
+class ProgramModule : public torch::nn::Module, public Hookable {
+ public:
+  ProgramModule(std::string path, std::string kind, std::shared_ptr<ProgramShared> shared)
+      : path_(std::move(path)), kind_(std::move(kind)), shared_(std::move(shared)) {}
+
+  const std::string& path() const { return path_; }
+  std::string_view Kind() const override { return kind_; }
+
+  // One of the module's calls: `registers` begin with the inputs of its body and are used up; returns the outputs. Runs the
+  // boundary's steps where a plan has set one.
+  std::vector<c10::IValue> Call(int32_t occurrence, std::vector<c10::IValue> inputs);
+
+  bool HoldBack(std::string_view parameter) override;
+  void ReleaseBack(std::string_view parameter) override;
+  bool SetLocalRows(int64_t first, int64_t rows, int64_t total) override;
+  void SetLocalShape(std::string_view tensor, at::IntArrayRef shape) override;
+  bool CanRunThrough() const override { return true; }
+
+ protected:
+  const std::shared_ptr<ProgramShared>& shared() const { return shared_; }
+
+ private:
+  friend class ProgramBuilder;
+  friend class BodyRunner;
+
+  // A body with what it names.
+  struct BoundBody {
+    std::shared_ptr<const program::Body> body;
+    std::vector<at::Tensor> parameters;    // parallel to body->parameters: the registered tensors
+    std::vector<ProgramModule*> children;  // parallel to body->children; owned by the tree
+  };
+
+  std::vector<c10::IValue> CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs);
+  const BoundBody& BodyOf(int32_t occurrence) const;
+
+  std::string path_;
+  std::string kind_;
+  std::shared_ptr<ProgramShared> shared_;
+  std::map<std::string, uint32_t, std::less<>> tensor_index_;  // own tensors by name: index of the program's
+  std::vector<BoundBody> bodies_;  // by occurrence; without a body where it was never recorded
+  std::string held_back_;          // "bias"; "": nothing
+  std::optional<nn::LocalRows> local_rows_;
+};
+
+}  // namespace moonshard

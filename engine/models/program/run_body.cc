@@ -1,0 +1,226 @@
+#include "engine/models/program/run_body.h"
+
+#include <string>
+#include <utility>
+
+#include <ATen/ScalarOps.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/List.h>
+#include <c10/core/GradMode.h>
+
+#include "engine/core/base/check.h"
+#include "engine/models/program/compile_program.h"
+
+namespace moonshard {
+namespace {
+
+using program::Body;
+using program::Instruction;
+using program::ListOperand;
+using program::Operand;
+
+c10::IValue WrappedAtRun(const c10::IValue& value) {
+  if (!value.isInt() && !value.isDouble() && !value.isBool()) return value;
+  at::Tensor tensor = at::scalar_to_tensor(value.toScalar());
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+// The modes that the regions of one body have switched; an exception puts them back too.
+class Modes {
+ public:
+  Modes() = default;
+  Modes(const Modes&) = delete;
+  Modes& operator=(const Modes&) = delete;
+  ~Modes() {
+    while (!saved_.empty()) Leave();
+  }
+
+  // Gradients that the caller has switched off stay off.
+  void EnterGradMode(bool enabled) {
+    saved_.push_back({false, c10::GradMode::is_enabled()});
+    c10::GradMode::set_enabled(enabled && saved_.back().enabled);
+  }
+
+  void EnterAutocast(const std::string& device, const c10::IValue& dtype, bool enabled, bool cached) {
+    const c10::DeviceType type = c10::Device(device).type();
+    Saved saved{true, at::autocast::is_autocast_enabled(type)};
+    saved.device = type;
+    saved.dtype = at::autocast::get_autocast_dtype(type);
+    saved.cached = at::autocast::is_autocast_cache_enabled();
+    saved_.push_back(saved);
+    at::autocast::increment_nesting();
+    at::autocast::set_autocast_enabled(type, enabled);
+    if (dtype.isInt()) at::autocast::set_autocast_dtype(type, static_cast<c10::ScalarType>(dtype.toInt()));
+    at::autocast::set_autocast_cache_enabled(cached);
+  }
+
+  void Leave() {
+    const Saved& saved = saved_.back();
+    if (saved.autocast) {
+      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(saved.device, saved.enabled);
+      at::autocast::set_autocast_dtype(saved.device, saved.dtype);
+      at::autocast::set_autocast_cache_enabled(saved.cached);
+    } else {
+      c10::GradMode::set_enabled(saved.enabled);
+    }
+    saved_.pop_back();
+  }
+
+ private:
+  struct Saved {
+    bool autocast = false;
+    bool enabled = false;
+    c10::DeviceType device = c10::DeviceType::CPU;
+    c10::ScalarType dtype = c10::kFloat;
+    bool cached = true;
+  };
+  c10::SmallVector<Saved, 2> saved_;
+};
+
+struct Frame {
+  const Body& body;
+  const std::vector<at::Tensor>& parameters;
+  bool training;
+  at::Device device;
+  std::string_view held_back;
+  std::vector<c10::IValue> registers;
+
+  c10::IValue Value(const Operand& operand) {
+    switch (operand.kind) {
+      case Operand::Kind::kRegister: {
+        c10::IValue& value = registers[operand.index];
+        if (operand.wrap) return WrappedAtRun(value);
+        return operand.last ? std::move(value) : value;
+      }
+      case Operand::Kind::kParameter:
+        if (!held_back.empty() && body.parameters[operand.index].ends_with(held_back) &&
+            body.parameters[operand.index].size() == held_back.size() + 1) {
+          return {};
+        }
+        return parameters[operand.index];
+      case Operand::Kind::kConstant: return body.constants[operand.index];
+      case Operand::Kind::kDevice: return device;
+      case Operand::Kind::kTraining: return training;
+      case Operand::Kind::kList: break;
+    }
+    return ListValue(body.lists[operand.index]);
+  }
+
+  template <class T, class Convert>
+  c10::IValue Listed(const ListOperand& list, const Convert& convert) {
+    c10::List<T> out;
+    out.reserve(list.elements.size());
+    for (const Operand& element : list.elements) out.push_back(convert(Value(element)));
+    return out;
+  }
+
+  c10::IValue ListValue(const ListOperand& list) {
+    switch (list.of) {
+      case ListOperand::Of::kTensors:
+        return Listed<at::Tensor>(list, [](c10::IValue value) { return std::move(value).toTensor(); });
+      case ListOperand::Of::kOptionalTensors:
+        return Listed<std::optional<at::Tensor>>(
+            list, [](const c10::IValue& value) { return value.toOptional<at::Tensor>(); });
+      case ListOperand::Of::kInts: return Listed<int64_t>(list, [](const c10::IValue& value) { return value.toInt(); });
+      case ListOperand::Of::kFloats:
+        return Listed<double>(list, [](const c10::IValue& value) {
+          return value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
+        });
+      case ListOperand::Of::kBools: return Listed<bool>(list, [](const c10::IValue& value) { return value.toBool(); });
+    }
+    return {};
+  }
+};
+
+}  // namespace
+
+std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
+                                         std::vector<c10::IValue> inputs) {
+  const Body& body = *bound.body;
+  Check(inputs.size() == body.inputs, "a body is given another number of inputs");
+  inputs.resize(body.registers);
+  Frame frame{
+      body, bound.parameters, module.is_training(), module.shared_->device, module.held_back_, std::move(inputs)};
+  Modes modes;
+  c10::Stack stack;
+  for (const Instruction& instruction : body.instructions) {
+    switch (instruction.kind) {
+      case Instruction::Kind::kOperator:
+      case Instruction::Kind::kLookup: {
+        stack.clear();
+        for (const Operand& operand : instruction.operands) stack.push_back(frame.Value(operand));
+        try {
+          if (instruction.kind == Instruction::Kind::kLookup && module.local_rows_) {
+            const at::Tensor rows = nn::LookUpLocalRows(
+                stack[0].toTensor(), stack[1].toTensor(), *module.local_rows_,
+                stack[2].toInt() < 0 ? std::nullopt : std::optional<int64_t>(stack[2].toInt()), stack[4].toBool());
+            stack.clear();
+            stack.emplace_back(rows);
+          } else {
+            instruction.op->callBoxed(stack);
+          }
+        } catch (c10::Error& error) {
+          error.add_context("in node '" + instruction.name + "' (" + instruction.op->schema().name() + ") of '" +
+                            module.path() + "'");
+          throw;
+        }
+        if (instruction.outputs_in_list) {
+          const c10::IValue list = std::move(stack[0]);
+          stack.clear();
+          for (const c10::IValue& one : list.toListRef()) stack.push_back(one);
+        }
+        for (size_t i = 0; i < instruction.outputs.size() && i < stack.size(); ++i) {
+          if (instruction.outputs[i] != Instruction::kNowhere) {
+            frame.registers[instruction.outputs[i]] = std::move(stack[i]);
+          }
+        }
+        break;
+      }
+      case Instruction::Kind::kSize:
+        frame.registers[instruction.outputs[0]] = frame.Value(instruction.operands[0]).toTensor().size(instruction.dim);
+        break;
+      case Instruction::Kind::kParameterSize:
+        frame.registers[instruction.outputs[0]] =
+            module.shared_->shapes[instruction.tensor][static_cast<size_t>(instruction.dim)];
+        break;
+      case Instruction::Kind::kArithmetic:
+        frame.registers[instruction.outputs[0]] =
+            program::Arithmetic(instruction.arithmetic_code, frame.Value(instruction.operands[0]),
+                                instruction.operands.size() > 1 ? frame.Value(instruction.operands[1]) : c10::IValue());
+        break;
+      case Instruction::Kind::kCall: {
+        std::vector<c10::IValue> given;
+        given.reserve(instruction.operands.size());
+        for (const Operand& operand : instruction.operands) given.push_back(frame.Value(operand));
+        std::vector<c10::IValue> made =
+            bound.children[instruction.child]->Call(body.children[instruction.child].occurrence, std::move(given));
+        for (size_t i = 0; i < instruction.outputs.size(); ++i) {
+          frame.registers[instruction.outputs[i]] = std::move(made[i]);
+        }
+        break;
+      }
+      case Instruction::Kind::kEnterGradMode: modes.EnterGradMode(frame.Value(instruction.operands[0]).toBool()); break;
+      case Instruction::Kind::kEnterAutocast:
+        modes.EnterAutocast(frame.Value(instruction.operands[0]).toStringRef(), frame.Value(instruction.operands[1]),
+                            frame.Value(instruction.operands[2]).toBool(),
+                            frame.Value(instruction.operands[3]).toBool());
+        break;
+      case Instruction::Kind::kLeave: modes.Leave(); break;
+    }
+    for (const uint32_t index : instruction.unused) frame.registers[index] = {};
+  }
+  std::vector<c10::IValue> outputs;
+  outputs.reserve(body.outputs.size());
+  for (size_t i = 0; i < body.outputs.size(); ++i) {
+    // An output that is returned twice is moved by its last return only.
+    bool again = false;
+    for (size_t j = i + 1; j < body.outputs.size(); ++j) again = again || body.outputs[j] == body.outputs[i];
+    c10::IValue& value = frame.registers[body.outputs[i]];
+    outputs.push_back(again ? value : std::move(value));
+  }
+  return outputs;
+}
+
+}  // namespace moonshard

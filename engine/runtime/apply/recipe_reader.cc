@@ -1,0 +1,214 @@
+// A recipe is read from the outside in: the indices that are wanted of the result are translated into indices of each part, down
+// to the tensors of the checkpoint, and what comes back is put together on the way out. For example rows 4 and 5 of the
+// concatenation of a [4, h] and b [4, h] are rows 0 and 1 of b; nothing of a is read.
+#include "engine/runtime/apply/recipe_reader.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/Functions.h>
+
+#include "engine/core/base/check.h"
+#include "engine/core/base/diagnostic.h"
+#include "engine/core/base/text.h"
+#include "engine/runtime/apply/local_shard.h"
+#include "engine/runtime/apply/scalar_type.h"
+
+namespace moonshard {
+namespace {
+
+using Kind = WeightRecipe::Kind;
+using Shape = std::vector<int64_t>;
+using Indices = std::vector<std::vector<Interval>>;
+
+// A dim counted from the front; -1 where there is none. `dims` of them.
+int64_t Dim(int64_t dim, size_t dims) {
+  const auto count = static_cast<int64_t>(dims);
+  const int64_t front = dim < 0 ? dim + count : dim;
+  return front >= 0 && front < count ? front : -1;
+}
+
+// As torch.chunk divides: pieces of the rounded-up size, the last one smaller, or fewer pieces.
+Interval ChunkOf(int64_t size, int64_t index, int64_t count) {
+  const int64_t piece = (size + count - 1) / count;
+  const int64_t begin = std::min(size, piece * index);
+  return {begin, std::min(size, begin + piece) - begin};
+}
+
+int64_t Elements(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+// The part of `wanted` that lies in [begin, begin + length), counted from begin.
+std::vector<Interval> Within(const std::vector<Interval>& wanted, int64_t begin, int64_t length) {
+  std::vector<Interval> out;
+  for (const Interval& one : wanted) {
+    const int64_t first = std::max(one.begin, begin);
+    const int64_t end = std::min(one.begin + one.length, begin + length);
+    if (first < end) out.push_back({first - begin, end - first});
+  }
+  return out;
+}
+
+}  // namespace
+
+bool HasSources(const WeightRecipe& recipe, const Checkpoint& checkpoint) {
+  std::vector<std::string> names;
+  recipe.AddSources(names);
+  return std::all_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return checkpoint.Find(name) != nullptr; });
+}
+
+std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& checkpoint, std::string& why) {
+  if (recipe.kind == Kind::kTensor) return checkpoint.Find(recipe.tensor)->shape;
+  std::vector<Shape> parts;
+  for (const WeightRecipe& part : recipe.parts) {
+    std::optional<Shape> shape = ShapeOf(part, checkpoint, why);
+    if (!shape) return std::nullopt;
+    parts.push_back(std::move(*shape));
+  }
+  Shape out = parts.front();
+  const auto wrong = [&](const std::string& what) {
+    why = what + " of a tensor of shape " + ShapeToString(parts.front());
+    return std::nullopt;
+  };
+  const int64_t dim = Dim(recipe.dim, out.size() + (recipe.kind == Kind::kStack ? 1 : 0));
+  if (recipe.kind != Kind::kReshape && dim < 0) return wrong("dim " + std::to_string(recipe.dim));
+  switch (recipe.kind) {
+    case Kind::kTensor: break;
+    case Kind::kStack:
+      for (const Shape& part : parts) {
+        if (part != out) return wrong("a tensor of shape " + ShapeToString(part) + " is stacked on one");
+      }
+      out.insert(out.begin() + dim, static_cast<int64_t>(parts.size()));
+      break;
+    case Kind::kConcatenate: {
+      const auto d = static_cast<size_t>(dim);
+      out[d] = 0;
+      for (Shape part : parts) {
+        if (part.size() != out.size()) return wrong("a tensor of shape " + ShapeToString(part) + " comes behind one");
+        out[d] += part[d];
+        part[d] = out[d];
+        if (part != out) return wrong("a tensor of shape " + ShapeToString(part) + " comes behind one");
+      }
+      break;
+    }
+    case Kind::kChunk:
+      out[static_cast<size_t>(dim)] = ChunkOf(out[static_cast<size_t>(dim)], recipe.index, recipe.count).length;
+      break;
+    case Kind::kSelect:
+      if (recipe.index >= out[static_cast<size_t>(dim)]) return wrong("index " + std::to_string(recipe.index));
+      out.erase(out.begin() + dim);
+      break;
+    case Kind::kTranspose: {
+      const int64_t other = Dim(recipe.other_dim, out.size());
+      if (other < 0) return wrong("dim " + std::to_string(recipe.other_dim));
+      std::swap(out[static_cast<size_t>(dim)], out[static_cast<size_t>(other)]);
+      break;
+    }
+    case Kind::kReshape: {
+      const int64_t elements = Elements(out);
+      out = recipe.shape;
+      const auto open = std::find(out.begin(), out.end(), -1);
+      if (open != out.end()) {
+        *open = 1;
+        const int64_t rest = Elements(out);
+        if (rest <= 0 || elements % rest != 0) return wrong("the form " + ShapeToString(recipe.shape));
+        *open = elements / rest;
+      }
+      if (std::any_of(out.begin(), out.end(), [](int64_t size) { return size < 0; }) || Elements(out) != elements) {
+        return wrong("the form " + ShapeToString(recipe.shape));
+      }
+      break;
+    }
+  }
+  return out;
+}
+
+at::Tensor ReadRecipe(const WeightRecipe& recipe, const Checkpoint& checkpoint, ShardReader& reader,
+                      const Indices& dims) {
+  std::string why;
+  const auto part_dims = [&](size_t part) { return ShapeOf(recipe.parts[part], checkpoint, why)->size(); };
+  switch (recipe.kind) {
+    case Kind::kTensor: {
+      const StoredTensor& stored = *checkpoint.Find(recipe.tensor);
+      const std::optional<c10::ScalarType> type = ScalarTypeOf(stored.dtype);
+      Check(type.has_value(), "a stored dtype that was not checked");
+      std::vector<int64_t> sizes;
+      for (const std::vector<Interval>& dim : dims) {
+        sizes.push_back(0);
+        for (const Interval& one : dim) sizes.back() += one.length;
+      }
+      at::Tensor out = at::empty(sizes, at::TensorOptions().dtype(*type));
+      if (auto error = reader.ReadShard(stored, dims, out.mutable_data_ptr())) throw PlanError({*error});
+      return out;
+    }
+    case Kind::kStack: {
+      const auto dim = static_cast<size_t>(Dim(recipe.dim, dims.size()));
+      Indices inner = dims;
+      inner.erase(inner.begin() + static_cast<int64_t>(dim));
+      std::vector<at::Tensor> parts;
+      for (const Interval& one : dims[dim]) {
+        for (int64_t i = one.begin; i < one.begin + one.length; ++i) {
+          parts.push_back(ReadRecipe(recipe.parts[static_cast<size_t>(i)], checkpoint, reader, inner));
+        }
+      }
+      if (parts.empty()) {  // a rank without an index of this dim
+        at::Tensor first = ReadRecipe(recipe.parts[0], checkpoint, reader, inner).unsqueeze(static_cast<int64_t>(dim));
+        return first.narrow(static_cast<int64_t>(dim), 0, 0);
+      }
+      return at::stack(parts, static_cast<int64_t>(dim));
+    }
+    case Kind::kConcatenate: {
+      const auto dim = static_cast<size_t>(Dim(recipe.dim, dims.size()));
+      // An interval may begin in one part and end in another; the order of the intervals is that of the result.
+      std::vector<at::Tensor> pieces;
+      for (const Interval& wanted : dims[dim]) {
+        int64_t begin = 0;
+        for (const WeightRecipe& part : recipe.parts) {
+          const int64_t length = (*ShapeOf(part, checkpoint, why))[dim];
+          Indices inner = dims;
+          inner[dim] = Within({wanted}, begin, length);
+          if (!inner[dim].empty()) pieces.push_back(ReadRecipe(part, checkpoint, reader, inner));
+          begin += length;
+        }
+      }
+      if (pieces.empty()) {
+        Indices inner = dims;
+        inner[dim].clear();
+        return ReadRecipe(recipe.parts[0], checkpoint, reader, inner);
+      }
+      return at::cat(pieces, static_cast<int64_t>(dim));
+    }
+    case Kind::kChunk: {
+      const auto dim = static_cast<size_t>(Dim(recipe.dim, dims.size()));
+      const int64_t size = (*ShapeOf(recipe.parts[0], checkpoint, why))[dim];
+      const Interval chunk = ChunkOf(size, recipe.index, recipe.count);
+      Indices inner = dims;
+      for (Interval& one : inner[dim]) one.begin += chunk.begin;
+      return ReadRecipe(recipe.parts[0], checkpoint, reader, inner);
+    }
+    case Kind::kSelect: {
+      const int64_t dim = Dim(recipe.dim, part_dims(0));
+      Indices inner = dims;
+      inner.insert(inner.begin() + dim, std::vector<Interval>{{recipe.index, 1}});
+      return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).squeeze(dim);
+    }
+    case Kind::kTranspose: {
+      const int64_t dim = Dim(recipe.dim, dims.size());
+      const int64_t other = Dim(recipe.other_dim, dims.size());
+      Indices inner = dims;
+      std::swap(inner[static_cast<size_t>(dim)], inner[static_cast<size_t>(other)]);
+      return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).transpose(dim, other);
+    }
+    case Kind::kReshape: {
+      const Shape full = *ShapeOf(recipe.parts[0], checkpoint, why);
+      const at::Tensor source = ReadRecipe(recipe.parts[0], checkpoint, reader, FullShard(full));
+      return SliceShard(source.reshape(*ShapeOf(recipe, checkpoint, why)), dims);
+    }
+  }
+  Check(false, "a recipe of no known kind");
+  return {};
+}
+
+}  // namespace moonshard
