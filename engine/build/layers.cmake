@@ -10,9 +10,10 @@
 # The library moonshard_NAME of the directory NAME in the current one, or of the current directory where there is no such
 # subdirectory (a layer of one library). Every .cc file in it is compiled; SOURCES names generated files and objects besides.
 # DEPENDS names the libraries that it may include and link: an include of another one, or of another layer than USES allows,
-# fails when CMake configures, with the line. PACKAGES are targets from outside. TORCH libraries see LibTorch's headers; no
-# other library can, because its include path does not have them. UNITY: how many sources are compiled as one (default 8;
-# 1: each alone): g++ reads the headers once for all of them, which is where the time goes.
+# fails when CMake configures, with the line. PACKAGES are targets from outside, for its .cc files: its headers do not
+# include theirs. TORCH libraries see LibTorch's headers; no other library can, because its include path does not have them.
+# UNITY: how many sources are compiled as one (default 8; 1: each alone): g++ reads the headers once for all of them, which
+# is where the time goes.
 find_program(MOONSHARD_CCACHE ccache)
 if(MOONSHARD_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${MOONSHARD_CCACHE})
@@ -80,7 +81,7 @@ function(moonshard_library name)
   if(sources)
     add_library(${target} STATIC ${sources} ${ARG_SOURCES})
     set(scope PUBLIC)
-    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:moonshard_warnings>)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:moonshard_warnings> ${ARG_PACKAGES})
     moonshard_unity(${target} "${ARG_UNITY}")
     if(ARG_TORCH)
       target_precompile_headers(${target} REUSE_FROM moonshard_torch_pch)
@@ -95,9 +96,6 @@ function(moonshard_library name)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${target} ${scope} moonshard_${dependency})
   endforeach()
-  if(ARG_PACKAGES)
-    target_link_libraries(${target} ${scope} ${ARG_PACKAGES})
-  endif()
   if(ARG_TORCH)
     target_link_libraries(${target} ${scope} moonshard_torch)
   endif()
