@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace moonshard::train {
+namespace moonshard {
 
 DeviceMesh OpenMesh(const TrainVerb& verb) {
   MeshOptions options;
@@ -103,4 +103,4 @@ std::string Describe(const TrainVerb& verb) {
                    2);
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -11,7 +11,7 @@
 #include "dsl/program/cli/options.h"
 #include "dsl/program/train/batches.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 DeviceMesh OpenMesh(const TrainVerb& verb);
 
@@ -39,4 +39,4 @@ c10::ScalarType ComputeType(const TrainVerb& verb);
 // Every option that changes what is computed, as a text that must be equal on all ranks.
 std::string Describe(const TrainVerb& verb);
 
-}  // namespace moonshard::train
+}  // namespace moonshard

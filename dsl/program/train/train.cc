@@ -14,18 +14,18 @@
 #include "dsl/program/train/setup.h"
 #include "dsl/program/train/stop.h"
 
-namespace moonshard::train {
+namespace moonshard {
 namespace {
 
 constexpr int kSignalled = 128;  // what a shell adds to the number of a signal that ended a program
 
-class Run {
+class TrainingRun {
  public:
   // The ranks; the data; the model without storage, sharded under the plan; its loss; its optimizer. In this order:
   // what is cheap and fails often, an option or a file, goes before what takes memory and time. Parameters get storage
   // only as shards. Agree compares the options and the data on all ranks before the first step: a rank with
   // another batch size would enter collectives of another number or shape, and wait for the others without a message.
-  explicit Run(const TrainVerb& verb)
+  explicit TrainingRun(const TrainVerb& verb)
       : verb_(verb),
         mesh_(OpenMesh(verb)),
         world_(mesh_),
@@ -187,6 +187,6 @@ class Run {
 
 }  // namespace
 
-int RunTrain(const TrainVerb& verb) { return Run(verb).Go(); }
+int RunTrain(const TrainVerb& verb) { return TrainingRun(verb).Go(); }
 
-}  // namespace moonshard::train
+}  // namespace moonshard
