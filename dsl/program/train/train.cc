@@ -86,9 +86,14 @@ class TrainingRun {
 
     optimizer_.zero_grad();
     double loss = 0;
+    std::vector<Batch> batches;
+    ReadTogether([&] {
+      for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) batches.push_back(data_.Next(micro));
+    });
     for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) {
       model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward reduces the gradients
-      const at::Tensor part = LossOf(data_.Next(micro)) / static_cast<double>(verb_.micro_batches);
+      const Batch& batch = batches[static_cast<size_t>(micro)];
+      const at::Tensor part = LossOf(batch) / static_cast<double>(verb_.micro_batches);
       part.backward();
       loss += part.item<double>();
     }
@@ -104,6 +109,20 @@ class TrainingRun {
     numbers.collectives = {of_model.count + of_loss.count, of_model.bytes + of_loss.bytes};
     CountSkips(numbers);
     return numbers;
+  }
+
+  // Runs `read`, which reads data: it throws on every rank if it does on any. A rank alone would leave the others in the
+  // collectives of the forward. Whether is one number, so only an error costs an exchange through the store.
+  template <class Read>
+  void ReadTogether(const Read& read) const {
+    Diagnostics errors;
+    try {
+      read();
+    } catch (const PlanError& error) {
+      errors = error.diagnostics();
+    }
+    const int64_t any = world_.Max(errors.empty() ? 0 : 1, CollectiveLabel("whether the data is read"));
+    if (any != 0) ThrowTogether(mesh_, "read the data", errors);
   }
 
   at::Tensor LossOf(const Batch& batch) const {
@@ -122,7 +141,9 @@ class TrainingRun {
     double sum = 0;
     double targets = 0;
     for (int64_t part = 0; part < held_out_->parts(); ++part) {
-      const auto [of_part, targets_of_part] = loss_.Sum(held_out_->Part(part));
+      Batch batch;
+      ReadTogether([&] { batch = held_out_->Part(part); });
+      const auto [of_part, targets_of_part] = loss_.Sum(batch);
       sum += of_part;
       targets += static_cast<double>(targets_of_part);
     }
