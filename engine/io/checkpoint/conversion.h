@@ -20,13 +20,13 @@ namespace moonshard {
 
 class Conversion {
  public:
+  virtual ~Conversion();
   Conversion(const Conversion&) = delete;
   Conversion& operator=(const Conversion&) = delete;
 
  protected:
   // `options` outlives it.
   Conversion(std::string out, const ConvertOptions& options);
-  virtual ~Conversion();
 
   // Whether OUT holds exactly what would be written.
   virtual bool IsThere() = 0;

@@ -280,7 +280,7 @@ TEST_CASE("ranks that others started, and that go apart: told on every rank, in 
   // Too large to be checked at the start: what its ids are shows at the first step.
   const auto large = [&](const std::string& name, char byte) {
     std::filesystem::create_directory(files / name);
-    const std::string path = files / (name + "/large.bin");
+    std::string path = files / (name + "/large.bin");
     constexpr size_t kBytes = size_t{130} << 20;
     if (byte != 0) files.Write(name + "/large.bin", std::string(kBytes, byte));
     std::ofstream(path, std::ios::app).close();
