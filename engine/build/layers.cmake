@@ -1,18 +1,19 @@
-# The architecture, enforced: rooms of libraries, one library a directory, dependencies one way.
+# The architecture, enforced: layers of libraries, one library a directory, dependencies one way.
 #
-# moonshard_room([USES rooms...])
+# moonshard_layer([USES layers...])
 #
-# Opens the room of the current directory: engine/runtime is the room `runtime`. Its libraries may depend on one another
-# and on libraries of the rooms that USES names.
+# Opens the layer of the current directory: engine/runtime is the layer `runtime`. Its libraries may depend on one another
+# and on libraries of the layers that USES names.
 #
 # moonshard_library(NAME [SOURCES ...] [DEPENDS ...] [PACKAGES ...] [TORCH] [UNITY n])
 #
 # The library moonshard_NAME of the directory NAME in the current one, or of the current directory where there is no such
-# subdirectory (a room of one library). Every .cc file in it is compiled; SOURCES names generated files and objects besides.
-# DEPENDS names the libraries that it may include and link: an include of another one, or of another room than USES allows,
-# fails when CMake configures, with the line. PACKAGES are targets from outside. TORCH libraries see LibTorch's headers; no
-# other library can, because its include path does not have them. UNITY: how many sources are compiled as one (default 8;
-# 1: each alone): g++ reads the headers once for all of them, which is where the time goes.
+# subdirectory (a layer of one library). Every .cc file in it is compiled; SOURCES names generated files and objects besides.
+# DEPENDS names the libraries that it may include and link: an include of another one, or of another layer than USES allows,
+# fails when CMake configures, with the line. PACKAGES are targets from outside, for its .cc files: its headers do not
+# include theirs. TORCH libraries see LibTorch's headers; no other library can, because its include path does not have them.
+# UNITY: how many sources are compiled as one (default 8; 1: each alone): g++ reads the headers once for all of them, which
+# is where the time goes.
 find_program(MOONSHARD_CCACHE ccache)
 if(MOONSHARD_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${MOONSHARD_CCACHE})
@@ -28,26 +29,26 @@ target_compile_options(moonshard_warnings INTERFACE -Wall -Wextra -Wpedantic -We
 
 option(MOONSHARD_UNITY "Compile several sources of a directory as one" ON)
 
-function(moonshard_room)
+function(moonshard_layer)
   cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
-  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  set_property(GLOBAL PROPERTY MOONSHARD_ROOM_${room} ${room} ${ARG_USES})
+  get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set_property(GLOBAL PROPERTY MOONSHARD_LAYER_${layer} ${layer} ${ARG_USES})
 endfunction()
 
 # Fails where a source in `directory` includes a library of the project other than `name` and those of `allowed`.
 function(moonshard_check_includes name directory allowed)
-  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  get_property(rooms GLOBAL PROPERTY MOONSHARD_ROOM_${room})
+  get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  get_property(layers GLOBAL PROPERTY MOONSHARD_LAYER_${layer})
   file(RELATIVE_PATH own ${PROJECT_SOURCE_DIR} ${directory})
   set(prefixes "${own}/")
   foreach(library IN LISTS allowed)
     get_property(path GLOBAL PROPERTY MOONSHARD_PATH_${library})
-    get_property(library_room GLOBAL PROPERTY MOONSHARD_ROOM_OF_${library})
+    get_property(library_layer GLOBAL PROPERTY MOONSHARD_LAYER_OF_${library})
     if(NOT path)
       message(SEND_ERROR "${own}: DEPENDS names '${library}', which is no library built before it")
     endif()
-    if(NOT library_room IN_LIST rooms)
-      message(SEND_ERROR "${own}: '${library}' is in room '${library_room}'; room '${room}' may use: ${rooms}")
+    if(NOT library_layer IN_LIST layers)
+      message(SEND_ERROR "${own}: '${library}' is in layer '${library_layer}'; layer '${layer}' may use: ${layers}")
     endif()
     list(APPEND prefixes "${path}/")
   endforeach()
@@ -77,16 +78,16 @@ function(moonshard_library name)
   moonshard_check_includes(${name} ${directory} "${ARG_DEPENDS}")
   set_property(GLOBAL APPEND PROPERTY MOONSHARD_DIRECTORIES ${directory})
   file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${directory})
-  get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set_property(GLOBAL PROPERTY MOONSHARD_PATH_${name} ${path})
-  set_property(GLOBAL PROPERTY MOONSHARD_ROOM_OF_${name} ${room})
+  set_property(GLOBAL PROPERTY MOONSHARD_LAYER_OF_${name} ${layer})
   set(target moonshard_${name})
   file(GLOB sources CONFIGURE_DEPENDS ${directory}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/main[.]cc$")
   if(sources)
     add_library(${target} STATIC ${sources} ${ARG_SOURCES})
     set(scope PUBLIC)
-    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:moonshard_warnings>)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:moonshard_warnings> ${ARG_PACKAGES})
     moonshard_unity(${target} "${ARG_UNITY}")
     if(ARG_TORCH)
       target_precompile_headers(${target} REUSE_FROM moonshard_torch_pch)
@@ -101,9 +102,6 @@ function(moonshard_library name)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${target} ${scope} moonshard_${dependency})
   endforeach()
-  if(ARG_PACKAGES)
-    target_link_libraries(${target} ${scope} ${ARG_PACKAGES})
-  endif()
   if(ARG_TORCH)
     target_link_libraries(${target} ${scope} moonshard_torch)
   endif()

@@ -31,6 +31,7 @@ constexpr int kSteps = 10;
 constexpr int64_t kRows = 8;
 constexpr int64_t kTokens = 9;
 constexpr int64_t kKept = 48;  // elements of a tensor that are recorded
+constexpr double kRounding = 1.5e-5;
 
 std::filesystem::path Folder() { return std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity"; }
 
@@ -90,24 +91,28 @@ class Trainer {
       for (const LiveParameter& p : applied_->parameters()) {
         if (p.is_buffer) continue;
         const at::Tensor grad = GatherFull(*applied_, p, p.tensor.grad());
-        Compare(grad.norm(), want_.at("norms." + p.path)[step], p.path + ": norm of the gradient", step);
-        Compare(Sampled(grad), want_.at("grad." + p.path)[step], p.path + ": gradient", step);
+        Compare(grad.norm(), want_.at("norms." + p.path)[step], p.path + ": norm of the gradient", step, tolerance());
+        Compare(Sampled(grad), want_.at("grad." + p.path)[step], p.path + ": gradient", step, gradient_tolerance());
       }
       optimizer->step();
     }
     for (const LiveParameter& p : applied_->parameters()) {
       if (p.is_buffer) continue;
-      Compare(Sampled(GatherFull(*applied_, p, p.tensor.detach())), want_.at("param." + p.path), p.path, kSteps);
+      Compare(Sampled(GatherFull(*applied_, p, p.tensor.detach())), want_.at("param." + p.path), p.path, kSteps,
+              tolerance());
     }
   }
 
   const std::vector<double>& losses() const { return losses_; }
   double Loss(int step) const { return want_.at("losses")[step].item<double>(); }
-  // float32 rounds as the CPU's kernels do, and ten steps amplify it: 1.5e-5 on a CPU other than the recording's. That the
-  // computation is the same is what the runs in float64 show.
-  double tolerance() const { return run_.Find("dtype")->AsString() == "float64" ? 1e-9 : 4e-5; }
+  // That the computation is the same is what the runs in float64 show. In float32 sums round in the order of the CPU's
+  // kernels: over ten steps PyTorch's own recorded runs are up to kRounding from their records in float64 in a gradient, and up
+  // to 1.8e-6 in all else. Two such runs, in different orders, differ by at most twice as much.
+  double tolerance() const { return Is64() ? 1e-9 : 1e-5; }
+  double gradient_tolerance() const { return Is64() ? 1e-9 : 2 * kRounding; }
 
  private:
+  bool Is64() const { return run_.Find("dtype")->AsString() == "float64"; }
   std::string Name() const { return run_.Find("name")->AsString(); }
 
   double Step(int step) {
@@ -136,9 +141,10 @@ class Trainer {
   }
 
   // Relative to the largest magnitude.
-  void Compare(const at::Tensor& got, const at::Tensor& want, const std::string& what, int step) const {
+  static void Compare(const at::Tensor& got, const at::Tensor& want, const std::string& what, int step,
+                      double tolerance) {
     const double error = RelativeError(got, want);
-    Expect(error < tolerance(), what + " at step " + std::to_string(step) + " differs by " + std::to_string(error));
+    Expect(error < tolerance, what + " at step " + std::to_string(step) + " differs by " + std::to_string(error));
   }
 
   const JsonValue& run_;

@@ -80,7 +80,7 @@ built() {
   done
 }
 
-# The directories that README.md shows exist, and rooms and libraries that exist are shown.
+# The directories that README.md shows exist, and layers and libraries that exist are shown.
 readme_map() {
   local shown folder
   shown=$(awk '/^```text$/ { on = 1; next } /^```$/ { on = 0 } on' README.md)

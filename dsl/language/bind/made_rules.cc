@@ -6,7 +6,7 @@
 
 #include "dsl/language/bind/evaluation.h"
 #include "dsl/language/state/lua.h"
-#include "engine/core/base/text.h"
+#include "engine/core/base/join_first.h"
 
 namespace moonshard {
 namespace {
@@ -18,11 +18,8 @@ constexpr size_t kMostNamed = 4;  // patterns of one line
 
 std::string Named(const std::vector<std::string>& patterns) {
   std::vector<std::string> named;
-  for (const std::string& pattern : patterns) {
-    if (named.size() < kMostNamed) named.push_back("'" + pattern + "'");
-  }
-  const size_t more = patterns.size() - named.size();
-  return Join(named, ", ") + (more > 0 ? " and " + std::to_string(more) + " more" : "");
+  for (const std::string& pattern : patterns) named.push_back("'" + pattern + "'");
+  return JoinFirst(named, kMostNamed);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace moonshard {
 namespace {
@@ -88,6 +89,16 @@ class Filter {
     Allow();
     Refuse();
   }
+  // A call whose argument `n` must be one of `values`.
+  void AllowCallWithOneOf(uint32_t call, uint32_t n, std::span<const uint32_t> values) {
+    SkipUnless(call, static_cast<uint8_t>(2 * values.size() + 2));
+    Load(Argument(n));
+    for (const uint32_t value : values) {
+      SkipUnless(value, 1);
+      Allow();
+    }
+    Refuse();
+  }
   // A call whose argument `n` must have none of these bits.
   void AllowCallWithout(uint32_t call, uint32_t n, uint32_t bits) {
     SkipUnless(call, 4);
@@ -129,12 +140,10 @@ bool KeepOnlyHarmlessSystemCalls() {
 #if defined(__x86_64__)
   filter.AllowCallWithout(SYS_open, 1, kWrites);
 #endif
-  // The owner of a descriptor and its signal: these requests would reach another process. No harmless request has this
-  // bit.
-  constexpr uint32_t kOwnerOrSignal = F_SETOWN & F_SETSIG & F_SETOWN_EX;
-  static_assert(kOwnerOrSignal != 0 &&
-                ((F_DUPFD | F_DUPFD_CLOEXEC | F_GETFD | F_SETFD | F_GETFL) & kOwnerOrSignal) == 0);
-  filter.AllowCallWithout(SYS_fcntl, 1, kOwnerOrSignal);
+  // Copies of descriptors and their flags. Other requests reach beyond this process: locks and leases of files, the owner
+  // and signal of a descriptor, directory notifications, the size of a pipe, status flags of what the parent has open too.
+  constexpr auto kOfDescriptors = std::to_array<uint32_t>({F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL});
+  filter.AllowCallWithOneOf(SYS_fcntl, 1, kOfDescriptors);
   // glibc tests whether a stream is a terminal; other requests are arbitrary device commands, such as TIOCSTI, which
   // types into a terminal.
   constexpr uint32_t kTerminalAttributes = 0x5401;  // TCGETS

@@ -51,7 +51,7 @@ int RunVerb(const Verb& verb) {
   if (const auto* verify = std::get_if<VerifyVerb>(&verb)) {
     return verify->types ? RunVerifyTypes(*verify) : verify->ops ? RunVerifyOps(*verify) : RunVerify(*verify);
   }
-  if (const auto* train = std::get_if<TrainVerb>(&verb)) return train::RunTrain(*train);
+  if (const auto* train = std::get_if<TrainVerb>(&verb)) return RunTrain(*train);
   if (const auto* compare = std::get_if<CompareVerb>(&verb)) return RunCompare(*compare);
   if (std::holds_alternative<DoctorVerb>(verb)) return RunDoctor();
   std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);

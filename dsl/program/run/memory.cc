@@ -53,7 +53,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  const auto loss = train::NextTokenLoss::Make(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow();
+  const auto loss = NextTokenLoss::Make(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow();
   const at::Tensor ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
 
   recorder->Begin(*sharded.applied);

@@ -9,6 +9,7 @@
 
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/difference.h"
+#include "dsl/program/run/routing.h"
 #include "dsl/program/run/step.h"
 #include "dsl/program/run/verbs.h"
 #include "engine/core/base/text.h"
@@ -16,6 +17,7 @@
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/state.h"
+#include "engine/runtime/intercept/operator_scope.h"
 
 namespace moonshard {
 namespace {
@@ -34,7 +36,7 @@ double CappedDifference(const at::Tensor& got, const at::Tensor& expected) {
 }
 
 // What this rank should have of `full` if its tensor has `shape`: all of it, or its shard of the one dim in which the two
-// differ, with the layout `declared` if that shards this dim. Undefined if no shard has that shape.
+// differ, with the layout `declared` if that shards this dim, else of heads or as torch.chunk shards. Undefined if no shard has that shape.
 at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const std::optional<Layout>& declared,
                          int64_t ranks, int64_t rank) {
   if (full.sizes() == shape) return full;
@@ -46,9 +48,15 @@ at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const st
     cut = dim;
   }
   Layout layout = Layout::Shard(static_cast<int>(cut));
-  if (declared && declared->is_shard() && (declared->dim + full.dim()) % full.dim() == cut) layout = *declared;
-  const Result<DimShards> shards = DimShards::Make(layout, full.size(cut), ranks);
-  if (!shards.ok() || shards.value().length(rank) != shape[static_cast<size_t>(cut)]) return {};
+  const int64_t size = full.size(cut);
+  const int64_t local = shape[static_cast<size_t>(cut)];
+  if (declared && declared->is_shard() && (declared->dim + full.dim()) % full.dim() == cut) {
+    layout = *declared;
+  } else if (local > 0 && size % local == 0 && ranks % (size / local) == 0) {
+    layout.heads = size / local;  // equal shards; of fewer heads than ranks, each on several
+  }
+  const Result<DimShards> shards = DimShards::Make(layout, size, ranks);
+  if (!shards.ok() || shards.value().length(rank) != local) return {};
   std::vector<std::vector<Interval>> dims;
   for (int64_t dim = 0; dim < full.dim(); ++dim) dims.push_back({{0, full.size(dim)}});
   dims[static_cast<size_t>(cut)] = shards.value().of(rank);
@@ -71,9 +79,14 @@ struct OutputRecorder final : CallObserver {
   Outputs outputs;
 };
 
-Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, at::Tensor& loss) {
-  OutputRecorder recorder(sharded.applied->plan());
+std::string LastModule(const OutputRecorder& recorder) {
+  return recorder.outputs.empty() ? "" : recorder.outputs.back().first;
+}
+
+Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, OutputRecorder& recorder,
+                    OperatorHandler& routing, at::Tensor& loss) {
   sharded.applied->Watch(recorder);
+  const OperatorScope scope(routing);
   loss = RunStep(sharded.model, FullLogits(*sharded.applied, sharded.vocabulary), inputs, {}).loss;
   sharded.applied->Unwatch(recorder);
   return std::move(recorder.outputs);
@@ -135,6 +148,14 @@ class Comparison {
   std::optional<Diagnostic> first_;
 };
 
+// The sum over tp of an output that leaves as its terms (an expert's, which the block reduces with those of the others): no
+// rank has the numbers of the unsharded run.
+at::Tensor SumOfTerms(const AppliedPlan& applied, const at::Tensor& terms, const std::string& path) {
+  const CollectiveLabel label("verify the output of '" + path + "'");
+  return applied.group(MeshAxis::kTp)
+      .AllReduce(terms.to(at::kDouble, false, /*copy=*/true), {Direction::kForward, &label, terms.sizes()});
+}
+
 void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Outputs& expected, Comparison& comparison) {
   Check(got.size() == expected.size(), "the two runs called different modules");
   const CompiledPlan& plan = applied.plan();
@@ -146,7 +167,9 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
     if (!steps.outputs.empty() && steps.outputs[0]) declared = steps.outputs[0]->to[MeshAxis::kTp];
     const at::Tensor shard = ExpectedShard(expected[i].second.to(output.device()), output.sizes(), declared,
                                            plan.mesh.size(MeshAxis::kTp), applied.mesh().coordinate(MeshAxis::kTp));
-    comparison.Add("the output of '" + path + "'", path, CappedDifference(output, shard));
+    const bool terms = declared && declared->kind == LayoutKind::kPartial && plan.mesh.size(MeshAxis::kTp) > 1;
+    comparison.Add("the output of '" + path + "'", path,
+                   CappedDifference(terms ? SumOfTerms(applied, output, path) : output, shard));
   }
 }
 
@@ -178,10 +201,14 @@ int RunVerify(const VerifyVerb& verb) {
 
   at::Tensor loss;
   at::Tensor expected_loss;
-  const Outputs outputs =
-      RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), loss);
-  const Outputs expected =
-      RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected_loss);
+  OutputRecorder recorder(sharded.applied->plan());
+  RoutingRecorder routing([&] { return LastModule(recorder); });
+  const Outputs outputs = RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()),
+                                      recorder, routing, loss);
+  OutputRecorder expected_recorder(unsharded.applied->plan());
+  RoutingReplay replay(routing.choices);
+  const Outputs expected = RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU),
+                                       expected_recorder, replay, expected_loss);
   const Tolerance tolerance = ToleranceOf(verb.tolerance, type, sharded.applied->plan());
   Comparison forward(*sharded.applied, tolerance);
   CompareOutputs(*sharded.applied, outputs, expected, forward);
@@ -192,6 +219,11 @@ int RunVerify(const VerifyVerb& verb) {
   const bool good = !forward.first() && !backward.first();
   if (mesh.rank() == 0) {
     std::cout << "outputs: " << forward.Summary() << "\ngradients: " << backward.Summary() << "\n";
+    if (replay.differing() > 0) {
+      std::cout << "routing: " << replay.differing() << " of " << replay.tokens()
+                << " choices of experts differ, first after '" << replay.first()
+                << "'; the unsharded run takes those of the sharded run\n";
+    }
     // An error in the forward also changes the gradients: only the first is reported.
     if (forward.first()) {
       Say({*forward.first()}, verb.say);

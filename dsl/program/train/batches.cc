@@ -12,7 +12,7 @@
 
 #include "dsl/program/train/shuffle.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 Batches::Batches(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options)
     : files_(std::move(files)),
@@ -93,4 +93,4 @@ Diagnostics Batches::Seek(const std::string& position) {
   return errors;
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

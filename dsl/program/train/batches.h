@@ -11,7 +11,7 @@
 #include "dsl/embed/moonshard.h"
 #include "dsl/program/train/token_files.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 // Rows of ids and the ids that follow them: int64 [rows, sequence] each, on the mesh's device. A target of -100 is
 // ignored.
@@ -62,4 +62,4 @@ class Batches {
   int64_t rows_ = 0;  // taken so far
 };
 
-}  // namespace moonshard::train
+}  // namespace moonshard

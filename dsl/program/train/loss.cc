@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace moonshard::train {
+namespace moonshard {
 namespace {
 
 constexpr const char* kHead = "lm_head";
@@ -78,4 +78,4 @@ std::pair<double, int64_t> NextTokenLoss::Sum(const Batch& batch) const {
   return {Loss(batch, LossReduction::kSum).item<double>(), targets};
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

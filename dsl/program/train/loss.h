@@ -6,7 +6,7 @@
 #include "dsl/embed/moonshard.h"
 #include "dsl/program/train/batches.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 class NextTokenLoss {
  public:
@@ -36,4 +36,4 @@ class NextTokenLoss {
   HeadOptions head_;  // with a chunk of 0 the model's own head is used
 };
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -10,7 +10,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-namespace moonshard::train {
+namespace moonshard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -181,4 +181,4 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
   if (verb_.json) std::cout << WriteJson(summary, 2) << "\n";
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -13,7 +13,7 @@
 #include "dsl/embed/moonshard.h"
 #include "dsl/program/cli/options.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 struct StepNumbers {
   int64_t step = 0;  // from 1
@@ -75,4 +75,4 @@ class Report {
 // Bytes that this process has on the device: allocated by LibTorch on a GPU, resident on a CPU.
 int64_t MemoryInUse(c10::Device device);
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace moonshard::train {
+namespace moonshard {
 
 Saves::Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, torch::optim::Optimizer& optimizer,
              Batches& data, Report& report)
@@ -70,4 +70,4 @@ void Saves::End(int64_t step) {
   report_.Saved(step);
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -8,7 +8,7 @@
 #include "dsl/program/train/batches.h"
 #include "dsl/program/train/report.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 // Does nothing without --save. All arguments outlive it; all functions are collective, and throw PlanError.
 class Saves {
@@ -36,4 +36,4 @@ class Saves {
   std::optional<int64_t> saving_;  // being written in the background
 };
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <utility>
 
-namespace moonshard::train {
+namespace moonshard {
 
 DeviceMesh OpenMesh(const TrainVerb& verb) {
   MeshOptions options;
@@ -24,7 +26,20 @@ Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, c
   batches.batch = verb.batch / verb.micro_batches * micro_batches;
   batches.micro_batches = micro_batches;
   batches.seed = verb.seed;
-  return Batches::Make(TokenFiles::Open(paths, tokens).ValueOrThrow(), mesh, batches).ValueOrThrow();
+  Diagnostics found;
+  std::optional<Batches> out;
+  std::optional<TokenFiles> files = TokenFiles::Open(paths, tokens).Collect(found);
+  if (files) out = Batches::Make(std::move(*files), mesh, batches).Collect(found);
+  ThrowTogether(mesh, "open the data", out ? Diagnostics() : found);
+  return std::move(*out);
+}
+
+// An error of one rank alone (a file that its machine lacks) is an error of all: the others would wait for it in their next
+// collective, and then report a lost rank instead of the file.
+void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagnostics& errors) {
+  StoreGroup(mesh, what, mesh.timeout()).GatherOrFail(what, errors, nullptr, [](const std::vector<JsonValue>&) {
+    return JsonValue();
+  });
 }
 
 // The model is made without storage, so that a rank never holds more than its shards. A plan without a section for data
@@ -107,4 +122,4 @@ std::string Describe(const TrainVerb& verb) {
                    2);
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

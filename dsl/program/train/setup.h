@@ -1,5 +1,5 @@
 // Setup: the parts of a training run from its command line: ranks, data, model, initial weights, optimizer.
-// Each is a few calls of the public API; all throw PlanError with every error found.
+// Each is a few calls of the public API; all throw PlanError with every error found. Collective: every rank calls them.
 // Stage after: train.cc, the loop.
 #pragma once
 
@@ -11,9 +11,13 @@
 #include "dsl/program/cli/options.h"
 #include "dsl/program/train/batches.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 DeviceMesh OpenMesh(const TrainVerb& verb);
+
+// Throws the errors of all ranks on every rank, with the numbers of the ranks that have them; nothing where no rank has
+// any. `what` is an infinitive: "open the data".
+void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagnostics& errors);
 
 // `paths` in batches of `verb.batch` rows, each rank's rows in `micro_batches` parts.
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
@@ -39,4 +43,4 @@ c10::ScalarType ComputeType(const TrainVerb& verb);
 // Every option that changes what is computed, as a text that must be equal on all ranks.
 std::string Describe(const TrainVerb& verb);
 
-}  // namespace moonshard::train
+}  // namespace moonshard

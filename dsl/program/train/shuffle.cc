@@ -1,6 +1,6 @@
 #include "dsl/program/train/shuffle.h"
 
-namespace moonshard::train {
+namespace moonshard {
 namespace {
 
 // splitmix64's output function (Steele et al. 2014).
@@ -39,4 +39,4 @@ int64_t Shuffled(uint64_t seed, int64_t pass, int64_t n, int64_t i) {
   return static_cast<int64_t>(x);
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace moonshard::train {
+namespace moonshard {
 namespace {
 
 constexpr std::array kSignals = {SIGINT, SIGTERM};
@@ -44,4 +44,4 @@ StopRequest::~StopRequest() {
 
 int StopRequest::Asked() { return asked; }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

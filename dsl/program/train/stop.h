@@ -4,7 +4,7 @@
 #include <array>
 #include <csignal>
 
-namespace moonshard::train {
+namespace moonshard {
 
 // During its lifetime SIGINT and SIGTERM are recorded instead of ending the process; a second SIGINT ends it at once, as
 // a program that does not catch it ends. One that the process ignores (nohup) stays ignored. One at a time.
@@ -22,4 +22,4 @@ class StopRequest {
   std::array<struct sigaction, 2> before_ = {};
 };
 
-}  // namespace moonshard::train
+}  // namespace moonshard

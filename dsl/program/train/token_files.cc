@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <utility>
 
-namespace moonshard::train {
+namespace moonshard {
 namespace {
 
 namespace fs = std::filesystem;
@@ -183,4 +183,4 @@ void TokenFiles::Read(int64_t i, int64_t* to) const {
   if (auto error = ReadTokens(*source, begin, options_.sequence + 1, to)) throw PlanError({*error});
 }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -14,7 +14,7 @@
 
 #include "dsl/embed/moonshard.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 struct TokenOptions {
   int64_t sequence = 0;        // tokens of a row
@@ -61,4 +61,4 @@ class TokenFiles {
   int64_t windows_ = 0;
 };
 
-}  // namespace moonshard::train
+}  // namespace moonshard

@@ -14,18 +14,18 @@
 #include "dsl/program/train/setup.h"
 #include "dsl/program/train/stop.h"
 
-namespace moonshard::train {
+namespace moonshard {
 namespace {
 
 constexpr int kSignalled = 128;  // what a shell adds to the number of a signal that ended a program
 
-class Run {
+class TrainingRun {
  public:
   // The ranks; the data; the model without storage, sharded under the plan; its loss; its optimizer. In this order:
   // what is cheap and fails often, an option or a file, goes before what takes memory and time. Parameters get storage
   // only as shards. Agree compares the options and the data on all ranks before the first step: a rank with
   // another batch size would enter collectives of another number or shape, and wait for the others without a message.
-  explicit Run(const TrainVerb& verb)
+  explicit TrainingRun(const TrainVerb& verb)
       : verb_(verb),
         mesh_(OpenMesh(verb)),
         world_(mesh_),
@@ -86,9 +86,14 @@ class Run {
 
     optimizer_.zero_grad();
     double loss = 0;
+    std::vector<Batch> batches;
+    ReadTogether([&] {
+      for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) batches.push_back(data_.Next(micro));
+    });
     for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) {
       model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward reduces the gradients
-      const at::Tensor part = LossOf(data_.Next(micro)) / static_cast<double>(verb_.micro_batches);
+      const Batch& batch = batches[static_cast<size_t>(micro)];
+      const at::Tensor part = LossOf(batch) / static_cast<double>(verb_.micro_batches);
       part.backward();
       loss += part.item<double>();
     }
@@ -104,6 +109,20 @@ class Run {
     numbers.collectives = {of_model.count + of_loss.count, of_model.bytes + of_loss.bytes};
     CountSkips(numbers);
     return numbers;
+  }
+
+  // Runs `read`, which reads data: it throws on every rank if it does on any. A rank alone would leave the others in the
+  // collectives of the forward. Whether is one number, so only an error costs an exchange through the store.
+  template <class Read>
+  void ReadTogether(const Read& read) const {
+    Diagnostics errors;
+    try {
+      read();
+    } catch (const PlanError& error) {
+      errors = error.diagnostics();
+    }
+    const int64_t any = world_.Max(errors.empty() ? 0 : 1, CollectiveLabel("whether the data is read"));
+    if (any != 0) ThrowTogether(mesh_, "read the data", errors);
   }
 
   at::Tensor LossOf(const Batch& batch) const {
@@ -122,7 +141,9 @@ class Run {
     double sum = 0;
     double targets = 0;
     for (int64_t part = 0; part < held_out_->parts(); ++part) {
-      const auto [of_part, targets_of_part] = loss_.Sum(held_out_->Part(part));
+      Batch batch;
+      ReadTogether([&] { batch = held_out_->Part(part); });
+      const auto [of_part, targets_of_part] = loss_.Sum(batch);
       sum += of_part;
       targets += static_cast<double>(targets_of_part);
     }
@@ -187,6 +208,6 @@ class Run {
 
 }  // namespace
 
-int RunTrain(const TrainVerb& verb) { return Run(verb).Go(); }
+int RunTrain(const TrainVerb& verb) { return TrainingRun(verb).Go(); }
 
-}  // namespace moonshard::train
+}  // namespace moonshard

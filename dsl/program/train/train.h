@@ -4,10 +4,10 @@
 
 #include "dsl/program/cli/options.h"
 
-namespace moonshard::train {
+namespace moonshard {
 
 // One rank of a training run. Returns the exit code: 0, or if a signal stopped it 128 and the signal's number.
 // Throws PlanError for errors of the user.
 int RunTrain(const TrainVerb& verb);
 
-}  // namespace moonshard::train
+}  // namespace moonshard

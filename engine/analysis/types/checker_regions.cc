@@ -93,7 +93,7 @@ void OperatorChecker::EnterRegion(const RegionInfo& region) {
 }
 void OperatorChecker::LeaveRegion() { regions_.pop_back(); }
 
-void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {
+void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {
   const int index = AxisIndex(region.axis);
   if (index < 0 || !tensor.defined()) return;
   const TensorType all = Get(tensor);
@@ -105,14 +105,14 @@ void OperatorChecker::RegionTakes(const RegionInfo& region, const at::Tensor& te
          layout.ToText(), here.ToString(), here.since ? *here.since : ""});
 }
 
-void OperatorChecker::RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter,
+void OperatorChecker::RegionGradientInput(const RegionInfo& region, const at::Tensor& parameter,
                                           const at::Tensor& gradient) {
   if (!gradient.defined()) return;
-  RegionTakes(region, gradient, Layout::Partial());
+  RegionInput(region, gradient, Layout::Partial());
   reduced_.insert_or_assign(parameter.unsafeGetTensorImpl(), Get(gradient));
 }
 
-void OperatorChecker::RegionBringsGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
+void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
                                            const Layout& layout) {
   const int index = AxisIndex(region.axis);
   const auto found = reduced_.find(parameter.unsafeGetTensorImpl());
@@ -122,8 +122,8 @@ void OperatorChecker::RegionBringsGradient(const RegionInfo& region, const at::T
   SetType(sum, found->second);
 }
 
-void OperatorChecker::RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
-                                  bool summed) {
+void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
+                                   bool summed) {
   if (!tensor.defined()) return;
   TensorType type = regions_.empty() || regions_.back().empty() ? TensorType(axes_.size()) : regions_.back();
   for (AxisType& one : type) {
@@ -141,7 +141,7 @@ void OperatorChecker::RegionMakes(const RegionInfo& region, const at::Tensor& te
   SetType(tensor, std::move(type));
 }
 
-void OperatorChecker::RegionSums(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) {
+void OperatorChecker::RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) {
   const int index = AxisIndex(region.axis);
   if (index < 0) return;
   TensorType type = terms.defined() ? Get(terms) : TensorType(axes_.size(), AxisType::Full());

@@ -99,12 +99,12 @@ class OperatorChecker final : public OperatorHandler {
   void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
   void EnterRegion(const RegionInfo& region) override;
   void LeaveRegion() override;
-  void RegionTakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) override;
-  void RegionMakes(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, bool summed) override;
-  void RegionTakesGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& gradient) override;
-  void RegionBringsGradient(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
+  void RegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) override;
+  void RegionOutput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, bool summed) override;
+  void RegionGradientInput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& gradient) override;
+  void RegionGradientOutput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
                             const Layout& layout) override;
-  void RegionSums(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
+  void RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
   void OwnRows(const at::Tensor& ids, const at::Tensor& table) override;
   void OwnRows(const at::Tensor& ids, MeshAxis axis) override;
 

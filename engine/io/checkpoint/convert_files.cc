@@ -72,31 +72,4 @@ Failure InputFiles::Read(size_t file, uint64_t offset, void* to, uint64_t bytes)
   return std::nullopt;
 }
 
-// OUT may already be what would be written: a repeated call succeeds without work, also one after a kill between the
-// publication and the exit. It is looked for only where the staging directory refuses OUT, because the comparison reads
-// all of it.
-Result<ConvertSummary> WriteThroughStaging(const std::string& out, const StagingOptions& options,
-                                           const StagingWork& work, ConvertSummary& summary, Diagnostics& found) {
-  Result<StagingDirectory> opened = StagingDirectory::Open(out, options);
-  if (!opened.ok() && work.is_there()) {
-    StagingDirectory::RemovePartial(out, *options.storage);
-    summary.was_there = true;
-    return {summary, std::move(found)};
-  }
-  if (!opened.ok()) {
-    found.push_back(opened.diagnostics().front());
-    return found;
-  }
-  if (opened.value().published()) {
-    summary.was_there = true;
-    return {summary, std::move(found)};
-  }
-  if (Failure failed = work.write(opened.value())) {
-    failed->help = "what is done is kept beside it: the same command resumes there";
-    found.push_back(std::move(*failed));
-  }
-  if (HasErrors(found)) return found;
-  return {summary, std::move(found)};
-}
-
 }  // namespace moonshard

@@ -1,19 +1,16 @@
-// What ShardModel and MergeSharded share about files: many files of one directory, read or written a little at a time
-// with a limited number of them open at once, and the directory that is written through a StagingDirectory.
-// Stage before: storage (staging.h). Part of shard.cc and merge.cc.
+// OutputFiles, InputFiles: many files of one directory, written or read a little at a time, with a limited number of them
+// open at once. Stage before: storage. Stage after: shard.cc, merge.cc, sharded_checkpoint.h.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/io/checkpoint/convert.h"
+#include "engine/core/base/result.h"
 #include "engine/io/storage/file.h"
 #include "engine/io/storage/pace.h"
-#include "engine/io/storage/staging.h"
 #include "engine/io/storage/storage.h"
 
 namespace moonshard {
@@ -54,16 +51,5 @@ class InputFiles {
   Pace pace_;
   size_t open_ = 0;
 };
-
-struct StagingWork {
-  std::function<bool()> is_there;                   // whether OUT holds exactly what would be written
-  std::function<Failure(StagingDirectory&)> write;  // writes all of the directory, and commits it
-};
-
-// Writes OUT, resuming where an earlier process was, or leaves it where it is what would be written. Returns `summary`,
-// with was_there set where nothing had to be written. Diagnostics are added to `found`, which the result takes; `write`
-// may add to it too. Errors: those of StagingDirectory::Open and of `write`.
-Result<ConvertSummary> WriteThroughStaging(const std::string& out, const StagingOptions& options,
-                                           const StagingWork& work, ConvertSummary& summary, Diagnostics& found);
 
 }  // namespace moonshard

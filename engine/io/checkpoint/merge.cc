@@ -6,6 +6,7 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/chunks.h"
+#include "engine/io/checkpoint/conversion.h"
 #include "engine/io/checkpoint/convert.h"
 #include "engine/io/checkpoint/convert_files.h"
 #include "engine/io/checkpoint/model_files.h"
@@ -25,19 +26,17 @@ constexpr size_t kMostErrors = 20;
 // file's share of a chunk is read into its place, then the chunk is written. So the output is written from front to back,
 // and every rank file's shard is read from front to back. Replicas are read from every file that has them, although one
 // would do: a damaged file is found even where its bytes are not needed.
-class Merger {
+class Merger : private Conversion {
  public:
   Merger(ShardedCheckpoint& sharded, const std::string& out, const ConvertOptions& options)
-      : sharded_(sharded), manifest_(sharded.manifest()), out_(out), options_(options) {
-    if (!options_.storage) storage_ = PosixStorage();
-  }
+      : Conversion(out, options), sharded_(sharded), manifest_(sharded.manifest()) {}
 
   Result<ConvertSummary> Run() {
     if (manifest_.source.empty()) return NotFromModel();
     for (const std::vector<std::string>& tie : manifest_.ties) {
       for (const std::string& name : tie) stored_as_.emplace(name, tie.front());
     }
-    if (Failure nested = RefuseNested(sharded_.folder(), out_)) return *nested;
+    if (Failure nested = RefuseNested(sharded_.folder(), out())) return *nested;
     for (size_t file = 0; file < manifest_.rank_files.size(); ++file) {
       const auto offsets = sharded_.Offsets(file).Collect(found_);
       offsets_.push_back(offsets ? *offsets : nullptr);
@@ -45,22 +44,10 @@ class Merger {
     for (const ModelFile& file : manifest_.source) ReadHeaderOf(file);
     if (HasErrors(found_)) return found_;
     CountBytes();
-
-    StagingOptions staging;
-    staging.storage = &storage();
-    staging.replace = options_.replace;
-    staging.work = "merge " + sharded_.folder() + "\n" + manifest_.ToText();
-    const StagingWork work = {[this] { return IsThere(); },
-                              [this](StagingDirectory& opened) {
-                                staging_ = &opened;
-                                return Write();
-                              }};
-    return WriteThroughStaging(out_, staging, work, summary_, found_);
+    return WriteThroughStaging("merge " + sharded_.folder() + "\n" + manifest_.ToText());
   }
 
  private:
-  Storage& storage() { return options_.storage ? *options_.storage : *storage_; }
-
   Diagnostic NotFromModel() const {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                   "'" + sharded_.folder() + "' has no model directory's form to merge into");
@@ -120,14 +107,11 @@ class Merger {
     for (const KeptFile& file : manifest_.kept) summary_.source_bytes += file.bytes;
     for (const KeptFile& file : manifest_.kept) summary_.written_bytes += file.bytes;
     for (const ModelFile& file : manifest_.source) summary_.written_bytes += file.bytes;
-    summary_.tensors = static_cast<int64_t>(manifest_.tensors.size());
-    summary_.rank_files = static_cast<int64_t>(manifest_.rank_files.size());
+    CountTensors(manifest_);
   }
 
-  Failure Write() {
-    for (const std::string& folder : manifest_.folders) {
-      if (Failure failed = storage().MakeDirectory(staging_->PathOf(folder))) return failed;
-    }
+  Failure Write() override {
+    if (Failure failed = MakeDirectories(manifest_.folders)) return failed;
     std::vector<std::string> names;
     for (const KeptFile& file : manifest_.kept) {
       names.push_back(file.name);
@@ -141,13 +125,12 @@ class Merger {
       if (Failure failed = WriteRebuilt(rebuilt)) return failed;
     }
     if (HasErrors(found_)) return std::nullopt;
-    return staging_->Commit(names);
+    return staging().Commit(names);
   }
 
   Failure WriteKept(const KeptFile& file) {
-    if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), file.name)) return failed;
     const std::string from = sharded_.folder() + "/" + file.stored;
-    const Result<uint64_t> hash = CopyFile(storage(), from, staging_->PathOf(file.name), file.bytes);
+    const Result<uint64_t> hash = CopyTo(file.name, from, file.bytes);
     if (!hash.ok()) return hash.diagnostics().front();
     if (hash.value() != file.hash) found_.push_back(Corrupt(from, "", hash.value(), file.hash));
     Report(file.bytes);
@@ -155,8 +138,8 @@ class Merger {
   }
 
   Failure WriteRebuilt(const Rebuilt& rebuilt) {
-    if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), rebuilt.file->name)) return failed;
-    OutputFiles output(storage(), {staging_->PathOf(rebuilt.file->name)});
+    if (Failure failed = MakeDirectoriesFor(storage(), staging().directory(), rebuilt.file->name)) return failed;
+    OutputFiles output(storage(), {staging().PathOf(rebuilt.file->name)});
     if (Failure failed = output.Truncate(0, rebuilt.file->bytes)) return failed;
     if (Failure failed = output.Write(0, 0, rebuilt.text.data(), rebuilt.text.size())) return failed;
     for (const HeaderTensor& tensor : rebuilt.header.tensors) {
@@ -167,13 +150,12 @@ class Merger {
   }
 
   // Whether OUT is the directory that this would write, byte for byte.
-  bool IsThere() const {
+  bool IsThere() override {
     const auto is = [&](const std::string& name, uint64_t begin, uint64_t bytes, uint64_t all,
                         std::optional<uint64_t> hash) {
-      const Result<File> file = File::Open(out_ + "/" + name);
-      if (!file.ok() || file.value().bytes() != all) return false;
-      const Result<uint64_t> found = HashFile(file.value(), begin, bytes);
-      return found.ok() && found.value() == hash;
+      std::error_code ignored;
+      const std::string path = out() + "/" + name;
+      return std::filesystem::file_size(path, ignored) == all && HasHash(path, begin, bytes, hash);
     };
     for (const KeptFile& file : manifest_.kept) {
       if (!is(file.name, 0, file.bytes, file.bytes, file.hash)) return false;
@@ -188,7 +170,7 @@ class Merger {
     }
     std::error_code ignored;
     size_t files = 0;
-    for (std::filesystem::recursive_directory_iterator at(out_, ignored), end; at != end; at.increment(ignored)) {
+    for (std::filesystem::recursive_directory_iterator at(out(), ignored), end; at != end; at.increment(ignored)) {
       files += !at->is_directory(ignored);
     }
     return files == manifest_.kept.size() + rebuilt_.size();
@@ -196,12 +178,8 @@ class Merger {
 
   // Whether an earlier process has written the tensor, and checked its shards.
   bool TakeNoted(const std::string& name, const std::string& path, uint64_t begin, uint64_t bytes) {
-    const std::vector<uint64_t>* noted = staging_->Recorded(name);
-    if (!noted || noted->size() != 1) return false;
-    const Result<File> file = File::Open(path);
-    if (!file.ok()) return false;
-    const Result<uint64_t> hash = HashFile(file.value(), begin, bytes);
-    return hash.ok() && hash.value() == noted->front();
+    const std::vector<uint64_t>* noted = staging().Recorded(name);
+    return noted && noted->size() == 1 && HasHash(path, begin, bytes, noted->front());
   }
 
   // A tensor is recorded in the journal only if all of its shards and the full tensor have the expected hashes. Damage
@@ -243,7 +221,7 @@ class Merger {
       found_.push_back(Corrupt(output.path(0), tensor.name, full.Value(), *tensor.hash));
       return std::nullopt;
     }
-    return staging_->Record(stored.name, {full.Value()});
+    return staging().Record(stored.name, {full.Value()});
   }
 
   // A file's share of a chunk into buffer_. Replicas are read and checked like everything else.
@@ -268,26 +246,12 @@ class Merger {
     return std::nullopt;
   }
 
-  void Report(uint64_t bytes) {
-    done_ += bytes;
-    if (options_.progress) options_.progress(std::min(done_, summary_.source_bytes), summary_.source_bytes);
-  }
-
   ShardedCheckpoint& sharded_;
   const Manifest& manifest_;
-  std::string out_;
-  const ConvertOptions& options_;
-  std::unique_ptr<Storage> storage_;
-  Diagnostics found_;
   std::vector<const std::vector<uint64_t>*> offsets_;  // by rank file
   std::vector<Rebuilt> rebuilt_;
   std::map<std::string, std::string> stored_as_;  // tied names
   std::optional<InputFiles> inputs_;
-  StagingDirectory* staging_ = nullptr;
-  ConvertSummary summary_;
-  uint64_t done_ = 0;
-  std::vector<char> buffer_;
-  std::vector<char> share_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/chunks.h"
+#include "engine/io/checkpoint/conversion.h"
 #include "engine/io/checkpoint/convert.h"
 #include "engine/io/checkpoint/convert_files.h"
 #include "engine/io/checkpoint/lay_out.h"
@@ -29,19 +30,16 @@ std::vector<std::string> PathsOf(const Checkpoint& source) {
 // the end of what that file has of the tensor. A tensor's hashes are recorded in the journal when all of its shards are
 // written: the tensor is the unit at which an interrupted run resumes, and what is resumed is read again and compared
 // with the hashes.
-class Sharder {
+class Sharder : private Conversion {
  public:
   Sharder(const Checkpoint& source, const CompiledPlan& plan, const std::string& out, const ConvertOptions& options)
-      : source_(source), plan_(plan), out_(out), options_(options), inputs_(PathsOf(source)) {
-    if (!options_.storage) storage_ = PosixStorage();
-  }
+      : Conversion(out, options), source_(source), plan_(plan), inputs_(PathsOf(source)) {}
 
   Result<ConvertSummary> Run() {
-    Diagnostics found;
-    if (Failure nested = RefuseNested(source_.path(), out_)) return *nested;
-    std::optional<ModelFiles> files = ListModelFiles(source_.path(), source_).Collect(found);
-    std::optional<LaidOut> laid_out = LayOut(Placed(), plan_.mesh).Collect(found);
-    if (!files || !laid_out) return found;
+    if (Failure nested = RefuseNested(source_.path(), out())) return *nested;
+    std::optional<ModelFiles> files = ListModelFiles(source_.path(), source_).Collect(found_);
+    std::optional<LaidOut> laid_out = LayOut(Placed(), plan_.mesh).Collect(found_);
+    if (!files || !laid_out) return found_;
     laid_out_ = std::move(*laid_out);
     Manifest& manifest = laid_out_.manifest;
     manifest.plan = plan_.plan->name;
@@ -50,22 +48,10 @@ class Sharder {
     manifest.kept = std::move(files->kept);
     manifest.folders = std::move(files->folders);
     CountBytes();
-
-    StagingOptions staging;
-    staging.storage = &storage();
-    staging.replace = options_.replace;
-    staging.work = Work();
-    const StagingWork work = {[this] { return IsThere(); },
-                              [this](StagingDirectory& opened) {
-                                staging_ = &opened;
-                                return Write();
-                              }};
-    return WriteThroughStaging(out_, staging, work, summary_, found);
+    return WriteThroughStaging(Work());
   }
 
  private:
-  Storage& storage() { return options_.storage ? *options_.storage : *storage_; }
-
   // The tensors in the order of the source's bytes.
   std::vector<PlacedTensor> Placed() {
     by_offset_.resize(source_.tensors().size());
@@ -99,16 +85,15 @@ class Sharder {
     for (const CheckpointFile& file : source_.files()) summary_.source_bytes += file.bytes;
     for (const KeptFile& file : manifest.kept) summary_.source_bytes += file.bytes;
     for (const RankFile& file : manifest.rank_files) summary_.written_bytes += file.bytes;
-    summary_.tensors = static_cast<int64_t>(manifest.tensors.size());
-    summary_.rank_files = static_cast<int64_t>(manifest.rank_files.size());
+    CountTensors(manifest);
   }
 
   // Whether OUT is what this would write: of this plan and mesh, from these bytes. Then a repeated call, also one after
   // a kill at the very end, succeeds.
-  bool IsThere() {
+  bool IsThere() override {
     std::error_code ignored;
-    if (!std::filesystem::exists(out_ + "/" + kManifestFile, ignored)) return false;
-    const Result<ShardedCheckpoint> there = ShardedCheckpoint::Open(out_);
+    if (!std::filesystem::exists(out() + "/" + kManifestFile, ignored)) return false;
+    const Result<ShardedCheckpoint> there = ShardedCheckpoint::Open(out());
     if (!there.ok()) return false;
     const Manifest& known = there.value().manifest();
     Manifest same = laid_out_.manifest;
@@ -123,24 +108,19 @@ class Sharder {
   }
 
   bool SourceIs(const Manifest& known) {
-    const auto is = [](const std::string& path, uint64_t begin, uint64_t bytes, std::optional<uint64_t> hash) {
-      const Result<File> file = File::Open(path);
-      if (!file.ok() || file.value().bytes() < begin + bytes) return false;
-      const Result<uint64_t> found = HashFile(file.value(), begin, bytes);
-      return found.ok() && found.value() == hash;
-    };
     const auto tensor_is = [&](const StoredTensor& tensor) {
-      return is(source_.files()[tensor.file].path, tensor.begin, tensor.bytes, known.Find(tensor.name)->hash);
+      return HasHash(source_.files()[tensor.file].path, tensor.begin, tensor.bytes, known.Find(tensor.name)->hash);
     };
     return known.source.size() == source_.files().size() &&
-           std::ranges::all_of(
-               known.kept,
-               [&](const KeptFile& file) { return is(source_.path() + "/" + file.name, 0, file.bytes, file.hash); }) &&
+           std::ranges::all_of(known.kept,
+                               [&](const KeptFile& file) {
+                                 return HasHash(source_.path() + "/" + file.name, 0, file.bytes, file.hash);
+                               }) &&
            std::ranges::all_of(known.source,
                                [&](const ModelFile& file) {
-                                 const Result<File> header = File::Open(out_ + "/" + file.header);
-                                 return header.ok() && is(source_.path() + "/" + file.name, 0, header.value().bytes(),
-                                                          file.header_hash);
+                                 const Result<File> header = File::Open(out() + "/" + file.header);
+                                 return header.ok() && HasHash(source_.path() + "/" + file.name, 0,
+                                                               header.value().bytes(), file.header_hash);
                                }) &&
            std::ranges::all_of(source_.tensors(), tensor_is);
   }
@@ -164,10 +144,10 @@ class Sharder {
   // All offsets follow from the sizes of shards, so every header is complete before the first byte of a tensor, and
   // files get their full length at once. Tensors then fill them in any order of files, and a resumed run finds each
   // shard at the same place. The manifest comes last: it contains the hashes.
-  Failure Write() {
+  Failure Write() override {
     Manifest& manifest = laid_out_.manifest;
     std::vector<std::string> paths;
-    for (const RankFile& file : manifest.rank_files) paths.push_back(staging_->PathOf(file.name));
+    for (const RankFile& file : manifest.rank_files) paths.push_back(staging().PathOf(file.name));
     OutputFiles outputs(storage(), paths);
     for (size_t file = 0; file < paths.size(); ++file) {
       const std::string header = HeaderOf(laid_out_, file);
@@ -182,7 +162,7 @@ class Sharder {
     if (Failure failed = WriteKept()) return failed;
     const std::string text = manifest.ToText();
     if (Failure failed = WriteFileIn(kManifestFile, text)) return failed;
-    return staging_->Commit(FilesWritten());
+    return staging().Commit(FilesWritten());
   }
 
   // The hashes of a tensor that an earlier process has written, if its bytes are there. The record in the journal is
@@ -190,14 +170,12 @@ class Sharder {
   bool TakeNoted(const StoredTensor& stored, uint32_t t) {
     ShardedTensor& tensor = laid_out_.manifest.tensors[t];
     const ShardLayout& layout = laid_out_.manifest.LayoutOf(tensor);
-    const std::vector<uint64_t>* noted = staging_->Recorded(stored.name);
+    const std::vector<uint64_t>* noted = staging().Recorded(stored.name);
     if (!noted || noted->size() != layout.shards.size() + 1) return false;
     for (size_t file = 0; file < layout.shards.size(); ++file) {
-      Result<File> opened = File::Open(staging_->PathOf(laid_out_.manifest.rank_files[file].name));
-      if (!opened.ok()) return false;
+      const std::string path = staging().PathOf(laid_out_.manifest.rank_files[file].name);
       const auto bytes = static_cast<uint64_t>(ShardBytes(tensor.dtype, *layout.shards[file]));
-      const Result<uint64_t> hash = HashFile(opened.value(), laid_out_.begin[file][t], bytes);
-      if (!hash.ok() || hash.value() != (*noted)[file]) return false;
+      if (!HasHash(path, laid_out_.begin[file][t], bytes, (*noted)[file])) return false;
     }
     tensor.shard_hash.assign(noted->begin(), noted->end() - 1);
     tensor.hash = noted->back();
@@ -250,7 +228,7 @@ class Sharder {
     tensor.shard_hash = noted;
     tensor.hash = full.Value();
     noted.push_back(*tensor.hash);
-    return staging_->Record(stored.name, noted);
+    return staging().Record(stored.name, noted);
   }
 
   // The header of each of the source's files, byte for byte: order, padding and metadata of the original are in it, and
@@ -277,13 +255,9 @@ class Sharder {
   }
 
   Failure WriteKept() {
-    for (const std::string& folder : laid_out_.manifest.folders) {
-      if (Failure failed = storage().MakeDirectory(staging_->PathOf(folder))) return failed;
-    }
+    if (Failure failed = MakeDirectories(laid_out_.manifest.folders)) return failed;
     for (KeptFile& file : laid_out_.manifest.kept) {
-      if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), file.stored)) return failed;
-      const Result<uint64_t> hash =
-          CopyFile(storage(), source_.path() + "/" + file.name, staging_->PathOf(file.stored), file.bytes);
+      const Result<uint64_t> hash = CopyTo(file.stored, source_.path() + "/" + file.name, file.bytes);
       if (!hash.ok()) return hash.diagnostics().front();
       file.hash = hash.value();
       summary_.written_bytes += file.bytes;
@@ -293,9 +267,9 @@ class Sharder {
   }
 
   Failure WriteFileIn(const std::string& name, const std::string& content) {
-    if (Failure failed = MakeDirectoriesFor(storage(), staging_->directory(), name)) return failed;
+    if (Failure failed = MakeDirectoriesFor(storage(), staging().directory(), name)) return failed;
     summary_.written_bytes += content.size();
-    return WriteFile(storage(), staging_->PathOf(name), content);
+    return WriteFile(storage(), staging().PathOf(name), content);
   }
 
   std::vector<std::string> FilesWritten() const {
@@ -307,24 +281,11 @@ class Sharder {
     return names;
   }
 
-  void Report(uint64_t bytes) {
-    done_ += bytes;
-    if (options_.progress) options_.progress(std::min(done_, summary_.source_bytes), summary_.source_bytes);
-  }
-
   const Checkpoint& source_;
   const CompiledPlan& plan_;
-  std::string out_;
-  const ConvertOptions& options_;
-  std::unique_ptr<Storage> storage_;
   InputFiles inputs_;
   std::vector<uint32_t> by_offset_;  // of the source's tensors
   LaidOut laid_out_;
-  StagingDirectory* staging_ = nullptr;
-  ConvertSummary summary_;
-  uint64_t done_ = 0;
-  std::vector<char> buffer_;
-  std::vector<char> share_;
 };
 
 }  // namespace

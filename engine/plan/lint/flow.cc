@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/core/base/text.h"
+#include "engine/core/base/join_first.h"
 #include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
@@ -201,10 +201,8 @@ Diagnostic Flow::AboutBoth(Finding finding, const ModuleGroup& group, const Modu
 
 std::string Flow::Names(const std::vector<const ModuleGroup*>& groups) const {
   std::vector<std::string> names;
-  for (const ModuleGroup* group : groups) {
-    if (names.size() < kMostNamed) names.push_back("'" + PathOf(*group) + "'");
-  }
-  return Join(names, ", ") + (groups.size() > kMostNamed ? " and others" : "");
+  for (const ModuleGroup* group : groups) names.push_back("'" + PathOf(*group) + "'");
+  return JoinFirst(names, kMostNamed);
 }
 
 int64_t Flow::NormSize(const ModuleGroup& group) const {

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "engine/core/base/text.h"
+#include "engine/core/base/join_first.h"
 #include "engine/plan/match/pattern.h"
 
 namespace moonshard {
@@ -94,12 +94,7 @@ std::string Listed(const std::vector<std::string>& texts) {
     }
     i = end;
   }
-  if (out.size() > kMostAlternatives) {
-    const size_t more = out.size() - kMostAlternatives;
-    out.resize(kMostAlternatives);
-    out.back() += " and " + std::to_string(more) + " more";
-  }
-  return Join(out, ", ");
+  return JoinFirst(out, kMostAlternatives);
 }
 
 // One finding for each pair of braces with alternatives that match nothing. The nearest match is searched for a single

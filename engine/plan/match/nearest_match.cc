@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/match/pattern.h"
 
@@ -183,14 +184,9 @@ std::string ChildrenOf(const std::vector<std::string>& known, const std::vector<
     names.insert(Join({parts.begin() + static_cast<std::ptrdiff_t>(components), parts.end()}, "."));
   }
   if (names.empty()) return "";
-  std::vector<std::string> some(names.begin(), names.end());
-  const std::string example = pattern + "." + some.front();
-  if (some.size() > kMostChildren) {
-    const size_t more = some.size() - kMostChildren;
-    some.resize(kMostChildren);
-    some.back() += " and " + std::to_string(more) + " more";
-  }
-  return "the module there owns no parameters itself; it contains " + Join(some, ", ") + ", as in \"" + example + "\"";
+  const std::vector<std::string> children(names.begin(), names.end());
+  return "the module there owns no parameters itself; it contains " + JoinFirst(children, kMostChildren) +
+         ", as in \"" + pattern + "." + children.front() + "\"";
 }
 
 struct Try {

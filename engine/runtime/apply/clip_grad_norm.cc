@@ -75,7 +75,7 @@ double GradNorm(const AppliedPlan& model, double p) {
   Region region("the gradient norm", "", MeshAxis::kTp);
   for (const LiveParameter& parameter : model.parameters()) {
     const Layout& layout = parameter.placement[MeshAxis::kTp];
-    region.Takes(parameter.tensor.grad(), layout.kind == LayoutKind::kShared ? Layout::Replicate() : layout);
+    region.DeclareInput(parameter.tensor.grad(), layout.kind == LayoutKind::kShared ? Layout::Replicate() : layout);
     const at::Tensor grad = Counted(parameter, model, combined);
     if (!grad.defined() || grad.numel() == 0) continue;
     const double norm = grad.norm(p, at::kDouble).item<double>();

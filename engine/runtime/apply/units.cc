@@ -88,7 +88,7 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
           {live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used, live.path});
       const bool reduces = plan.plan->precision && live.tensor.is_floating_point();
       options.reduced.push_back(reduces ? ScalarTypeNamed(plan.plan->precision->reduce).value_or(used) : used);
-      sum->TakeByHand(live.tensor);
+      sum->SetManual(live.tensor);
     }
     const auto some = planned.reshard_ranks > 0 ? groups.at({MeshAxis::kDpShard, planned.reshard_ranks}) : nullptr;
     UnitGroups own = {groups.at({MeshAxis::kDpShard, UnitRanks(plan)}), some, out.order, end, sum};

@@ -10,7 +10,8 @@ namespace moonshard {
 
 bool Announcement::Agrees(const Announcement& other) const {
   return sequence == other.sequence && kind == other.kind && direction == other.direction && dtype == other.dtype &&
-         dims == other.dims && shape == other.shape && label == other.label && misfit == -1 && other.misfit == -1;
+         dims == other.dims && shape == other.shape && label == other.label && mismatched_size == -1 &&
+         other.mismatched_size == -1;
 }
 
 std::string ToText(const Announcement& announcement) {
@@ -21,8 +22,8 @@ std::string ToText(const Announcement& announcement) {
                      std::to_string(announcement.sequence) + ") of " +
                      c10::toString(static_cast<c10::ScalarType>(announcement.dtype)) + " " +
                      ShapeToString(std::span(announcement.shape).first(dims));
-  if (announcement.misfit >= 0) {
-    text += ", of which a shard of " + std::to_string(announcement.misfit) + " is not this rank's";
+  if (announcement.mismatched_size >= 0) {
+    text += ", of which a shard of " + std::to_string(announcement.mismatched_size) + " is not this rank's";
   }
   return text;
 }
@@ -32,7 +33,8 @@ std::string ToText(const Announcement& announcement) {
 Diagnostic MismatchError(const std::string& group, std::span<const int64_t> ranks,
                          std::span<const Announcement> announcements, std::span<const std::string> labels) {
   const bool inputs = std::ranges::all_of(announcements, [](const Announcement& a) { return a.kind == kInputsKind; });
-  const bool misfit = std::ranges::any_of(announcements, [](const Announcement& a) { return a.misfit >= 0; });
+  const bool mismatched_size =
+      std::ranges::any_of(announcements, [](const Announcement& a) { return a.mismatched_size >= 0; });
   Diagnostic d = MakeDiagnostic(Finding::kCollectiveMismatch,
                                 inputs ? "the ranks of " + group + " call the model with different inputs"
                                        : "the ranks of " + group + " call different collectives");
@@ -48,8 +50,8 @@ Diagnostic MismatchError(const std::string& group, std::span<const int64_t> rank
   std::vector<std::string> lines;
   for (const auto& [text, who] : calls) lines.push_back("rank " + Join(who, ", ") + ": " + text);
   d.declared = Join(lines, "; ");
-  d.required = misfit ? "shards of one tensor, as torch.chunk makes them"
-                      : "the same kind, dtype and shape in the same order on every rank";
+  d.required = mismatched_size ? "shards of one tensor, as torch.chunk makes them"
+                               : "the same kind, dtype and shape in the same order on every rank";
   return d;
 }
 

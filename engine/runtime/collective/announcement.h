@@ -23,7 +23,7 @@ struct Announcement {
   uint8_t dims = 0;
   std::array<int64_t, kMaxDims> shape = {};  // of the logical tensor; of more dims the product of the last ones
   uint64_t label = 0;                        // CollectiveLabel::hash
-  int64_t misfit = -1;                       // size of a local shard that the shape does not allow; -1: it fits
+  int64_t mismatched_size = -1;              // size of a local shard that the shape does not allow; -1: it fits
 
   // Whether the two ranks may run the collective together.
   bool Agrees(const Announcement& other) const;

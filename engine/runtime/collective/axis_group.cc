@@ -62,7 +62,7 @@ Announcement Announce(CollectiveKind kind, c10::ScalarType dtype, const Collecti
     }
   }
   a.label = use.label->hash();
-  a.misfit = use.misfit;
+  a.mismatched_size = use.mismatched_size;
   return a;
 }
 
@@ -173,7 +173,7 @@ Announcement AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const
   const Announcement mine = Announce(kind, tensor.scalar_type(), use, sequence);
   if (check) {
     Compare(mine, *use.label, use.label->text());
-  } else if (use.misfit >= 0) {
+  } else if (use.mismatched_size >= 0) {
     throw PlanError({MismatchError(name_, std::vector{group_->ranks[static_cast<size_t>(rank_)]}, std::vector{mine},
                                    std::vector{use.label->text()})});
   }

@@ -40,7 +40,8 @@ struct CollectiveUse {
   const CollectiveLabel* label = nullptr;
   at::IntArrayRef shape;  // of the logical tensor, equal on every rank: what is compared
   int64_t bytes = 0;      // what is counted (collective_counts.h)
-  int64_t misfit = -1;    // the size of this rank's shard where `shape` does not allow it: an error on every rank
+  // The size of this rank's shard where `shape` does not allow it, which is an error on every rank; else -1.
+  int64_t mismatched_size = -1;
 };
 
 // A collective that runs beside what its rank does next. Destroyed before Finish it still takes place.

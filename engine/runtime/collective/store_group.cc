@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "engine/core/base/check.h"
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
+#include "engine/core/findings/forms.h"
 
 namespace moonshard {
 namespace {
@@ -88,40 +90,13 @@ Diagnostic TextsDiffer(const std::string& subject, size_t rank_a, const std::str
 
 }  // namespace
 
-JsonValue DiagnosticsToJson(const Diagnostics& diagnostics) {
-  JsonValue::Array out;
-  for (const Diagnostic& d : diagnostics) {
-    out.push_back(JsonValue::Object{{"finding", InfoOf(d.finding).id},
-                                    {"severity", static_cast<int>(d.severity)},
-                                    {"message", d.message},
-                                    {"path", d.path},
-                                    {"file", d.where.file},
-                                    {"line", d.where.line},
-                                    {"declared", d.declared},
-                                    {"required", d.required},
-                                    {"help", d.help}});
-  }
-  return out;
-}
-
-Diagnostics DiagnosticsFromJson(const JsonValue& json) {
-  Diagnostics out;
-  for (const JsonValue& one : json.AsArray()) {
-    const auto text = [&](const char* key) { return one.Find(key)->AsString(); };
-    const auto info =
-        std::ranges::find(AllFindings(), text("finding"), [](const FindingInfo& i) { return std::string(i.id); });
-    Check(info != AllFindings().end(), "a finding of another version");
-    Diagnostic d = MakeDiagnostic(info->finding, text("message"));
-    d.severity = static_cast<Severity>(one.Find("severity")->AsInt());
-    d.path = text("path");
-    d.where.file = text("file");
-    d.where.line = static_cast<int>(one.Find("line")->AsInt());
-    d.declared = text("declared");
-    d.required = text("required");
-    d.help = text("help");
-    out.push_back(std::move(d));
-  }
-  return out;
+Diagnostics DiagnosticsOfRank(const JsonValue& json) {
+  std::string wrong;
+  std::optional<Diagnostics> diagnostics = ReadDiagnosticsJson(json, wrong);
+  if (diagnostics) return *std::move(diagnostics);
+  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the errors of another rank cannot be read: " + wrong);
+  d.required = "the same version of the program on every rank";
+  throw PlanError({std::move(d)});
 }
 
 StoreGroup::StoreGroup(const DeviceMesh& mesh, std::string_view name, std::chrono::milliseconds timeout)
@@ -205,11 +180,11 @@ JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValu
       try {
         answer["value"] = combine(world_size_ == 1 ? std::vector<JsonValue>{mine} : Gather(what, mine));
       } catch (const PlanError& error) {
-        answer["errors"] = DiagnosticsToJson(error.diagnostics());
+        answer["errors"] = ToJson(error.diagnostics());
         if (error.diagnostics().front().finding == Finding::kRankLost) lost_ = error.diagnostics();
       } catch (const std::exception& error) {
         // Whatever it is: without an answer the other ranks would wait for their full timeout.
-        answer["errors"] = DiagnosticsToJson({MakeDiagnostic(Finding::kInternal, what + ": " + ErrorText(error))});
+        answer["errors"] = ToJson(Diagnostics{MakeDiagnostic(Finding::kInternal, what + ": " + ErrorText(error))});
       }
       if (world_size_ > 1) Set(Key("answer"), WriteJson(answer, 0));
     } else {
@@ -231,7 +206,7 @@ JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValu
   }
   if (!lost_.empty()) throw PlanError(lost_);
   if (answer.contains("errors")) {
-    Diagnostics errors = DiagnosticsFromJson(answer["errors"]);
+    Diagnostics errors = DiagnosticsOfRank(answer["errors"]);
     if (errors.front().finding == Finding::kRankLost) lost_ = errors;
     throw PlanError(std::move(errors));
   }
@@ -240,12 +215,12 @@ JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValu
 
 JsonValue StoreGroup::GatherOrFail(const std::string& what, const Diagnostics& errors, const JsonValue& mine,
                                    const Combine& combine, const std::function<void(Diagnostics&)>& annotate) {
-  const JsonValue both = JsonValue::Object{{"errors", DiagnosticsToJson(errors)}, {"value", mine}};
+  const JsonValue both = JsonValue::Object{{"errors", ToJson(errors)}, {"value", mine}};
   return GatherAndBroadcast(what, both, [&](const std::vector<JsonValue>& all) {
     std::vector<Diagnostics> by_rank;
     std::vector<JsonValue> values;
     for (const JsonValue& one : all) {
-      by_rank.push_back(DiagnosticsFromJson(*one.Find("errors")));
+      by_rank.push_back(DiagnosticsOfRank(*one.Find("errors")));
       values.push_back(*one.Find("value"));
     }
     Diagnostics merged = MergeByText(by_rank);

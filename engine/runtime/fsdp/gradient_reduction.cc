@@ -36,7 +36,7 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
     for (size_t i : flat.members) {
       trains |= parameters_[i].tensor.requires_grad();
       has.push_back(gradients[i].defined() ? 1.0F : 0.0F);
-      region.TakesGradient(parameters_[i].tensor, gradients[i]);
+      region.DeclareGradientInput(parameters_[i].tensor, gradients[i]);
       full.push_back(std::move(gradients[i]));
     }
     if (!trains) continue;
@@ -79,7 +79,7 @@ void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block) {
       if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
       // No view as autograd sees it: optimizers detach gradients in place.
       shards[k] = flat.shards.ShardIn(block, k, group_->rank()).variable_data();
-      region.BringsGradient(parameters_[flat.members[k]].tensor, shards[k], Layout::Shard(0));
+      region.DeclareGradientOutput(parameters_[flat.members[k]].tensor, shards[k], Layout::Shard(0));
     }
   }
   // A shard that is summed over further axes too (a shared parameter under tp, hybrid sharding over dp_replicate) goes to
@@ -88,7 +88,7 @@ void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block) {
     if (!shards[k].defined()) continue;
     const at::Tensor& parameter = parameters_[flat.members[k]].tensor;
     if (sum_->Sums(parameter)) {
-      sum_->Hand(parameter, shards[k]);
+      sum_->AccumulateGrad(parameter, shards[k]);
       continue;
     }
     at::Tensor& gradient = parameter.mutable_grad();

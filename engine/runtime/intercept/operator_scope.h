@@ -38,14 +38,14 @@ class OperatorHandler {
   // What regions declare (region.h). Operators inside a region are intercepted like any other.
   virtual void EnterRegion(const RegionInfo& /*region*/) {}
   virtual void LeaveRegion() {}
-  virtual void RegionTakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
-  virtual void RegionMakes(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/,
-                           bool /*summed*/) {}
-  virtual void RegionTakesGradient(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
+  virtual void RegionInput(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
+  virtual void RegionOutput(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/,
+                            bool /*summed*/) {}
+  virtual void RegionGradientInput(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
                                    const at::Tensor& /*gradient*/) {}
-  virtual void RegionBringsGradient(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
+  virtual void RegionGradientOutput(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
                                     const at::Tensor& /*sum*/, const Layout& /*layout*/) {}
-  virtual void RegionSums(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
+  virtual void RegionSum(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, const at::Tensor& /*table*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}
 };

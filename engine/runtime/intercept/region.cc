@@ -24,26 +24,26 @@ Region::~Region() {
   ForEachHandler(innermost_, [](OperatorHandler& handler) { handler.LeaveRegion(); });
 }
 
-void Region::Takes(const at::Tensor& tensor, const Layout& layout) {
-  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionTakes(info_, tensor, layout); });
+void Region::DeclareInput(const at::Tensor& tensor, const Layout& layout) {
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionInput(info_, tensor, layout); });
 }
 
-void Region::Makes(const at::Tensor& tensor, const Layout& layout, bool summed) {
-  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionMakes(info_, tensor, layout, summed); });
+void Region::DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool summed) {
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionOutput(info_, tensor, layout, summed); });
 }
 
-void Region::Sums(const at::Tensor& terms, const at::Tensor& sum) {
-  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionSums(info_, terms, sum); });
+void Region::DeclareSum(const at::Tensor& terms, const at::Tensor& sum) {
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionSum(info_, terms, sum); });
 }
 
-void Region::TakesGradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+void Region::DeclareGradientInput(const at::Tensor& parameter, const at::Tensor& gradient) {
   ForEachHandler(innermost_,
-                 [&](OperatorHandler& handler) { handler.RegionTakesGradient(info_, parameter, gradient); });
+                 [&](OperatorHandler& handler) { handler.RegionGradientInput(info_, parameter, gradient); });
 }
 
-void Region::BringsGradient(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout) {
+void Region::DeclareGradientOutput(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout) {
   ForEachHandler(innermost_,
-                 [&](OperatorHandler& handler) { handler.RegionBringsGradient(info_, parameter, sum, layout); });
+                 [&](OperatorHandler& handler) { handler.RegionGradientOutput(info_, parameter, sum, layout); });
 }
 
 void NoteOwnRows(const at::Tensor& ids, const at::Tensor& table) {

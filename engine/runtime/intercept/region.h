@@ -3,9 +3,9 @@
 // sum, a vocabulary-parallel loss, a user's own kernel.
 //
 //   Region region("all-gather", label, MeshAxis::kTp);
-//   region.Takes(shard, Layout::Shard(1));
+//   region.DeclareInput(shard, Layout::Shard(1));
 //   at::Tensor full = ...;
-//   region.Makes(full, Layout::Shared());
+//   region.DeclareOutput(full, Layout::Shared());
 //
 // Costs one read of a thread-local pointer where no scope is open.
 // Stage before: none. Stage after: everything that communicates; types, which checks the inputs and trusts the outputs.
@@ -38,17 +38,33 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   // Declares an input, before the region's work. A tensor of another layout is a fault of the code that made it.
-  void Takes(const at::Tensor& tensor, const Layout& layout);
+  void DeclareInput(const at::Tensor& tensor, const Layout& layout);
   // Declares an output. On the other axes it has the layout of the first input; with `summed`, dims that are sharded there
   // were reduced, and the output is partial on those axes.
-  void Makes(const at::Tensor& tensor, const Layout& layout, bool summed = false);
+  void DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool summed = false);
   // Declares that `sum` is the sum of the ranks' `terms` over the region's axis; where they are gradients of shards that
   // several ranks hold, the sum over the replicas. Undefined `terms`: this rank has none.
-  void Sums(const at::Tensor& terms, const at::Tensor& sum);
+  void DeclareSum(const at::Tensor& terms, const at::Tensor& sum);
   // Declares a parameter's gradient, partial on the region's axis; and later, possibly in another region, the sum or this
   // rank's shard of it.
-  void TakesGradient(const at::Tensor& parameter, const at::Tensor& gradient);
-  void BringsGradient(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout);
+  void DeclareGradientInput(const at::Tensor& parameter, const at::Tensor& gradient);
+  void DeclareGradientOutput(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout);
+
+  [[deprecated("use DeclareInput")]] void Takes(const at::Tensor& tensor, const Layout& layout) {
+    DeclareInput(tensor, layout);
+  }
+  [[deprecated("use DeclareOutput")]] void Makes(const at::Tensor& tensor, const Layout& layout, bool summed = false) {
+    DeclareOutput(tensor, layout, summed);
+  }
+  [[deprecated("use DeclareSum")]] void Sums(const at::Tensor& terms, const at::Tensor& sum) { DeclareSum(terms, sum); }
+  [[deprecated("use DeclareGradientInput")]] void TakesGradient(const at::Tensor& parameter,
+                                                                const at::Tensor& gradient) {
+    DeclareGradientInput(parameter, gradient);
+  }
+  [[deprecated("use DeclareGradientOutput")]] void BringsGradient(const at::Tensor& parameter, const at::Tensor& sum,
+                                                                  const Layout& layout) {
+    DeclareGradientOutput(parameter, sum, layout);
+  }
 
  private:
   OperatorScope* innermost_;  // null: no handler

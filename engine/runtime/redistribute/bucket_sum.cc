@@ -95,7 +95,7 @@ PendingCollective BucketSum::Start(size_t bucket, Gradients gradients, const std
   for (size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& parameter = states_[bucket].trainable[i]->parameter;
     flags.push_back(gradients[i].defined() ? 1.0F : 0.0F);
-    region.TakesGradient(parameter, gradients[i]);
+    region.DeclareGradientInput(parameter, gradients[i]);
     flat.push_back(gradients[i].defined() ? gradients[i].reshape(-1)
                                           : at::zeros({parameter.numel()}, parameter.detach().options()));
   }
@@ -125,7 +125,7 @@ void BucketSum::DeliverFrom(size_t bucket, const at::Tensor& flat, const Deliver
       const at::Tensor full = sum.to(parameter.scalar_type()).variable_data();
       for (const std::shared_ptr<AxisGroup>& group : groups_) {
         Region region("the sum of gradients", label_.text(), group->axis());
-        region.BringsGradient(parameter, full, Layout::Replicate());
+        region.DeclareGradientOutput(parameter, full, Layout::Replicate());
       }
       deliver(members[i]->id, full);
     }

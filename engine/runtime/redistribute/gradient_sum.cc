@@ -41,7 +41,7 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
     at::Tensor held_back;                         // this backward's gradient
     at::Tensor unsynced;                          // of earlier backwards under SetSums(false)
     double scale = 1;
-    bool manual = false;  // its gradient comes by Hand
+    bool manual = false;  // its gradient comes from AccumulateGrad
   };
   // A part of a parameter's gradient that is summed over one group.
   struct Term {
@@ -191,7 +191,7 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
                           ? parameter.held_back.clone()
                           : at::zeros_like(parameter.tensor, at::MemoryFormat::Preserve);
     term.Of(full).copy_(summed);
-    region.Sums(parameter.held_back, full);
+    region.DeclareSum(parameter.held_back, full);
     parameter.held_back = std::move(full);
   }
 }
@@ -280,7 +280,7 @@ void GradientSum::Scale(const at::Tensor& parameter, double factor) {
   state_->parameters[state_->Find(parameter)].scale = factor;
 }
 
-void GradientSum::TakeByHand(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].manual = true; }
+void GradientSum::SetManual(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].manual = true; }
 
 bool GradientSum::Sums(const at::Tensor& parameter) const {
   const auto& parameters = state_->parameters;
@@ -288,9 +288,9 @@ bool GradientSum::Sums(const at::Tensor& parameter) const {
       state_->terms, [&](const State::Term& term) { return parameters[term.parameter].tensor.is_same(parameter); });
 }
 
-void GradientSum::Hand(const at::Tensor& parameter, at::Tensor gradient) {
+void GradientSum::AccumulateGrad(const at::Tensor& parameter, at::Tensor gradient) {
   const size_t index = state_->Find(parameter);
-  Check(state_->parameters[index].manual, "a gradient by hand for a parameter whose gradient comes from autograd");
+  Check(state_->parameters[index].manual, "AccumulateGrad of a parameter whose gradient comes from autograd");
   state_->HoldBack(index, std::move(gradient));
 }
 

@@ -57,14 +57,14 @@ class GradientSum {
   // nothing for a parameter that is not summed.
   void Scale(const at::Tensor& parameter, double factor);
 
-  // Declares that the gradient of `parameter` comes by Hand instead of from autograd (fsdp computes it). Call before the
-  // parameter's Adds.
-  void TakeByHand(const at::Tensor& parameter);
-  // Whether it was added with a group of more than one rank: only then is Hand allowed.
+  // Declares that the gradient of `parameter` comes from AccumulateGrad instead of from autograd (fsdp computes it). Call
+  // before the parameter's Adds.
+  void SetManual(const at::Tensor& parameter);
+  // Whether it was added with a group of more than one rank: only then is AccumulateGrad allowed.
   bool Sums(const at::Tensor& parameter) const;
   // Adds to the parameter's gradient of this backward. Call within the backward, at the latest in an action of the
   // BackwardEnd that was added before this sum's first Add.
-  void Hand(const at::Tensor& parameter, at::Tensor gradient);
+  void AccumulateGrad(const at::Tensor& parameter, at::Tensor gradient);
 
   // false (micro-batches before the last): gradients accumulate locally and .grad is left alone; the next backward with
   // true sums all of them. The same on every rank.

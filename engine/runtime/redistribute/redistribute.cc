@@ -181,7 +181,7 @@ class RowCollectives {
   // Shards -> full. `add_replicas` where `shard` is a gradient: the replicas of a head hold terms of its gradient.
   at::Tensor Gather(const at::Tensor& shard, const ShardMap& map, int64_t dim, bool add_replicas) const {
     const std::vector<int64_t> shape = WithSize(shard, dim, map.size());
-    const CollectiveUse use = {direction_, &spec_.label, shape, BytesOf(shape, shard), SizeMismatch(shard, map, dim)};
+    const CollectiveUse use = {direction_, &spec_.label, shape, BytesOf(shape, shard), MismatchedSize(shard, map, dim)};
     return map.Unpack(group_.AllGather(map.ToBlock(shard, dim), use), dim, add_replicas);
   }
 
@@ -196,7 +196,7 @@ class RowCollectives {
                       int64_t to_dim, bool first_replica_only, bool add_replicas) const {
     const std::vector<int64_t> shape = WithSize(tensor, from_dim, from.size());
     const CollectiveUse use = {direction_, &spec_.label, shape, BytesOf(tensor.sizes(), tensor),
-                               SizeMismatch(tensor, from, from_dim)};
+                               MismatchedSize(tensor, from, from_dim)};
     const int64_t n = group_.size();
     // from_dim is padded first: the blocks of an all-to-all must be of one size on all ranks.
     const at::Tensor padded = from.ToBlock(tensor, from_dim).movedim(0, from_dim);
@@ -209,9 +209,9 @@ class RowCollectives {
   }
 
  private:
-  // The size of a shard that is not the one the map gives this rank, for CollectiveUse::misfit; -1 where it is. It is
+  // The size of a shard that is not the one the map gives this rank, for CollectiveUse::mismatched_size; -1 where it is. It is
   // reported inside the collective, so that the other ranks throw too instead of waiting.
-  int64_t SizeMismatch(const at::Tensor& shard, const ShardMap& map, int64_t dim) const {
+  int64_t MismatchedSize(const at::Tensor& shard, const ShardMap& map, int64_t dim) const {
     return shard.size(dim) == map.length(group_.rank()) ? -1 : shard.size(dim);
   }
 
@@ -296,9 +296,9 @@ class RedistributionBackward final : public autograd::Node {
     }
     const at::NoGradGuard no_grad;
     Region region(spec_->name, spec_->label.text(), spec_->group->axis());
-    region.Takes(gradient, GradientLayout(spec_->to));
+    region.DeclareInput(gradient, GradientLayout(spec_->to));
     at::Tensor out = Backward(*spec_, std::move(gradient), context_);
-    region.Makes(out, GradientLayout(spec_->from));
+    region.DeclareOutput(out, GradientLayout(spec_->from));
     return {std::move(out)};
   }
 
@@ -362,7 +362,7 @@ at::Tensor TensorRedistribution::operator()(at::Tensor tensor) const {
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
   // The region reports layouts to the operator checker and the footprint, which do not look into it.
   Region region(spec_->name, spec_->label.text(), spec_->group->axis());
-  region.Takes(tensor, spec_->from);
+  region.DeclareInput(tensor, spec_->from);
   autograd::edge_list edges;
   if (recorded) edges.push_back(autograd::impl::gradient_edge(tensor));
   ForwardContext context;
@@ -374,7 +374,7 @@ at::Tensor TensorRedistribution::operator()(at::Tensor tensor) const {
     // The edge of an identity row needs a tensor of its own: the input keeps its history.
     if (recorded && out.unsafeGetTensorImpl() == input) out = out.view_as(out);
   }
-  region.Makes(out, spec_->to);
+  region.DeclareOutput(out, spec_->to);
   if (!recorded) return out;
   const auto node = std::shared_ptr<RedistributionBackward>(
       new RedistributionBackward(spec_, std::move(context), std::move(edges)), autograd::deleteNode);

@@ -111,7 +111,7 @@ at::Tensor ShardMap::ToBlock(const at::Tensor& shard, int64_t dim) const {
   std::vector<int64_t> shape = front.sizes().vec();
   shape[0] = block_;
   at::Tensor block = at::zeros(shape, shard.options());
-  // A shard of the wrong size is reported by the collective (CollectiveUse::misfit), on all ranks. Until then its block
+  // A shard of the wrong size is reported by the collective (CollectiveUse::mismatched_size), on all ranks. Until then its block
   // needs the right size, or the exchange itself would fail on some ranks only.
   const int64_t fits = std::min(front.size(0), block_);
   block.narrow(0, 0, fits).copy_(front.narrow(0, 0, fits));

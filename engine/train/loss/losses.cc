@@ -83,7 +83,7 @@ void CheckTargets(const ShardedLogits& logits, const at::Tensor& targets, Diagno
 }
 
 // Whether this rank's columns are the vocabulary's shard; -1, or how many there are instead.
-int64_t Misfit(const Vocabulary& vocabulary, const ShardedLogits& logits) {
+int64_t MismatchedSize(const Vocabulary& vocabulary, const ShardedLogits& logits) {
   return logits.columns() == vocabulary.shard().length ? -1 : logits.columns();
 }
 
@@ -96,7 +96,7 @@ at::Tensor Gather(const Vocabulary& vocabulary, const ShardedLogits& logits, con
   use.label = &vocabulary.label();
   use.shape = shape;
   use.bytes = c10::multiply_integers(shape) * mine.element_size();
-  use.misfit = Misfit(vocabulary, logits);
+  use.mismatched_size = MismatchedSize(vocabulary, logits);
   return vocabulary.group().AllGather(mine, use).view(shape);
 }
 
@@ -105,7 +105,7 @@ RowStatistics Statistics(const Vocabulary& vocabulary, const ShardedLogits& logi
   const at::TensorOptions options = at::TensorOptions(logits.device()).dtype(AccumulationType(logits.dtype()));
   const at::Tensor mine = at::empty({wanted.count(), logits.tokens()}, options);
   // Columns of the wrong number are an error of the collective; until then they are not to be indexed.
-  if (Misfit(vocabulary, logits) < 0) {
+  if (MismatchedSize(vocabulary, logits) < 0) {
     logits.ForEachChunk([&](int64_t begin, const at::Tensor& chunk) {
       const int64_t length = chunk.size(0);
       LocalStatistics(chunk, targets.Narrow(begin, length), wanted, mine.narrow(1, begin, length));
@@ -122,7 +122,7 @@ Layout InputLayout(size_t i, size_t count) {
 
 void Take(Region& region, const ShardedLogits& logits) {
   const std::vector<at::Tensor>& inputs = logits.inputs();
-  for (size_t i = 0; i < inputs.size(); ++i) region.Takes(inputs[i], InputLayout(i, inputs.size()));
+  for (size_t i = 0; i < inputs.size(); ++i) region.DeclareInput(inputs[i], InputLayout(i, inputs.size()));
 }
 
 // What a loss's backward needs: the rows' softmax, and how the incoming gradient becomes coefficients.
@@ -163,8 +163,8 @@ class LossBackward final : public autograd::Node {
     std::vector<bool> needed;
     for (size_t i = 0; i < num_outputs(); ++i) needed.push_back(task_should_compute_output(i));
     Region region(name_, label_, axis_);
-    region.Takes(logits.inputs()[0], InputLayout(0, logits.inputs().size()));
-    region.Takes(gradient, Layout::Replicate());
+    region.DeclareInput(logits.inputs()[0], InputLayout(0, logits.inputs().size()));
+    region.DeclareInput(gradient, Layout::Replicate());
     const GradientCoefficients coefficients = tape_.coefficients(gradient);
     std::vector<at::Tensor> out = logits.Backward(
         [&](int64_t begin, const at::Tensor& chunk, const at::Tensor& out) {
@@ -174,7 +174,7 @@ class LossBackward final : public autograd::Node {
         },
         needed);
     for (size_t i = 0; i < out.size(); ++i) {
-      region.Makes(out[i], GradientLayout(InputLayout(i, out.size())), /*summed=*/i > 0);
+      region.DeclareOutput(out[i], GradientLayout(InputLayout(i, out.size())), /*summed=*/i > 0);
     }
     return out;
   }
@@ -273,7 +273,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
       case LossReduction::kSum: value = value.sum(); break;
       case LossReduction::kMean: value = value.sum() / count; break;
     }
-    region.Makes(value, Layout::Replicate(), options.reduction != LossReduction::kNone);
+    region.DeclareOutput(value, Layout::Replicate(), options.reduction != LossReduction::kNone);
     const double size = static_cast<double>(vocabulary.size());
     tape.max = row.max;
     tape.log_sum = row.log_sum;
@@ -310,7 +310,7 @@ at::Tensor TokenLogProbs(const Vocabulary& vocabulary, const ShardedLogits& logi
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true});
     const at::Tensor ignored = read.counted.logical_not().view(targets.sizes());
     value = TargetLogProb(vocabulary, row, read.ids).view(targets.sizes()).masked_fill(ignored, 0);
-    region.Makes(value, Layout::Replicate());
+    region.DeclareOutput(value, Layout::Replicate());
     tape = {row.max, row.log_sum, read.columns, [counted = read.counted](const at::Tensor& gradient) {
               const at::Tensor g = at::where(counted, gradient.reshape({-1}), at::zeros({}, gradient.options())).neg();
               return GradientCoefficients{.probability = g, .target = g};
@@ -332,7 +332,7 @@ at::Tensor Entropy(const Vocabulary& vocabulary, const ShardedLogits& logits) {
     const at::Tensor entropy = row.log_sum - row.moment / row.log_sum.exp();
     // A copy, because a caller may write into the result and the backward needs its own.
     value = entropy.view(logits.tokens_shape()).clone();
-    region.Makes(value, Layout::Replicate());
+    region.DeclareOutput(value, Layout::Replicate());
     tape = {row.max, row.log_sum, {}, [entropy](const at::Tensor& gradient) {
               const at::Tensor g = gradient.reshape({-1}).neg();
               return GradientCoefficients{.probability = g * entropy, .log_probability = g};
@@ -356,7 +356,7 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   // Values and ids in one buffer: doubles hold every logit and every id exactly.
   const at::Tensor best =
       at::zeros({2, logits.tokens(), held(0)}, at::TensorOptions(logits.device()).dtype(at::kDouble));
-  if (mine > 0 && Misfit(vocabulary, logits) < 0) {
+  if (mine > 0 && MismatchedSize(vocabulary, logits) < 0) {
     logits.ForEachChunk([&](int64_t begin, const at::Tensor& chunk) {
       const auto [values, columns] = chunk.topk(mine, 1);
       const at::Tensor here = best.narrow(1, begin, chunk.size(0)).narrow(2, 0, mine);
@@ -372,8 +372,8 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   std::vector<int64_t> shape = logits.tokens_shape().vec();
   shape.push_back(k);
   TopKResult result = {values.to(logits.dtype()).view(shape), all[1].gather(1, order).to(at::kLong).view(shape)};
-  region.Makes(result.values, Layout::Replicate());
-  region.Makes(result.ids, Layout::Replicate());
+  region.DeclareOutput(result.values, Layout::Replicate());
+  region.DeclareOutput(result.ids, Layout::Replicate());
   return result;
 }
 

@@ -27,9 +27,10 @@ std::string ToHex(const std::string& bytes) {
   return out;
 }
 
-std::string FromHex(const std::string& text) {
+std::optional<std::string> FromHex(const std::string& text) {
+  if (text.size() % 2 != 0 || text.find_first_not_of(kHexDigits) != std::string::npos) return std::nullopt;
   std::string out;
-  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+  for (size_t i = 0; i < text.size(); i += 2) {
     out += static_cast<char>(kHexDigits.find(text[i]) << 4 | kHexDigits.find(text[i + 1]));
   }
   return out;
@@ -39,7 +40,44 @@ std::string NotePath(const std::string& place, int64_t rank) {
   return StagingDirectory::PartialOf(place) + "/" + RankFileName(rank) + ".note";
 }
 
-Result<JsonValue> ReadNote(const std::string& place, int64_t rank) { return ReadJsonFile(NotePath(place, rank)); }
+// What a rank reports of its part.
+struct RankNote {
+  std::map<std::string, std::string> generators;  // state by name, as bytes
+  std::vector<uint64_t> hashes;                   // of its shards, by tensor of the manifest
+};
+
+// Errors: those of ReadJsonFile; kCorruptData where the file is not the note of a rank with `shards` shards.
+Result<RankNote> ReadNote(const std::string& place, int64_t rank, size_t shards) {
+  const std::string path = NotePath(place, rank);
+  const Result<JsonValue> json = ReadJsonFile(path);
+  if (!json.ok()) return json.diagnostics();
+  const auto damaged = [&](const std::string& what) {
+    Diagnostic d = MakeDiagnostic(
+        Finding::kCorruptData, "the note of rank " + std::to_string(rank) + " about its part of the step is damaged");
+    d.path = path;
+    d.declared = what;
+    d.required = "what the rank wrote: do all ranks see one file system?";
+    return d;
+  };
+  RankNote note;
+  const JsonValue* generators = json.value().Find("generators");
+  if (generators == nullptr || !generators->is_object()) return damaged("no states of generators");
+  for (const auto& [name, state] : generators->AsObject()) {
+    std::optional<std::string> bytes = state.is_string() ? FromHex(state.AsString()) : std::nullopt;
+    if (!bytes) return damaged("a state of generator " + JsonQuoted(name) + " that is not in hexadecimal digits");
+    note.generators[name] = std::move(*bytes);
+  }
+  if (shards == 0) return note;
+  const JsonValue* hashes = json.value().Find("hashes");
+  if (hashes == nullptr || !hashes->is_string()) return damaged("no hashes of shards");
+  for (const std::string& text : Split(hashes->AsString(), ' ')) {
+    const std::optional<uint64_t> hash = HashFromText(text);
+    if (!hash) return damaged("a hash " + JsonQuoted(text));
+    note.hashes.push_back(*hash);
+  }
+  if (note.hashes.size() == shards) return note;
+  return damaged(std::to_string(note.hashes.size()) + " hashes for " + std::to_string(shards) + " shards");
+}
 
 // The ranks' generators as one safetensors file.
 std::string RandomFile(const std::vector<std::map<std::string, std::string>>& by_rank) {
@@ -110,20 +148,15 @@ Diagnostics CompleteStep(Storage& storage, const RunDirectory& run, StepJob& job
   Manifest& manifest = job.laid_out.manifest;
   std::vector<std::map<std::string, std::string>> generators(static_cast<size_t>(manifest.mesh.world_size()));
   for (size_t rank = 0; rank < generators.size(); ++rank) {
-    const Result<JsonValue> note = ReadNote(job.place, static_cast<int64_t>(rank));
-    if (!note.ok()) return note.diagnostics();
-    for (const auto& [name, state] : note.value().Find("generators")->AsObject()) {
-      generators[rank][name] = FromHex(state.AsString());
-    }
     const std::optional<size_t> file = FileToWrite(manifest, static_cast<int64_t>(rank));
-    if (!file) continue;
-    const std::vector<std::string> hashes = Split(note.value().Find("hashes")->AsString(), ' ');
-    size_t next = 0;
+    std::vector<ShardedTensor*> written;
     for (ShardedTensor& tensor : manifest.tensors) {
-      if (!manifest.LayoutOf(tensor).shards[*file]) continue;
-      Check(next < hashes.size(), "a hash of every shard");
-      tensor.shard_hash[*file] = HashFromText(hashes[next++]).value_or(0);
+      if (file && manifest.LayoutOf(tensor).shards[*file]) written.push_back(&tensor);
     }
+    Result<RankNote> note = ReadNote(job.place, static_cast<int64_t>(rank), written.size());
+    if (!note.ok()) return note.diagnostics();
+    generators[rank] = std::move(note.value().generators);
+    for (size_t i = 0; i < written.size(); ++i) written[i]->shard_hash[*file] = note.value().hashes[i];
   }
 
   std::vector<std::string> files = {kManifestFile, kRandomFile};

@@ -21,6 +21,7 @@
 #include <c10/core/GradMode.h>
 
 #include "engine/core/base/check.h"
+#include "engine/core/findings/forms.h"
 #include "engine/io/checkpoint/model_form.h"
 #include "engine/io/storage/storage.h"
 #include "engine/runtime/collective/store_group.h"
@@ -197,12 +198,12 @@ struct TrainingCheckpoints::Impl {
   Diagnostics Complete(StepJob& job, Diagnostics errors) {
     if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
     try {
-      return DiagnosticsFromJson(ranks.GatherOrFail("save " + StepDirectoryName(job.step), errors, nullptr,
-                                                    [&](const std::vector<JsonValue>&) {
-                                                      const Diagnostics found = CompleteStep(storage(), run, job);
-                                                      if (HasErrors(found)) throw PlanError(ByFirst(found));
-                                                      return DiagnosticsToJson(found);
-                                                    }));
+      return DiagnosticsOfRank(ranks.GatherOrFail("save " + StepDirectoryName(job.step), errors, nullptr,
+                                                  [&](const std::vector<JsonValue>&) {
+                                                    const Diagnostics found = CompleteStep(storage(), run, job);
+                                                    if (HasErrors(found)) throw PlanError(ByFirst(found));
+                                                    return ToJson(found);
+                                                  }));
     } catch (const PlanError& error) {
       // Where a rank is lost, another one may still be writing: the next run removes it.
       if (error.diagnostics().front().finding != Finding::kRankLost) AbandonStep(storage(), job);

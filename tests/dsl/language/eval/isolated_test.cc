@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -182,11 +183,23 @@ TEST_CASE("a child starts no process, changes no file, reaches no process and no
     std::array<int, 2> ends = {};
     attempt("signal by a descriptor", pipe2(ends.data(), 0) != 0 || fcntl(ends[0], F_SETOWN, parent) == 0 ||
                                           fcntl(ends[0], F_SETSIG, SIGKILL) == 0);
+    const int locked = open(file.c_str(), O_RDONLY);
+    struct flock whole = {};
+    whole.l_type = F_RDLCK;
+    attempt("lock", locked < 0 || fcntl(locked, F_SETLK, &whole) == 0 || fcntl(locked, F_SETLKW, &whole) == 0 ||
+                        fcntl(locked, F_GETLK, &whole) == 0 || fcntl(locked, F_OFD_SETLK, &whole) == 0 ||
+                        fcntl(locked, F_OFD_SETLKW, &whole) == 0 || flock(locked, LOCK_SH) == 0);
+    attempt("lease", fcntl(locked, F_SETLEASE, F_RDLCK) == 0);
+    attempt("size of a pipe", fcntl(ends[0], F_SETPIPE_SZ, 1 << 20) >= 0);
+    attempt("status flags", fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
     attempt("socket", socket(AF_UNIX, SOCK_STREAM, 0) >= 0);
     attempt("trace", ptrace(PTRACE_ATTACH, parent, nullptr, nullptr) == 0);
     attempt("descriptor of another", syscall(SYS_pidfd_open, parent, 0) >= 0);
     attempt("limit", setrlimit(RLIMIT_CPU, std::array<rlimit, 1>{{{1, 1}}}.data()) == 0);
     // What it needs is there.
+    attempt("no copy of a descriptor", fcntl(locked, F_DUPFD, 0) < 0 || fcntl(locked, F_DUPFD_CLOEXEC, 0) < 0 ||
+                                           fcntl(locked, F_GETFD) < 0 || fcntl(locked, F_SETFD, FD_CLOEXEC) != 0 ||
+                                           fcntl(locked, F_GETFL) < 0);
     attempt("no reading", !std::ifstream(file).good());
     attempt("no directory",
             std::filesystem::directory_iterator(scratch.path()) == std::filesystem::directory_iterator());

@@ -30,6 +30,27 @@ TEST_CASE("the shipped plans are verified") {
   CHECK_THAT(done.out, Contains("verified"));
 }
 
+TEST_CASE("experts are verified, whose outputs are terms of a sum") {
+  const auto [mesh, option] = GENERATE(table<std::string, std::string>({
+      {"tp=2", "expert_parallel=false"},
+      {"tp=4", "expert_parallel=true"},
+      {"tp=2", "sequence_parallel=true"},
+  }));
+  const Outcome full = Verify("qwen3_moe", {"--mesh", mesh, "--option", option});
+  INFO(full.ToText());
+  CHECK(full.code == 0);
+  CHECK_THAT(full.out, Contains("verified") && !Contains("routing:"));
+}
+
+// How many tokens get other experts depends on the CPU's kernels (routing_test.cc has what is done with them).
+TEST_CASE("experts are verified in a dtype in which their scores are nearly equal") {
+  const auto [model, tokens] = GENERATE(table<std::string, std::string>({{"qwen3_moe", "2,13"}, {"mixtral", "8,32"}}));
+  const Outcome done = Verify(model, {"--mesh", "tp=2", "--dtype", "bfloat16", "--tokens", tokens});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains("verified"));
+}
+
 TEST_CASE("a planted fault is named") {
   struct Row {
     std::string plan;
@@ -41,6 +62,7 @@ TEST_CASE("a planted fault is named") {
       {"dropped_all_reduce", "llama_gqa", {}, "the output of 'model.layers.1.self_attn.o_proj' differs"},
       {"bias_counted_twice", "llama_bias", {}, "the output of 'model.layers.0.mlp.down_proj' differs"},
       {"input_not_shared", "llama_gqa", {}, "the gradient of 'model.layers.1.post_attention_layernorm.weight' differs"},
+      {"experts_not_summed", "qwen3_moe", {}, "the output of 'model.layers.0.mlp' differs"},
       {"norm_not_shared",
        "llama_gqa",
        {"--option", "sequence_parallel=true"},

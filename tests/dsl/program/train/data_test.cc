@@ -12,7 +12,7 @@
 #include "tests/dsl/program/train/token_bytes.h"
 #include "tests/support/process.h"
 
-namespace moonshard::train {
+namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
@@ -256,4 +256,4 @@ TEST_CASE("held-out parts cover every window once, and the rest counts nothing")
 }
 
 }  // namespace
-}  // namespace moonshard::train
+}  // namespace moonshard::test

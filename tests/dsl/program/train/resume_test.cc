@@ -277,8 +277,24 @@ TEST_CASE("ranks that others started, and that go apart: told on every rank, in 
     for (size_t i = 0; i < all.size(); i += 50) all[i] = last;
     return files.Write(name + "/more.bin", RawTokens<uint16_t>(all));
   };
+  // Too large to be checked at the start: what its ids are shows at the first step.
+  const auto large = [&](const std::string& name, char byte) {
+    std::filesystem::create_directory(files / name);
+    std::string path = files / (name + "/large.bin");
+    constexpr size_t kBytes = size_t{130} << 20;
+    if (byte != 0) files.Write(name + "/large.bin", std::string(kBytes, byte));
+    std::ofstream(path, std::ios::app).close();
+    std::filesystem::resize_file(path, kBytes);
+    return path;
+  };
   const std::vector<Row> rows = {
       {"good", {}, {}, 0, {}},
+      {"no data", {}, {"--data", files / "none.bin"}, 2, {"rank 1: cannot read", "none.bin"}},
+      {"a token that is none",
+       {"--data", large("c", 0)},
+       {"--data", large("d", '\xff')},
+       1,
+       {"rank 1: token", "large.bin"}},
       {"another rate", {"--lr", "1e-3"}, {"--lr", "2e-3"}, 1, {"MS0502", "the training run", "0.001", "0.002"}},
       {"other data", {"--data", tokens("a", 1)}, {"--data", tokens("b", 2)}, 1, {"MS0507", "rank 0", "rank 1"}},
   };

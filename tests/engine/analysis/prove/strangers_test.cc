@@ -164,6 +164,30 @@ TEST_CASE("findings of sizes name what is given and what one rank has") {
   CHECK(half[0].finding == Finding::kUnproven);
 }
 
+TEST_CASE("a finding of sizes has the line of the rule that plans its module, or one around it") {
+  const Proof proof = ProveStranger("tp=2", Habit::kDividesByShard, 0);
+  Style block;
+  block.name = "block";
+  block.inputs = {Redistribution{Layout::Replicate(), Layout::Replicate()}};
+  struct Row {
+    std::vector<std::pair<std::string, Style>> more;
+    std::string line;
+  };
+  for (const Row& row : {Row{{{"block_*", block}}, "stranger.lua:3"}, Row{{}, ""}}) {
+    INFO(row.line);
+    Plan plan = AttentionPlan(0);
+    for (const Rule& rule : PlanOfRules("more", row.more).rules) plan.rules.push_back(rule);
+    for (size_t i = 0; i < plan.rules.size(); ++i) plan.rules[i].source = {"stranger.lua", static_cast<int>(i) + 1};
+    auto net = std::make_shared<StrangerImpl>(Habit::kDividesByShard);
+    const auto applied = ParallelizeModule(*net, plan, DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow()));
+    const Diagnostics findings = ToDiagnostics(proof, applied->plan());
+    REQUIRE(findings.size() == 1);
+    CHECK(findings[0].finding == Finding::kSizeNotScaled);
+    CHECK(findings[0].path == "block_0");
+    CHECK(findings[0].where.ToString() == row.line);
+  }
+}
+
 // x [N, d] -> [N, c]: every expert on every row, as one product over experts and their features.
 struct ExpertsImpl : torch::nn::Module {
   ExpertsImpl(int64_t experts, std::string equation) : down_equation(std::move(equation)) {

@@ -108,15 +108,15 @@ TEST_CASE("a region is taken at its word") {
   at::Tensor y;
   {
     Region region("my sum", "here", MeshAxis::kTp);
-    region.Takes(x, Layout::Partial());
+    region.DeclareInput(x, Layout::Partial());
     y = x.exp();
-    region.Makes(y, Layout::Replicate());
+    region.DeclareOutput(y, Layout::Replicate());
   }
   CHECK(one.checker.faults().empty());
   CHECK(one.checker.Get(y)[0].ToString() == "replicate");
   {
     Region region("my sum", "here", MeshAxis::kTp);
-    region.Takes(y, Layout::Partial());
+    region.DeclareInput(y, Layout::Partial());
   }
   REQUIRE(one.checker.faults().size() == 1);
   CHECK(one.checker.faults().front().got == "replicate");

@@ -25,9 +25,9 @@ const CollectiveLabel& Other() {
 void AllReduce(AxisGroup& group, const at::Tensor& tensor, const CollectiveLabel& label = Layer()) {
   group.AllReduce(tensor, {Direction::kForward, &label, tensor.sizes(), 0, -1});
 }
-void AllGather(AxisGroup& group, const at::Tensor& tensor, int64_t misfit = -1) {
+void AllGather(AxisGroup& group, const at::Tensor& tensor, int64_t mismatched_size = -1) {
   const std::vector<int64_t> full = {tensor.size(0) * group.size()};
-  group.AllGather(tensor, {Direction::kForward, &Layer(), full, 0, misfit});
+  group.AllGather(tensor, {Direction::kForward, &Layer(), full, 0, mismatched_size});
 }
 
 struct Case {
@@ -99,7 +99,7 @@ TEST_CASE("every mismatch is an error on every rank") {
   }
 }
 
-TEST_CASE("only the first collectives are compared, and a misfit later is still an error here") {
+TEST_CASE("only the first collectives are compared, and a mismatched size later is still an error here") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp, {CheckOptions::Mode::kFirst, 1});
     AllReduce(*group, at::ones({2}));

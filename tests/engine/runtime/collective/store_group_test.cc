@@ -79,7 +79,8 @@ TEST_CASE("rank 0 combines what all ranks gave, in rank order, and every rank ge
 TEST_CASE("errors of some ranks are thrown on all, equal ones once, with the ranks that have them") {
   const auto failures = RunRanksFailing("tp=4", [](DeviceMesh& mesh) {
     StoreGroup group(mesh, "test", std::chrono::seconds(20));
-    Diagnostics errors = {MakeDiagnostic(Finding::kBadInput, "on all")};
+    Diagnostics errors = {MakeDiagnostic(Finding::kBadInput, "on all", {"a.lua", 2, 1, 5, "wrong = 1"})};
+    errors.front().related = {{"b.lua", 3, 0, 0, ""}};
     if (mesh.rank() % 2 == 1) errors.push_back(MakeDiagnostic(Finding::kWriteFailed, "on odd ones"));
     group.GatherOrFail("fail", errors, nullptr, [](const std::vector<JsonValue>&) -> JsonValue {
       throw std::logic_error("combine is not called");
@@ -90,8 +91,18 @@ TEST_CASE("errors of some ranks are thrown on all, equal ones once, with the ran
     INFO(failure.text);
     CHECK(failure.text == failures.front().text);
     CHECK(failure.text.find("error[" + std::string(InfoOf(Finding::kBadInput).id) + "]: on all") != std::string::npos);
+    CHECK(failure.text.find("wrong = 1\n") != std::string::npos);
+    CHECK(failure.text.find("b.lua:3") != std::string::npos);
     CHECK(failure.text.find("rank 1, 3: on odd ones") != std::string::npos);
     CHECK(failure.text.find("on all", failure.text.find("on all") + 1) == std::string::npos);
+  }
+}
+
+TEST_CASE("errors of another version of the program are reported as that") {
+  for (const char* json :
+       {R"(null)", R"([{"finding":"MS0508"}])", R"([{"id":"MS9999","severity":"error","message":""}])"}) {
+    INFO(json);
+    CHECK_THROWS_WITH(DiagnosticsOfRank(ParseJson(json, "").ValueOrThrow()), Catch::Contains("MS0502"));
   }
 }
 

@@ -30,6 +30,8 @@ class SmallDisk : public Storage {
  public:
   explicit SmallDisk(int64_t room) : room_(room) {}
   void SetRoom(int64_t room) { room_ = room; }
+  // Changes what is written to notes (RankFileName + ".note").
+  void SetNotes(std::function<void(std::string&)> change) { change_note_ = std::move(change); }
   void SetPause(std::chrono::milliseconds pause) { pause_ = pause; }
 
   Result<std::unique_ptr<WritableFile>> OpenForWriting(const std::string& path) override {
@@ -59,7 +61,10 @@ class SmallDisk : public Storage {
       if ((disk_.room_ -= static_cast<int64_t>(bytes)) < 0) {
         return MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path_ + "': No space left on device");
       }
-      return real_->Write(offset, data, bytes);
+      if (!disk_.change_note_ || path_.find(".note") == std::string::npos) return real_->Write(offset, data, bytes);
+      std::string note(static_cast<const char*>(data), bytes);
+      disk_.change_note_(note);
+      return real_->Write(offset, note.data(), note.size());
     }
     Failure Truncate(uint64_t bytes) override { return real_->Truncate(bytes); }
     Failure Sync() override { return real_->Sync(); }
@@ -71,6 +76,7 @@ class SmallDisk : public Storage {
   };
   std::unique_ptr<Storage> real_ = PosixStorage();
   std::atomic<int64_t> room_;
+  std::function<void(std::string&)> change_note_;
   std::atomic<std::chrono::milliseconds> pause_ = std::chrono::milliseconds(0);
 };
 
@@ -125,6 +131,47 @@ TEST_CASE("a full disk of one rank is every rank's error, and the run goes on") 
       }
     }
   }
+}
+
+TEST_CASE("a note that is damaged on its way to rank 0 is every rank's error, and the run goes on") {
+  struct Row {
+    std::string from, to, says;
+  };
+  const Row rows[] = {
+      {"\"generators\"", "\"Generators\"", "no states of generators"},
+      {"\"dropout\":\"", "\"dropout\":\"x", "that is not in hexadecimal digits"},
+      {"\"hashes\"", "\"Hashes\"", "no hashes of shards"},
+      {"\"hashes\":\"", "\"hashes\":\"x", "a hash"},
+      {"{", "[", "MS04"},
+  };
+  const ScratchFolder scratch;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    SmallDisk disk(kEnough);
+    Trainer trainer({"dp=2"}, mesh);
+    TrainingCheckpointOptions options;
+    options.storage = &disk;
+    TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh, options);
+    trainer.Steps(1);
+    checkpoints.Save(trainer.state, 1);
+    for (const Row& row : rows) {
+      if (mesh.rank() == 1) {
+        disk.SetNotes([&](std::string& note) {
+          const size_t at = note.find(row.from);
+          Expect(at != std::string::npos, "a note with " + row.from + ": " + note.substr(0, 80));
+          note.replace(at, row.to.size(), row.to);
+        });
+      }
+      trainer.Step();
+      const std::string error = ErrorOf([&] { checkpoints.Save(trainer.state, trainer.step); });
+      Expect(error.find(row.says) != std::string::npos, row.says + ": " + error);
+      Expect(error.find("rank-00001.safetensors.note") != std::string::npos, "the file: " + error);
+      Expect(checkpoints.Latest() == 1, "the step before");
+    }
+    disk.SetNotes({});
+    checkpoints.Save(trainer.state, 20);
+    Expect(checkpoints.Latest() == 20, "a step after that");
+  });
+  CHECK(CheckSharded(scratch / "run/step_00000020").empty());
 }
 
 TEST_CASE("a file system that is really full loses no step") {

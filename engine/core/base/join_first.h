@@ -1,0 +1,12 @@
+// JoinFirst: a list in a message, shortened where it is long.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace moonshard {
+
+// "a, b, c" for up to `most` parts; for more the first of them: "a, b and 3 more".
+std::string JoinFirst(std::span<const std::string> parts, size_t most);
+
+}  // namespace moonshard
