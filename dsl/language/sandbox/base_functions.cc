@@ -30,6 +30,8 @@ int Error(lua_State* L) {
   return lua_error(L);
 }
 
+// Lua's own semantics, written anew because the library's function comes with the whole base library. Nothing is
+// copied: the results are the topmost arguments, where they already are.
 int Select(lua_State* L) {
   const int count = lua_gettop(L);
   if (lua_type(L, 1) == LUA_TSTRING && std::string_view(lua_tostring(L, 1)) == "#") {
@@ -42,6 +44,8 @@ int Select(lua_State* L) {
   return first >= count ? 0 : count - static_cast<int>(first);
 }
 
+// lua_stringtonumber accepts what Lua's numerals are, hexadecimal ones too, and returns the size with the final zero:
+// equal only where the whole text was read, so a text with a zero byte within is none.
 int ToNumber(lua_State* L) {
   luaL_checkany(L, 1);
   if (AnyPoison(L)) return PushPoison(L);

@@ -12,7 +12,9 @@
 namespace moonshard {
 namespace {
 
-// A key as plain data; in the order of PushSortedKeys.
+// A key as plain data; in the order of PushSortedKeys: numbers by value, then strings by bytes, then false before
+// true. It is a total order over the keys that a table can have: 1 and 1.0 are one key in Lua, NaN is none, and
+// integers beyond 2^53 are compared as integers, where a comparison of doubles would call neighbours equal.
 struct Key {
   int group = 0;  // 0 number, 1 string, 2 boolean
   bool integer = false;
@@ -28,6 +30,9 @@ struct Key {
   }
 };
 
+// Tables, functions and userdata as keys are refused and not sorted by address: their order would differ between
+// ranks, and with it the order of rules. Neither lua_tolstring nor lua_tonumber converts here (the type is known),
+// which would confuse lua_next.
 Key KeyAt(lua_State* L, int index) {
   Key key;
   switch (lua_type(L, index)) {
@@ -66,7 +71,9 @@ void PushKey(lua_State* L, const Key& key) {
   }
 }
 
-// Upvalues: 1 the table, 2 its sorted keys, 3 how many were given.
+// Upvalues: 1 the table, 2 its sorted keys, 3 how many were given. The iterator has its place in an upvalue, where
+// Lua's next has only the last key: that would have to be searched in the sorted list at each step. A value is read
+// when its turn comes, with metamethods, so that the loop sees assignments to later keys.
 int NextPair(lua_State* L) {
   while (true) {
     const lua_Integer given = lua_tointeger(L, lua_upvalueindex(3)) + 1;
@@ -105,6 +112,8 @@ void PushSortedKeys(lua_State* L, int index) {
   }
 }
 
+// O(n log n) once, and O(1) a step. A view has __pairs, which leads to the table behind it. Over poison the loop runs
+// zero times: what made it is reported already.
 int Pairs(lua_State* L) {
   if (IsPoison(L, 1)) {
     lua_pushcfunction(L, &Guarded<&NoMore>);

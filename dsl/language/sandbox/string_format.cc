@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kMostFormatted = size_t{1} << 20;
 
-// Reads flags, width and precision after a '%'. Leaves `i` at the conversion letter.
+// Reads flags, width and precision after a '%'. Leaves `i` at the conversion letter. Two digits bound what one
+// conversion of a number can write, so that a buffer on the stack holds it.
 std::string ReadSpec(lua_State* L, std::string_view format, size_t& i) {
   std::string spec = "%";
   const auto take = [&](std::string_view letters, int most) {

@@ -68,6 +68,10 @@ size_t StartArgument(lua_State* L, int index, size_t size) {
   return static_cast<size_t>(start) > size + 1 ? std::string_view::npos : static_cast<size_t>(start) - 1;
 }
 
+// find and match. A pattern without special characters is searched as plain text, whatever argument 4 is; the charge
+// is that of the worst case of a naive search, text times pattern, although std::string_view is usually faster: the
+// budget must not depend on the library. Otherwise the pattern is tried at each position from `start` on, or at the
+// first alone where it begins with '^'.
 int Search(lua_State* L, bool find) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::string_view subject = TextArgument(L, 1);
@@ -110,9 +114,9 @@ int Search(lua_State* L, bool find) {
 int Find(lua_State* L) { return Search(L, true); }
 int Match(lua_State* L) { return Search(L, false); }
 
-// Upvalues: 1 subject, 2 pattern, 3 next position, 4 end of the last match (where an empty match is not allowed again).
-// Upvalues: the subject, the pattern, where to search next, where the last match ended. The texts were charged when the
-// iterator was made; a step of it costs what the matcher looks at.
+// Upvalues: 1 the subject, 2 the pattern, 3 where to search next, 4 where the last match ended (an empty match there
+// is not one again). The texts were charged when the iterator was made; a step of it costs what the matcher looks at.
+// A '^' is no anchor here, as in Lua: an anchored iteration would have one match at most.
 int NextMatch(lua_State* L) {
   const auto text = [L](int index) {
     size_t size = 0;
@@ -157,7 +161,9 @@ int EachMatch(lua_State* L) {
   return 1;
 }
 
-// Adds what argument 3 (text with %0-%9, table or function) makes of a match.
+// Adds what argument 3 (text with %0-%9, table or function) makes of a match. A function of the script runs within
+// gsub: it may report, raise or call gsub itself. The matcher's captures are its own object's, so a nested call does
+// not disturb them; false or nil keeps the match as it is.
 void AddReplacement(lua_State* L, PatternMatcher& matcher, size_t begin, size_t end, std::string_view subject,
                     std::string& out) {
   if (lua_type(L, 3) == LUA_TSTRING || lua_type(L, 3) == LUA_TNUMBER) {

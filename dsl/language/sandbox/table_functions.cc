@@ -21,6 +21,8 @@ lua_Integer LengthOfFirst(lua_State* L) {
   return luaL_len(L, 1);
 }
 
+// Moving up the rest of a list is a loop in C, whose length no hook sees: it is charged before it runs. The bounds of
+// `at` are Lua's, and are what keeps length - at + 1 from wrapping around.
 int Insert(lua_State* L) {
   if (IsPoison(L, 1)) return 0;
   const lua_Integer length = LengthOfFirst(L);
@@ -60,6 +62,8 @@ int Remove(lua_State* L) {
   return 1;
 }
 
+// Each element is charged, and the size of the text is bounded while it grows and not when it is done. The range is
+// cut to the list first, so that a range of the script's choice is no longer than its list.
 int Concat(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const lua_Integer length = LengthOfFirst(L);
@@ -98,6 +102,7 @@ int Pack(lua_State* L) {
   return 1;
 }
 
+// At most 200 results: the loop runs in C, where no hook interrupts it, and its bounds come from the script.
 int Unpack(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const lua_Integer first = luaL_optinteger(L, 2, 1);

@@ -1,3 +1,10 @@
+// What the ranks of tp compare when the host calls the model. Ranks of one tp group must compute on the same batch:
+// with different ones nothing fails, since shapes fit, and all-reduces mix terms of different rows. A data loader that
+// is seeded by the rank, instead of the dp coordinate, does exactly this. So a call's inputs are described by a text
+// (types, sizes, and a hash of values where those are cheap), which collectives compare by its hash.
+//
+// The comparison must never stop a correct run, and be cheap enough for every call: sizes that may be shards count as
+// any size, values are read only where that needs no copy from a device, except in every n-th call.
 #include "engine/runtime/apply/input_signature.h"
 
 #include <array>
