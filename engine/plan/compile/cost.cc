@@ -75,7 +75,9 @@ class Counter {
     return signature.empty() ? DType::kF32 : UsedDType(plan_, {static_cast<uint32_t>(module), 0});
   }
 
-  // How often the forward of a module runs in a step: once more for each recomputed one that it is in.
+  // How often the forward of a module runs in a step: once more for each recomputed one that it is in, since each of
+  // them runs everything within it again (a recomputed MLP in a recomputed layer runs three times). `recomputed` is
+  // sorted by path, so each ancestor is one binary search.
   int64_t RunsOf(std::string_view path) const {
     int64_t runs = 1;
     while (!plan_.recomputed.empty()) {

@@ -1,7 +1,7 @@
 // A style is written once for many kinds of modules; here it meets one of them. What a style leaves open is filled in
 // (heads, sizes of equal parts, dims counted from the end, the layout of late parameters), and what it claims is
-// checked against the module's own shapes. The result has nothing left to interpret: dims from 0, sizes for all parts,
-// a placement for every parameter.
+// checked against the module's own shapes. The result has a placement for every parameter,
+// with dims from 0 and sizes for all parts.
 //
 // colwise { heads = 8 } on a Linear with weight [512, 256] and a bias [512], over tp=4:
 //

@@ -67,6 +67,9 @@ bool InputSignature::IsFull(const TensorSlot& slot) const {
   return true;
 }
 
+// Ids and masks are integers, mostly on the CPU when the host calls the model, and small: their bytes are hashed at
+// every call. A tensor on a GPU would have to be waited for and copied, which `all` accepts every n-th call. Nothing
+// is returned where there was nothing to hash: the label has no value part then.
 std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arguments, bool all) const {
   std::optional<uint64_t> hash;
   for (const TensorSlot& slot : arguments) {
