@@ -5,7 +5,8 @@
 //   packed(0,[2048:heads=32,512:heads=8,512:heads=8])    ->    packed(0, [512, 128, 128]), length 768
 //
 // and a later split([512, 128, 128]) takes whole parts, where a split at 700 is refused. A shard(0,heads=32) of 2048
-// rows notes 32 heads of 64 each, because a view that opens a shard is right at a border of a head and wrong within one.
+// rows notes 32 heads of 64 each, because a view that opens a shard is right at a border of a head and wrong within
+// one.
 //
 // A shard that one rank owns alone (an expert) is varying: no rule computes with it, and regions of expert layers
 // declare what they make of it.
