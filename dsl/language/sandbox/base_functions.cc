@@ -56,6 +56,7 @@ int ToNumber(lua_State* L) {
   }
   size_t size = 0;
   const char* text = lua_type(L, 1) == LUA_TSTRING ? lua_tolstring(L, 1, &size) : nullptr;
+  ScriptState::From(L).Charge(size / 16);
   if (text == nullptr || lua_stringtonumber(L, text) != size + 1) lua_pushnil(L);
   return 1;
 }

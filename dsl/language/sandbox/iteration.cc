@@ -86,8 +86,9 @@ int NextPair(lua_State* L) {
   }
 }
 
+// A script may call the iterator itself, with the largest integer: the sum wraps around, as in Lua.
 int NextIndex(lua_State* L) {
-  const lua_Integer i = luaL_checkinteger(L, 2) + 1;
+  const auto i = static_cast<lua_Integer>(static_cast<lua_Unsigned>(luaL_checkinteger(L, 2)) + 1);
   lua_pushinteger(L, i);
   return lua_geti(L, 1, i) == LUA_TNIL ? 1 : 2;
 }
@@ -101,8 +102,8 @@ void PushSortedKeys(lua_State* L, int index) {
   ScriptState& state = ScriptState::From(L);
   std::vector<Key> keys;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    state.Charge(4);
     keys.push_back(KeyAt(L, -2));
+    state.Charge(4 + keys.back().text.size() / 16);
   }
   std::ranges::sort(keys, [](const Key& a, const Key& b) { return a < b; });
   lua_createtable(L, static_cast<int>(keys.size()), 0);
@@ -144,8 +145,8 @@ int Next(lua_State* L) {
   bool found = false;
   Key best;
   for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
-    state.Charge(2);
     const Key key = KeyAt(L, -2);
+    state.Charge(2 + key.text.size() / 16);
     if ((first || after < key) && (!found || key < best)) {
       best = key;
       found = true;

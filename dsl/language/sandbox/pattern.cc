@@ -130,6 +130,7 @@ size_t PatternMatcher::Match(size_t s, size_t p) {
 // Behind the single-character item that begins at `p`: one character, %x, or a set. Errors of the pattern are found
 // here, when the matcher comes by and not ahead, as in Lua: an item behind a mismatch is never looked at.
 size_t PatternMatcher::EndOfClass(size_t p) {
+  const size_t begin = p;
   const char c = pattern_[p++];
   if (c == '%') {
     if (p == pattern_.size()) luaL_error(lua_, "malformed pattern (ends with '%%')");
@@ -141,6 +142,7 @@ size_t PatternMatcher::EndOfClass(size_t p) {
     if (p >= pattern_.size()) luaL_error(lua_, "malformed pattern (missing ']')");
     if (pattern_[p++] == '%') ++p;
   } while (p >= pattern_.size() || pattern_[p] != ']');
+  ChargeSet(p - begin);
   return p + 1;
 }
 
@@ -155,8 +157,23 @@ bool PatternMatcher::Single(size_t s, size_t p, size_t end) const {
   }
 }
 
+// A set is read from its beginning for each character, so one attempt costs up to the length of the pattern: a set of
+// 50000 letters over a text of 200000 is 10^10 comparisons. The short sets of ordinary patterns are within the step that
+// the attempt costs anyway.
+void PatternMatcher::ChargeSet(size_t letters) const {
+  if (letters >= kLettersPerStep) ScriptState::From(lua_).Charge(letters / kLettersPerStep);
+}
+
 // pattern_[p] is '[' and pattern_[end] the ']' that closes it.
 bool PatternMatcher::InSet(char c, size_t p, size_t end) const {
+  const size_t begin = p;
+  const bool in = HasLetter(c, p, end);
+  ChargeSet(p - begin);
+  return in;
+}
+
+// Leaves `p` where the answer was found.
+bool PatternMatcher::HasLetter(char c, size_t& p, size_t end) const {
   bool found = true;
   if (pattern_[p + 1] == '^') {
     found = false;

@@ -48,7 +48,8 @@ int Repeat(lua_State* L) {
     lua_pushliteral(L, "");
     return 1;
   }
-  if (static_cast<size_t>(count) > kMostText / unit)
+  // The separator is not behind the last one, so a text of the full size may be repeated once.
+  if (static_cast<size_t>(count) - 1 > (kMostText - text.size()) / unit)
     return luaL_error(L, "string.rep: the result is longer than 1 MiB");
   ScriptState::From(L).Charge(unit * static_cast<size_t>(count) / 16 + static_cast<size_t>(count));
   std::string out;
@@ -163,12 +164,14 @@ int EachMatch(lua_State* L) {
 
 // Adds what argument 3 (text with %0-%9, table or function) makes of a match. A function of the script runs within
 // gsub: it may report, raise or call gsub itself. The matcher's captures are its own object's, so a nested call does
-// not disturb them; false or nil keeps the match as it is.
+// not disturb them; false or nil keeps the match as it is. Text is charged at each match, and not by what it adds: a
+// megabyte of "%1" for a capture that is empty is work without a result.
 void AddReplacement(lua_State* L, PatternMatcher& matcher, size_t begin, size_t end, std::string_view subject,
                     std::string& out) {
   if (lua_type(L, 3) == LUA_TSTRING || lua_type(L, 3) == LUA_TNUMBER) {
     size_t size = 0;
     const char* text = lua_tolstring(L, 3, &size);
+    ScriptState::From(L).Charge(size / 16);
     for (size_t i = 0; i < size; ++i) {
       if (text[i] != '%') {
         out += text[i];
@@ -180,6 +183,7 @@ void AddReplacement(lua_State* L, PatternMatcher& matcher, size_t begin, size_t 
       } else if (c == '0') {
         out += subject.substr(begin, end - begin);
       } else if (c >= '1' && c <= '9') {
+        ScriptState::From(L).Charge(2);
         matcher.PushCapture(c - '1', begin, end);
         size_t capture_size = 0;
         const char* capture = luaL_tolstring(L, -1, &capture_size);
