@@ -6,7 +6,7 @@
 //
 // The intervals of a shard ascend along each dim, so its elements have the order that they have in the full tensor.
 // What a chunk of the source holds of a shard therefore continues what the chunks before it held: each rank file has
-// one place where it is extended, and neither the source nor an output is read twice.
+// one place where it is extended, and no more than a chunk is in memory.
 #include <sys/stat.h>
 
 #include <algorithm>
