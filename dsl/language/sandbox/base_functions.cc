@@ -21,6 +21,9 @@ int Assert(lua_State* L) {
   return lua_error(L);
 }
 
+// The message is what the diagnostic shows, so the level of Lua's second argument, which only adds a place to a text,
+// has no effect: a diagnostic has its place already. A message that is poison is replaced, since the poison itself is
+// reported.
 int Error(lua_State* L) {
   if (AnyPoison(L)) {
     lua_pushfstring(L, "error with an %s", kPoisonName.data());

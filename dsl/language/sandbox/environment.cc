@@ -33,6 +33,7 @@ const char kSessionNamesKey = 0;
 const char kDeprecatedKey = 0;  // registry: old name -> { replacement, help }
 const char kSessionKey = 0;     // registry: the view of a session's names and these
 
+// Sorted, because the nearest match is the first of equally near names, and Lua's order would differ between ranks.
 std::vector<std::string> StringKeys(lua_State* L, int table) {
   std::vector<std::string> keys;
   for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {

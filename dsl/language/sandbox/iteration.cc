@@ -97,6 +97,8 @@ int NoMore(lua_State*) { return 0; }
 
 }  // namespace
 
+// Keys are read in one pass and sorted as plain data. A script cannot run in between, so views into the table's own
+// strings stay valid. Reading costs what comparing will: the size of text keys is charged with them.
 void PushSortedKeys(lua_State* L, int index) {
   index = lua_absindex(L, index);
   ScriptState& state = ScriptState::From(L);

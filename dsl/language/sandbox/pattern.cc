@@ -158,8 +158,9 @@ bool PatternMatcher::Single(size_t s, size_t p, size_t end) const {
 }
 
 // A set is read from its beginning for each character, so one attempt costs up to the length of the pattern: a set of
-// 50000 letters over a text of 200000 is 10^10 comparisons. The short sets of ordinary patterns are within the step that
-// the attempt costs anyway.
+// 50000 letters over a text of 200000 is 10^10 comparisons. Every sixteen letters are a step; the short sets of
+// ordinary patterns are within the step that the attempt itself costs. EndOfClass charges as well: it looks for the ']'
+// at each attempt, also where the text has ended.
 void PatternMatcher::ChargeSet(size_t letters) const {
   if (letters >= kLettersPerStep) ScriptState::From(lua_).Charge(letters / kLettersPerStep);
 }

@@ -26,7 +26,9 @@ std::string_view TextArgument(lua_State* L, int index) {
   return {text, size};
 }
 
-// Upvalue 1: one of Lua's own functions, whose work is at most linear in its text.
+// Upvalue 1: one of Lua's own functions, whose work is at most linear in its text. Poison among the arguments is the
+// result: Lua's function would raise an error about its type, which ends the evaluation over a mistake that is
+// reported.
 int Charged(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   TextArgument(L, 1);
@@ -48,7 +50,8 @@ int Repeat(lua_State* L) {
     lua_pushliteral(L, "");
     return 1;
   }
-  // The separator is not behind the last one, so a text of the full size may be repeated once.
+  // The bound on the result is compared after a division, since a product with the count, up to 2^63 - 1, would wrap
+  // around. The separator is not behind the last text, so one of the full size may be repeated once.
   if (static_cast<size_t>(count) - 1 > (kMostText - text.size()) / unit)
     return luaL_error(L, "string.rep: the result is longer than 1 MiB");
   ScriptState::From(L).Charge(unit * static_cast<size_t>(count) / 16 + static_cast<size_t>(count));
@@ -61,7 +64,8 @@ int Repeat(lua_State* L) {
   return 1;
 }
 
-// Where a search starts: argument `index`, from 1, negative from the end. npos: beyond the text.
+// Where a search starts: argument `index`, from 1, negative from the end; before the text is its beginning. npos:
+// beyond the text, by more than the empty match at its end.
 size_t StartArgument(lua_State* L, int index, size_t size) {
   lua_Integer start = luaL_optinteger(L, index, 1);
   if (start < 0) start = std::max<lua_Integer>(static_cast<lua_Integer>(size) + start + 1, 1);
@@ -99,6 +103,7 @@ int Search(lua_State* L, bool find) {
   if (anchored) pattern.remove_prefix(1);
   PatternMatcher matcher(L, subject, pattern);
   for (size_t at = start; at <= subject.size(); ++at) {
+    // A failed attempt costs a step at least, so that the positions of a text are bounded as well.
     const size_t end = matcher.MatchAt(at);
     if (end != PatternMatcher::npos) {
       if (!find) return matcher.PushCaptures(at, end);
@@ -254,6 +259,8 @@ int Replace(lua_State* L) {
 
 }  // namespace
 
+// The library of Lua is opened in a table that is dropped: only what is copied from it exists. `char` needs no charge,
+// its work is bounded by the number of its arguments.
 void PushStringFunctions(lua_State* L) {
   lua_newtable(L);    // [functions]
   luaopen_string(L);  // [functions, string]

@@ -77,6 +77,7 @@ int Concat(lua_State* L) {
   for (lua_Integer i = first; first <= last; ++i) {
     ScriptState::From(L).Charge(1);
     lua_geti(L, 1, i);
+    // One unknown value makes the text unknown: it is returned as the result, without an error of its own.
     if (IsPoison(L, -1)) return 1;
     if (lua_isstring(L, -1) == 0) {
       return luaL_error(L, "invalid value (a %s) at index %I in table for 'concat'", luaL_typename(L, -1),
@@ -122,7 +123,8 @@ int Unpack(lua_State* L) {
 }
 
 // Whether value `a` of the copy at index 3 precedes `b`: by the function in argument 2, else numbers by value and
-// strings by their bytes (Lua's own < depends on the locale).
+// strings by their bytes (Lua's own < depends on the locale). Texts are charged by the bytes that a comparison may
+// read: equal texts of megabytes, which need not be one object, are read to their end each time.
 bool Before(lua_State* L, lua_Integer a, lua_Integer b) {
   ScriptState::From(L).Charge(4);
   if (!lua_isnil(L, 2)) lua_pushvalue(L, 2);
@@ -171,6 +173,8 @@ int Sort(lua_State* L) {
     lua_rawseti(L, 3, i + 1);
   }
   std::vector<lua_Integer> merged(order.size());
+  // Bottom up: runs of 1, 2, 4, ... are merged in pairs. The right run goes first only where its value precedes, so
+  // equal values keep their order. Indices are moved and not values, which stay in the copy that Lua's collector sees.
   for (size_t width = 1; width < order.size(); width *= 2) {
     for (size_t begin = 0; begin < order.size(); begin += 2 * width) {
       const size_t middle = std::min(begin + width, order.size());

@@ -1,3 +1,5 @@
+// An axis is used where any placement along it is not replicate: of a parameter, or on one side of a redistribution,
+// since an axis may shard activations alone.
 #include "engine/plan/compile/mesh_axes.h"
 
 #include <array>
