@@ -21,6 +21,9 @@ int Assert(lua_State* L) {
   return lua_error(L);
 }
 
+// The message is what the diagnostic shows, so the level of Lua's second argument, which only adds a place to a text,
+// has no effect: a diagnostic has its place already. A message that is poison is replaced, since the poison itself is
+// reported.
 int Error(lua_State* L) {
   if (AnyPoison(L)) {
     lua_pushfstring(L, "error with an %s", kPoisonName.data());
@@ -30,6 +33,8 @@ int Error(lua_State* L) {
   return lua_error(L);
 }
 
+// Lua's own semantics, written anew because the library's function comes with the whole base library. Nothing is
+// copied: the results are the topmost arguments, where they already are.
 int Select(lua_State* L) {
   const int count = lua_gettop(L);
   if (lua_type(L, 1) == LUA_TSTRING && std::string_view(lua_tostring(L, 1)) == "#") {
@@ -42,6 +47,8 @@ int Select(lua_State* L) {
   return first >= count ? 0 : count - static_cast<int>(first);
 }
 
+// lua_stringtonumber accepts what Lua's numerals are, hexadecimal ones too, and returns the size with the final zero:
+// equal only where the whole text was read, so a text with a zero byte within is none.
 int ToNumber(lua_State* L) {
   luaL_checkany(L, 1);
   if (AnyPoison(L)) return PushPoison(L);
@@ -52,6 +59,7 @@ int ToNumber(lua_State* L) {
   }
   size_t size = 0;
   const char* text = lua_type(L, 1) == LUA_TSTRING ? lua_tolstring(L, 1, &size) : nullptr;
+  ScriptState::From(L).Charge(size / 16);
   if (text == nullptr || lua_stringtonumber(L, text) != size + 1) lua_pushnil(L);
   return 1;
 }

@@ -1,9 +1,19 @@
 // The environment is an allow list: names are copied into it one by one, and the global table of Lua is not reachable.
 // What a script can reach beyond names is metatables: of strings (replaced in OpenEnvironment) and of userdata (each
 // has __metatable = false; getmetatable and setmetatable do not exist in any case).
+//
+// What an escape would need, and where it ends. A plan is text from anywhere; it must not read the host, run without
+// end, or differ between ranks:
+//
+//   reach a function of Lua that is not listed      only what PushBaseFunctions and three libraries copy is there
+//   change a builtin for another file of the plan   every table of the language is a view; writes are refused
+//   catch the error of a limit and go on            there is no pcall, and a dead state raises again (script_state.cc)
+//   see an address, hash order, clock or rank       tostring shows none, pairs sorts, the others do not exist
+//
 // Libraries, options and modules with named fields are views (MakeReadOnly), so that a required module or a builtin
 // cannot be changed by one file of a plan in a way that another file sees. A read of a missing name returns poison
 // after it is reported, not nil: `attempt to call a nil value` would name the symptom, and would end the evaluation.
+//
 // The session of the REPL needs the opposite, names that persist from line to line. Its view reads the session's own
 // names first, then those of the language, and writes to the first table only: an assignment cannot replace a builtin
 // for the lines that follow.
@@ -23,6 +33,7 @@ const char kSessionNamesKey = 0;
 const char kDeprecatedKey = 0;  // registry: old name -> { replacement, help }
 const char kSessionKey = 0;     // registry: the view of a session's names and these
 
+// Sorted, because the nearest match is the first of equally near names, and Lua's order would differ between ranks.
 std::vector<std::string> StringKeys(lua_State* L, int table) {
   std::vector<std::string> keys;
   for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
@@ -67,6 +78,7 @@ void ReportMissing(lua_State* L, const std::string& key, ReadOnlyKind kind, cons
 }
 
 // If the name at `index` is deprecated: reports it and pushes the value of its replacement among the names at `names`.
+// The old name is not itself an entry: it would be suggested by DidYouMean, and a read of it would not pass here.
 bool PushDeprecated(lua_State* L, int index, int names) {
   index = lua_absindex(L, index);
   const int top = lua_gettop(L);
@@ -90,7 +102,9 @@ bool PushDeprecated(lua_State* L, int index, int names) {
   return false;
 }
 
-// Upvalues: 1 the table, 2 the kind, 3 the label.
+// Upvalues: 1 the table, 2 the kind, 3 the label. Every read of a view comes here, also of names that exist, since the
+// view is empty; they cost one raw read. The key is read raw. Poison as a key gives poison without a second report, so
+// that one misspelled name is one finding.
 int ReadMissing(lua_State* L) {
   const int table = lua_upvalueindex(1);
   lua_pushvalue(L, 2);
@@ -106,6 +120,9 @@ int ReadMissing(lua_State* L) {
   return PushPoison(L);
 }
 
+// An assignment without `local`. It is refused also for a name that is new: a global of one file would be visible in
+// all others, and a misspelled assignment would make a second variable in silence. The name is set to poison behind
+// the view, so that later reads of it do not report it again.
 int RefuseWrite(lua_State* L) {
   ScriptState& state = ScriptState::From(L);
   PushText(L, 2);
@@ -129,7 +146,8 @@ int RefuseWrite(lua_State* L) {
   return 0;
 }
 
-// Upvalues of the session's functions: 1 its own names, 2 the language's.
+// Upvalues of the session's functions: 1 its own names, 2 the language's. For a missing name both tables are copied
+// into one, as the list in which the nearest match is searched; that costs a copy only on the way to a report.
 int ReadSession(lua_State* L) {
   lua_settop(L, 2);
   for (const int table : {lua_upvalueindex(1), lua_upvalueindex(2)}) {

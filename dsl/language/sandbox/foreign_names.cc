@@ -1,3 +1,8 @@
+// A plan's author comes from Python, Lua or another library, and writes its names. Edit distance does not help there
+// ("Shard" is near "shard", but "None", "enumerate" and "ColwiseParallel" are near nothing), so names are listed with
+// what to write instead. The list is consulted only when a name was not found, and a linear search of some forty
+// entries is fast enough. Entries of what is left out on purpose (io, os, pcall) say why: a search for another way
+// around would be in vain.
 #include "dsl/language/sandbox/environment.h"
 
 #include <algorithm>

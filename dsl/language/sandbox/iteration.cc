@@ -12,7 +12,9 @@
 namespace moonshard {
 namespace {
 
-// A key as plain data; in the order of PushSortedKeys.
+// A key as plain data; in the order of PushSortedKeys: numbers by value, then strings by bytes, then false before
+// true. It is a total order over the keys that a table can have: 1 and 1.0 are one key in Lua, NaN is none, and
+// integers beyond 2^53 are compared as integers, where a comparison of doubles would call neighbours equal.
 struct Key {
   int group = 0;  // 0 number, 1 string, 2 boolean
   bool integer = false;
@@ -28,6 +30,9 @@ struct Key {
   }
 };
 
+// Tables, functions and userdata as keys are refused and not sorted by address: their order would differ between
+// ranks, and with it the order of rules. Neither lua_tolstring nor lua_tonumber converts here (the type is known),
+// which would confuse lua_next.
 Key KeyAt(lua_State* L, int index) {
   Key key;
   switch (lua_type(L, index)) {
@@ -66,7 +71,9 @@ void PushKey(lua_State* L, const Key& key) {
   }
 }
 
-// Upvalues: 1 the table, 2 its sorted keys, 3 how many were given.
+// Upvalues: 1 the table, 2 its sorted keys, 3 how many were given. The iterator has its place in an upvalue, where
+// Lua's next has only the last key: that would have to be searched in the sorted list at each step. A value is read
+// when its turn comes, with metamethods, so that the loop sees assignments to later keys.
 int NextPair(lua_State* L) {
   while (true) {
     const lua_Integer given = lua_tointeger(L, lua_upvalueindex(3)) + 1;
@@ -79,8 +86,9 @@ int NextPair(lua_State* L) {
   }
 }
 
+// A script may call the iterator itself, with the largest integer: the sum wraps around, as in Lua.
 int NextIndex(lua_State* L) {
-  const lua_Integer i = luaL_checkinteger(L, 2) + 1;
+  const auto i = static_cast<lua_Integer>(static_cast<lua_Unsigned>(luaL_checkinteger(L, 2)) + 1);
   lua_pushinteger(L, i);
   return lua_geti(L, 1, i) == LUA_TNIL ? 1 : 2;
 }
@@ -89,13 +97,15 @@ int NoMore(lua_State*) { return 0; }
 
 }  // namespace
 
+// Keys are read in one pass and sorted as plain data. A script cannot run in between, so views into the table's own
+// strings stay valid. Reading costs what comparing will: the size of text keys is charged with them.
 void PushSortedKeys(lua_State* L, int index) {
   index = lua_absindex(L, index);
   ScriptState& state = ScriptState::From(L);
   std::vector<Key> keys;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    state.Charge(4);
     keys.push_back(KeyAt(L, -2));
+    state.Charge(4 + keys.back().text.size() / 16);
   }
   std::ranges::sort(keys, [](const Key& a, const Key& b) { return a < b; });
   lua_createtable(L, static_cast<int>(keys.size()), 0);
@@ -105,6 +115,8 @@ void PushSortedKeys(lua_State* L, int index) {
   }
 }
 
+// O(n log n) once, and O(1) a step. A view has __pairs, which leads to the table behind it. Over poison the loop runs
+// zero times: what made it is reported already.
 int Pairs(lua_State* L) {
   if (IsPoison(L, 1)) {
     lua_pushcfunction(L, &Guarded<&NoMore>);
@@ -135,8 +147,8 @@ int Next(lua_State* L) {
   bool found = false;
   Key best;
   for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
-    state.Charge(2);
     const Key key = KeyAt(L, -2);
+    state.Charge(2 + key.text.size() / 16);
     if ((first || after < key) && (!found || key < best)) {
       best = key;
       found = true;

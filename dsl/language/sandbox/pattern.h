@@ -28,6 +28,7 @@ class PatternMatcher {
  private:
   static constexpr int kMostCaptures = 32;
   static constexpr int kMostDepth = 200;
+  static constexpr size_t kLettersPerStep = 16;  // of a set
   struct Capture {
     size_t begin = 0;
     size_t length = 0;
@@ -38,6 +39,8 @@ class PatternMatcher {
   size_t EndOfClass(size_t p);
   bool Single(size_t s, size_t p, size_t end) const;
   bool InSet(char c, size_t p, size_t end) const;
+  bool HasLetter(char c, size_t& p, size_t end) const;
+  void ChargeSet(size_t letters) const;
   size_t Longest(size_t s, size_t p, size_t end);
   size_t Shortest(size_t s, size_t p, size_t end);
   size_t Balanced(size_t s, size_t p);

@@ -26,7 +26,9 @@ std::string_view TextArgument(lua_State* L, int index) {
   return {text, size};
 }
 
-// Upvalue 1: one of Lua's own functions, whose work is at most linear in its text.
+// Upvalue 1: one of Lua's own functions, whose work is at most linear in its text. Poison among the arguments is the
+// result: Lua's function would raise an error about its type, which ends the evaluation over a mistake that is
+// reported.
 int Charged(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   TextArgument(L, 1);
@@ -48,7 +50,9 @@ int Repeat(lua_State* L) {
     lua_pushliteral(L, "");
     return 1;
   }
-  if (static_cast<size_t>(count) > kMostText / unit)
+  // The bound on the result is compared after a division, since a product with the count, up to 2^63 - 1, would wrap
+  // around. The separator is not behind the last text, so one of the full size may be repeated once.
+  if (static_cast<size_t>(count) - 1 > (kMostText - text.size()) / unit)
     return luaL_error(L, "string.rep: the result is longer than 1 MiB");
   ScriptState::From(L).Charge(unit * static_cast<size_t>(count) / 16 + static_cast<size_t>(count));
   std::string out;
@@ -60,7 +64,8 @@ int Repeat(lua_State* L) {
   return 1;
 }
 
-// Where a search starts: argument `index`, from 1, negative from the end. npos: beyond the text.
+// Where a search starts: argument `index`, from 1, negative from the end; before the text is its beginning. npos:
+// beyond the text, by more than the empty match at its end.
 size_t StartArgument(lua_State* L, int index, size_t size) {
   lua_Integer start = luaL_optinteger(L, index, 1);
   if (start < 0) start = std::max<lua_Integer>(static_cast<lua_Integer>(size) + start + 1, 1);
@@ -68,6 +73,10 @@ size_t StartArgument(lua_State* L, int index, size_t size) {
   return static_cast<size_t>(start) > size + 1 ? std::string_view::npos : static_cast<size_t>(start) - 1;
 }
 
+// find and match. A pattern without special characters is searched as plain text, whatever argument 4 is; the charge
+// is that of the worst case of a naive search, text times pattern, although std::string_view is usually faster: the
+// budget must not depend on the library. Otherwise the pattern is tried at each position from `start` on, or at the
+// first alone where it begins with '^'.
 int Search(lua_State* L, bool find) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::string_view subject = TextArgument(L, 1);
@@ -94,6 +103,7 @@ int Search(lua_State* L, bool find) {
   if (anchored) pattern.remove_prefix(1);
   PatternMatcher matcher(L, subject, pattern);
   for (size_t at = start; at <= subject.size(); ++at) {
+    // A failed attempt costs a step at least, so that the positions of a text are bounded as well.
     const size_t end = matcher.MatchAt(at);
     if (end != PatternMatcher::npos) {
       if (!find) return matcher.PushCaptures(at, end);
@@ -110,9 +120,9 @@ int Search(lua_State* L, bool find) {
 int Find(lua_State* L) { return Search(L, true); }
 int Match(lua_State* L) { return Search(L, false); }
 
-// Upvalues: 1 subject, 2 pattern, 3 next position, 4 end of the last match (where an empty match is not allowed again).
-// Upvalues: the subject, the pattern, where to search next, where the last match ended. The texts were charged when the
-// iterator was made; a step of it costs what the matcher looks at.
+// Upvalues: 1 the subject, 2 the pattern, 3 where to search next, 4 where the last match ended (an empty match there
+// is not one again). The texts were charged when the iterator was made; a step of it costs what the matcher looks at.
+// A '^' is no anchor here, as in Lua: an anchored iteration would have one match at most.
 int NextMatch(lua_State* L) {
   const auto text = [L](int index) {
     size_t size = 0;
@@ -157,12 +167,16 @@ int EachMatch(lua_State* L) {
   return 1;
 }
 
-// Adds what argument 3 (text with %0-%9, table or function) makes of a match.
+// Adds what argument 3 (text with %0-%9, table or function) makes of a match. A function of the script runs within
+// gsub: it may report, raise or call gsub itself. The matcher's captures are its own object's, so a nested call does
+// not disturb them; false or nil keeps the match as it is. Text is charged at each match, and not by what it adds: a
+// megabyte of "%1" for a capture that is empty is work without a result.
 void AddReplacement(lua_State* L, PatternMatcher& matcher, size_t begin, size_t end, std::string_view subject,
                     std::string& out) {
   if (lua_type(L, 3) == LUA_TSTRING || lua_type(L, 3) == LUA_TNUMBER) {
     size_t size = 0;
     const char* text = lua_tolstring(L, 3, &size);
+    ScriptState::From(L).Charge(size / 16);
     for (size_t i = 0; i < size; ++i) {
       if (text[i] != '%') {
         out += text[i];
@@ -174,6 +188,7 @@ void AddReplacement(lua_State* L, PatternMatcher& matcher, size_t begin, size_t 
       } else if (c == '0') {
         out += subject.substr(begin, end - begin);
       } else if (c >= '1' && c <= '9') {
+        ScriptState::From(L).Charge(2);
         matcher.PushCapture(c - '1', begin, end);
         size_t capture_size = 0;
         const char* capture = luaL_tolstring(L, -1, &capture_size);
@@ -244,6 +259,8 @@ int Replace(lua_State* L) {
 
 }  // namespace
 
+// The library of Lua is opened in a table that is dropped: only what is copied from it exists. `char` needs no charge,
+// its work is bounded by the number of its arguments.
 void PushStringFunctions(lua_State* L) {
   lua_newtable(L);    // [functions]
   luaopen_string(L);  // [functions, string]

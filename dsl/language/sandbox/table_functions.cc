@@ -2,6 +2,7 @@
 // everywhere. Functions whose work depends on the length of a list charge it; what they put on the stack or into a text
 // is bounded.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,18 +22,22 @@ lua_Integer LengthOfFirst(lua_State* L) {
   return luaL_len(L, 1);
 }
 
+// Moving up the rest of a list is a loop in C, whose length no hook sees: it is charged before it runs. The new length
+// is computed without a sign, as in Lua: a table with keys at powers of two and at the largest integer has a length of
+// 2^63 - 1, and the loop for the wrapped length is empty.
 int Insert(lua_State* L) {
   if (IsPoison(L, 1)) return 0;
-  const lua_Integer length = LengthOfFirst(L);
+  const lua_Unsigned behind = static_cast<lua_Unsigned>(LengthOfFirst(L)) + 1;
+  const auto end = static_cast<lua_Integer>(behind);
   if (lua_gettop(L) == 2) {
-    lua_seti(L, 1, length + 1);
+    lua_seti(L, 1, end);
     return 0;
   }
   if (lua_gettop(L) != 3) return luaL_error(L, "wrong number of arguments to 'insert'");
   const lua_Integer at = luaL_checkinteger(L, 2);
-  luaL_argcheck(L, at >= 1 && at <= length + 1, 2, "position out of bounds");
-  ScriptState::From(L).Charge(static_cast<size_t>(length - at + 1));
-  for (lua_Integer i = length + 1; i > at; --i) {
+  luaL_argcheck(L, static_cast<lua_Unsigned>(at) - 1 < behind, 2, "position out of bounds");
+  if (end > at) ScriptState::From(L).Charge(static_cast<size_t>(end - at));
+  for (lua_Integer i = end; i > at; --i) {
     lua_geti(L, 1, i - 1);
     lua_seti(L, 1, i);
   }
@@ -40,37 +45,39 @@ int Insert(lua_State* L) {
   return 0;
 }
 
+// The place behind the last is allowed, as in Lua, and so is the length itself where it is 0: t[0] is removed then.
 int Remove(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const lua_Integer length = LengthOfFirst(L);
-  const lua_Integer at = luaL_optinteger(L, 2, length);
-  if (length == 0) {
-    lua_pushnil(L);
-    return 1;
-  }
-  luaL_argcheck(L, at >= 1 && at <= length, 2, "position out of bounds");
-  ScriptState::From(L).Charge(static_cast<size_t>(length - at + 1));
+  lua_Integer at = luaL_optinteger(L, 2, length);
+  luaL_argcheck(L, at == length || static_cast<lua_Unsigned>(at) - 1 <= static_cast<lua_Unsigned>(length), 2,
+                "position out of bounds");
+  if (length > at) ScriptState::From(L).Charge(static_cast<size_t>(length - at));
   lua_geti(L, 1, at);
-  for (lua_Integer i = at; i < length; ++i) {
-    lua_geti(L, 1, i + 1);
-    lua_seti(L, 1, i);
+  for (; at < length; ++at) {
+    lua_geti(L, 1, at + 1);
+    lua_seti(L, 1, at);
   }
   lua_pushnil(L);
-  lua_seti(L, 1, length);
+  lua_seti(L, 1, at);
   return 1;
 }
 
+// Each element is charged, and the size of the text is bounded while it grows and not when it is done. The range is the
+// script's own and may be far longer than the list: it ends at the first element that is no text, which is an error.
+// The last element is left to the condition within the loop, since `i <= last` never ends for the largest integer.
 int Concat(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const lua_Integer length = LengthOfFirst(L);
   size_t separator_size = 0;
   const char* separator = luaL_optlstring(L, 2, "", &separator_size);
   const lua_Integer first = luaL_optinteger(L, 3, 1);
-  const lua_Integer last = std::min(luaL_optinteger(L, 4, length), length);
+  const lua_Integer last = luaL_optinteger(L, 4, length);
   std::string out;
-  for (lua_Integer i = std::max<lua_Integer>(first, 1); i <= last; ++i) {
+  for (lua_Integer i = first; first <= last; ++i) {
     ScriptState::From(L).Charge(1);
     lua_geti(L, 1, i);
+    // One unknown value makes the text unknown: it is returned as the result, without an error of its own.
     if (IsPoison(L, -1)) return 1;
     if (lua_isstring(L, -1) == 0) {
       return luaL_error(L, "invalid value (a %s) at index %I in table for 'concat'", luaL_typename(L, -1),
@@ -82,6 +89,7 @@ int Concat(lua_State* L) {
     out.append(text, size);
     lua_pop(L, 1);
     if (out.size() > kMostConcatenated) return luaL_error(L, "table.concat: the result is longer than 1 MiB");
+    if (i == last) break;
   }
   ScriptState::From(L).Charge(out.size() / 16);
   lua_pushlstring(L, out.data(), out.size());
@@ -98,6 +106,7 @@ int Pack(lua_State* L) {
   return 1;
 }
 
+// At most 200 results: the loop runs in C, where no hook interrupts it, and its bounds come from the script.
 int Unpack(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const lua_Integer first = luaL_optinteger(L, 2, 1);
@@ -114,7 +123,8 @@ int Unpack(lua_State* L) {
 }
 
 // Whether value `a` of the copy at index 3 precedes `b`: by the function in argument 2, else numbers by value and
-// strings by their bytes (Lua's own < depends on the locale).
+// strings by their bytes (Lua's own < depends on the locale). Texts are charged by the bytes that a comparison may
+// read: equal texts of megabytes, which need not be one object, are read to their end each time.
 bool Before(lua_State* L, lua_Integer a, lua_Integer b) {
   ScriptState::From(L).Charge(4);
   if (!lua_isnil(L, 2)) lua_pushvalue(L, 2);
@@ -132,6 +142,7 @@ bool Before(lua_State* L, lua_Integer a, lua_Integer b) {
     size_t size_b = 0;
     const char* text_a = lua_tolstring(L, -2, &size_a);
     const char* text_b = lua_tolstring(L, -1, &size_b);
+    ScriptState::From(L).Charge(std::min(size_a, size_b) / 16);  // they may differ in the last byte alone
     before = std::string_view(text_a, size_a) < std::string_view(text_b, size_b);
   } else {
     before = lua_compare(L, -2, -1, LUA_OPLT) != 0;
@@ -143,12 +154,16 @@ bool Before(lua_State* L, lua_Integer a, lua_Integer b) {
 // A merge sort, for three reasons: it is stable, so that the order of equal values is the same on every rank; it stays
 // within bounds for a comparison function that is not an order, which std::sort does not; and it works on a copy, so
 // that a comparison function that changes the table cannot invalidate it. Its memory counts towards the limit, and each
-// comparison is charged to the budget of steps.
+// comparison is charged to the budget of steps. The bound on the length is Lua's: a table with keys at powers of two may
+// have a length of 2^60, whose size in bytes wraps around to 0.
 int Sort(lua_State* L) {
   if (AnyPoison(L)) return 0;
   const lua_Integer length = LengthOfFirst(L);
+  if (length < 2) return 0;
+  luaL_argcheck(L, length < std::numeric_limits<int>::max(), 1, "array too big");
   if (!lua_isnoneornil(L, 2)) luaL_checktype(L, 2, LUA_TFUNCTION);
   lua_settop(L, 2);
+  ScriptState::From(L).Charge(static_cast<size_t>(length));
   const ScriptState::Reserved memory(ScriptState::From(L), static_cast<size_t>(length) * 2 * sizeof(lua_Integer));
   lua_createtable(L, static_cast<int>(length), 0);  // [table, function, copy]
   std::vector<lua_Integer> order(static_cast<size_t>(length));
@@ -158,6 +173,8 @@ int Sort(lua_State* L) {
     lua_rawseti(L, 3, i + 1);
   }
   std::vector<lua_Integer> merged(order.size());
+  // Bottom up: runs of 1, 2, 4, ... are merged in pairs. The right run goes first only where its value precedes, so
+  // equal values keep their order. Indices are moved and not values, which stay in the copy that Lua's collector sees.
   for (size_t width = 1; width < order.size(); width *= 2) {
     for (size_t begin = 0; begin < order.size(); begin += 2 * width) {
       const size_t middle = std::min(begin + width, order.size());

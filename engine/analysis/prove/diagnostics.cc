@@ -1,4 +1,13 @@
-// What is said of a proof: for each fault the plan's line, what was declared and what is, and the likely suggested fix.
+// What is said of a proof: for each fault the plan's line, what was declared and what is, and the likely suggested
+// fix.
+//
+// A fault is about an operator, the reader's question about a line of the plan. The way from one to the other is the
+// module path: the rule of the module, or of the nearest module around it whose calls have one. The fix is the rule's
+// own (SuggestedFix), because only the rule knows what was missing; here it is put into the words of the plan
+// language.
+//
+// Faults of the backward are counted and not listed while the forward has any: the backward differentiates the
+// forward, so its faults mostly follow, and their operators (mm, sum) are far from what a plan's author has written.
 #include <algorithm>
 #include <string_view>
 

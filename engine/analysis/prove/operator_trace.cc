@@ -1,3 +1,17 @@
+// How two traces are compared. The sharded step runs on every rank, the unsharded one too; each result of the sharded
+// step is put together as its type says and must equal the unsharded result:
+//
+//   replicate   this rank's, as it is      shard(d)   all ranks' joined along d      partial   the sum of all ranks'
+//
+// So the comparison tests the rules as well as the plan: a rule that claims shard(1) for what is shard(0) gives a
+// tensor of wrong sizes or values here. It is also why operators are compared and not only modules: the first operator
+// that differs is next to the cause, where a module's output differs in all that follows.
+//
+// Every rank holds the whole unsharded trace, so the order of the comparison is the unsharded one, equal on every
+// rank. Each decision that could differ between ranks (does it have this operator, how many results, do sizes fit) is
+// exchanged before a collective depends on it; a rank that decided alone would wait in a gather that no other joins.
+// The price is a handful of small exchanges for each operator, which is why this is a tool for a step and not part of
+// training.
 #include "engine/analysis/prove/operator_trace.h"
 
 #include <algorithm>
@@ -16,6 +30,9 @@ std::string KeyOf(const std::string& path, bool backward, const std::string& nam
   return path + (backward ? "|b|" : "|f|") + name;
 }
 
+// Relative to the largest value of the tensor, not element by element: a sum over ranks rounds in another order than
+// the unsharded sum, and an element near zero that is the difference of large terms would look wrong by any relative
+// measure. In float64 so that the comparison itself adds no rounding. Indices and masks are equal or not.
 double Difference(const at::Tensor& got, const at::Tensor& want) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (!got.defined() || got.sizes() != want.sizes()) return kNone;
@@ -52,6 +69,15 @@ std::function<void(const CheckedOperator&)> OperatorTrace::Recorder() {
   };
 }
 
+// The inverse of what sharding and views did to a dim. A sharded dim is in general [lead, shard, behind] flattened,
+// and the shard may be parts of a fused dim. Two ranks with q and k of [4] + [2] features each, in one dim:
+//
+//   rank 0   q0 q1 q2 q3 k0 k1        joined rank by rank:   q0 .. q3 k0 k1 q4 .. q7 k2 k3       wrong
+//   rank 1   q4 q5 q6 q7 k2 k3        joined part by part:   q0 .. q7 k0 .. k3                   the full dim
+//
+// So the lead is opened, each part is taken from every rank and joined, and the parts are put in their order. `unit`
+// is the number of elements behind each element of the shard: the features of a head, where heads and features were
+// joined.
 at::Tensor Together(const AxisType& type, const std::vector<at::Tensor>& shards, const std::vector<AxisType>& types,
                     int64_t full_size, bool sum) {
   if (type.is_replicate()) return shards.front();
@@ -105,7 +131,9 @@ at::Tensor Together(const AxisType& type, const std::vector<at::Tensor>& shards,
 
 namespace {
 
-// All ranks' tensors, in rank order. Their shapes differ in one dim at most.
+// All ranks' tensors, in rank order. Their shapes differ in one dim at most: along it shards are padded to the
+// longest, since an all-gather takes equal blocks, and cut to their own length after. Floating point goes as float64
+// and bool as bytes, which every backend can send.
 std::vector<at::Tensor> GatherAll(const at::Tensor& mine, AxisGroup& group, int64_t dim) {
   const CollectiveLabel label("the comparison of operators");
   const int64_t size = dim < 0 ? 0 : mine.size(dim);
@@ -247,7 +275,10 @@ class Comparing {
     return full.defined() && full.sizes() == want.sizes();
   }
 
-  // The next operator of the row whose results are as large.
+  // The next operator of the row whose results are as large. Operators of one name in one module come in the same
+  // order in both steps, but either step may have more of them (a sum that a shard of one element does not need, a
+  // gradient of repeated heads), so a cursor moves forward and skips what does not fit; it never goes back, hence O(n)
+  // for a row. All ranks move the cursor alike, since fitting is agreed on (Everywhere).
   void Find(const TracedOperator& op, const Row& row, size_t& next, const std::vector<Candidate>& made) {
     size_t at = next;
     for (; at < row.full.size(); ++at) {
@@ -271,6 +302,9 @@ class Comparing {
     return std::ranges::count(all, 1) == static_cast<int64_t>(all.size());
   }
 
+  // The largest difference of all ranks counts, exchanged as an integer in units of 1e-12. `first_place_` is a place
+  // in the unsharded step: rows are compared one after the other, and the first operator beyond the tolerance is the
+  // one that ran first and not the one that was compared first.
   void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want, size_t place) {
     if (!one.comparable || (one.uniform && one.shards.front().sizes() != want.sizes())) {
       ++out_.left_out;

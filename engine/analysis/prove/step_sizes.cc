@@ -75,6 +75,15 @@ std::string ShapeText(const std::vector<int64_t>& sizes) {
   return "[" + Join(out, ", ") + "]";
 }
 
+// Local sizes against those at tp=1. With h [2, 16, 4096] sharded along dim 2 on tp=4:
+//
+//   type        local           full                fits
+//   shard(2)    [2, 16, 1024]   [2, 16, 4096]       yes: dim 2 may be shorter
+//   replicate   [2, 16, 1024]   [2, 16, 4096]       no: every rank computes with a quarter and takes it for all
+//   shard(2)    [4, 8, 1024]    [2, 16, 4096]       no: another dim differs
+//   partial     [2, 16, 4096]   [2, 16, 4096]       yes: terms have the size of their sum
+//
+// A replicate may have any size along a dim in which it is uniform: zeros that a forward makes as long as its shard.
 bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
   const bool known = type.is_replicate() || type.is_partial() || type.is_shard();
   if (!known) return true;
@@ -105,7 +114,14 @@ bool SameNumber(double a, double b) {
 
 using Places = std::vector<const SizedOperator*>;
 
-// Without what a loop repeats: of equal runs of names, one after the other, the first.
+// Without what a loop repeats: of equal runs of names, one after the other, the first. A loop over 8 experts on tp=2
+// runs 4 times on this rank, and
+//
+//   router mm silu mm mm silu mm mm silu mm mm silu mm add     (4 experts)
+//   router mm silu mm ...                              add     (8 experts)
+//
+// become the same list "router mm silu mm add". Short periods come first, so that "mm mm" within a body is folded in
+// both lists alike before the body itself is. Each period is one pass over what the shorter ones left.
 Places WithoutRepeats(Places operators) {
   constexpr size_t kLongest = 64;  // operators of a loop's body
   const auto same = [&](size_t a, size_t b) { return operators[a]->name == operators[b]->name; };
@@ -130,8 +146,10 @@ struct Pair {
   const SizedOperator* full;
 };
 
-// The longest common subsequence of two lists of names, as of the lines of two files. Nothing of it where both are so long
-// that it would take more than a blink.
+// The longest common subsequence of two lists of names, as of the lines of two files, by the textbook table:
+// longest[i][j] is its length for the rests a[i..] and b[j..]. O(n m) cells, so nothing of it where both lists are so
+// long that it would take more than a blink. Equal names are paired as soon as they meet, which is one of the longest
+// alignments; that there may be others is why a difference behind the first gap is not called a fault.
 std::vector<Pair> Aligned(const Places& a, const Places& b) {
   constexpr size_t kMostCells = 4'000'000;
   std::vector<Pair> out;
@@ -159,6 +177,11 @@ class Pairing {
   Pairing(const StepSizes::Place& place, const StepSizes::Run& here, const StepSizes::Run& full, SizeDifferences& out)
       : place_(place), here_(here), full_(full), out_(out) {}
 
+  // Three attempts, each only where the one before did not explain all operators: pair by order; fold loops and pair
+  // by order; align. `reliable` counts the operators in front of the first difference: up to there both runs provably
+  // execute the same code, so that a difference in sizes is a fault. Behind it the pairing is a guess, except where
+  // folding made the lists equal: sizes are compared as before then, and numbers are not, since a loop's number may be
+  // its counter.
   void Run() {
     Places here = Computing(here_);
     Places full = Computing(full_);
@@ -224,7 +247,13 @@ class Pairing {
     out_.faults.push_back(std::move(fault));
   }
 
-  // Whether this is the end of what can be compared.
+  // Whether this is the end of what can be compared. Sizes first, then numbers: a wrong number (h.size(-1)) that made
+  // a wrong size is better reported by the size. The order in which a difference is excused:
+  //   by_value           sizes that follow values, such as the tokens of an expert: counted and not compared
+  //   unreliable         not compared, and reported as such; in a backward passed over, since the forward decides
+  //   a view before it   the view made the wrong size and is named in place of the operator that trips over it
+  // Numbers are excused where they are places within a shard, slices of a flat gradient buffer, hashes of constants,
+  // or may follow a value that the program read. What is left follows the size of this rank's shard.
   bool Differs(const SizedOperator& here, const SizedOperator& full, bool reliable) {
     for (size_t i = 0; i < std::min(here.sizes.size(), full.sizes.size()); ++i) {
       if (SizesFit(here.types[i], here.sizes[i], full.sizes[i])) continue;
@@ -275,7 +304,9 @@ class Pairing {
     return false;
   }
 
-  // The first view before the operators that already differs, where both runs make the same views up to there.
+  // The first view before the operators that already differs, where both runs make the same views up to there. Views
+  // were not paired (matmul adds some as sizes happen to be), so this walks both lists in step, view by view, up to
+  // the two operators; where one list has fewer views the walk ends and the operator itself is blamed.
   bool BlameView(const SizedOperator& here, const SizedOperator& full) {
     const SizedOperator* a = here_.operators.data();
     const SizedOperator* b = full_.operators.data();
@@ -299,6 +330,9 @@ class Pairing {
 
 }  // namespace
 
+// Operators are kept by module and direction and in the order in which they ran, over all calls of the module: two
+// calls of one module are paired because both runs call it as often. `after_value` is sticky within a place: a number
+// that was computed by the program from a read value cannot be told from one that was not.
 std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
   return [this, index](const CheckedOperator& op) {
     Run& run = runs_[{op.path, op.backward}];

@@ -1,3 +1,28 @@
+// How a step is proved. The scope joins three sources, each of which knows a part of the step:
+//
+//   the compiled plan     what parameters are (SetLeaf) and what a module's inputs and outputs are declared to be
+//   the applied plan      when a module's call begins, what arrives, what its forward made (CallObserver)
+//   the operator scope    every operator in between, forward and backward (operator_checker.h)
+//
+// A call of a module then goes like this; the parts in brackets are the checker's:
+//
+//   Entered(module, arguments)     compare with `from` of the declared inputs; the declared layout holds from here on
+//   [the region of an input's redistribution: its input is checked, its output is typed as `to`]
+//   [the operators of the forward]
+//   Made(module, results)          compare with `from` of the declared outputs
+//   [the region of an output's redistribution]
+//   Exited(module)
+//
+// Only `from` is compared: `to` is what the redistribution makes, and the region declares it. Each module is so proved
+// against its own declaration, as a function with a signature is, and a wrong declaration is found at the boundary
+// where it meets the computation and not layers later.
+//
+// The second half, sizes, is a comparison of two such runs (step_sizes.h). Its faults count only where the layouts
+// have none: with a layout fault in the forward most sizes behind it are wrong too, and would bury the cause.
+//
+// Why one rank suffices. A rule computes with layouts and this rank's sizes; what other ranks hold follows from the
+// layout. Where ranks run different operators (an expert without tokens, uneven shards) the proof is of the rank that
+// it ran for.
 #include "engine/analysis/prove/type_scope.h"
 
 #include <algorithm>
@@ -42,7 +67,7 @@ RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
   return rules;
 }
 
-// One for layers that differ in a number alone.
+// One for layers that differ in a number alone. The paths are not compared: the first fault's is kept, as the example.
 std::vector<TypeFault> FoldedFaults(std::vector<TypeFault> faults) {
   std::vector<TypeFault> out;
   for (TypeFault& fault : faults) {
@@ -87,7 +112,10 @@ struct TypeScope::State final : CallObserver {
     applied.Watch(*this);
   }
 
-  // Along the data-parallel axes every rank computes with a parameter that is whole there, on a batch of its own.
+  // Along the data-parallel axes every rank computes with a parameter that is full there, on a batch of its own. That
+  // is `shared`, exactly as a tp rank that works on a shard of the tokens: the value is the same, the gradients are
+  // terms. Thus the sum over dp needs no rule of its own. Where fsdp shards the parameter, its shards are no layout
+  // that a forward meets: the type is that of the gathered parameter.
   TensorType TypeOfParameter(const LiveParameter& parameter) const {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
@@ -107,6 +135,8 @@ struct TypeScope::State final : CallObserver {
     return type;
   }
 
+  // A batch is the same on every tp rank and a shard of its first dim on data-parallel ranks; a tensor without dims
+  // has no batch, and is a constant there too.
   TensorType TypeOfInput(const at::Tensor& tensor) const {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
@@ -122,6 +152,9 @@ struct TypeScope::State final : CallObserver {
     return type != nullptr && type->size() == checker.axes().size();
   }
 
+  // Inputs of the model are typed where the outermost planned call receives them, unless they have a type already
+  // (Input, or an earlier call of this scope). One that requires a gradient and is no leaf was made by operators that
+  // the scope saw or should have seen, so it is not an input, and nothing is assumed of it.
   void Entered(size_t module, std::span<const TensorSlot> arguments) override {
     const bool outermost = depth == 0;
     ++depth;
@@ -153,7 +186,9 @@ struct TypeScope::State final : CallObserver {
     --depth;
   }
 
-  // An axis other than tp only where the plan speaks of it.
+  // An axis other than tp only where the plan speaks of it: a placement that names tp alone has replicate on the
+  // others by default, which would contradict a batch that is sharded there. The full size is known for the last dim
+  // alone, from the weights; it places the heads of a shard and the parts of a fused one.
   void Anchor(const at::Tensor& tensor, const Placement& declared, int64_t features, const std::string& what) {
     for (const CheckedAxis& axis : checker.axes()) {
       const Layout& layout = declared[axis.axis];
@@ -162,6 +197,9 @@ struct TypeScope::State final : CallObserver {
     }
   }
 
+  // After the backward every gradient sum has run, so .grad must have the parameter's own layout: a shard for a shard,
+  // the same everywhere for replicate and for shared, whose terms were summed. On tp alone: gradients over dp may
+  // rightly be terms, where the host reduces them itself.
   void CheckGradients() {
     const CompiledPlan& plan = applied.plan();
     for (const LiveParameter& parameter : applied.parameters()) {
@@ -177,6 +215,8 @@ struct TypeScope::State final : CallObserver {
     }
   }
 
+  // With tp=1 there is nothing to compare: the sizes are those of the unsharded step. A step that stopped has recorded
+  // a part of its operators, and its missing ones would be reported as differences.
   void CompareWithUnsharded(Proof& proof) const {
     proof.sizes_compared = applied.plan().mesh.size(MeshAxis::kTp) == 1;
     const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
@@ -245,6 +285,8 @@ struct TypeScope::State final : CallObserver {
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
     : state_(std::make_unique<State>(applied, options)) {}
 
+// Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
+// after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.
 TypeScope::~TypeScope() { state_->Close(); }
 
 void TypeScope::Input(const at::Tensor& tensor) { SetType(tensor, state_->TypeOfInput(tensor)); }
@@ -263,6 +305,9 @@ Proof TypeScope::Finish() {
   return proof;
 }
 
+// The unsharded run comes first, so that the run on the mesh can be compared when it finishes, and its faults count
+// only where it stopped: a step that cannot run at tp=1 is broken without any plan. The observer is called in one of
+// the two runs, since it is about the sharded step.
 Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options, int64_t rank,
                       c10::Device device) {
   const int64_t tp = shape.size(MeshAxis::kTp);

@@ -1,3 +1,15 @@
+// How a declared layout becomes a type. A layout is about the full tensor and any rank; a type is about the tensor
+// that this rank holds, so lengths are local. With q, k and v in one weight of 2048 + 512 + 512 rows on tp=4, layout
+// and type are
+//
+//   packed(0,[2048:heads=32,512:heads=8,512:heads=8])    ->    packed(0, [512, 128, 128]), length 768
+//
+// and a later split([512, 128, 128]) takes whole parts, where a split at 700 is refused. A shard(0,heads=32) of 2048
+// rows notes 32 heads of 64 each, because a view that opens a shard is right at a border of a head and wrong within
+// one.
+//
+// A shard that one rank owns alone (an expert) is varying: no rule computes with it, and regions of expert layers
+// declare what they make of it.
 #include "engine/analysis/types/axis_type.h"
 
 #include <numeric>
@@ -6,6 +18,7 @@
 
 namespace moonshard {
 
+// `length` is not compared: two tensors that meet have the same sizes or broadcast, which the operator itself checks.
 bool AxisType::SameAs(const AxisType& other) const {
   if (kind != other.kind) return false;
   if (kind == TypeKind::kPartial) return mean == other.mean;

@@ -13,6 +13,16 @@
 
 namespace moonshard {
 
+// What is known (`type`) against what is declared (`layout`). A claim may be weaker than the knowledge, never other:
+//
+//   declared      agrees with
+//   replicate     replicate; in a forward with gradients not one used by sharded compute, whose gradient is partial
+//   shared        replicate; in a forward with gradients not one that is used alike everywhere, whose gradient would be
+//                 summed although every rank has all of it
+//   partial       terms of a sum, not of a mean; values of each rank's own, which are terms by what they are; zeros
+//   shard(d)      that shard; a replicate that is equal along d (zeros, an expanded dim): any shard of it is the same
+//
+// The parts of a packed dim are compared in a forward alone: a gradient is added up from slices and has lost them.
 bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
                              bool backward) const {
   if (!type.is_known() || type.outside) return true;
@@ -34,6 +44,10 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
   return backward || type.parts.empty() == layout.parts.empty();
 }
 
+// Where claim and knowledge agree the knowledge stays: it is richer (the heads that a view made, the parts of a fused
+// dim, the operator it comes from), and later views are judged by it. It is replaced where it is wrong or unknown, and
+// where it is a replicate of which no use is known, so that the declared `full` or `shared` holds for the uses that
+// follow.
 void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size,
                              const std::string& what) {
   const int index = AxisIndex(axis);
@@ -51,6 +65,9 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   SetType(tensor, std::move(type));
 }
 
+// A parameter is replicated or sharded when the optimizer steps; a gradient that is still partial there lets replicas
+// drift apart, without an error and within a few steps. Nothing after the backward would notice, so the end of a step
+// is checked like a boundary.
 void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis,
                                     const AxisType& expected, const std::string& declared) {
   const int index = AxisIndex(axis);
@@ -105,6 +122,9 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
          layout.ToText(), here.ToString(), here.since ? *here.since : ""});
 }
 
+// Gradients are summed in buckets: copied into one flat buffer, summed there, copied back. The tensor that comes back
+// is another than the one that went in, and the operators in between are of the buffer. The parameter is the only
+// thing that both ends name, so the type travels under it (reduced_), with the axes that this region does not touch.
 void OperatorChecker::RegionGradientInput(const RegionInfo& region, const at::Tensor& parameter,
                                           const at::Tensor& gradient) {
   if (!gradient.defined()) return;
@@ -141,6 +161,10 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
   SetType(tensor, std::move(type));
 }
 
+// A sum over the ranks makes terms whole. Of a shard it stays a shard: several ranks hold that shard (key and value
+// heads) and the sum is over those ranks alone. Of what is replicated already it would be the value times the number
+// of ranks, a fault; zeros are the same whichever way they are read. Undefined terms are those of a rank that has
+// none.
 void OperatorChecker::RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) {
   const int index = AxisIndex(region.axis);
   if (index < 0) return;

@@ -1,3 +1,6 @@
+// Where an operator belongs. In a forward the stack of entered modules says it. In a backward no module is entered;
+// there autograd's current node is known, and the nodes that a module's forward made are those numbered between its
+// entry and the next mark (node_marks.h): one binary search an operator, and no list of nodes by module.
 #include "engine/analysis/types/module_path.h"
 
 #include <torch/csrc/autograd/function.h>
@@ -24,6 +27,7 @@ void ModulePath::Leave() {
 }
 
 ModulePath::Place ModulePath::Here() const {
+  // entered_ always holds the root, so a size above 1 means that a module's call is open.
   const auto node = torch::autograd::get_current_node();
   // A forward within a backward, as recomputation runs it, has entered modules too.
   if (!node || entered_.size() > 1) return {path(entered_.back()), false};

@@ -1,3 +1,34 @@
+// The checker is an abstract interpreter that runs beside the step. Every operator that reaches the kernels, forward
+// and backward, comes to Handle; for each axis a rule computes the types of the results from the types of the
+// operands. Nothing is traced first and nothing is replayed: control flow of the host's language decides, as in the
+// real step, which operators run, so a proof is about this step and about steps that run the same operators.
+//
+// An example with w1 shard(0) and w2 shard(1) on tp=2 (Linear stores [out, in]):
+//
+//   operator                 operands                    result
+//   mm(x, t(w1))             shared, shard(1)            shard(1): each rank has some of the features
+//   gelu                     shard(1)                    shard(1): each element by itself
+//   mm(h, t(w2))             shard(1), shard(0)          partial: the summed dim is sharded on both sides
+//   add(y, x)                partial, replicate          fault: x would count once a rank
+//
+// With the plan's all-reduce before the add the region declares y (checker_regions.cc), and the add is of two
+// replicates.
+//
+// Axes are judged one by one. A collective works along one axis and leaves the others alone, so the type of a tensor
+// on a mesh is one type for each axis, and k axes cost k applications of a rule and not a rule for every combination.
+//
+// What is trusted and what is not. Trusted: leaves (SetLeaf), since the plan places them; regions, since they are code
+// of this project that declares what it makes; constants from outside (Assume), which are counted and reported. Not
+// trusted: the plan's claims about activations, which Anchor compares with what was computed. What a rule does not
+// cover is unproven and never assumed to be right, so a proof without faults and without unproven operators rests on
+// those three alone.
+//
+// A fault makes its results faulty on that axis. Faulty absorbs: whatever is computed from it is faulty and is not
+// reported, until a boundary anchors a tensor again. Thus one mistake in one layer gives one fault and not one for
+// every operator behind it; 32 layers with the same mistake give one entry with a count (Blame).
+//
+// Cost: one hash lookup for the operator (EntryOf), one read of the metadata for each operand, one rule for each axis.
+// The step itself can run on the meta device, so that the proof of a large model takes no memory for values.
 #include "engine/analysis/types/operator_checker.h"
 
 #include <algorithm>
@@ -195,7 +226,14 @@ int OperatorChecker::AxisIndex(MeshAxis axis) const {
   return found == axes_.end() ? -1 : static_cast<int>(found - axes_.begin());
 }
 
-// What was made before the scope and has no gradient to lose.
+// What was made before the scope and has no gradient to lose. Any tensor without a type comes here when an operator
+// first reads it; what follows separates constants from results whose type was lost:
+//   has a type of this scope         typed already, or void since its memory was written to: nothing to assume
+//   has a gradient and is no leaf    made by operators that this scope did not see: it stays unproven
+//   else                             rotary tables, masks, scalars: the same on every rank
+// Equal on every tp rank is the only useful assumption: a host that made them differently by rank would break an
+// unsharded model too. Over data-parallel ranks both readings are common (a constant, or rows of this rank's batch),
+// hence `outside`.
 bool OperatorChecker::Assume(const at::Tensor& tensor) {
   // A constant of the host that a scope on another mesh has seen comes with that scope's type.
   const TensorType* known = TypeOf(tensor);
@@ -214,7 +252,8 @@ bool OperatorChecker::Assume(const at::Tensor& tensor) {
   return true;
 }
 
-// What a region makes is what it says in the end; until then nothing.
+// What a region makes is what it says in the end; until then nothing. A region's result may have been an operand's
+// storage before (an all-reduce in place): without this the type from before the region would still be on it.
 void OperatorChecker::MakeVoid(const c10::Stack& stack, size_t results) const {
   for (size_t r = 0; r < std::min(results, stack.size()); ++r) {
     ForEachTensor(stack[stack.size() - 1 - r], [&](const at::Tensor& tensor) {
@@ -223,6 +262,13 @@ void OperatorChecker::MakeVoid(const c10::Stack& stack, size_t results) const {
   }
 }
 
+// The key is the schema's address: a dispatcher keeps one schema for each overload as long as the operator is
+// registered, so neither a string is built nor hashed for an operator that ran before.
+//
+// A rule is found by the name without overload, in order: as it is ("copy_" has one of its own), without the
+// underscore of operators in place (add_ computes what add does, and its result is its first argument), then by ATen's
+// tag `pointwise`. The tag comes last because it says that elements are computed by themselves and nothing of
+// linearity: add and exp both have it, and only one of them may see terms of a sum.
 const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle& op) {
   const auto [at, fresh] = entries_.try_emplace(&op.schema());
   if (!fresh) return at->second;
@@ -251,6 +297,13 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   return entry;
 }
 
+// All that a rule reads of the operands is copied before the kernel runs: an operator in place changes its argument,
+// one that resizes it changes its sizes, and both may replace the metadata in which the type lies (`kept` holds a
+// reference). Arguments that hold tensors are None in the list of plain arguments: a rule has them as operands. The
+// results' sizes are those of this rank, real or meta.
+//
+// An error of the kernel is often the first sign of a wrong layout (sizes that do not fit). It is recorded with the
+// layouts of the operands, as an error message of LibTorch has none, and thrown on: the step cannot continue.
 void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
   const Entry& entry = EntryOf(op);
   if (!regions_.empty()) {
@@ -309,6 +362,12 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   Judge(entry, call);
 }
 
+// The version under which a result gets its type. Handlers run below the key that keeps versions, so at this point a
+// write in place has not been counted yet and a new view does not yet share the counter of what it is a view of. Both
+// will be so when the operator returns. A result in an operand's storage therefore takes the operand's version from
+// before, and `rises` accepts one more write, the operator's own; a second write by anyone makes the type void.
+// Without it every result of add_ would lose its type at once; with any later version accepted, a write through an
+// alias would go unnoticed.
 void OperatorChecker::Judge(const Entry& entry, Call& call) {
   call.types.assign(call.outputs.size(), TensorType(axes_.size()));
   for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
@@ -456,6 +515,12 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   }
 }
 
+// The one rule that looks at gradients in the forward. In y = x w with x replicated and w shard(1), the backward's d x
+// = d y w^T sums over sharded columns: every rank has a term. Where x is `shared`, its boundary sums these terms;
+// where x is `full`, the consumers of its gradient take it as the same everywhere, and each rank would go on with its
+// own term. The algebra finds the same in the backward, but many operators later and at a place that names no line of
+// the plan; here the operator that mixes both is named. Without gradients (inference, a copy, no_grad) replicate and
+// shared are one.
 std::string OperatorChecker::FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types) {
   if (call.place.backward || !c10::GradMode::is_enabled() || entry.base == "copy") return {};
   bool full = false;

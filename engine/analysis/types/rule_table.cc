@@ -1,3 +1,8 @@
+// One table of plain functions and not a class for each operator: a rule has no state, several names share one, and a
+// plan's operator_like is one more name for the same function. Rules are keyed without overload since the overloads of
+// a name compute the same (add.Tensor, add.Scalar) and differ in where arguments are; rules look those up by the
+// schema's names (Operands::Named) where overloads disagree. The table is made once and never changes; those who add
+// rules copy it.
 #include "engine/analysis/types/rule_table.h"
 
 namespace moonshard {

@@ -1,3 +1,11 @@
+// A type lies in the tensor's BackendMeta, the one slot of a TensorImpl that LibTorch leaves to backends and copies to
+// the tensors that autograd saves. A table by address would need an entry for each tensor of a step and would find the
+// type of a dead tensor under an address that was used again; a table by storage cannot tell a view from its base. The
+// metadata lives exactly as long as the tensor does.
+//
+// What it cannot see is a write through another tensor of the same memory. Autograd has that problem too, for tensors
+// saved for a backward, and solves it with a version counter that all aliases share; the type notes the counter and
+// holds for that version alone. Tensors of inference mode have no counter: their types are not checked for staleness.
 #include "engine/analysis/types/typed_tensor.h"
 
 #include <utility>

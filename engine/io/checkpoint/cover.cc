@@ -117,7 +117,8 @@ class Cover {
   }
 
   // Takes from a shard the cells that are not covered yet: as one block where these are all that it shares with the
-  // wanted one.
+  // wanted one. Of a shard that earlier ones cover in part (shards that overlap without being equal) the other cells
+  // are taken one by one: more reads, but no byte twice.
   void Take(size_t p) {
     std::vector<std::vector<Held>> held;
     size_t shared = 1;

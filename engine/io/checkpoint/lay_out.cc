@@ -20,7 +20,9 @@
 namespace moonshard {
 namespace {
 
-// Index into manifest.tensors, in the order of a rank file's bytes.
+// Indices into manifest.tensors in the order of a rank file's bytes. Wide dtypes are first, so that every tensor begins
+// at a multiple of its element's size; the sort is stable, so that tensors of one dtype keep the order in which they
+// were given, which is that in which a source is read.
 std::vector<uint32_t> OrderInFile(const LaidOut& laid_out) {
   std::vector<uint32_t> order = laid_out.order;
   std::ranges::stable_sort(order, std::ranges::greater(),
@@ -84,7 +86,8 @@ class Layer {
   }
 
   // One file for each combination of coordinates along sharding axes: that of the first rank that has it, coordinate 0
-  // on the other axes.
+  // on the other axes. On dp_replicate=2, tp=2 with tensors that only tp shards, ranks 0 and 1 have files, and ranks 2
+  // and 3 read those.
   void MakeRankFiles() {
     const MeshShape& mesh = out_.manifest.mesh;
     const std::vector<MeshAxis> sharding = ShardingAxes(out_.manifest.layouts);
@@ -106,6 +109,8 @@ class Layer {
       for (const RankFile& file : out_.manifest.rank_files) {
         std::optional<ShardDims> shard =
             TidyShard(LocalIntervals(layout.shape, placements_[l], out_.manifest.mesh, file.rank));
+        // With Replicas::kFirst a shard that several files could have is in the first of them, so that training writes
+        // nothing twice. Which file that is follows from the order of the files: the ranks need not agree on it.
         const bool is_there = std::ranges::find(layout.shards, shard) != layout.shards.end();
         if (replicas_ == Replicas::kFirst && is_there) shard.reset();
         layout.shards.push_back(std::move(shard));

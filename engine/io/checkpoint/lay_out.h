@@ -37,8 +37,7 @@ enum class Replicas : uint8_t {
 
 // Ranks that differ only along axes that shard nothing share a file. In a file tensors of wider dtypes come first,
 // equally wide ones in the given order. Errors: kNotSupported, a shard of a sub-byte dtype that begins or ends within a
-// byte;
-// kBadSafetensors: two tensors of one name; kWriteFailed: as WriteHeader.
+// byte; kBadSafetensors: two tensors of one name; kWriteFailed: as WriteHeader.
 Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh,
                        Replicas replicas = Replicas::kAll);
 

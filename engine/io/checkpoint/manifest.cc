@@ -46,6 +46,8 @@ std::string RankFileName(int64_t rank) {
   return name.data();
 }
 
+// One form for one set of indices: no empty intervals, neighbours joined. Shards are compared as values (is it stored
+// as it is, does a file of another rank have it), and two forms of one set would compare as different shards.
 ShardDims TidyShard(const ShardDims& shard) {
   ShardDims out(shard.size());
   for (size_t d = 0; d < shard.size(); ++d) {

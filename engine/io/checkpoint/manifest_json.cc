@@ -1,6 +1,12 @@
-// The manifest as JSON, and back. A shard is an array by dim of begin, length, begin, length, ...: [[0, 32], [0, 64]].
-// The key of shards is "pieces", a name of the file format that stays. What is read is untrusted: every index, interval
-// and file name is checked here, so that the readers of a Manifest need no checks of their own.
+// The manifest as JSON, and back. W [64, 64] as shard(0) on tp=2:
+//
+//   "layouts": [{ "shape": [64, 64], "placement": { "tp": "shard(0)" },
+//                 "pieces": [[[0, 32], [0, 64]], [[32, 32], [0, 64]]] }]
+//   "tensors": { "W": { "dtype": "F32", "layout": 0, "pieces": "HASH HASH", "hash": "HASH" } }
+//
+// A shard is an array by dim of begin, length, begin, length, ...: a dim of several parts has several pairs. The key of
+// shards is "pieces", a name of the file format that stays. What is read is untrusted: every index, interval and file
+// name is checked here, so that the readers of a Manifest need no checks of their own.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -132,6 +138,9 @@ class Fields {
   Diagnostics& found_;
 };
 
+// The order is that of dependence: the version (in another one the fields may mean something else), the hash (the rest
+// is as it was written), files, layouts (a shard for each file), tensors (a layout that exists). Reading goes on after
+// an error, but not after one of the first two, from which the later ones would follow.
 class ManifestReader {
  public:
   explicit ManifestReader(const std::string& file_name) : fields_(file_name, found_) {}

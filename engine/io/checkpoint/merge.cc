@@ -23,9 +23,13 @@ namespace {
 constexpr size_t kMostErrors = 20;
 
 // The source's files are rebuilt one after the other, tensors in the order of their bytes, a chunk at a time: each rank
-// file's share of a chunk is read into its place, then the chunk is written. So the output is written from front to back,
-// and every rank file's shard is read from front to back. Replicas are read from every file that has them, although one
-// would do: a damaged file is found even where its bytes are not needed.
+// file's share of a chunk is read into its place, then the chunk is written. So the output is written from front to
+// back, and every rank file's shard is read from front to back: a position for each file (`at`) is all that is known of
+// the progress. Replicas are read from every file that has them, although one would do: a damaged file is found even
+// where its bytes are not needed.
+//
+// Two hashes tell two kinds of damage apart: a shard that is not what was written (its own hash), and shards that are
+// all as written but do not belong together, as those of two saves (the hash of the full tensor).
 class Merger : private Conversion {
  public:
   Merger(ShardedCheckpoint& sharded, const std::string& out, const ConvertOptions& options)
@@ -33,6 +37,8 @@ class Merger : private Conversion {
 
   Result<ConvertSummary> Run() {
     if (manifest_.source.empty()) return NotFromModel();
+    // Tied tensors may be stored once, under the first of their names, while the files of the model directory have any
+    // of the names, or several: each is written from the one that is stored.
     for (const std::vector<std::string>& tie : manifest_.ties) {
       for (const std::string& name : tie) stored_as_.emplace(name, tie.front());
     }
@@ -124,6 +130,8 @@ class Merger : private Conversion {
       names.push_back(rebuilt.file->name);
       if (Failure failed = WriteRebuilt(rebuilt)) return failed;
     }
+    // Damage is in found_ and is not a failure of writing: the caller reports it, and without the commit OUT does not
+    // appear.
     if (HasErrors(found_)) return std::nullopt;
     return staging().Commit(names);
   }
@@ -149,7 +157,8 @@ class Merger : private Conversion {
     return std::nullopt;
   }
 
-  // Whether OUT is the directory that this would write, byte for byte.
+  // Whether OUT is the directory that this would write, byte for byte. The number of files at the end finds a file too
+  // many: every expected one was seen, so equal numbers are equal sets.
   bool IsThere() override {
     const auto is = [&](const std::string& name, uint64_t begin, uint64_t bytes, uint64_t all,
                         std::optional<uint64_t> hash) {

@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// By writing and reading it: names go into the manifest, which is JSON.
 bool IsUtf8(const std::string& text) {
   const Result<JsonValue> read_back = ParseJson(JsonQuoted(text), "");
   return read_back.ok() && read_back.value() == JsonValue(text);
@@ -67,6 +68,8 @@ class Lister {
     } else if (is_folder) {
       out_.folders.push_back(name);
     } else {
+      // The index goes beside the headers of the source: next to the rank files it would name weight files that are not
+      // there.
       const bool is_index = name == kCheckpointIndex;
       out_.kept.push_back(
           {name, is_index ? std::string(kSourceFormDirectory) + "/" + name : name, entry.file_size(ignored), 0});

@@ -1,3 +1,7 @@
+// A form is what a model directory has beside the values of its tensors: the headers of its weight files, byte for
+// byte, and its small files (config, tokenizer, index). It is kept with every step of a training run, so that any step
+// can be merged into a directory that the model's own tools load, also when the directory that the run began with is
+// gone.
 #include "engine/io/checkpoint/model_form.h"
 
 #include <algorithm>
@@ -67,6 +71,9 @@ class Fitter {
       in_file = TensorsOf(header, file, metadata_[file]);
       for (const HeaderTensor& tensor : in_file) known_.insert(tensor.name);
     }
+    // A model that was made in code has no files: it gets one, with all tensors. Buffers are not added to files that a
+    // form has: a directory without one (rotary frequencies, which are computed) would be merged into one with a tensor
+    // that its loader does not expect.
     if (tensors_.empty()) tensors_[kCheckpointFile];
     for (const FormTensor& tensor : tensors) {
       if (form.headers.empty() || (!tensor.is_buffer && !IsKnown(tensor))) added_.push_back(tensor.name);
@@ -123,6 +130,8 @@ class Fitter {
     return std::move(header).value().text;
   }
 
+  // The index repeats what the headers have, which file a tensor is in and the sum of the bytes: both are written anew.
+  // Its other fields stay as they were, but for the number of parameters, which may be another one now.
   void FitIndex() {
     const auto index = out_.kept.find(kCheckpointIndex);
     if (index == out_.kept.end()) return;

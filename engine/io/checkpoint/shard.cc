@@ -1,3 +1,12 @@
+// A model directory becomes a sharded checkpoint in one pass over its bytes. W [4, 6] as shard(1) on tp=2:
+//
+//   source         a0 a1 a2 a3 a4 a5  b0 b1 b2 b3 b4 b5  ...
+//   rank-00000     a0 a1 a2  b0 b1 b2  ...
+//   rank-00001     a3 a4 a5  b3 b4 b5  ...
+//
+// The intervals of a shard ascend along each dim, so its elements have the order that they have in the full tensor.
+// What a chunk of the source holds of a shard therefore continues what the chunks before it held: each rank file has
+// one place where it is extended, and no more than a chunk is in memory.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -52,7 +61,8 @@ class Sharder : private Conversion {
   }
 
  private:
-  // The tensors in the order of the source's bytes.
+  // The tensors in the order of the source's bytes. One that the plan's model does not have keeps the default
+  // placement, which is replicated: it is in every rank file, and merging gives it back.
   std::vector<PlacedTensor> Placed() {
     by_offset_.resize(source_.tensors().size());
     std::iota(by_offset_.begin(), by_offset_.end(), 0U);
@@ -103,6 +113,8 @@ class Sharder : private Conversion {
       same.tensors[i].shard_hash = known.tensors[i].shard_hash;
     }
     for (size_t i = 0; i < same.kept.size(); ++i) same.kept[i].hash = known.kept[i].hash;
+    // Hashes are what this run does not know yet. They are taken from the manifest that is there, so that the texts
+    // compare everything else; SourceIs then compares the hashes with the source's bytes.
     same.source = known.source;
     return same.ToText() == known.ToText() && SourceIs(known);
   }
@@ -125,7 +137,9 @@ class Sharder : private Conversion {
            std::ranges::all_of(source_.tensors(), tensor_is);
   }
 
-  // What is sharded, and how: another plan or mesh, or a source that was touched, is other work.
+  // What is sharded, and how: another plan or mesh, or a source that was touched, is other work. Times and inodes stand
+  // for the contents, since reading the source to compare it would cost as much as the conversion; a record of the
+  // journal is compared with the bytes that it describes anyway (TakeNoted).
   std::string Work() const {
     const auto stamp = [](const std::string& path) {
       struct stat status = {};
@@ -240,6 +254,7 @@ class Sharder : private Conversion {
       ModelFile kept{name, std::string(kSourceFormDirectory) + "/" + name + ".header", file.bytes, 0};
       const Result<const File*> opened = inputs_.At(i);
       if (!opened.ok()) return opened.diagnostics().front();
+      // The header is everything before the first tensor: padding behind its declared length belongs to it.
       uint64_t bytes = file.bytes;  // where the file has no tensor, or only empty ones
       for (const StoredTensor& tensor : source_.tensors()) {
         if (tensor.file == i) bytes = std::min(bytes, tensor.begin);

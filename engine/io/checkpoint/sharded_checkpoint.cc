@@ -1,3 +1,12 @@
+// Reads any shard of any tensor from the rank files of another mesh. With W [4, 6] stored as shard(1) on two ranks, a
+// rank that wants shard(0) of two, rows 0 and 1, overlaps both files:
+//
+//   rank-00000, [4, 3]     a0 a1 a2  b0 b1 b2  c0 ...       first 6 elements, one stretch
+//   rank-00001, [4, 3]     a3 a4 a5  b3 b4 b5  c3 ...       first 6 elements, one stretch
+//   wanted, [2, 6]         a0 a1 a2 a3 a4 a5  b0 ... b5     four stretches of 3, two from each file
+//
+// CoverShard (cover.h) finds the overlaps; here they become byte ranges. No offset of a file is used before its header
+// has the hash that the manifest has for it (Offsets).
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 
 #include <algorithm>
@@ -20,7 +29,8 @@ namespace {
 // Of a shard: offset, length.
 using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;
 
-// The runs of a block of a row-major tensor of this shape. False where it begins or ends within a byte.
+// The runs of a block of a row-major tensor of this shape. False where it begins or ends within a byte. Neighbouring
+// runs are joined: a block that is full in its last dims is one stretch, and a read of it one call.
 bool StretchesOf(const std::vector<int64_t>& shape, const ShardDims& block, DType dtype, Stretches& out) {
   if (shape.empty()) {
     out.emplace_back(0, static_cast<uint64_t>(BytesOf(dtype, 1)));

@@ -1,3 +1,6 @@
+// The record is a field of the manifest's `extra`, and so under the manifest's own hash: the step, the host's texts,
+// the optimizer and the hash of the generators' file cannot be those of two saves. State of the optimizer is listed by
+// kind, with the paths of the parameters that have it, since thousands of parameters share a few kinds.
 #include "engine/io/checkpoint/training_record.h"
 
 #include <algorithm>

@@ -74,7 +74,10 @@ class Compiler {
     return rule < 0 ? SourceSpan{} : out_.plan->rules[static_cast<size_t>(rule)].source;
   }
 
-  // The steps of a module under a rule, made once for all modules that look the same.
+  // The steps of a module under a rule, made once for all modules that look the same: same parameters (signature),
+  // same kind (styles differ by kind), same answer to whether calls can be intercepted (else a finding). 32 layers
+  // share one entry, and a finding about it is reported once with the path of the first. The list for a rule has as
+  // many entries as kinds of modules that it claims, a handful, so it is searched and not hashed.
   uint32_t StepsFor(size_t index, int32_t rule) {
     const Module& module = out_.tree->modules()[index];
     std::vector<Known>& known = known_[static_cast<size_t>(rule + 2)];
@@ -102,7 +105,9 @@ class Compiler {
     return steps;
   }
 
-  // `at(path, layout)`: the module gets steps of its own with that parameter's placement.
+  // `at(path, layout)`: the module gets steps of its own with that parameter's placement. The rules come sorted by
+  // parameter, so those of one module are neighbours. Equal changes of equal steps give equal steps: a rule for the
+  // router of every layer adds one entry and not one for each layer.
   void ApplyParameterRules() {
     std::map<std::pair<uint32_t, std::vector<std::pair<uint32_t, int32_t>>>, uint32_t> known;
     const auto& rules = matched_.parameter_rules;
@@ -188,6 +193,10 @@ class Compiler {
     }
   }
 
+  // A tied tensor has one storage and can have one layout. The check compares each path with the first of its tie,
+  // under the placements that all rules together have made, and so comes after the parameter rules. Two layouts cannot
+  // be repaired here: whichever won, the other module would compute with a shard that its redistributions do not
+  // expect.
   void CheckTies() {
     const ModuleTree& tree = *out_.tree;
     for (const std::vector<ParamRef>& tie : tree.ties()) {

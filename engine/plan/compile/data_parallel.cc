@@ -41,7 +41,8 @@ class DataParallelCompiler {
   }
 
  private:
-  // Ignored modules get steps of their own: others of their kind are sharded.
+  // Ignored modules get steps of their own: others of their kind are sharded. Steps are shared by all modules that are
+  // alike, so to change those of one module in place would change its siblings.
   void SplitIgnored() {
     const std::vector<Module>& modules = plan_.tree->modules();
     std::map<uint32_t, uint32_t> own;
@@ -67,6 +68,15 @@ class DataParallelCompiler {
     return false;
   }
 
+  // For each parameter, its layout on both data-parallel axes (the comment above has the reasons):
+  //
+  //                                    dp_replicate     dp_shard
+  //   ddp                              shared           shared
+  //   fsdp, in a unit                  shared           shard(0)
+  //   fsdp, ignored or a number        shared           shared
+  //
+  // From these layouts alone the sums of gradients follow (gradient_sums.h): shared adds a term over the axis,
+  // shard(0) none, since the reduce-scatter has summed it.
   void Place(ModuleSteps& steps, bool ignored) {
     if (!plan_.plan->data_parallel) return;
     const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
@@ -155,6 +165,8 @@ class DataParallelCompiler {
     }
   }
 
+  // A tensor of two units would be gathered by one while the other frees it. The unit of a tie is that of its first
+  // path, so every other path must lead to the same one.
   void CheckTies(const std::map<std::string_view, size_t>& unit_of_path) {
     const std::vector<Module>& modules = plan_.tree->modules();
     for (const std::vector<ParamRef>& tie : plan_.tree->ties()) {
@@ -176,7 +188,9 @@ class DataParallelCompiler {
     }
   }
 
-  // The root's parameters are needed again as soon as its forward ends; so are those of the last unit of a list.
+  // The root's parameters are needed again as soon as its forward ends; so are those of the last unit of a list. A
+  // list is the units with one parent ("model.layers"): a model with an encoder and a decoder has two, and each one's
+  // last layer is the first of its part of the backward.
   void SetReshard() {
     std::map<std::string, ShardedUnit*> last_of_list;
     for (ShardedUnit& unit : plan_.units) {

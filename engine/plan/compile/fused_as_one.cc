@@ -1,3 +1,10 @@
+// A weight that holds q, k and v one after the other, sharded as one matrix of 12 rows on two ranks:
+//
+//   rows      q0 q1 q2 q3 k0 k1 k2 k3 v0 v1 v2 v3
+//   rank 0    q0 q1 q2 q3 k0 k1                       all queries, half of the keys, no value
+//
+// Shapes fit everywhere, the forward splits its shard into three as it splits the full features, and the numbers are
+// noise.
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>

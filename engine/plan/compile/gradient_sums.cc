@@ -45,7 +45,12 @@ struct Open {
 
 // Axes from the innermost out: sums over tp come first, while gradients are still full along the data-parallel axes or
 // on the shards that fsdp leaves. A plain shard on a data-parallel axis adds no term, since fsdp's reduce-scatter has
-// summed it.
+// summed it. On tp=4:
+//
+//   norm.weight       shared                                   one term: all of it, over 4 ranks
+//   k_proj.weight     shard(0,heads=2)                         one term: all of the shard, over 2 neighbours
+//   qkv_proj.weight   packed(0,[512:heads=8,128:heads=2,..])   one term: the rows of k and v, over 2 neighbours
+//   q_proj.weight     shard(0,heads=8)                         none
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank) {
   std::vector<GradientTerm> out;

@@ -12,7 +12,12 @@ int64_t Length(const std::vector<Interval>& intervals) {
   return sum;
 }
 
-// The sub-intervals of `outer` at positions `inner`, where positions count within outer's concatenation.
+// The sub-intervals of `outer` at positions `inner`, where positions count within outer's concatenation. With a fused
+// dim of parts [8, 4] on tp=2 and dp_shard=2, rank (dp 1, tp 0):
+//
+//   tp's shard         [0, 4) and [8, 10)           6 rows
+//   dp_shard of 6      positions [3, 6)             the second half
+//   composed           [3, 4) and [8, 10)           one row of the first part, two of the second
 std::vector<Interval> Compose(const std::vector<Interval>& outer, const std::vector<Interval>& inner) {
   std::vector<Interval> out;
   for (const Interval& want : inner) {

@@ -1,3 +1,5 @@
+// An axis is used where any placement along it is not replicate: of a parameter, or on one side of a redistribution,
+// since an axis may shard activations alone.
 #include "engine/plan/compile/mesh_axes.h"
 
 #include <array>
@@ -10,7 +12,8 @@ namespace {
 
 bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard; }
 
-// Axes above 1 that no layout is on; not those of a data-parallel section.
+// Axes above 1 that no layout is on; not those of a data-parallel section. Ranks along such an axis do the same work
+// twice or, with different data, train different models: both run without an error, so it is a finding.
 std::vector<MeshAxis> UnusedAxes(const CompiledPlan& plan) {
   std::array<bool, kMeshAxisCount> used = {};
   const auto use = [&](const Placement& placement) {

@@ -1,3 +1,6 @@
+// A plan for another model compiles: patterns that match nothing are reported one by one, but where a few names agree
+// (an embedding, a norm) the rest falls to the default, replicated, and the run is right and no faster than one rank.
+// The share of sharded elements shows it. Tied parameters count once.
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// A plan acts around a module's call, so the call must pass through moonshard. Why it does not decides what can be
+// done: LibTorch's own class has a counterpart here or can be wrapped, a class of the host is declared by another
+// macro, and a module that LibTorch calls from within another one is out of reach altogether.
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>

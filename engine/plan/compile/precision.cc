@@ -1,3 +1,7 @@
+// Three dtypes of one parameter: stored (its shard, what the optimizer steps), used (full, while the module computes)
+// and reduced (in which its gradients are summed). A float32 model with bfloat16 compute and float32 sums is float32,
+// bfloat16, float32: the gather sends half the bytes, and sums of many ranks' gradients keep the bits that a small
+// gradient has.
 #include "engine/plan/compile/precision.h"
 
 #include <algorithm>

@@ -1,3 +1,16 @@
+// The last pass: what happens around the calls of every module, as a list of steps that apply turns into objects
+// without a decision of its own. With all decisions here, `explain` prints what will run, costs are counted from the
+// same lists (cost.cc), and ranks compare them before the first collective: two ranks with equal programs issue equal
+// collectives.
+//
+// A layer on tp=2 under sequence parallelism, and the program of its q_proj, whose input q, k and v share:
+//
+//   enter   outermost call; redistribute input 0: shard(1) -> shared (one collective for 3 siblings)
+//   leave   draw after: own; finish call
+//
+// Every step is there because a module's steps, its place in the tree or a section of the plan asks for it; together
+// these are its ProgramKey, and equal keys have equal programs. A model of 60,000 modules (a large mixture of experts)
+// has some dozens of keys, so the work for a module is to find its key and not to make its program.
 #include "engine/plan/compile/program.h"
 
 #include <algorithm>
@@ -29,6 +42,7 @@ bool DrawsNothing(std::string_view kind) {
   return std::ranges::find(kKinds, kind) != kKinds.end();
 }
 
+// Dropout on shards must not repeat the neighbour's pattern; on what ranks hold alike it must be the same.
 DrawFrom StreamOf(const Layout& layout) { return layout.is_shard() ? DrawFrom::kOwn : DrawFrom::kCommon; }
 
 // Everything that the program of a module depends on.
@@ -111,6 +125,8 @@ class ProgramCompiler {
     uint32_t redistribution = 0;  // equal ones have one number
   };
 
+  // Redistributions get a number for each text, so that the comparison of siblings is one of integers. Only those with
+  // communication count: a change that takes no collective, or on an axis of size 1, is nothing to share.
   void FindMoving() {
     std::unordered_map<std::string, uint32_t> numbers;
     moving_.resize(plan_.steps.size());
@@ -132,7 +148,8 @@ class ProgramCompiler {
     }
   }
 
-  // Trees list a module before what it holds, so the parent is among the ancestors of the module before. A tree from
+  // Trees list a module before what it holds, so the parent is among the ancestors of the module before: the walk up
+  // from there costs as many steps as the path has components that closed, O(1) a module on average. A tree from
   // checkpoint headers lacks modules without parameters; there children of one missing parent share a number beyond
   // those of the modules.
   void FindParents() {
@@ -216,6 +233,8 @@ class ProgramCompiler {
     }
   }
 
+  // What sections name is marked on single modules. Paths without a module (a tree from headers) are passed over: the
+  // live tree has them, and is compiled again.
   void MarkSections() {
     const auto of = [&](const std::string& path, auto&& mark) {
       if (const int64_t m = plan_.tree->Find(path); m >= 0) mark(sections_[static_cast<uint32_t>(m)]);
@@ -382,7 +401,11 @@ class ProgramCompiler {
     out.leave.push_back(Step(StepKind::kFinishCall));
   }
 
-  // The steps outside of that, the innermost first: it is put before what there is, and behind it.
+  // The steps outside of that, the innermost first: it is put before what there is, and behind it. The order has
+  // reasons:
+  //   cast outside of recompute     the saved input is the cast one, and both runs compute in the same dtype
+  //   unit outside of the cast      parameters are full before anything of the call runs, until its results are made
+  //   unit outside of recompute     the second run happens inside the backward of the unit, where it is full again
   void AddAround(const ProgramKey& key, ModuleProgram& out) const {
     const auto begins = [&](ProgramStep step) { out.enter.insert(out.enter.begin(), std::move(step)); };
     if (key.keeps_results) begins(Step(StepKind::kKeepResults));
@@ -438,8 +461,11 @@ class ProgramCompiler {
     }
   }
 
-  // Making a group is collective, so their order is fixed: full axes from the outermost in, then sub-groups of them.
-  // Units that only change dtypes gather from one rank, themselves.
+  // Making a group is collective, so their order is fixed: full axes from the outermost in, then sub-groups of them,
+  // both from ordered sets and hence independent of the order of the tree. A group that only some ranks made, or made
+  // in another order, waits for the others without end. Whether a group is needed follows from the programs of all
+  // modules, not from those that this rank's shards touch. Units that only change dtypes gather from one rank,
+  // themselves.
   void MakeGroups() {
     std::set<MeshAxis> axes = {MeshAxis::kTp};
     std::set<PlannedGroup> parts;

@@ -1,3 +1,16 @@
+// A style is written once for many kinds of modules; here it meets one of them. What a style leaves open is filled in
+// (heads, sizes of equal parts, dims counted from the end, the layout of late parameters), and what it claims is
+// checked against the module's own shapes. The result has a placement for every parameter,
+// with dims from 0 and sizes for all parts.
+//
+// colwise { heads = 8 } on a Linear with weight [512, 256] and a bias [512], over tp=4:
+//
+//   weight   shard(0)     ->   shard(0,heads=8)    2 heads of 64 rows on each rank
+//   bias     shard(0)     ->   shard(0,heads=8)    the same rows
+//   output   shard(-1)    ->   shard(-1,heads=8)   features in the same order, for the checks of what takes them
+//
+// Errors do not end the pass: a wrong layout becomes replicate after it was reported, so that later checks see
+// something consistent and one mistake does not return under three names.
 #include "engine/plan/compile/resolve_style.h"
 
 #include <algorithm>
@@ -52,7 +65,8 @@ void CheckNamesExist(const std::map<std::string, Placement>& params, const Style
   for (const std::string& name : style.after) check(name);
 }
 
-// Gives every shard without heads or parts of its own the style's heads.
+// Gives every shard without heads or parts of its own the style's heads. A shard that declares them itself knows more
+// about its dim than the style does.
 void FillHeads(int64_t heads, Placement& placement) {
   for (Layout& layout : placement.by_axis) {
     if (layout.is_plain_shard()) layout.heads = heads;
@@ -191,7 +205,10 @@ void ResolveRedistribution(const Style& style, const Landing& landing, const cha
   }
 }
 
-// With fewer heads than ranks several ranks hold the same shard, so a sum over all ranks counts it more than once.
+// With fewer heads than ranks several ranks hold the same shard, so a sum over all ranks counts it more than once. For
+// 2 key and value heads on 4 ranks that is right in k_proj, whose outputs are shards, and wrong in an output
+// projection sharded by those heads: each term would come from two ranks. The gradient's sum over the two
+// (gradient_sums.h) does not help, the forward is wrong.
 void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleSteps& steps,
                          Diagnostics& diagnostics) {
   for (MeshAxis axis : kMeshAxes) {

@@ -1,3 +1,13 @@
+// A parameter that no rule claims is replicated, which is right for many (a norm on the full stream) and wrong beside
+// sharded projections: a head norm on a rank's own heads gets a gradient that nothing sums, and an unclaimed
+// projection between two sharded ones takes full features where its neighbour leaves shards. So the finding has two
+// degrees:
+//
+//   beside_sharded    its parent also holds sharded parameters: an error, with a guess at the style that fits
+//   else              a warning: whole parts of a model may be left out on purpose
+//
+// default(...) silences the warning and not the error, since it is a statement about what is far from the sharded
+// parts.
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>
@@ -34,6 +44,7 @@ struct Siblings {
   bool tokens = false;                // they declare a sharded sequence
 };
 
+// One pass over all modules, for a module that is about to be reported: O(modules) a finding.
 Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
   const ModuleTree& tree = *plan.tree;
   const ModuleSteps& own = plan.StepsOf(module);

@@ -62,6 +62,9 @@ class Step {
   // What a collective takes: all of it, and this rank's block. A group of one rank only casts.
   int64_t Buffer(int64_t bytes) const { return bytes + bytes / ranks_; }
 
+  // The order of additions is that of allocations: the buffer of the collective is there when the full parameters are
+  // taken, and is freed after they were filled from it. Both together are the peak of a gather; a gather ahead has its
+  // buffer already.
   void Gather(Bytes& unit) {
     if (unit.filled) return;
     if (!unit.ahead) Add(Buffer(unit.full));
@@ -91,6 +94,9 @@ class Step {
     }
   }
 
+  // Units in reverse. At the end of each one its parameters and the buffer of the reduction before it are freed, then
+  // the new buffer is taken beside the full gradients that are packed into it, and these are freed last (fsdp/unit.h).
+  // The root's gradients live through all of it, since its backward encloses the others'.
   void Backward() {
     Add(root_.full);  // its gradients
     for (int64_t k = 1; k <= section_.prefetch_backward; ++k) Ahead(static_cast<int64_t>(units_.size()) - k);

@@ -113,6 +113,8 @@ std::optional<Contradiction> OfFull(const Layout& weight, const Layout* used) {
                        "norm_on(shard(1)) and sequence_parallel {} declare it", true};
 }
 
+// The dim that the weight shards decides which half of the algebra holds; a weight that is full is judged by its input
+// alone. Only the first contradiction is reported.
 std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleSteps& steps, const Layout* bias) {
   const std::string weight = "weight = " + cut.ToString();
   if (cut.is_shard() && cut.dim == 0) return OfColwise(weight, steps, bias);

@@ -32,8 +32,9 @@ class CandidateSet {
 
 }  // namespace
 
-// As Matcher::MatchModules and MatchParameters, without precedence: every path is matched, which takes longer but is done
-// once for a page of the REPL and shows what precedence discards.
+// As Matcher::MatchModules and MatchParameters, without precedence: every path is matched, which takes longer but is
+// done once for a page of the REPL and shows what precedence discards. Path classes are not used on purpose: the answer
+// is shown for each module, and one simple loop over all of them cannot hide a mistake of the faster way.
 Candidates FindCandidates(const Plan& plan, const ModuleTree& tree) {
   Candidates out;
   out.of_module.resize(tree.modules().size());

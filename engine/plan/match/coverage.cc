@@ -98,7 +98,9 @@ std::string Listed(const std::vector<std::string>& texts) {
 }
 
 // One finding for each pair of braces with alternatives that match nothing. The nearest match is searched for a single
-// one only: if many are missing, the model is another one, and what it has is the better help.
+// one only: if many are missing, the model is another one, and what it has is the better help. Alternatives are
+// grouped by their braces: "{q,k,v,o}_proj of {self,cross}_attn" with a missing "cross" is one message about cross,
+// and the other pair is judged by itself, since each alternative is tried with all of the others' still there.
 void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
                         const std::vector<Pattern::Alternative>& alternatives, const std::vector<bool>& seen,
                         Diagnostics& out) {

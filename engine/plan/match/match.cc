@@ -1,3 +1,17 @@
+// From rules over patterns to one rule for each module. The product of the stage is two tables: the rule of every
+// module, and rules of single parameters, which win over the rule of their module. Everything else in here is about
+// errors: a plan whose patterns match too little leaves modules replicated, which trains and is slow; one that matches
+// too much shards what must not be. Neither fails by itself, so both are findings.
+//
+// Example. A model with 32 layers has some 400 modules in about 15 path classes:
+//
+//   rule                                    depends on numbers    matched against
+//   model.layers.*.mlp.{gate,up}_proj       no                    15 representatives, one a class
+//   model.layers.{0..3}.self_attn           yes                   all 400 paths
+//   model.layers.31.mlp.down_proj           yes                   all 400 paths
+//
+// Cost: with C classes, M modules and paths of P bytes, O(C P) for the rules that a plan usually has and O(M P) for
+// those with numbers, whatever the number of rules, since a set is one automaton (pattern_set.cc).
 #include "engine/plan/match/match.h"
 
 #include <re2/re2.h>
@@ -81,7 +95,8 @@ class Matcher {
 
   // Two automata, and two lists of rules for a module: those that match its path class, computed once a class, and
   // those that match its own path. Both together are its candidates. Without rules that depend on numbers, the usual
-  // case, a module costs one lookup of its class and no matching at all.
+  // case, a module costs one lookup of its class and no matching at all. The candidates are sorted, so that who wins
+  // and what is reported first does not depend on which of the automata found a rule.
   bool MatchModules() {
     const std::vector<Rule>& rules = matched_.plan->rules;
     const ModuleTree& tree = *matched_.tree;
@@ -154,7 +169,10 @@ class Matcher {
   }
 
   // Rules for parameters, rules whose style may be given to a parameter, and rules that matched no module, against full
-  // parameter paths. Such rules are few, so every path is matched, not one of each class.
+  // parameter paths. Such rules are few, so every path is matched, not one of each class. A rule without a module is
+  // tried because its pattern may name a parameter, as at("lm_head.weight", colwise {}) does: "the module takes the
+  // style", which compile reports then, helps more than "matches nothing". This pass comes second for that reason, and
+  // a rule that claimed modules is not tried again: it would claim parameters that its author did not mean.
   bool MatchParameters() {
     const std::vector<Rule>& rules = matched_.plan->rules;
     const RuleSet set_rules =
@@ -206,6 +224,8 @@ class Matcher {
     paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
   }
 
+  // A module that several sections of a kind name belongs to the first of them. This is no conflict as with rules:
+  // sections of one kind do the same thing with different settings, and the author orders them.
   static std::vector<MatchedPlan::OfSection> FirstSections(const std::vector<std::vector<std::string>>& found) {
     std::map<std::string, int32_t> first;
     for (size_t i = 0; i < found.size(); ++i) {
@@ -264,6 +284,7 @@ class Matcher {
 
 }  // namespace
 
+// parameter_rules is in the order of the tree, hence sorted by ParamRef: a binary search and no map.
 int32_t MatchedPlan::ParameterRuleOf(ParamRef parameter) const {
   const auto found = std::ranges::lower_bound(parameter_rules, parameter, {}, &ParameterRule::parameter);
   return found != parameter_rules.end() && found->parameter == parameter ? found->rule : kNoRule;

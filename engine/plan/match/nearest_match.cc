@@ -56,6 +56,8 @@ std::vector<std::string> Matching(const std::vector<std::string>& paths, const s
 }
 
 // The edit distance of one component of a pattern from a real one; 0 if it matches, at least 1 if it does not.
+// Components and not whole paths are compared: "*" has an edit distance of its own to every name and would drown the
+// one wrong word.
 size_t ComponentDistance(const std::string& component, const std::string& real) {
   const Result<Pattern> pattern = TranslatePattern(component, PatternSyntax::kGlob);
   if (!pattern.ok()) return EditDistance(component, real);
@@ -68,7 +70,11 @@ struct Nearest {
   std::string pattern;  // the pattern with the wrong components replaced
 };
 
-// The real path nearest to a glob of the same number of components, if any is near enough to be a typo of it.
+// The real path nearest to a glob of the same number of components, if any is near enough to be a typo of it. Only the
+// wrong components are taken from the real path, so that the suggestion keeps the author's stars:
+//
+//   pattern   model.layers.*.mlp.gate_porj      nearest path   model.layers.0.mlp.gate_proj
+//   suggestion   model.layers.*.mlp.gate_proj, which matches all layers and not only 0
 std::optional<Nearest> NearestPath(const std::vector<std::string>& paths, const std::string& pattern) {
   const std::vector<std::string> wanted = Split(pattern, '.');
   std::optional<Nearest> best;

@@ -1,3 +1,11 @@
+// A numbered key is compared backwards: transformers rewrites the name and looks it up, here the key is rewritten to
+// an expression that matches the names which would be rewritten to it. Both are equal only if the corner cases are,
+// and the corner is that one match of their expression eats the dot behind its number. For the name a.1.2.3.b:
+//
+//   .1.  ->  .*      its trailing dot is gone, and so .2 has no dot in front: a.*.2
+//   .3.  ->  .*      begins at the dot behind 2: a.*.2.*.b
+//
+// So every other number of a run stays, and keys that ask for anything else are never found (WhyNeverFound).
 #include "engine/plan/match/pattern.h"
 
 #include <re2/re2.h>

@@ -83,6 +83,9 @@ class Parser {
     return out;
   }
 
+  // `starts` and `ends` look at the text and not at the tree, because a star may be the first thing in braces:
+  // "{**.a,b}" is allowed where the braces themselves begin a component. What the text cannot tell is checked on the
+  // tree (CheckStars).
   Node ParseStar() {
     const size_t begin = position_;
     while (!AtEnd() && text_[position_] == '*') ++position_;
@@ -193,8 +196,15 @@ bool IsBoundary(const Sequence& sequence, size_t index) {
   return index >= sequence.size() || sequence[index].kind == Node::Kind::kDot;
 }
 
-// Writes RE2 text. If `chosen` is a choice of the tree, only its alternative `which` is written for it. Whether a star is a
-// whole component depends on what surrounds it, through braces too ("{*,a}.b"), so the surroundings are passed down.
+// Writes RE2 text. If `chosen` is a choice of the tree, only its alternative `which` is written for it. Whether a star
+// is a whole component depends on what surrounds it, through braces too ("{*,a}.b"), so the surroundings are passed
+// down:
+//
+//   model.*.q_proj       ->   model\.[^.]+\.q_proj
+//   model.*_proj         ->   model\.[^.]*_proj
+//   model.**.q_proj      ->   model\.(?:[^.]+\.)*q_proj
+//   {*,a}.b              ->   (?:[^.]+|a)\.b             the star is a whole component through the braces
+//   {*,a}x.b             ->   (?:[^.]*|a)x\.b            and here it is a part of one
 class Writer {
  public:
   Writer(const Node* chosen, size_t which) : chosen_(chosen), which_(which) {}

@@ -45,6 +45,8 @@ Result<PatternSet> PatternSet::Compile(const std::vector<std::string>& regexes, 
   return PatternSet(std::move(impl));
 }
 
+// Returns true with an empty `found` for "no expression matches", and false for "not known": a caller that takes the
+// second for the first makes a plan with fewer rules. An empty set was never compiled and is answered here.
 bool PatternSet::Match(std::string_view path, std::vector<int>& found) const {
   found.clear();
   if (impl_->size == 0) return true;

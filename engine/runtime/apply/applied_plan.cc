@@ -1,3 +1,27 @@
+// How a compiled plan becomes a model that runs on shards. Everything was decided when the plan was compiled; here
+// tensors are replaced and steps are hung onto modules. What is difficult is not the work but its failure: a rank that
+// throws while the others go on leaves them in a collective that never completes. So the way is in three stretches:
+//
+//   1. checks without communication (CheckApplicable): the same input on every rank, hence the same refusal on each
+//   2. Agree: the hash of the compiled plan is compared over all ranks. From here on, ranks that compute something from
+//      the plan compute the same thing, and any order that follows from the plan is a common order
+//   3. Applier: collectives in the plan's order first, then changes of the model, each with its undo
+//
+// Behind the broadcast of values, where the host chose one, nothing communicates, so a failure there is a rank's own
+// (memory, a module of the host) and is undone by that rank alone.
+//
+// Gradients. Which gradients are terms of a sum, and over which ranks, follows from a parameter's placement alone
+// (gradient_sums.h). Three ways lead to .grad, and every parameter takes one of them:
+//
+//   placement                                   who brings the sum to .grad
+//   tp: replicate or a shard of its own         autograd: this rank's gradient is final
+//   tp: shared, or a shard with replicas        GradientSum at the end of the backward, over the ranks with the same
+//   dp: replicated (ddp)                        GradientSum in buckets, while the backward runs
+//   dp: sharded (fsdp)                          the unit's reduce-scatter; then GradientSum by hand, where the shard is
+//                                               summed over a further axis
+//
+// Two sums over one element would multiply it by the number of ranks, and none would train replicas apart. Neither
+// shows as an error, so the assignment is made in one place (SumGradients) and every parameter passes it once.
 #include "engine/runtime/apply/applied_plan.h"
 
 #include <algorithm>
@@ -136,7 +160,9 @@ class Applier {
     return s_.live.tensors[m][static_cast<size_t>(found - signature.begin())];
   }
 
-  // Requests what modules must do differently under the plan (HoldBack, SetLocalRows).
+  // Requests what modules must do differently under the plan (HoldBack, SetLocalRows). Both change the meaning of the
+  // next forward, so they come after all checks and have an undo. Refusals are collected over all modules before
+  // anything is thrown. With tp=1 a lookup has all rows and stays as it is.
   void AskModules() {
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       const ModuleSteps& steps = s_.plan.StepsOf(m);
@@ -180,7 +206,12 @@ class Applier {
     diagnostics_.push_back(std::move(d));
   }
 
-  // Every distinct tensor once; all shards are made before the first parameter is changed.
+  // Every distinct tensor once; all shards are made before the first parameter is changed: a rank that runs out of
+  // memory here still has its full model. The price is that the full tensors and the shards exist together for a
+  // moment, which is why large models are built under DeferInit, where a full tensor has no memory.
+  //
+  // Tied parameters are one TensorImpl and are found by its address. Materialize changes that object in place, so
+  // every module, tie and optimizer that holds it sees the shard.
   void CutParameters() {
     std::map<const void*, size_t> number_of;  // addresses only distinguish tensors; the order is the tree's
     std::vector<at::Tensor> shards;
@@ -226,9 +257,17 @@ class Applier {
     undo_.emplace_back([hook, &parameter] { hook->SetLocalShape(parameter.name, parameter.shape); });
   }
 
-  // Registers every parameter whose gradient is partial with the groups over which it is summed (GradientTermsOf). The
-  // unit of a parameter scales its gradient, so that one is not scaled here; the same holds for the guard, since a unit
-  // changes sizes by itself and has a check of its own.
+  // Registers every parameter whose gradient is partial with the groups over which it is summed (GradientTermsOf). An
+  // example on tp=4 with a fused q, k, v weight of 8 query heads and 2 key and value heads: the rows of k and v are
+  // held by two neighbours each, so they are one term (a range of rows, a group of 2 ranks), and the rows of q are
+  // none. A norm that is `shared` is one term over all 4 ranks, with dim -1: all of it.
+  //
+  // The order of Add is that of `parameters`, sorted by path, and so the same on every rank: it decides the layout of
+  // the flat buffer and the order of its collectives. Ranks with different orders would add up different parameters'
+  // bytes.
+  //
+  // The unit of a parameter scales its gradient, so that one is not scaled here; the same holds for the guard, since a
+  // unit changes sizes by itself and has a check of its own.
   void SumGradients(const std::set<ParamRef>& in_units) {
     for (const LiveParameter& parameter : s_.parameters) {
       if (!in_units.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);
@@ -258,6 +297,9 @@ AppliedPlan::AppliedPlan(std::unique_ptr<State> state) : state_(std::move(state)
 
 AppliedPlan::~AppliedPlan() = default;
 
+// The findings go to the host after the ranks have agreed and before the model changes: a host that throws from the
+// callback stops with its model as it was. `keep` holds the modules alive: `live` has plain pointers to them, which
+// Watch and Findings use as long as the plan lives.
 std::shared_ptr<AppliedPlan> AppliedPlan::Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
                                                 const ApplyOptions& options) {
   Check(plan.mesh == mesh.shape(), "the plan was compiled for another mesh");

@@ -1,3 +1,22 @@
+// From a list to objects. The program of a module (program.h) is data: kinds, positions, axes. Here each entry becomes
+// an object with Enter and Leave, bound to this rank's groups, units and streams. A program such as
+//
+//   enter   gather unit, recompute, outermost call, draw inside, redistribute input 0, share results
+//   leave   draw after, redistribute output 0, add parameters, finish call, reshard unit
+//
+// has two kinds of entries. Most stand for themselves: one object, in one of the lists. Some are pairs that belong to
+// one call (gather and reshard, draw inside and draw after, outermost call and finish call): one object, which is in
+// both lists and finds in Leave what Enter kept. The pairing is by kind and not by nesting, because the order behind a
+// call is not the mirror image of the order in front of it.
+//
+// No step decides by what it sees in a tensor whether to communicate. Conditions that a step has (an undefined tensor,
+// a nested call) follow from the program of the model, which every rank runs alike; a condition on values, sizes of
+// shards or free memory would let one rank skip a collective that the others enter, and they would wait until the
+// timeout.
+//
+// State of a call is in the State that Enter returns, never in the step: a step is shared by all calls of its module,
+// nested ones and ones of other threads among them. Its destructor is what puts things back if an exception ends the
+// call, since then no Leave runs.
 #include "engine/runtime/apply/boundary_steps.h"
 
 #include <algorithm>
@@ -85,6 +104,10 @@ class OutermostCallStep final : public BoundaryStep {
   CollectiveLabel label_;
 };
 
+// Which random numbers operators draw. Dropout on a replicated tensor must drop the same elements on every rank,
+// dropout on a shard must not repeat the pattern of the neighbour's shard: so there is a common stream and one of the
+// rank's own, and the program says which one holds inside a call and behind it. kAsBefore restores what held at Enter,
+// which the call has to remember: the same module may be called from both sides.
 class DrawStep final : public BoundaryStep {
  public:
   DrawStep(std::shared_ptr<RandomStreams> streams, DrawFrom inside, DrawFrom after)
@@ -113,6 +136,12 @@ class DrawStep final : public BoundaryStep {
   DrawFrom after_;
 };
 
+// One collective (or none) on one argument or result. Only forward code runs here; what the gradient needs, the dual
+// redistribution, is recorded in autograd's graph by the redistribution itself and runs when the backward comes by.
+//
+// With `uses` above 1, siblings take the same tensor (q, k and v of one norm's output): the first redistributes and
+// the others find its result in the frame. That saves two of three gathers and, as important, makes one sum of
+// gradients of three.
 class RedistributeStep final : public BoundaryStep {
  public:
   RedistributeStep(int32_t position, TensorRedistribution redistribution)
@@ -175,7 +204,8 @@ class RouteStep final : public BoundaryStep {
 };
 
 // Opens a frame for the calls inside: siblings that redistribute the same tensor alike find the first result there
-// (shared_redistributions.h).
+// (shared_redistributions.h). The frame ends with the call, also by an exception: results that outlived it would keep
+// activations of a call that is over.
 class ShareResultsStep final : public BoundaryStep {
  public:
   std::unique_ptr<State> Enter(std::span<const TensorSlot> /*arguments*/) override { return std::make_unique<Frame>(); }
@@ -187,7 +217,8 @@ class ShareResultsStep final : public BoundaryStep {
 };
 
 // A rowwise bias. In the forward of each rank it would be added once a rank, and the reduction would sum it as often;
-// so it is added here, behind the redistribution of the output.
+// so it is added here, behind the redistribution of the output: y = sum over ranks (x_r w_r) + b, and not sum (x_r w_r
+// + b), which has ranks * b.
 class AddParametersStep final : public BoundaryStep {
  public:
   explicit AddParametersStep(std::vector<at::Tensor> late) : late_(std::move(late)) {}
@@ -230,6 +261,9 @@ class BoundaryMaker {
   }
 
  private:
+  // `inside` is where the part begins that a runner runs again in the backward. Kinds are ordered by StepKind, and
+  // those before kRecompute stay outside: a unit gathered inside would be gathered and released by the second run
+  // while the outer backward still reads it.
   void Enter(const ProgramStep& step) {
     if (step.kind == StepKind::kRecompute) return Recompute(step);
     std::shared_ptr<BoundaryStep> made = Made(step);
@@ -298,6 +332,9 @@ class BoundaryMaker {
     return std::make_shared<CastStep>(ScalarTypeNamed(step.dtype), std::nullopt, back);
   }
 
+  // What the ranks compare of the arguments of a call of the host. An input that the module's rule declares to arrive
+  // as a shard has a size of each rank's own in that dim; one that arrives replicated must be equal in all dims, and
+  // may be compared by value too (input_signature.h).
   std::shared_ptr<BoundaryStep> MakeOutermost() const {
     std::vector<std::optional<int>> arriving;
     std::vector<bool> replicated;
@@ -325,6 +362,8 @@ class BoundaryMaker {
     return parts_.units.at(static_cast<size_t>(unit - plan_.units.begin()));
   }
 
+  // Experts are sharded as rows are, so the same function gives this rank's interval; a rank without any (more ranks
+  // than experts) has an empty one at the end.
   LocalExperts OwnExperts() const {
     const std::vector<Interval> own =
         LocalIntervals({steps_.experts}, Placement(Layout::Shard(0)), plan_.mesh, parts_.rank).front();

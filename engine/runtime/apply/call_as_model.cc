@@ -1,3 +1,6 @@
+// The same sequence as a call of the root through its hook (nn/boundary.h), with the host's function in the place of
+// forward: outside steps, inside steps, function, inside steps, outside steps. Recomputation is refused: the runner
+// would keep `inside` and call it again in the backward, when what the host's function refers to may be gone.
 #include "engine/runtime/apply/call_as_model.h"
 
 #include <memory>

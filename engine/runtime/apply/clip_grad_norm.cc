@@ -1,3 +1,12 @@
+// The norm of a sharded model is the norm of the full one, so every element of a full gradient is to be counted once,
+// although ranks hold shards, full copies, and shards with replicas. Each rank adds up the p-th powers of what it
+// counts (Counted), the ranks' sums are added up axis by axis (Combine), and the root comes last:
+//
+//   tp=2, p=2      rank 0                          rank 1
+//   q_proj shard   |g0|^2                          |g1|^2                            two halves of one gradient
+//   norm shared    |g|^2                           0: rank 0 counts it               equal after the gradient sum
+//
+// It runs after the backward, when every .grad is final; before the sums it would be the norm of terms.
 #include "engine/runtime/apply/clip_grad_norm.h"
 
 #include <algorithm>

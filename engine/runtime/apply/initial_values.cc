@@ -1,3 +1,9 @@
+// Two phases, so that the usual case is cheap. One hash of everything goes to rank 0 through the store, and only its
+// answer "not equal" lets all ranks send the hashes of each tensor, to name the first that differs. Every rank sees
+// the same answer and takes the same way, and a finding is thrown on all ranks, so none waits in a second phase alone.
+//
+// The store and not a process group carries the hashes: a few dozen bytes need no bandwidth, and a wait in the store
+// ends with a timeout that names the missing ranks.
 #include "engine/runtime/apply/replicas.h"
 
 #include <algorithm>

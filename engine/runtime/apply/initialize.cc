@@ -19,6 +19,7 @@ bool IsBias(const std::string& path) { return path == "bias" || path.ends_with("
 
 }  // namespace
 
+// A norm with an offset computes x * (1 + weight): its weight begins at 0, where others begin at 1.
 InitialRule DecoderInit(double deviation) {
   return [deviation](const LiveParameter& parameter, const torch::nn::Module& module) {
     if (IsBias(parameter.path)) return InitialValue::Constant(0);

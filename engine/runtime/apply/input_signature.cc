@@ -1,3 +1,10 @@
+// What the ranks of tp compare when the host calls the model. Ranks of one tp group must compute on the same batch:
+// with different ones nothing fails, since shapes fit, and all-reduces mix terms of different rows. A data loader that
+// is seeded by the rank, instead of the dp coordinate, does exactly this. So a call's inputs are described by a text
+// (types, sizes, and a hash of values where those are cheap), which collectives compare by its hash.
+//
+// The comparison must never stop a correct run, and be cheap enough for every call: sizes that may be shards count as
+// any size, values are read only where that needs no copy from a device, except in every n-th call.
 #include "engine/runtime/apply/input_signature.h"
 
 #include <array>
@@ -60,6 +67,9 @@ bool InputSignature::IsFull(const TensorSlot& slot) const {
   return true;
 }
 
+// Ids and masks are integers, mostly on the CPU when the host calls the model, and small: their bytes are hashed at
+// every call. A tensor on a GPU would have to be waited for and copied, which `all` accepts every n-th call. Nothing
+// is returned where there was nothing to hash: the label has no value part then.
 std::optional<uint64_t> InputSignature::ValuesOf(std::span<const TensorSlot> arguments, bool all) const {
   std::optional<uint64_t> hash;
   for (const TensorSlot& slot : arguments) {

@@ -27,6 +27,8 @@ class Reader {
   }
 
  private:
+  // One module: its own parameters and buffers as a signature, the tensors beside it in the same order, and whether it
+  // is Hookable. Reading goes on after an error, so that one run reports all of them.
   void AddModule(const std::string& path, torch::nn::Module& module) {
     ModuleTree::Signature signature;
     std::vector<at::Tensor> tensors;

@@ -114,8 +114,12 @@ Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::str
   return d;
 }
 
-// Every parameter with its source; throws where something does not fit. `from`: "the checkpoint". `warnings` gets sources
-// that no parameter is for. `made`: paths that recipes make, and `used` the sources of these.
+// Every parameter with its source; throws where something does not fit. `from`: "the checkpoint". `warnings` gets
+// sources that no parameter is for. Names are renamed first and compared then, so that a rule is written once for all
+// layers; two sources that become one name are an error, since which of them wins would depend on the order of a file.
+// A tied parameter is found under any of its paths, as checkpoints store ties under one. Buffers may be missing (they
+// are often made by the constructor), parameters may not. Shapes are those of full tensors: what a rank reads follows
+// from the placement and never from the file. `made`: paths that recipes make, and `used` the sources of these.
 std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<LoadSource>& sources,
                                     const NameRules& names, const std::string& from, const std::string& path,
                                     const std::set<std::string>& made, const std::set<std::string>& used,

@@ -17,6 +17,9 @@ c10::Device DeviceOf(const LiveParameter& parameter, const CompiledPlan& plan, c
 
 }  // namespace
 
+// Three cases. Deferred: storage of the shard's size and no values, so that the full tensor never has memory anywhere.
+// Full and already in its place: undefined, and the parameter keeps its memory. Else a copy, even where a narrow would
+// do: a view would keep the memory of the full tensor, which sharding is there to free.
 at::Tensor LocalShard(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh,
                       const std::optional<c10::ScalarType>& deferred_type) {
   const bool meta = parameter.tensor.is_meta();

@@ -1,3 +1,7 @@
+// Replicas stay equal because every rank applies the same update to the same value: equal gradients (summed by one
+// collective, which gives every rank the same bits), equal optimizer state, equal step. Nothing restores equality once
+// it is lost; a difference of one bit grows with the steps. Hence both functions here work on bytes: "nearly equal" is
+// already drift.
 #include "engine/runtime/apply/replicas.h"
 #include "engine/runtime/apply/applied_plan.h"
 
@@ -56,6 +60,9 @@ void BroadcastReplicas(const AppliedPlan& model) {
   }
 }
 
+// Hashes are exchanged and not values: 8 bytes a tensor instead of the tensor. One all-gather an axis carries the
+// hashes of all parameters, also of those that are sharded along it, so that the buffer has one layout on every rank;
+// the comparison passes over those.
 Diagnostics FindDrift(const AppliedPlan& model) {
   static const CollectiveLabel label("the comparison of replicated parameters");
   const at::NoGradGuard no_grad;

@@ -16,6 +16,9 @@ std::string SizesText(at::IntArrayRef sizes) {
 
 }  // namespace
 
+// Sizes are all that distinguishes a shard from the full tensor after the fact: a tensor does not remember that it was
+// cut. A parameter whose shard has the full sizes (one rank, replicated) cannot be told from its full tensor, and
+// needs not be.
 void ShardGuard::Add(const std::string& path, const at::Tensor& parameter, const std::vector<int64_t>& shape) {
   const std::vector<int64_t> shard = parameter.sizes().vec();
   if (shard != shape) entries_.push_back({path, parameter, shard, shape});

@@ -1,3 +1,7 @@
+// A shard is the product of one list of intervals for each dim: dim 0 of a packed weight may be rows 0-3 and 8-9, dim
+// 1 all columns. The blocks are the combinations, and each is one narrow and one strided copy. Usually all dims but
+// one have a single interval, so there are as many copies as the fused dim has parts. SliceShard and PutShard walk the
+// same blocks in the same order with the roles of both tensors exchanged, so that one undoes the other.
 #include "engine/runtime/apply/local_shard.h"
 
 #include <functional>

@@ -41,6 +41,8 @@ std::vector<MeshAxis> CutAxes(const AppliedPlan& model, const LiveParameter& par
 }
 
 // The ranks that hold the shards: every place along `axes`, the rest as `rank` has it; the last axis counts fastest.
+// The order is that in which the all-gathers below leave the blocks: along the innermost axis first, then groups of
+// those along the next. With dp_shard=2 and tp=2 that is (dp 0, tp 0), (0, 1), (1, 0), (1, 1).
 std::vector<int64_t> HoldersOf(const MeshShape& mesh, int64_t rank, const std::vector<MeshAxis>& axes) {
   std::vector<int64_t> holders = {rank};
   for (MeshAxis axis : axes) {

@@ -1,3 +1,7 @@
+// A plan acts when a module is called through its holder. A forward that passes a module by (a functional call on its
+// weight, its own loop over parameters) computes with the shard and without the redistributions, mostly without an
+// error. Calls are counted by the hook, so after one step the modules with rules and no calls are known; a gradient
+// tells whether the parameters took part all the same, which is the dangerous case.
 #include "engine/runtime/apply/apply_checks.h"
 
 #include <algorithm>

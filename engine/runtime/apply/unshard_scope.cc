@@ -4,6 +4,9 @@
 
 namespace moonshard {
 
+// Units open in the plan's order, which is a collective each, and close in any: putting shards back is local, and so
+// is the copy of what was written, since every rank wrote the full tensor. An exception of the host within the scope
+// therefore leaves no other rank waiting.
 UnshardScope::UnshardScope(const AppliedPlan& model, Writes writes)
     : writes_(writes), exceptions_(std::uncaught_exceptions()) {
   try {

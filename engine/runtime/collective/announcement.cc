@@ -8,6 +8,9 @@
 
 namespace moonshard {
 
+// The label is part of it, by hash: two collectives of one kind and shape that come in another order on one rank (two
+// branches of a model) would exchange each other's values without any other sign. A misfit agrees with nothing, also
+// where every rank has one.
 bool Announcement::Agrees(const Announcement& other) const {
   return sequence == other.sequence && kind == other.kind && direction == other.direction && dtype == other.dtype &&
          dims == other.dims && shape == other.shape && label == other.label && mismatched_size == -1 &&

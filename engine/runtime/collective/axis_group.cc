@@ -38,7 +38,8 @@ Diagnostic RankLost(const std::string& group, const std::string& label, const st
 }
 
 // Whether no other tensor sees a write into the tensor's memory. A collective does not bump the version counter, so
-// writing into memory that autograd saved, or into a gradient that a sibling also gets, would be a silent error.
+// writing into memory that autograd saved, or into a gradient that a sibling also gets, would be a silent error. Two
+// counts: one tensor may have several references (autograd's saved one), and one storage several tensors (a view).
 bool HasSoleOwner(const at::Tensor& tensor) {
   return tensor.is_contiguous() && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
@@ -90,6 +91,8 @@ std::shared_ptr<AxisGroup> AxisGroup::MakeSub(const DeviceMesh& mesh, MeshAxis a
   return std::shared_ptr<AxisGroup>(new AxisGroup(mesh.SubGroup(axis, k), check, std::move(counts)));
 }
 
+// A group whose collective failed is not used again: c10d does not tell which of its later collectives would meet their
+// peers, and a call that is a collective behind would take another's data for its own.
 template <class Call>
 void AxisGroup::Guard(const CollectiveLabel& label, Call&& call) {
   if (!broken_.empty()) throw PlanError({RankLost(name_, label.text(), broken_)});
@@ -166,6 +169,9 @@ void AxisGroup::GuardCollective(const CollectiveLabel& label, const Announcement
 
 template <class Call>
 Announcement AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call) {
+  // First the answer of a check that is under way, which may be an error of this call: on every rank, so that none runs
+  // the collective. Recording groups compare nothing, since they have no peers. Where calls are not compared any more,
+  // a rank whose shard does not fit throws by itself.
   FinishCheck();
   const uint32_t sequence = sequence_++;
   const bool check = !group_->recording && (check_.mode == CheckOptions::Mode::kAlways ||
@@ -285,6 +291,8 @@ std::vector<int64_t> AxisGroup::ExchangeNumbers(int64_t mine, const CollectiveLa
 void AxisGroup::StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label) {
   if (size_ == 1 || group_->recording || check_.mode == CheckOptions::Mode::kNever) return;
   Announcement mine;
+  // The number of collectives so far is compared as well: a rank that left one out would pair its inputs with those of
+  // the next call.
   mine.sequence = sequence_;
   mine.kind = kInputsKind;
   mine.label = signature.hash();

@@ -1,6 +1,13 @@
 // One exchange is one round trip through the store: every rank but 0 sets a key of its own, rank 0 reads them all and
 // sets the answer, every rank reads that. Rank 0 alone decides, so no two ranks can come to different conclusions: a
-// rank that is late finds that answer instead of succeeding where the others failed.
+// rank that is late finds that answer instead of succeeding where the others failed. On three ranks, the second
+// exchange of "saves":
+//
+//   rank 1, 2    set exchange/saves/1/2/1, .../2/2         then wait for .../2/answer
+//   rank 0       read both, combine, set .../2/answer      then wait until .../2/read counts 2, and delete the keys
+//
+// Keys carry the number of the group and that of the exchange, which every rank counts for itself. An exception of the
+// combination is an answer too: each rank throws it.
 //
 // Waiting polls the store. c10d's own wait holds the connection of the process until the key is there, and a collective
 // on another thread that needs the store (to make a group, to report an error) would wait behind a save of minutes.
@@ -44,6 +51,7 @@ Diagnostic RanksMissing(const std::string& what, const std::string& why) {
 }
 
 // The diagnostics of all ranks, equal ones once; what not every rank reports gets the numbers of the ranks that do.
+// Most errors are those of the input, which every rank finds: 64 copies of one text would hide the one that differs.
 Diagnostics MergeByText(const std::vector<Diagnostics>& by_rank) {
   struct Reported {
     Diagnostic diagnostic;

@@ -1,3 +1,11 @@
+// The flat buffer of a unit, for two parameters of 5 and 2 rows on 2 ranks (`chunk` is 3 and 1, `.` is padding, F the
+// flags):
+//
+//   block of rank 0                block of rank 1
+//   a0 a1 a2 | b0 | F F            a3 a4 .  | b1 | F F
+//
+// All blocks have one size, as collectives require, so the last rank's rows are padded. The place of each shard in a
+// block is the same on every rank: nothing about it has to be communicated.
 #include "engine/runtime/fsdp/flat_shards.h"
 
 #include <algorithm>

@@ -63,6 +63,9 @@ void Unit::CheckShards() const {
   if (!changed.empty()) throw PlanError(std::move(changed));
 }
 
+// The first user gathers, later ones find the parameters full. The order within matters: the check of the shards
+// first, since a full tensor that the host put in place of a shard would be packed as one; the accumulator before
+// set_data, since autograd makes it for a leaf with the sizes of the moment, and it must be the shard's.
 void Unit::MakeFull(Direction direction) {
   const at::NoGradGuard no_grad;
   if (users_ == 0) {
@@ -171,6 +174,8 @@ void Unit::Abandon(const std::shared_ptr<Use>& use) {
 
 void Unit::Open() { MakeFull(Direction::kForward); }
 
+// The end of an opening by hand (UnshardScope). Raising the version of the parameter makes what was gathered stale
+// (full_parameters.cc compares versions), so that the next call gathers what was written.
 void Unit::Close(bool write_back) {
   Check(users_ > 0, "the end of an opening that was not there");
   if (write_back) {

@@ -31,6 +31,8 @@ class UnitStep::Use final : public State {
   std::shared_ptr<Unit::Use> use_;
 };
 
+// A call of the root within a call of the root adds nothing: its parameters are full already, by the outer call's use.
+// In a backward (a recomputed part calls the root again) it counts by itself.
 std::unique_ptr<BoundaryStep::State> UnitStep::Enter(std::span<const TensorSlot> arguments) {
   const bool counts = is_root_ && !InBackward();
   if (counts && calls_ > 0) return nullptr;

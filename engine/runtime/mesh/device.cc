@@ -1,3 +1,6 @@
+// The device of a rank. Asking the CUDA driver whether there is a GPU loads it, into programs that run on the CPU as
+// well; so the machine is looked at first, and the library with CUDA in it is opened only where the driver's device
+// nodes exist.
 #include "engine/runtime/mesh/device.h"
 
 #include <filesystem>

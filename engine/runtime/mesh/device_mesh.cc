@@ -63,6 +63,9 @@ auto Rendezvous(const std::string& what, F&& run) {
 
 bool IsLoopback(const std::string& host) { return host == kLoopback || host == "localhost" || host == "::1"; }
 
+// A store is where ranks that do not know each other's addresses meet: keys with values, and a wait for a key. It is a
+// file where the environment names one, memory for a mesh of one rank, and TCP otherwise, served by rank 0 or by the
+// launcher's agent.
 StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
   return Rendezvous("the store", [&]() -> StorePtr {
     if (!launch.store_file.empty()) {
@@ -208,6 +211,8 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
   auto group = std::make_shared<MeshGroup>();
   const std::vector<int64_t> full = shape.GroupOf(rank, axis);
   const int64_t place = shape.Coordinate(rank, axis);
+  // k consecutive coordinates, aligned at multiples of k: of an axis of 8 with k = 2, coordinates 4 and 5 are one
+  // group.
   const auto begin = full.begin() + place / k * k;
   group->axis = axis;
   group->ranks.assign(begin, begin + k);
@@ -274,6 +279,8 @@ DeviceMesh DeviceMesh::FromEnvironment(const MeshShape& shape, const MeshOptions
     state->options.host = kLoopback;
   }
   state->store = OpenStore(launch, options);
+  // A launcher that restarts failed ranks may keep its store, with the keys of the attempt that failed: the new ranks
+  // must not meet those.
   if (launch.attempt != "0") {
     state->store = c10::make_intrusive<c10d::PrefixStore>("attempt_" + launch.attempt, state->store);
   }
@@ -318,6 +325,7 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
     const auto along = std::ranges::find(given, axis, &GivenGroup::axis);
     state->rank = state->rank * state->shape.size(axis) + (along == given.end() ? 0 : along->backend->getRank());
   }
+  // A tensor is on one device, so all axes must take it there.
   bool nccl = false;
   for (const GivenGroup& one : given) {
     const bool this_nccl = one.backend->getBackendName() == "nccl";

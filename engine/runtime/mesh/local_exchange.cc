@@ -208,6 +208,8 @@ std::shared_ptr<RankExchange> MakeLocalExchange(const c10::intrusive_ptr<c10d::S
   const std::string place = Place();
   const std::string text = place + "\n" + own_name;
   store->set("at/" + std::to_string(rank), std::vector<uint8_t>(text.begin(), text.end()));
+  // Every rank reads all places and compares them with its own, so all ranks decide alike whether the sockets serve:
+  // one that used them alone would wait for peers that went to Gloo.
   std::vector<std::string> names;
   bool together = !place.empty();
   for (int64_t r = 0; r < size; ++r) {
@@ -220,6 +222,8 @@ std::shared_ptr<RankExchange> MakeLocalExchange(const c10::intrusive_ptr<c10d::S
   if (!together) return nullptr;
   std::vector<Socket> peers(static_cast<size_t>(size));
   const auto mine = static_cast<uint8_t>(rank);
+  // All ranks listen by now: their names are in the store. The accepting side does not see who connects, so the first
+  // record is the rank.
   for (int64_t r = 0; r < rank; ++r) {
     peers[static_cast<size_t>(r)] = Connect(names[static_cast<size_t>(r)]);
     Send(peers[static_cast<size_t>(r)], {&mine, 1});

@@ -1,6 +1,7 @@
 // A backend without peers: every collective completes at once with a result of the right shape and is noted in the log.
 // For one rank of a mesh of any size on one machine (proofs, footprints). An all-gather repeats this rank's shard and
-// an all-reduce returns its term: shapes and dtypes are those of a run, values are not.
+// an all-reduce returns its term: shapes and dtypes are those of a run, values are not. A reduce-scatter takes this
+// rank's own block, an all-to-all keeps every block where it is; no result is memory that was never written.
 #include "engine/runtime/mesh/recording_backend.h"
 
 #include <utility>

@@ -77,6 +77,9 @@ void AskForBackward(const c10::OperatorHandle& op, c10::Stack& stack) {
 
 }  // namespace
 
+// The same decision in both runs: it depends on the operator's name, on how many products came before, and on the open
+// modules, never on sizes or memory. Every product is counted, also one that is kept for another reason, so that
+// "every second" means the same whatever else the policy keeps.
 bool KeptResults::Run::Chosen(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
   if (std::ranges::find(kMatmuls, name) != kMatmuls.end()) {

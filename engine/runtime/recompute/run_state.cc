@@ -1,3 +1,10 @@
+// What a forward reads besides its arguments and parameters, and a second run must find as the first did: the
+// generators of the devices, which of the random streams is in use, and autocast. Gradients of a second run with
+// another dropout mask are those of another function: finite, plausible and wrong.
+//
+// The second run happens in the middle of a backward, whose own state is put back behind it (RunStateScope): without
+// that each recomputed module would rewind the generator, and the next forward would draw numbers that were drawn
+// before.
 #include "engine/runtime/recompute/run_state.h"
 
 #include <algorithm>

@@ -40,7 +40,8 @@ KernelDtype DtypeOf(const at::Tensor& logits) {
   return KernelDtype::kFloat;
 }
 
-// Rows as the kernels take them; holds what they point to.
+// Rows as the kernels take them; holds what they point to. A copy that contiguous() made must live until the kernel is
+// queued; later work in its memory is queued on the same stream and so comes after it.
 struct HeldRows {
   at::Tensor logits;
   KernelRows rows;

@@ -82,7 +82,9 @@ void CheckTargets(const ShardedLogits& logits, const at::Tensor& targets, Diagno
   }
 }
 
-// Whether this rank's columns are the vocabulary's shard; -1, or how many there are instead.
+// Whether this rank's columns are the vocabulary's shard; -1, or how many there are instead. A rank whose columns do
+// not fit must not throw at once, since the others would wait in the all-gather: it takes part and declares their
+// number, and the comparison of the collective makes it an error of every rank.
 int64_t MismatchedSize(const Vocabulary& vocabulary, const ShardedLogits& logits) {
   return logits.columns() == vocabulary.shard().length ? -1 : logits.columns();
 }
@@ -125,7 +127,9 @@ void Take(Region& region, const ShardedLogits& logits) {
   for (size_t i = 0; i < inputs.size(); ++i) region.DeclareInput(inputs[i], InputLayout(i, inputs.size()));
 }
 
-// What a loss's backward needs: the rows' softmax, and how the incoming gradient becomes coefficients.
+// What a loss's backward needs: the rows' softmax, and how the incoming gradient becomes coefficients. All losses have
+// one form of gradient, four terms with a coefficient a row each (GradientCoefficients), so that one node and one
+// kernel serve all of them; a function from the incoming gradient to the coefficients is all that differs.
 struct LossTape {
   at::Tensor max;
   at::Tensor log_sum;
@@ -261,11 +265,15 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
     const Targets read = ReadTargets(vocabulary, targets, options.ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true, .shifted_sum = e > 0});
     const at::Tensor log_sum_exp = row.max + row.log_sum;
+    // L - z_y is -TargetLogProb. The smoothing term L - mean(z) is taken from sums of z - M on both sides, log Z - D /
+    // V, because M may be far larger than the difference.
     value = TargetLogProb(vocabulary, row, read.ids).neg_();
     if (e > 0) {
       value = value * (1 - e) + (row.log_sum - row.shifted_sum / static_cast<double>(vocabulary.size())) * e;
     }
     if (w > 0) value = value + log_sum_exp.square() * w;
+    // By filling and not by a product with 0: the loss of an ignored token is NaN where ignore_index is no id
+    // (TargetLogProb), and may be infinite.
     value = value.masked_fill(read.counted.logical_not(), 0);
     const at::Tensor count = read.counted.sum().to(value.scalar_type());
     switch (options.reduction) {
@@ -351,6 +359,9 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   const at::NoGradGuard no_grad;
   Region region("TopK", vocabulary.label().text(), vocabulary.group().axis());
   Take(region, logits);
+  // The k largest of the vocabulary are among the k largest of each shard, so k candidates a rank are enough. An
+  // all-gather takes equal blocks: all are as wide as rank 0's, whose shard is the longest, and the padding is removed
+  // before the second selection, so that it never competes with a logit.
   const auto held = [&](int64_t rank) { return std::min(k, vocabulary.length(rank)); };
   const int64_t mine = std::min(k, vocabulary.shard().length);
   // Values and ids in one buffer: doubles hold every logit and every id exactly.

@@ -81,6 +81,8 @@ ShardedLogits ShardedLogits::OfHead(const Vocabulary& vocabulary, at::Tensor hid
   Diagnostics errors = CheckHead(vocabulary, hidden, weight, bias, options);
   if (!errors.empty()) throw PlanError(std::move(errors));
   RedistributionOptions redistribution;
+  // Each rank multiplies the hidden states with its own rows of the weight, so its gradient of them is a term of a sum:
+  // `shared`, whose backward sums it.
   redistribution.label = vocabulary.label().text() + " hidden";
   hidden =
       TensorRedistribution::Make(options.hidden, Layout::Shared(), vocabulary.shared_group(), std::move(redistribution))
@@ -105,6 +107,10 @@ void ShardedLogits::ForEachChunk(const std::function<void(int64_t begin, const a
   }
 }
 
+// Per chunk of c tokens, with G [c, v] the gradient of its logits: hidden gets G W [c, h], weight is added G^T X, bias
+// the sum of G's rows. G overwrites the logits, which nothing else has. Rows of the hidden gradient belong to one chunk
+// and are written once; the other two are sums over chunks, in the accumulation dtype, and rounded at the end: bfloat16
+// would lose the later chunks of a long sequence in the sum of the earlier ones.
 std::vector<at::Tensor> ShardedLogits::Backward(const ChunkGradient& gradient, const std::vector<bool>& needed) const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients(inputs_.size());

@@ -1,3 +1,6 @@
+// Which columns of the vocabulary each rank has, and the check of a call before its collective. Targets are compared
+// too, by hash: each rank looks up the targets that are in its own columns, so with other targets on another rank
+// (another batch, another shift) a token's logit would be counted by two ranks or by none, without an error.
 #include "engine/train/loss/vocabulary.h"
 
 #include <span>

@@ -8,7 +8,9 @@
 namespace moonshard {
 
 // The layout in which the head's output leaves under the plan decides: shards of the vocabulary need the group of tp,
-// full logits none. The size is that of the full weight, which no rank may hold.
+// full logits none. Other layouts are refused, since a rank then has no range of columns of the full logits. The size
+// is that of the full weight, which no rank may hold; a head that is tied to the embedding has its weight under the
+// embedding's path.
 Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& head, VocabularyOptions options) {
   const CompiledPlan& plan = model.plan();
   const int64_t found = plan.tree->Find(head);

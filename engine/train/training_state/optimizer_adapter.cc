@@ -1,7 +1,10 @@
 // Each optimizer's fields are listed once, in a Visit function that serves both directions: with a Writer the archive
 // fills JSON and tensors, with a Reader it sets the fields. A field that is added to the list is saved and loaded, or
-// neither. Kinds are compared exactly (typeid): a class derived from AdamW may have state of its own, which would be
-// lost silently.
+// neither. (LibTorch's own serialization writes one archive of a process's tensors, which no other mesh could read.)
+//
+// Kinds are compared exactly (typeid): a class derived from AdamW may have state of its own, which would be lost
+// silently. Numbers and tensors are kept apart, because numbers are the same on every rank and go into the manifest,
+// and tensors have the parameter's placement and go into the rank files.
 #include "engine/train/training_state/optimizer_adapter.h"
 
 #include <tuple>

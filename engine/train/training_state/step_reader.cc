@@ -1,3 +1,12 @@
+// Sets the state of a run from a step, on any mesh and plan. Three parts, and after each the ranks learn whether all
+// succeeded (training_checkpoints.cc):
+//
+//   Open     match every tensor of the model and the optimizer with one that is stored; nothing is changed
+//   Read     parameters in place, the optimizer's tensors into memory of their own
+//   Finish   options and memory of the optimizer, generators, the host's texts
+//
+// The optimizer is set last and in one go, because its present state is lost then: until all ranks have read all of it,
+// the state from before the load is complete.
 #include "engine/train/training_state/step_reader.h"
 
 #include <algorithm>
@@ -119,6 +128,7 @@ void StepReader::PlanParameters(Diagnostics& found) {
                     std::to_string(converted) + " tensors of the checkpoint are converted to the model's dtypes",
                     folder(), Severity::kWarning));
   }
+  // A tensor too many is a warning and one too few an error: a model without a head may continue from one with it.
   // Names that are neither the model's nor an optimizer's.
   if (record_.optimizer) {
     for (const MemoryRecord& memory : record_.optimizer->memories) {
@@ -325,6 +335,9 @@ Diagnostics StepReader::Finish(TrainingState& state) {
   return found;
 }
 
+// A generator's state is a rank's own: dropout draws other numbers on each data-parallel rank. On the mesh of the save
+// each rank continues its own; on another one ChooseRandomState decides between the state of a saved rank and a new
+// seed.
 void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
   const std::optional<Header> header = ParseHeader(random_, random_.size(), kRandomFile).Collect(found);
   if (!header) return;

@@ -1,3 +1,10 @@
+// A step on disk, by all ranks and then by rank 0. While it is under construction, for two rank files:
+//
+//   step_00000100.partial/new/rank-00000.safetensors      rank 0; rank-00001 by rank 1
+//   step_00000100.partial/rank-00000.safetensors.note     hashes of its shards, its generators
+//   step_00000100.partial/new/moonshard.json              rank 0, last
+//
+// The commit renames it. Ranks that hold the shards of another one write a note and no file.
 #include "engine/train/training_state/step_writer.h"
 
 #include <algorithm>
@@ -118,7 +125,7 @@ Diagnostics WriteRankPart(Storage& storage, const StepJob& job) {
     Result<RankFileWriter> writer =
         RankFileWriter::Create(storage, StagingDirectory::PartialOf(job.place) + "/new", job.laid_out, *file);
     if (!writer.ok()) return writer.diagnostics();
-    // From front to back.
+    // From front to back: by offset and not by name, since storage is fastest with sequential writes.
     std::vector<size_t> order;
     for (size_t t = 0; t < manifest.tensors.size(); ++t) {
       if (manifest.LayoutOf(manifest.tensors[t]).shards[*file]) order.push_back(t);

@@ -119,6 +119,7 @@ struct TrainingCheckpoints::Impl {
     const JsonValue settled =
         ranks.GatherOrFail("begin to save " + StepDirectoryName(step), errors, mine,
                            [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
+    // An error from here on is kept until the second exchange: thrown now it would leave the other ranks waiting there.
     begin_errors = Guarded([&] {
       LayOutJob(state, *saved, settled, copy, *job);
       return Diagnostics();
@@ -164,6 +165,8 @@ struct TrainingCheckpoints::Impl {
         const uint32_t t = job.laid_out.order[i];
         if (!manifest.LayoutOf(manifest.tensors[t]).shards[*file]) continue;
         at::Tensor& shard = tensors.shards[i];
+        // A background save copies to the CPU, of the shards that this rank writes and of no others; the next step of
+        // training writes into the parameters while the thread runs.
         job.shards[t] = copy ? shard.contiguous().to(shard.options().device(c10::kCPU), false, /*copy=*/true) : shard;
       }
     }
@@ -247,7 +250,9 @@ struct TrainingCheckpoints::Impl {
     return {step, reader->manifest().mesh, Only(found, false)};
   }
 
-  // On rank 0: where a step is damaged, which one before it is not.
+  // On rank 0: where a step is damaged, which one before it is not. That reads every byte of the steps before, from the
+  // last one back, until one is intact: only after a load has failed, where any shorter check might name another
+  // damaged step.
   void NameLastGood(int64_t step, Diagnostics& errors) const {
     for (Diagnostic& d : errors) {
       const bool damaged = d.finding == Finding::kCorruptData || d.finding == Finding::kBadManifest ||
