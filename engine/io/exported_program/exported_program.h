@@ -212,7 +212,7 @@ struct ExportedProgram {
   std::vector<ProgramTensor> tensors;           // parameters and buffers in the order of the modules, then constants
   std::vector<ProgramInput> inputs;             // in the order in which they are given
   std::vector<ProgramOutput> outputs;           // parallel to graph.outputs
-  std::vector<ExportedModule> modules;           // parents before children; the root, "", is the first
+  std::vector<ExportedModule> modules;          // parents before children; the root, "", is the first
   std::vector<RecordedCall> calls;              // in the order in which they began
   std::map<std::string, SizeSymbol, std::less<>> symbols;
   std::vector<SizeGuard> guards;                                          // all must hold

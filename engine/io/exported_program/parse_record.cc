@@ -393,7 +393,7 @@ class RecordParser {
     if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
       // A value that only modes' graphs know, or a number that was computed away, has no place.
       if (const auto found = names_.find(value->AsString()); found != names_.end())
-        out.push_back({position, found->second});
+        for (const uint32_t one : found->second) out.push_back({position, one});
       return;
     }
     for (const char* key : {"tuple", "list"}) {
