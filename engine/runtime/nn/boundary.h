@@ -177,7 +177,7 @@ class Hookable {
   // happens).
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Asks the module to leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
+  // Makes the module leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
   virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
   // Takes a HoldBack back, where a plan could not be applied after all.
   virtual void ReleaseBack(std::string_view /*parameter*/) {}
