@@ -174,6 +174,7 @@ class ProgramCompiler {
     shares_.assign(modules_.size(), false);
     encloses_.assign(modules_.size(), false);
     group_.assign(modules_.size(), kNone);
+    groups_.reserve(modules_.size());
     for (uint32_t m = 0; m < modules_.size(); ++m) {
       const uint32_t parent = parent_[m] == kNone ? static_cast<uint32_t>(parents_ - 1) : parent_[m];
       const std::vector<Moving>& moving = moving_[plan_.steps_of[m]];

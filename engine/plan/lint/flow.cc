@@ -33,23 +33,28 @@ std::string_view LayerOf(std::string_view path) {
 // before it is searched for its own; and most layers list their modules in one order, so few lists are sorted.
 std::vector<int> KindsOfLayers(const ModuleTree& tree, const std::vector<uint32_t>& group_of) {
   const std::vector<Module>& modules = tree.modules();
-  std::vector<int> out(modules.size(), -1);  // the layer, then its kind
-  std::map<std::string_view, int> known;
-  std::vector<std::vector<uint32_t>> layers;  // groups of their modules
+  struct Run {  // of modules of one layer
+    size_t layer;
+    size_t begin;
+    size_t end;
+  };
+  std::vector<Run> runs;
+  std::map<std::string_view, size_t> known;
   std::string_view layer;
-  int index = -1;
   for (size_t m = 0; m < modules.size(); ++m) {
     const std::string_view path = modules[m].path;
     const bool same =
         !layer.empty() && path.starts_with(layer) && (path.size() == layer.size() || path[layer.size()] == '.');
     if (!same) {
       layer = LayerOf(path);
-      if (layer.empty()) continue;
-      index = known.try_emplace(layer, static_cast<int>(known.size())).first->second;
-      layers.resize(known.size());
+      if (!layer.empty()) runs.push_back({known.try_emplace(layer, known.size()).first->second, m, m});
     }
-    out[m] = index;
-    layers[static_cast<size_t>(index)].push_back(group_of[m]);
+    if (!layer.empty()) runs.back().end = m + 1;
+  }
+  std::vector<std::vector<uint32_t>> layers(known.size());  // groups of their modules
+  for (const Run& run : runs) {
+    std::vector<uint32_t>& groups = layers[run.layer];
+    groups.insert(groups.end(), &group_of[run.begin], &group_of[run.begin] + (run.end - run.begin));
   }
   std::map<std::vector<uint32_t>, int> in_order;
   std::map<std::vector<uint32_t>, int> kinds;  // sorted
@@ -63,7 +68,10 @@ std::vector<int> KindsOfLayers(const ModuleTree& tree, const std::vector<uint32_
     kind_of.push_back(entry->second);
   }
   if (kinds.size() <= 1) return {};
-  for (int& kind : out) kind = kind < 0 ? kind : kind_of[static_cast<size_t>(kind)];
+  std::vector<int> out(modules.size(), -1);
+  for (const Run& run : runs) {
+    for (size_t m = run.begin; m < run.end; ++m) out[m] = kind_of[run.layer];
+  }
   return out;
 }
 
