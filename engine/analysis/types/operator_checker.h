@@ -137,8 +137,8 @@ class OperatorChecker final : public OperatorHandler {
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
   void Blame(TypeFault fault);
   void NoteUnproven(const std::string& what);
-  // Whether the tensor is assumed from now on.
-  bool Assume(const at::Tensor& tensor);
+  // Whether the tensor, which is no leaf and has no type on these axes, is assumed from now on. `known`: TypeOf(tensor).
+  bool Assume(const at::Tensor& tensor, const TensorType* known);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, bool backward) const;
 
