@@ -1,0 +1,450 @@
+"""Traces a module with torch.export, and records what the graph alone does not tell: module calls, conditions on sizes.
+
+`trace` gives the program as torch knows it, with the names of the module itself and with symbolic dims of parameters,
+which torch.export does not offer: parameters are inputs while tracing and become parameters again afterwards.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sympy
+import torch
+from expressions import symbols_in, to_json
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+_TORCH = pathlib.Path(torch.__file__).parent
+# Frames of these files stand for whoever called them: the methods of SymInt and the handlers that torch.export installs.
+_TRANSPARENT = ("__init__.py", "fx/experimental/symbolic_shapes.py", "fx/experimental/sym_node.py", "utils/_sympy/",
+                "fx/experimental/recording.py", "_export/non_strict_utils.py", "utils/_stats.py", "_check.py")  # fmt: skip
+# Code of torch that a model runs as if it were its own. All other code of torch computes shapes of operators.
+_LIBRARY = ("nn/", "functional.py", "_tensor.py", "utils/checkpoint.py", "distributions/", "fft/")
+_MARK = "moonshard_value"  # the key of Node.meta by which recorded values are found in the finished graph
+
+
+@dataclasses.dataclass
+class Trace:
+    """A traced module. `program` has no weights of its own: its state_dict holds the module's tensors."""
+
+    program: ExportedProgram
+    outputs: list[str]
+    calls: list[dict[str, Any]]
+    guards: list[dict[str, Any]]
+    symbols: dict[str, dict[str, Any]]
+
+
+def shape_of(value: Any) -> list:
+    """The shape of a traced tensor as expressions."""
+    return [to_json(size) for size in value.shape]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# --- Conditions -------------------------------------------------------------------------------------------------------
+class _Conditions:
+    """Records each condition on sizes that the model itself looked at, with its place, while the model runs."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.found: dict[sympy.Basic, tuple[str, str]] = {}  # condition: (place, origin)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        evaluate = ShapeEnv.evaluate_sym_node
+
+        def recorded(env, node, *args, **kwargs):
+            result = evaluate(env, node, *args, **kwargs)
+            if self.active and isinstance(node.expr, sympy.Basic) and node.expr.free_symbols:
+                self._record(node.expr, result)
+            return result
+
+        ShapeEnv.evaluate_sym_node = recorded
+        try:
+            yield
+        finally:
+            ShapeEnv.evaluate_sym_node = evaluate
+
+    def _record(self, expression: sympy.Basic, result: Any) -> None:
+        if isinstance(expression, sympy.logic.boolalg.Boolean):
+            condition = expression if result else sympy.Not(expression)
+        else:
+            condition = sympy.Eq(expression, result, evaluate=False)
+        if condition not in self.found:
+            origin = _origin()
+            if origin is not None:
+                self.found[condition] = (_place(), origin)
+
+    def finished(self, env: ShapeEnv) -> list[dict[str, Any]]:
+        """The conditions that say something, over the symbols that the graph uses."""
+        guards = {}
+        for condition, (place, origin) in self.found.items():
+            condition = _replaced(condition, env)
+            if condition.free_symbols and not _always(condition):
+                guards.setdefault(str(condition), {
+                    "condition": to_json(condition), "text": str(condition), "place": place, "origin": origin})  # fmt: skip
+        return list(guards.values())
+
+
+def _replaced(expression: sympy.Basic, env: ShapeEnv) -> sympy.Basic:
+    for _ in range(len(env.replacements) + 1):
+        changed = expression.xreplace(env.replacements)
+        if changed == expression:
+            break
+        expression = changed
+    return expression
+
+
+def _always(condition: sympy.Basic) -> bool:
+    """Whether the condition holds for all sizes of at least 1, as far as sympy sees it."""
+    sizes = {one: sympy.Symbol(f"{one}_", integer=True, nonnegative=True) + 1 for one in condition.free_symbols}
+    try:
+        return condition.subs(sizes) == sympy.true
+    except (TypeError, ValueError, NotImplementedError):
+        return False
+
+
+def _in_torch(filename: str) -> str | None:
+    """The path inside torch, or None for code that is not torch's."""
+    return filename[len(str(_TORCH)) + 1 :] if filename.startswith(f"{_TORCH}/") else None
+
+
+def _origin() -> str | None:
+    """`model` if the model's code looked at a size, `operator` if an operator did to tell how many tensors it gives."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        name = _in_torch(frame.f_code.co_filename)
+        if name is None or name.startswith(_LIBRARY):
+            return None if frame.f_code.co_filename == __file__ else "model"
+        if not name.startswith(_TRANSPARENT):
+            break
+        frame = frame.f_back
+    while frame is not None:
+        operator = frame.f_locals.get("func") if frame.f_code.co_name == "proxy_call" else None
+        if isinstance(operator, torch._ops.OpOverload):
+            lists = any(isinstance(one.type, torch.ListType) for one in operator._schema.returns)
+            return "operator" if lists else None
+        frame = frame.f_back
+    return None
+
+
+def _place() -> str:
+    frame = sys._getframe(3)
+    while frame is not None and _in_torch(frame.f_code.co_filename) is not None:
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    path = pathlib.Path(frame.f_code.co_filename)
+    parts = path.parts[path.parts.index("site-packages") + 1 :] if "site-packages" in path.parts else path.parts[-1:]
+    return f"{'/'.join(parts)}:{frame.f_lineno}"
+
+
+# --- Module calls -----------------------------------------------------------------------------------------------------
+class _Calls:
+    """Records what goes into each call of a module and what comes out, as nodes of the graph under construction."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.calls: list[dict[str, Any]] = []
+        self.nodes: list[torch.fx.Node] = []
+        self._open: list[dict[str, Any]] = []
+        self._counts: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        hooks = []
+        for path, module in self.module.named_modules():
+            enter = functools.partial(self._enter, path, inspect.signature(module.forward))
+            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.append(module.register_forward_hook(self._leave))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _enter(self, path: str, signature: inspect.Signature, _module, args: tuple, kwargs: dict[str, Any]) -> None:
+        call = {"module": path, "call": self._counts.get(path, 0), "inputs": []}
+        self._counts[path] = call["call"] + 1
+        self.calls.append(call)
+        self._open.append(call)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            parameter = signature.parameters[name]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                call["inputs"] += [[key, self._value(one)] for key, one in value.items()]
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                call["inputs"] += [[f"{name}.{i}", self._value(one)] for i, one in enumerate(value)]
+            else:
+                call["inputs"].append([name, self._value(value)])
+
+    def _leave(self, _module, _args, result: Any) -> None:
+        self._open.pop()["outputs"] = self._value(result)
+
+    def _value(self, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, torch.Tensor):
+            mode = proxy_tensor.get_proxy_mode()
+            slot = mode and proxy_tensor.get_proxy_slot(value, mode.tracer, None)
+            if slot is None:
+                return {"object": "Tensor"}
+            node = slot.proxy.node
+            if _MARK not in node.meta:
+                node.meta[_MARK] = len(self.nodes)
+                self.nodes.append(node)
+            return {_MARK: node.meta[_MARK]}
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return {"size": value}
+        if isinstance(value, Mapping):
+            return {"dict": {str(key): self._value(one) for key, one in value.items() if one is not None}}
+        if isinstance(value, (tuple, list)):
+            return {type(value).__name__ if type(value) in (tuple, list) else "tuple": [self._value(x) for x in value]}
+        return {"object": type(value).__name__}
+
+    def finished(self, program: ExportedProgram) -> list[dict[str, Any]]:
+        """The calls with the names that the values have in the finished graph."""
+        env, names = _shape_env(program), {}
+        _find_marks(program.graph_module, names)
+
+        def resolve(value: Any) -> Any:
+            if isinstance(value, list):
+                return [resolve(one) for one in value]
+            if not isinstance(value, dict):
+                return value
+            if _MARK in value:
+                name = names.get(value[_MARK])
+                return {"value": name} if name else {"object": "Tensor"}
+            if "size" in value:
+                return {"size": to_json(_replaced(sympy.sympify(value["size"].node.expr), env) if env else value["size"])}
+            return {key: resolve(one) for key, one in value.items()}
+
+        return [resolve(call) for call in self.calls]
+
+
+def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> None:
+    """Names of marked nodes; one inside a nested graph gets the name by which the outer graph has its result."""
+    for node in graph_module.graph.nodes:
+        if _MARK in node.meta and node.op != "output":
+            names.setdefault(node.meta[_MARK], node.name)
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        users = {user.args[1]: user.name for user in node.users if user.target.__name__ == "getitem"}
+        for argument in node.args:
+            if not (isinstance(argument, torch.fx.Node) and argument.op == "get_attr"):
+                continue
+            nested = getattr(graph_module, argument.target)
+            inner: dict[int, str] = {}
+            _find_marks(nested, inner)
+            results = nested.graph.output_node().args[0]
+            results = results if isinstance(results, (tuple, list)) else (results,)
+            outer = {one.name: users.get(i, node.name) for i, one in enumerate(results) if one is not None}
+            for mark, name in inner.items():
+                if name in outer:
+                    names[mark] = outer[name]
+
+
+# --- Tracing ----------------------------------------------------------------------------------------------------------
+class _Whole(torch.nn.Module):
+    """The module as a function of its inputs and its parameters, which gives a flat tuple of its results."""
+
+    def __init__(
+        self, module: torch.nn.Module, signature: inspect.Signature, conditions: _Conditions, outputs: list[str]
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._outputs = lambda names: outputs.__setitem__(slice(None), names)  # torch.export resets attributes
+        self._signature = signature
+        self._conditions = conditions
+
+    def forward(self, inputs: dict[str, Any], parameters: dict[str, torch.Tensor]) -> tuple:
+        bound = inspect.BoundArguments(self._signature, dict(inputs))
+        self._conditions.active = True
+        try:
+            result = torch.func.functional_call(self.module, parameters, bound.args, bound.kwargs)
+        finally:
+            self._conditions.active = False
+        named = dict(_named_results(result))
+        self._outputs(list(named))
+        return tuple(named.values())
+
+
+def _named_results(result: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors and numbers of a result by name: fields of mappings, positions in sequences."""
+    if isinstance(result, Mapping):
+        items = result.items()
+    elif isinstance(result, (tuple, list)):
+        items = enumerate(result)
+    else:
+        if isinstance(result, (torch.Tensor, torch.SymInt, torch.SymFloat)):
+            yield name or "output", result
+        return
+    prefix = f"{name}." if name else "" if isinstance(result, Mapping) else "output."
+    for key, value in items:
+        yield from _named_results(value, f"{prefix}{key}")
+
+
+def trace(
+    module: torch.nn.Module,
+    inputs: dict[str, Any],
+    dynamic_shapes: dict[str, Any],
+    cut: dict[str, set[int]],
+) -> Trace:
+    """Traces `module(**inputs)`, or with positional arguments as its signature has them.
+
+    `dynamic_shapes` is torch.export's, by input; `cut` names the dims of parameters that are symbolic. Non-strict, so
+    all that Python computes from configs is a constant, and a dim that it pins down becomes an integer.
+    """
+    conditions, calls, outputs = _Conditions(), _Calls(module), []
+    whole = _Whole(module, inspect.signature(module.forward), conditions, outputs)
+    parameters = dict(module.named_parameters())
+    dims = {name: {dim: Dim.AUTO for dim in cut[name]} or None if name in cut else None for name in parameters}
+    shapes = {name: dynamic_shapes.get(name) for name in inputs}
+    whole.train(module.training)
+    with conditions.recording(), calls.recording():
+        program = torch.export.export(whole, (inputs, parameters), strict=False,
+                                      dynamic_shapes={"inputs": shapes, "parameters": dims})  # fmt: skip
+    _restore_parameters(program, parameters)
+    _strip_prefix(program, "module")
+    _rename_inputs(program, inputs)
+    _recall(program, inputs)
+    env = _shape_env(program)
+    found = conditions.finished(env) if env else []
+    return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found))
+
+
+def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
+    for node in program.graph.nodes:
+        for size in getattr(node.meta.get("val"), "shape", ()):
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
+
+
+def _restore_parameters(program: ExportedProgram, parameters: dict[str, torch.Tensor]) -> None:
+    """Makes parameters of the inputs that stand for them, in place of the module's own placeholders."""
+    signature = program.graph_signature
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = [spec for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    given = inputs[len(inputs) - len(parameters) :]
+    names = {}
+    for spec, name in zip(given, parameters, strict=True):
+        spec.kind, spec.target = InputKind.PARAMETER, f"module.{name}"
+        names[spec.target] = nodes[spec.arg.name]
+    for spec in [s for s in signature.input_specs if s.kind == InputKind.PARAMETER and s not in given]:
+        node = nodes[spec.arg.name]
+        if spec.target in names:
+            node.replace_all_uses_with(names[spec.target])
+        if not node.users:
+            program.graph.erase_node(node)
+            signature.input_specs.remove(spec)
+    for spec in list(given):
+        if not nodes[spec.arg.name].users:
+            program.graph.erase_node(nodes[spec.arg.name])
+            signature.input_specs.remove(spec)
+    order = [InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.CUSTOM_OBJ, InputKind.TOKEN,
+             InputKind.USER_INPUT]  # fmt: skip
+    signature.input_specs.sort(key=lambda spec: order.index(spec.kind))
+    first = next(iter(program.graph.nodes))
+    for spec in signature.input_specs:
+        node = nodes[spec.arg.name]
+        if node is first:
+            first = first.next
+        else:
+            first.prepend(node)
+    for spec, name in zip(given, parameters, strict=True):
+        if spec in signature.input_specs:
+            _rename(nodes[spec.arg.name], "p_" + name.replace(".", "_"), spec)
+
+
+def _rename(node: torch.fx.Node, name: str, spec: Any) -> None:
+    node._rename(name)
+    node.target = node.name
+    spec.arg.name = node.name
+
+
+def _strip_prefix(program: ExportedProgram, prefix: str) -> None:
+    def short(name: str) -> str:
+        return "" if name == prefix else name.removeprefix(f"{prefix}.")
+
+    signature = program.graph_signature
+    for spec in [*signature.input_specs, *signature.output_specs]:
+        spec.target = spec.target and short(spec.target)
+    for table in (program.state_dict, program.constants):
+        for name in list(table):
+            table[short(name)] = table.pop(name)
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            stack = node.meta.get("nn_module_stack", {})
+            node.meta["nn_module_stack"] = {
+                key: (short(path.split("@")[0]) + path[len(path.split("@")[0]) :], kind)
+                for key, (path, kind) in stack.items() if path
+            }  # fmt: skip
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for spec in signature.input_specs:
+        if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            letter = "b_" if spec.kind == InputKind.BUFFER else "c_"
+            _rename(nodes[spec.arg.name], letter + spec.target.replace(".", "_"), spec)
+
+
+def _rename_inputs(program: ExportedProgram, inputs: dict[str, Any]) -> None:
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    for spec, name in zip(specs, input_names(inputs), strict=True):
+        if spec.arg.name in nodes:
+            _rename(nodes[spec.arg.name], name.replace(".", "_"), spec)
+
+
+def input_names(inputs: dict[str, Any]) -> list[str]:
+    """Names of the leaves of nested inputs: `x`, `x.0`, `x.key`."""
+    leaves, _ = pytree.tree_flatten_with_path(inputs)
+    return [".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) for path, _ in leaves]
+
+
+def _recall(program: ExportedProgram, inputs: dict[str, Any]) -> None:
+    """Lets Python call the program by the names of its inputs, with any size: README.md's guards are not torch's."""
+    root = program.module_call_graph[0]
+    specs = program.graph_signature.input_specs
+    root.signature.inputs = [spec.arg for spec in specs if spec.kind == InputKind.USER_INPUT]
+    root.signature.in_spec = pytree.tree_flatten(((), inputs))[1]
+    root.signature.forward_arg_names = list(inputs)
+    program.example_inputs = ((), inputs)
+    del program.module_call_graph[1:]
+    program._guards_code = []
+    for symbol, limits in program.range_constraints.items():
+        program.range_constraints[symbol] = type(limits)(1, limits.upper)
+    program.graph_module.recompile()
+
+
+def _symbols(program: ExportedProgram, env: ShapeEnv | None, guards: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Where each symbol is found: the first dim of an input, then of a tensor, that is the symbol alone."""
+    found: dict[str, dict[str, Any]] = {}
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = program.graph_signature.input_specs
+    for spec in sorted(specs, key=lambda spec: spec.kind != InputKind.USER_INPUT):
+        value = getattr(nodes.get(spec.arg.name), "meta", {}).get("val")
+        own = {"tensor": spec.target} if spec.kind != InputKind.USER_INPUT else {"input": spec.arg.name}
+        if isinstance(value, torch.SymInt) and isinstance(to_json(value), str):
+            found.setdefault(to_json(value), {**own, "dim": None, "example": value.node.hint})
+        for dim, size in enumerate(getattr(value, "shape", ())):
+            if isinstance(size, torch.SymInt) and isinstance(to_json(size), str):
+                found.setdefault(to_json(size), {**own, "dim": dim, "example": size.node.hint})
+    used = set().union(*(symbols_in(guard["condition"]) for guard in guards))
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            for value in pytree.tree_leaves(node.meta.get("val")):
+                for size in getattr(value, "shape", ()):
+                    if isinstance(size, torch.SymInt):
+                        used |= symbols_in(to_json(size))
+    for name in sorted(used - set(found)):
+        found[name] = {"data": True}
+    return found
