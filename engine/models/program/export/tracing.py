@@ -258,24 +258,34 @@ class _Whole(torch.nn.Module):
     """The module as a function of its inputs and its parameters, which gives a flat tuple of its results."""
 
     def __init__(
-        self, module: torch.nn.Module, signature: inspect.Signature, conditions: _Conditions, outputs: list[str]
+        self, module: torch.nn.Module, fixed: Mapping[str, Any], conditions: _Conditions, outputs: list[str]
     ) -> None:
         super().__init__()
         self.module = module
+        self._arguments = functools.partial(_arguments, inspect.signature(module.forward), fixed)
         self._outputs = lambda names: outputs.__setitem__(slice(None), names)  # torch.export resets attributes
-        self._signature = signature
         self._conditions = conditions
 
     def forward(self, inputs: dict[str, Any], parameters: dict[str, torch.Tensor]) -> tuple:
-        bound = inspect.BoundArguments(self._signature, dict(inputs))
+        args, kwargs = self._arguments(inputs)
         self._conditions.active = True
         try:
-            result = torch.func.functional_call(self.module, parameters, bound.args, bound.kwargs)
+            result = torch.func.functional_call(self.module, parameters, args, kwargs)
         finally:
             self._conditions.active = False
         named = dict(_named_results(result))
         self._outputs(list(named))
         return tuple(named.values())
+
+
+def _arguments(signature: inspect.Signature, fixed: Mapping[str, Any], inputs: dict[str, Any]) -> tuple[tuple, dict]:
+    values, args = {**fixed, **inputs}, []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY and name in values:
+            args.append(values.pop(name))
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            args += values.pop(name, ())
+    return tuple(args), values
 
 
 def _named_results(result: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -298,14 +308,15 @@ def trace(
     inputs: dict[str, Any],
     dynamic_shapes: dict[str, Any],
     cut: dict[str, set[int]],
+    fixed: Mapping[str, Any],
 ) -> Trace:
-    """Traces `module(**inputs)`, or with positional arguments as its signature has them.
+    """Traces `module(**inputs, **fixed)`, with positional arguments where its signature has them.
 
     `dynamic_shapes` is torch.export's, by input; `cut` names the dims of parameters that are symbolic. Non-strict, so
     all that Python computes from configs is a constant, and a dim that it pins down becomes an integer.
     """
     conditions, calls, outputs = _Conditions(), _Calls(module), []
-    whole = _Whole(module, inspect.signature(module.forward), conditions, outputs)
+    whole = _Whole(module, fixed, conditions, outputs)
     parameters = dict(module.named_parameters())
     dims = {name: {dim: Dim.AUTO for dim in cut[name]} or None if name in cut else None for name in parameters}
     shapes = {name: dynamic_shapes.get(name) for name in inputs}
