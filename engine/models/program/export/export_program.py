@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from expressions import symbols_in, to_json, to_python  # noqa: E402
+from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
 from torch.export.graph_signature import InputKind  # noqa: E402
 from tracing import Trace, dtype_name, input_names, shape_of, trace  # noqa: E402
 
@@ -346,3 +346,197 @@ def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path 
 def _dtype(config: Any, options: Options) -> torch.dtype:
     dtype = options.dtype or config.dtype or config.get_text_config().dtype or torch.float32
     return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+
+
+# --- Comparison with eager --------------------------------------------------------------------------------------------
+@dataclasses.dataclass
+class Difference:
+    """The largest difference of each result from the model's own, relative to the largest value."""
+
+    shape: str
+    results: dict[str, float]
+
+    @property
+    def worst(self) -> float:
+        return max(self.results.values(), default=0.0)
+
+
+def check(exported: Exported, real: torch.nn.Module, examples: list[Mapping[str, Any]], constants: Mapping[str, Any],
+          gradients: bool = True) -> list[Difference]:  # fmt: skip
+    """Runs the program in Python and the model on each example, with the model's weights and one seed.
+
+    The results compared are the outputs, buffers that the archive holds and, where there is a loss, all gradients.
+    """
+    program = exported.program
+    own = {**dict(real.named_parameters(remove_duplicate=False)), **dict(real.named_buffers(remove_duplicate=False))}
+    for name in program.state_dict:
+        tensor = own[name].detach()
+        parameter = isinstance(own[name], torch.nn.Parameter)
+        program.state_dict[name] = torch.nn.Parameter(tensor, own[name].requires_grad) if parameter else tensor
+    buffers = {f"buffer {name}": _difference(own[name], value) for name, value in program.constants.items()
+               if name in own and isinstance(value, torch.Tensor)}  # fmt: skip
+    found = [Difference("constants", buffers)]
+    real.train(exported.description["options"]["train"])
+    runnable = program.module(check_guards=False)
+    names = [one["name"] for one in exported.description["outputs"]]
+    for example in examples:
+        torch.manual_seed(0)
+        results = runnable(**example)
+        torch.manual_seed(0)
+        eager = real(**example, **constants)
+        differences = {name: _difference(_field(eager, name), one) for name, one in zip(names, results)}
+        if gradients and "loss" in names and results[names.index("loss")].requires_grad:
+            differences |= _gradient_differences(runnable, real, results[names.index("loss")], eager.loss)
+        found.append(Difference(" ".join(f"{k}{list(v.shape)}" for k, v in example.items()), differences))
+    return found
+
+
+def _field(result: Any, name: str) -> Any:
+    for key in name.split("."):
+        result = result[int(key)] if key.isdigit() else result[key]
+    return result
+
+
+def _difference(expected: torch.Tensor, got: Any) -> float:
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return float("inf")
+    expected, got = expected.detach().double(), got.detach().double()
+    if expected.numel() == 0 or torch.equal(expected, got):
+        return 0.0
+    difference = ((expected - got).abs().max() / expected.abs().max().clamp(min=1e-30)).item()
+    return difference if difference == difference else float("inf")
+
+
+def _gradient_differences(runnable, real, loss: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
+    ours = {name: p for name, p in runnable.named_parameters() if p.requires_grad}
+    theirs = {name: p for name, p in real.named_parameters() if p.requires_grad and name in ours}
+    got = torch.autograd.grad(loss, [ours[name] for name in theirs], allow_unused=True)
+    wanted = torch.autograd.grad(expected, list(theirs.values()), allow_unused=True)
+    return {f"grad {name}": _difference(b, a) if a is not None and b is not None else float((a is None) != (b is None))
+            for name, a, b in zip(theirs, got, wanted)}  # fmt: skip
+
+
+def check_model(model: pathlib.Path | Any, options: Options, exported: Exported) -> list[Difference]:
+    """`check` of a Hugging Face model with the weights of its directory, or random ones, on two batches and lengths."""
+    import hugging_face
+
+    folder = pathlib.Path(model) if isinstance(model, (str, pathlib.Path)) else None
+    config = hugging_face.load_config(folder, options.trust_remote_code) if folder else model
+    stored = folder if folder and any(folder.glob("*.safetensors")) else None
+    real = hugging_face.build(config, _dtype(config, options), options.attention, options.experts, stored,
+                              options.trust_remote_code)  # fmt: skip
+    if stored is None:
+        hugging_face.randomise(real)
+    names = [one["name"] for one in exported.description["inputs"]]
+    sizes = [(options.batch, options.sequence), (1, options.sequence + 6), (options.batch + 1, options.sequence - 4)]
+    examples = [hugging_face.example_inputs(real, names, *size, seed=i)[0] for i, size in enumerate(sizes)]
+    examples = [one for one in examples if not broken_guards(exported.description, one)]
+    return check(exported, real, examples, hugging_face.forward_options(real))
+
+
+def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    """The conditions of the export that these inputs break, with parameters of their full size."""
+    values = {name: one["example"] for name, one in description["symbols"].items() if "example" in one}
+    broken = []
+    for one in description["inputs"]:
+        for dim, size in enumerate(one.get("shape", ())):
+            given = inputs[one["name"]].shape[dim]
+            if isinstance(size, str):
+                values[size] = given
+            elif size != given:
+                broken.append(f"{one['name']} has the size {size} in dim {dim}, not {given}")
+    return broken + [guard["text"] for guard in description["guards"]
+                     if symbols_in(guard["condition"]) <= set(values) and not evaluate(guard["condition"], values)]  # fmt: skip
+
+
+# --- Command line -----------------------------------------------------------------------------------------------------
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("model", type=pathlib.Path, help="directory with config.json, and weights with --check or --weights")
+    add("out", type=pathlib.Path, help="the archive, or with --lengths the directory of archives")
+    add("--attention", help="attention implementation of transformers (default: what the model prefers: sdpa or eager)")
+    add("--experts", help="experts implementation: grouped_mm, or batched_mm, which is the default for odd sizes")
+    add("--dtype", help="type of weights and computation (default: that of config.json, else float32)")
+    add("--inputs", nargs="+", metavar="NAME", help="inputs of forward (default: ids and labels, or the like)")
+    add("--cut", nargs="*", metavar="NAME:DIM", help="dims of parameters that plans may shard, by a part of the parameter's "
+        "name: q_proj.weight:0 (default: all of linear layers, embeddings and experts); without a value: none")  # fmt: skip
+    add("--eval", action="store_true", help="trace the model in evaluation mode (default: training)")
+    add("--weights", action="store_true", help="store the weights in the archive")
+    add("--batch", type=int, default=3, help="rows of the example (default: 3)")
+    add("--sequence", type=int, default=17, help="length of the example (default: 17)")
+    add("--lengths", type=int, nargs="+", metavar="N", help="one archive for each of these lengths of the example")
+    add("--check", action="store_true", help="compare outputs and gradients with the model's; needs its memory and time")
+    add("--tolerance", type=float, default=1e-5, help="of --check, relative (default: 1e-5)")
+    add("--trust-remote-code", action="store_true", help="run the Python code that a model brings along")
+    return parser
+
+
+def _cut(selected: list[str], model: pathlib.Path, options: Options) -> dict[str, set[int]]:
+    """The dims that NAME:DIM arguments select, by parameter."""
+    import hugging_face
+
+    config = hugging_face.load_config(model, options.trust_remote_code)
+    module = hugging_face.build_fake(config, _dtype(config, options), trust_remote_code=options.trust_remote_code)
+    found: dict[str, set[int]] = {}
+    for one in selected:
+        part, _, dim = one.rpartition(":")
+        names = [name for name, p in module.named_parameters() if part in name and p.dim() > int(dim)]
+        if not names:
+            raise SystemExit(f"--cut {one}: no parameter with such a name has a dim {dim}")
+        for name in names:
+            found.setdefault(name, set()).add(int(dim))
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    options = Options(given.attention, given.experts, given.dtype, given.inputs, True, not given.eval, given.weights,
+                      given.batch, given.sequence, given.trust_remote_code)  # fmt: skip
+    if given.cut is not None:
+        options.shardable = _cut(given.cut, given.model, options) if given.cut else False
+    if not given.lengths:
+        return 0 if _export_one(given, options, given.out)[1] else 1
+    given.out.mkdir(parents=True, exist_ok=True)
+    programs, agree = [], True
+    for length in given.lengths:
+        file = f"{length}.pt2"
+        exported, good = _export_one(given, dataclasses.replace(options, sequence=length), given.out / file)
+        agree &= good
+        ranges = [one["ranges"] for one in exported.description["valid"].values() if one["dim"] == 1]
+        programs.append({"file": file, "example": length, "ranges": min(ranges, key=_covered, default=[])})
+    (given.out / "index.json").write_text(json.dumps({"format": FORMAT, "programs": programs}, indent=1) + "\n")
+    return 0 if agree else 1
+
+
+def _covered(ranges: list[list[int]]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def _export_one(given: argparse.Namespace, options: Options, out: pathlib.Path) -> tuple[Exported, bool]:
+    exported = export_model(given.model, options, out)
+    description = exported.description
+    print(f"{out}: {sum(1 for _ in exported.program.graph.nodes)} nodes, {len(description['guards'])} guards")
+    for one in description["valid"].values():
+        if one["ranges"] != [[1, LONGEST]]:
+            ranges = ", ".join(f"{a} to {b}" if a != b else str(a) for a, b in one["ranges"][:8])
+            print(f"  {one['input']} dim {one['dim']}: {ranges}{', ...' if len(one['ranges']) > 8 else ''}")
+    for note in description["notes"]:
+        print(f"  note: {note}")
+    weights = description["weights"]
+    for name, reason in weights["unsupported"].items():
+        print(f"  {name} cannot be loaded: {reason}")
+    for name in weights["missing"]:
+        print(f"  {name} is not in the checkpoint")
+    if not given.check:
+        return exported, True
+    good = True
+    for one in check_model(given.model, options, exported):
+        name = max(one.results, key=one.results.get, default="")
+        print(f"  {one.shape}: largest difference {one.worst:.1e}{f' ({name})' if one.worst else ''}")
+        good &= one.worst <= given.tolerance
+    return exported, good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

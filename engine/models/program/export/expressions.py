@@ -51,7 +51,7 @@ def to_json(expression: Any) -> Expression:
     if operator is None or expression.func is sympy.Pow and not expression.args[1].is_nonnegative:
         return ["text", str(expression)]
     operands = [to_json(one) for one in expression.args]
-    return next((one for one in operands if _is_text(one)), None) and ["text", str(expression)] or [operator, *operands]
+    return ["text", str(expression)] if any(map(_is_text, operands)) else [operator, *operands]
 
 
 def _is_text(expression: Expression) -> bool:

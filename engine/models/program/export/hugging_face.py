@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
-from transformers import initialization, masking_utils
+from transformers import initialization, masking_utils, modeling_rope_utils
 from transformers.integrations import moe, sdpa_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 
@@ -60,9 +60,19 @@ def build(
     if trust_remote_code:
         options["trust_remote_code"] = True
     if folder is not None:
-        return cls.from_pretrained(folder, config=config, **options)
-    make = cls.from_config if not issubclass(cls, PreTrainedModel) else cls._from_config
-    return _kept_types(make(config, **options), dtype)
+        model = cls.from_pretrained(folder, config=config, **options)
+    else:
+        make = cls.from_config if not issubclass(cls, PreTrainedModel) else cls._from_config
+        model = _kept_types(make(config, **options), dtype)
+    if not experts and getattr(model.config, "_experts_implementation", None) == "grouped_mm" and not _aligned(model):
+        model.set_experts_implementation("batched_mm")
+    return model
+
+
+def _aligned(model: PreTrainedModel) -> bool:
+    """Whether rows of stacked experts have whole multiples of 16 bytes, which grouped_mm demands."""
+    stacks = [p for module in model.modules() if hasattr(module, "is_transposed") for p in module.parameters(recurse=False)]
+    return all(size * p.element_size() % 16 == 0 for p in stacks if p.dim() == 3 for size in p.shape[1:])
 
 
 def build_fake(config: transformers.PreTrainedConfig, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
@@ -150,6 +160,9 @@ def _sdpa_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
 def traceable(packed: bool = False) -> Iterator[None]:
     """Replaces, while tracing, what transformers does otherwise under torch.export than when a model just runs.
 
+    Stacked experts go to an operator of transformers' own, which tracing replaces by PyTorch's: the shape function of
+    the latter takes bfloat16 only.
+
     packed: positions are an input, so that they may tell sequences that are packed into one row; else they count up.
     """
     with contextlib.ExitStack() as stack:
@@ -166,8 +179,21 @@ def traceable(packed: bool = False) -> Iterator[None]:
         if not packed:
             preprocess = masking_utils._preprocess_mask_arguments
             stack.enter_context(_attribute(masking_utils, "_preprocess_mask_arguments", _without_positions(preprocess)))
-        stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: True))
+            stack.enter_context(_attribute(modeling_rope_utils, "torch", _CountingUp()))
+        stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
         yield
+
+
+class _CountingUp:
+    """torch for the code that picks rotary frequencies by length: the largest of positions that count up is a size."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def max(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs or tensor.is_floating_point():
+            return torch.max(tensor, *args, **kwargs)
+        return tensor.shape[-1] - 1
 
 
 def _without_positions(preprocess: Callable) -> Callable:

@@ -16,11 +16,14 @@ from typing import Any
 import sympy
 import torch
 from expressions import symbols_in, to_json
+from sympy.logic.boolalg import Boolean
+from torch._subclasses import fake_impls
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
+from torch.utils._sympy import functions
 
 _TORCH = pathlib.Path(torch.__file__).parent
 # Frames of these files stand for whoever called them: the methods of SymInt and the handlers that torch.export installs.
@@ -28,6 +31,7 @@ _TRANSPARENT = ("__init__.py", "fx/experimental/symbolic_shapes.py", "fx/experim
                 "fx/experimental/recording.py", "_export/non_strict_utils.py", "utils/_stats.py", "_check.py")  # fmt: skip
 # Code of torch that a model runs as if it were its own. All other code of torch computes shapes of operators.
 _LIBRARY = ("nn/", "functional.py", "_tensor.py", "utils/checkpoint.py", "distributions/", "fft/")
+_ASSERTING = ("embedding",)  # functions of torch that look at sizes only to refuse wrong ones
 _MARK = "moonshard_value"  # the key of Node.meta by which recorded values are found in the finished graph
 
 
@@ -57,43 +61,110 @@ class _Conditions:
 
     def __init__(self) -> None:
         self.active = False
-        self.found: dict[sympy.Basic, tuple[str, str]] = {}  # condition: (place, origin)
+        self.found: dict[sympy.Basic, str] = {}  # condition: place
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         evaluate = ShapeEnv.evaluate_sym_node
 
         def recorded(env, node, *args, **kwargs):
+            if not self.active or not isinstance(node.expr, sympy.Basic) or not node.expr.free_symbols:
+                return evaluate(env, node, *args, **kwargs)
+            of_model = _of_model()
+            if not of_model and (known := _of_example(env, node)) is not None:
+                return known
             result = evaluate(env, node, *args, **kwargs)
-            if self.active and isinstance(node.expr, sympy.Basic) and node.expr.free_symbols:
+            if of_model:
                 self._record(node.expr, result)
             return result
 
+        # The shapes of views as they are given: else a view as [-1, 8] has the sizes s // 8 and s // (s // 8).
+        views, fake_impls._view_has_unbacked_input = fake_impls._view_has_unbacked_input, lambda *_: True
         ShapeEnv.evaluate_sym_node = recorded
         try:
             yield
         finally:
             ShapeEnv.evaluate_sym_node = evaluate
+            fake_impls._view_has_unbacked_input = views
 
     def _record(self, expression: sympy.Basic, result: Any) -> None:
-        if isinstance(expression, sympy.logic.boolalg.Boolean):
+        if isinstance(expression, Boolean):
             condition = expression if result else sympy.Not(expression)
         else:
             condition = sympy.Eq(expression, result, evaluate=False)
         if condition not in self.found:
-            origin = _origin()
-            if origin is not None:
-                self.found[condition] = (_place(), origin)
+            self.found[condition] = _place()
 
-    def finished(self, env: ShapeEnv) -> list[dict[str, Any]]:
+    def finished(self, program: ExportedProgram, env: ShapeEnv) -> list[dict[str, Any]]:
         """The conditions that say something, over the symbols that the graph uses."""
+        found = [(condition, place, "model") for condition, place in self.found.items()]
+        found += [(condition, place, "operator") for condition, place in _counts_of_results(program)]
         guards = {}
-        for condition, (place, origin) in self.found.items():
+        for condition, place, origin in found:
             condition = _replaced(condition, env)
             if condition.free_symbols and not _always(condition):
                 guards.setdefault(str(condition), {
                     "condition": to_json(condition), "text": str(condition), "place": place, "origin": origin})  # fmt: skip
         return list(guards.values())
+
+
+def _counts_of_results(program: ExportedProgram) -> Iterator[tuple[sympy.Basic, str]]:
+    """How many tensors operators that cut a tensor gave, as conditions on the size that they cut."""
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
+            if name not in ("aten::chunk", "aten::split") or not isinstance(node.args[1], int):
+                continue
+            dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+            size = node.args[0].meta["val"].shape[dim]
+            if isinstance(size, torch.SymInt):
+                size, step = size.node.expr, sympy.Integer(node.args[1])
+                if name == "aten::chunk":
+                    step = functions.FloorDiv(size + step - 1, step)
+                count = sympy.Integer(len(node.meta["val"]))
+                yield sympy.Eq(functions.FloorDiv(size + step - 1, step), count), node.name
+
+
+def _of_example(env: ShapeEnv, node: Any) -> sympy.Basic | None:
+    """What a condition of a shape function is for the example, or None if torch has to learn from it.
+
+    Torch would prove the condition or add it to what it takes for granted, which makes exports ten times slower and
+    tells nothing that the operators do not find out for themselves. It has to know which sizes are equal, though.
+    """
+    if not isinstance(node.expr, Boolean) or node.hint is None:
+        return None
+    if node.hint and isinstance(node.expr, sympy.Eq):
+        left, right = _without_common_factors(*node.expr.args)
+        if left.is_Atom and right.is_Atom and left != right:
+            env.evaluate_expr(sympy.Eq(left, right), sympy.true)
+        elif isinstance(left, functions.Mod) and right == 0:
+            _pin(env, *_without_common_factors(*left.args))
+    return sympy.true if node.hint else sympy.false
+
+
+def _pin(env: ShapeEnv, product: sympy.Basic, divisor: sympy.Basic) -> None:
+    """Makes an integer of a size that a view by [-1, divisor] takes for one: the rows are to be the other factors."""
+    factors = sympy.Mul.make_args(product)
+    for factor in factors:
+        if divisor.is_Integer and len(factors) > 1 and factor.is_Symbol and env.backed_var_to_val.get(factor) == divisor:
+            env.evaluate_expr(sympy.Eq(factor, divisor), sympy.true)
+            return
+
+
+def _without_common_factors(left: sympy.Basic, right: sympy.Basic) -> tuple[sympy.Basic, sympy.Basic]:
+    """Both sides of an equation of sizes, which are positive, divided by the factors that they share."""
+    factors, others = list(sympy.Mul.make_args(left)), list(sympy.Mul.make_args(right))
+    for factor in list(factors):
+        if factor in others:
+            factors.remove(factor)
+            others.remove(factor)
+    numbers = [sympy.Integer(1), sympy.Integer(1)]
+    for i, side in enumerate((factors, others)):
+        for one in [one for one in side if one.is_Integer]:
+            side.remove(one)
+            numbers[i] *= one
+    shared = sympy.gcd(*numbers) or 1
+    return sympy.Mul(numbers[0] / shared, *factors), sympy.Mul(numbers[1] / shared, *others)
 
 
 def _replaced(expression: sympy.Basic, env: ShapeEnv) -> sympy.Basic:
@@ -119,23 +190,17 @@ def _in_torch(filename: str) -> str | None:
     return filename[len(str(_TORCH)) + 1 :] if filename.startswith(f"{_TORCH}/") else None
 
 
-def _origin() -> str | None:
-    """`model` if the model's code looked at a size, `operator` if an operator did to tell how many tensors it gives."""
-    frame = sys._getframe(3)
+def _of_model() -> bool:
+    """Whether the code that looks at a size is the model's, rather than the shape function of an operator."""
+    frame = sys._getframe(2)
     while frame is not None:
         name = _in_torch(frame.f_code.co_filename)
         if name is None or name.startswith(_LIBRARY):
-            return None if frame.f_code.co_filename == __file__ else "model"
+            return frame.f_code.co_filename != __file__ and frame.f_code.co_name not in _ASSERTING
         if not name.startswith(_TRANSPARENT):
-            break
+            return False
         frame = frame.f_back
-    while frame is not None:
-        operator = frame.f_locals.get("func") if frame.f_code.co_name == "proxy_call" else None
-        if isinstance(operator, torch._ops.OpOverload):
-            lists = any(isinstance(one.type, torch.ListType) for one in operator._schema.returns)
-            return "operator" if lists else None
-        frame = frame.f_back
-    return None
+    return False
 
 
 def _place() -> str:
@@ -328,8 +393,9 @@ def trace(
     _strip_prefix(program, "module")
     _rename_inputs(program, inputs)
     _recall(program, inputs)
+    _replace_operators(program)
     env = _shape_env(program)
-    found = conditions.finished(env) if env else []
+    found = conditions.finished(program, env) if env else []
     return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found))
 
 
@@ -434,6 +500,17 @@ def _recall(program: ExportedProgram, inputs: dict[str, Any]) -> None:
     for symbol, limits in program.range_constraints.items():
         program.range_constraints[symbol] = type(limits)(1, limits.upper)
     program.graph_module.recompile()
+
+
+def _replace_operators(program: ExportedProgram) -> None:
+    """PyTorch's own operators for those that transformers defines in Python, where both compute the same."""
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            if isinstance(node.target, torch._ops.OpOverload):
+                node.target = _OWN.get(node.target._schema.name, lambda: node.target)()
+
+
+_OWN = {"transformers::grouped_mm_fallback": lambda: torch.ops.aten._grouped_mm.default}
 
 
 def _symbols(program: ExportedProgram, env: ShapeEnv | None, guards: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
