@@ -428,7 +428,7 @@ def check_model(model: pathlib.Path | Any, options: Options, exported: Exported)
     if stored is None:
         hugging_face.randomise(real)
     names = [one["name"] for one in exported.description["inputs"]]
-    sizes = [(options.batch, options.sequence), (1, options.sequence + 6), (options.batch + 1, options.sequence - 4)]
+    sizes = [(options.batch, options.sequence), (1, options.sequence + 6), (options.batch + 1, options.sequence - 1)]
     examples = [hugging_face.example_inputs(real, names, *size, seed=i)[0] for i, size in enumerate(sizes)]
     examples = [one for one in examples if not broken_guards(exported.description, one)]
     return check(exported, real, examples, hugging_face.forward_options(real))

@@ -79,15 +79,37 @@ def build_fake(config: transformers.PreTrainedConfig, dtype: torch.dtype, **opti
     """The model with tensors that have a shape and no values, but for buffers that checkpoints do not hold."""
     with torch.device("meta"), initialization.meta_device_safe_creation_ops():
         model = build(config, dtype, **options)
-    for module in model.modules():
-        made = [n for n in module._non_persistent_buffers_set if module._buffers.get(n) is not None]
-        for name in made:
-            module._buffers[name] = torch.zeros_like(module._buffers[name], device="cpu")
-        if made:
-            module._is_hf_initialized = False
-            model._init_weights(module)
+    missing = _restore_buffers(model)
+    if missing:  # values that the constructor alone knows: their memory is only touched where it is written
+        with initialization.no_init_weights():
+            made = build(config, dtype, **options)
+        for name in missing:
+            path, _, leaf = name.rpartition(".")
+            model.get_submodule(path)._buffers[leaf] = made.get_buffer(name)
     fake_tensors(model)
     return model
+
+
+def _restore_buffers(model: PreTrainedModel) -> list[str]:
+    """Computes the buffers that checkpoints do not hold, and gives the names of those that have no values then."""
+    own: dict[str, torch.Tensor] = {}
+    for path, module in model.named_modules():
+        for name in module._non_persistent_buffers_set:
+            if module._buffers.get(name) is not None:
+                unset = torch.zeros_like(module._buffers[name], device="cpu")
+                unset = unset.fill_(torch.nan if unset.is_floating_point() else 77)
+                own[f"{path}.{name}" if path else name] = module._buffers[name] = unset
+    owners = {path: module for path, module in model.named_modules() if isinstance(module, PreTrainedModel)}
+    for path, module in model.named_modules():
+        if path in owners or any(module._buffers.get(name) is not None for name in module._non_persistent_buffers_set):
+            parts = path.split(".")
+            owner = next(owners[p] for i in range(len(parts), -1, -1) if (p := ".".join(parts[:i])) in owners)
+            try:
+                owner._init_weights(module)
+            except (NotImplementedError, RuntimeError):
+                continue  # an initialisation that looks at values
+    return [name for name, b in own.items()
+            if b.numel() and (bool(b.isnan().any()) if b.is_floating_point() else bool((b == 77).all()))]  # fmt: skip
 
 
 def fake_tensors(model: torch.nn.Module) -> None:

@@ -8,8 +8,11 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import linecache
 import pathlib
+import re
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -92,7 +95,7 @@ class _Conditions:
             condition = expression if result else sympy.Not(expression)
         else:
             condition = sympy.Eq(expression, result, evaluate=False)
-        if condition not in self.found:
+        if condition not in self.found and not (result and _cuts_padding()):
             self.found[condition] = _place()
 
     def finished(self, program: ExportedProgram, env: ShapeEnv) -> list[dict[str, Any]]:
@@ -203,10 +206,30 @@ def _of_model() -> bool:
     return False
 
 
-def _place() -> str:
-    frame = sys._getframe(3)
-    while frame is not None and _in_torch(frame.f_code.co_filename) is not None:
+def _model_frame() -> types.FrameType | None:
+    """The innermost frame that is not torch's."""
+    frame = sys._getframe(2)
+    while frame is not None and (
+        _in_torch(frame.f_code.co_filename) is not None or frame.f_code.co_filename == __file__
+    ):
         frame = frame.f_back
+    return frame
+
+
+def _cuts_padding() -> bool:
+    """Whether the condition only saves a slice that changes nothing otherwise: `if pad_size > 0: y = y[:, :seq_len]`."""
+    frame = _model_frame()
+    if frame is None:
+        return False
+    lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno + i).strip() for i in range(2)]
+    return lines[0] == "if pad_size > 0:" and bool(_CUT.match(lines[1]))
+
+
+_CUT = re.compile(r"(\w+) = \1\[:, :(seq_len|sequence_length)\b")
+
+
+def _place() -> str:
+    frame = _model_frame()
     if frame is None:
         return ""
     path = pathlib.Path(frame.f_code.co_filename)
