@@ -338,9 +338,13 @@ def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path 
         "weights": checkpoint.conversions(module, folder),
     }  # fmt: skip
     with hugging_face.traceable(packed="position_ids" in inputs):
-        return export(module, (), inputs, out, dynamic_shapes=varying, shardable=options.shardable, train=options.train,
-                      weights=options.weights, constants=hugging_face.forward_options(module),
-                      kinds=hugging_face.kind_of, extra=extra)  # fmt: skip
+        exported = export(module, (), inputs, dynamic_shapes=varying, shardable=options.shardable, train=options.train,
+                          weights=options.weights, constants=hugging_face.forward_options(module),
+                          kinds=hugging_face.kind_of, extra=extra)  # fmt: skip
+    exported.description["notes"] += hugging_face.notes(module)
+    if out is not None:
+        exported.save(out)
+    return exported
 
 
 def _dtype(config: Any, options: Options) -> torch.dtype:

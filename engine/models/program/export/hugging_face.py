@@ -202,8 +202,14 @@ def traceable(packed: bool = False) -> Iterator[None]:
             preprocess = masking_utils._preprocess_mask_arguments
             stack.enter_context(_attribute(masking_utils, "_preprocess_mask_arguments", _without_positions(preprocess)))
             stack.enter_context(_attribute(modeling_rope_utils, "torch", _CountingUp()))
+        stack.enter_context(_attribute(torch, "rand", _never_dropped(torch.rand)))
         stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
         yield
+
+
+def _never_dropped(rand: Callable) -> Callable:
+    """torch.rand, but for the single number by which models drop whole layers at random: no graph can do that."""
+    return lambda *size, **options: 1.0 if size == ([],) and not options else rand(*size, **options)
 
 
 class _CountingUp:
@@ -334,6 +340,12 @@ def kind_of(name: str) -> str:
 def forward_options(model: PreTrainedModel) -> dict[str, Any]:
     """Constants of each call: a cache would be an output that training does not need."""
     return {"use_cache": False} if hasattr(model.config, "use_cache") or model.can_generate() else {}
+
+
+def notes(model: PreTrainedModel) -> list[str]:
+    """What the export leaves out of this model."""
+    drops = [f"{name}={value}" for name, value in vars(model.config).items() if "layerdrop" in name and value]
+    return [f"Layers are never dropped at random in training: {', '.join(drops)}"] if drops else []
 
 
 def config_text(folder: pathlib.Path | None, config: transformers.PreTrainedConfig) -> str:

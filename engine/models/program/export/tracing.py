@@ -486,9 +486,11 @@ def _strip_prefix(program: ExportedProgram, prefix: str) -> None:
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             stack = node.meta.get("nn_module_stack", {})
             node.meta["nn_module_stack"] = {
-                key: (short(path.split("@")[0]) + path[len(path.split("@")[0]) :], kind)
+                f"{short(path)}@{key.partition('@')[2] or 0}": (short(path.partition("@")[0]), kind)
                 for key, (path, kind) in stack.items() if path
             }  # fmt: skip
+            if lines := (node.meta.get("stack_trace") or "").strip().splitlines():
+                node.meta["stack_trace"] = "\n".join(lines[-2:])
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     for spec in signature.input_specs:
         if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
