@@ -171,6 +171,7 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
         "model": {"class": type(module).__name__, "defined_in": type(module).__module__, "type": None, "config": None},
         "options": {},
         "inputs": _inputs(traced, inputs, kinds),
+        "fixed": {},
         "outputs": _outputs(traced),
         "symbols": traced.symbols,
         "guards": guards,
@@ -329,17 +330,19 @@ def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path 
         module = hugging_face.build_fake(config, dtype, **how)
     names = options.inputs or hugging_face.default_inputs(module)
     inputs, varying = hugging_face.example_inputs(module, names, options.batch, options.sequence)
+    known = hugging_face.known_inputs(inputs)
     extra = {
         "exporter": {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__},
         "model": {"class": type(module).__name__, "defined_in": type(module).__module__, "type": config.model_type,
                   "config": hugging_face.config_text(folder, config)},
         "options": {"attention": module.config._attn_implementation, "dtype": dtype_name(dtype),
                     "experts": getattr(module.config, "_experts_implementation", None)},
+        "fixed": {name: value.tolist() for name, value in known.items()},
         "weights": checkpoint.conversions(module, folder),
     }  # fmt: skip
     with hugging_face.traceable(packed="position_ids" in inputs):
         exported = export(module, (), inputs, dynamic_shapes=varying, shardable=options.shardable, train=options.train,
-                          weights=options.weights, constants=hugging_face.forward_options(module),
+                          weights=options.weights, constants={**hugging_face.forward_options(module), **known},
                           kinds=hugging_face.kind_of, extra=extra)  # fmt: skip
     exported.description["notes"] += hugging_face.notes(module)
     if out is not None:
@@ -385,7 +388,7 @@ def check(exported: Exported, real: torch.nn.Module, examples: list[Mapping[str,
     names = [one["name"] for one in exported.description["outputs"]]
     for example in examples:
         torch.manual_seed(0)
-        results = runnable(**example)
+        results = runnable(**{name: one for name, one in example.items() if name not in exported.description["fixed"]})
         torch.manual_seed(0)
         eager = real(**example, **constants)
         differences = {name: _difference(_field(eager, name), one) for name, one in zip(names, results)}
@@ -431,8 +434,10 @@ def check_model(model: pathlib.Path | Any, options: Options, exported: Exported)
                               options.trust_remote_code)  # fmt: skip
     if stored is None:
         hugging_face.randomise(real)
-    names = [one["name"] for one in exported.description["inputs"]]
+    names = [*(one["name"] for one in exported.description["inputs"]), *exported.description["fixed"]]
     sizes = [(options.batch, options.sequence), (1, options.sequence + 6), (options.batch + 1, options.sequence - 1)]
+    if exported.description["fixed"]:
+        sizes = [(options.batch, length) for _, length in sizes]
     examples = [hugging_face.example_inputs(real, names, *size, seed=i)[0] for i, size in enumerate(sizes)]
     examples = [one for one in examples if not broken_guards(exported.description, one)]
     return check(exported, real, examples, hugging_face.forward_options(real))

@@ -5,6 +5,7 @@ import inspect
 import json
 import pathlib
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers import initialization, masking_utils, modeling_rope_utils
 from transformers.integrations import moe, sdpa_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -178,6 +181,45 @@ def _sdpa_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     return masking_utils.sdpa_mask(*args, **kwargs)
 
 
+# Patches of transformers' own exporter that this one has no use for: they force a kernel, or equal sizes of images.
+_UNNEEDED = ("_patch_sdpa", "_patch_chunked_vision_attention")
+
+
+class Known(torch.Tensor):
+    """A tensor whose values are known while tracing: what is computed of it alone is no part of the graph."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        plain = pytree.tree_map_only(Known, lambda one: one.as_plain(), (args, kwargs))
+        if not all(isinstance(one, Known) for one in tensors):
+            return func(*plain[0], **plain[1])
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return _known(func(*plain[0], **plain[1]))
+
+    def as_plain(self) -> torch.Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.as_subclass(torch.Tensor)
+
+
+def _known(values: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda one: one.as_subclass(Known), values)
+
+
+def _on_known(function: Callable) -> Callable:
+    """Runs a function outside of the graph if its first argument is known."""
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if not args or not isinstance(args[0], Known):
+            return function(*args, **kwargs)
+        args, kwargs = pytree.tree_map_only(Known, lambda one: one.as_plain(), (args, kwargs))
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return _known(function(*args, **kwargs))
+
+    return replacement
+
+
 @contextlib.contextmanager
 def traceable(packed: bool = False) -> Iterator[None]:
     """Replaces, while tracing, what transformers does otherwise under torch.export than when a model just runs.
@@ -194,14 +236,19 @@ def traceable(packed: bool = False) -> Iterator[None]:
             pass
         else:
             del exporter_dynamo  # registers the patches
-            skipped = "scaled_dot_product_attention"
-            stack.enter_context(utils.patch_attributes([p for p in utils._PATCHES.get("dynamo", []) if p[1] != skipped]))
+            patches = [p for p in utils._PATCHES.get("dynamo", []) if p[2].__name__ not in _UNNEEDED]
+            stack.enter_context(utils.patch_attributes(patches))
         stack.enter_context(_item(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", _sdpa))
         stack.enter_context(_item(masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "sdpa", _sdpa_mask))
         if not packed:
             preprocess = masking_utils._preprocess_mask_arguments
             stack.enter_context(_attribute(masking_utils, "_preprocess_mask_arguments", _without_positions(preprocess)))
             stack.enter_context(_attribute(modeling_rope_utils, "torch", _CountingUp()))
+        for module in [one for name, one in sys.modules.items() if name.startswith("transformers.models.")]:
+            for name in [name for name in vars(module) if name.startswith("get_vision_")]:
+                stack.enter_context(_attribute(module, name, _on_known(getattr(module, name))))
+            if "torch_compilable_check" in vars(module):  # whether values agree, such as image tokens and features
+                stack.enter_context(_attribute(module, "torch_compilable_check", lambda *_, **__: None))
         stack.enter_context(_attribute(torch, "rand", _never_dropped(torch.rand)))
         stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
         yield
@@ -288,6 +335,8 @@ def example_inputs(
         elif name in ("attention_mask", "decoder_attention_mask"):
             own = torch.ones(batch, decoded if name.startswith("decoder") else sequence, dtype=torch.int64)
             own[-1, : own.shape[1] // 4] = 0
+        elif name == "position_ids" and hasattr(getattr(model, "model", None), "get_rope_index"):
+            own, dims = None, {2: Dim.AUTO}  # of the other inputs, below
         elif name == "position_ids":
             own = torch.arange(sequence).expand(batch, sequence).contiguous()
         elif name in ("token_type_ids", "mm_token_type_ids"):
@@ -304,13 +353,24 @@ def example_inputs(
             size = vision.image_size if isinstance(vision.image_size, int) else vision.image_size[0]
             own = torch.randn(batch, getattr(vision, "num_channels", 3), size, size, generator=generator)
             dims = {0: Dim.AUTO}
-        if own is None:
+        if own is None and name != "position_ids":
             raise ValueError(f"no example is known for the input {name}: export from Python with args of your own")
-        if own.is_floating_point():
+        if own is not None and own.is_floating_point():
             own = own.to(model.dtype)
         inputs[name], varying[name] = own, dims
     _place_images(config, inputs)
+    if "image_grid_thw" in inputs:  # with so many images, so many rows
+        varying = {name: {dim: how for dim, how in dims.items() if dim > 0} for name, dims in varying.items()}
+    if inputs.get("position_ids", ()) is None:
+        types = (inputs["input_ids"] == config.image_token_id).long()
+        inputs["position_ids"] = model.model.get_rope_index(
+            inputs["input_ids"], image_grid_thw=inputs.get("image_grid_thw"), mm_token_type_ids=types)[0]  # fmt: skip
     return inputs, varying
+
+
+def known_inputs(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Takes out of the inputs those by whose values models cut other tensors: they become part of the program."""
+    return {name: inputs.pop(name).as_subclass(Known) for name in list(inputs) if KINDS.get(name) == "grid"}
 
 
 def _patches(vision: Any, images: int, generator: torch.Generator) -> torch.Tensor:

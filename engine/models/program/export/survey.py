@@ -22,8 +22,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 SIZES: dict[str, Any] = {
     "vocab_size": 128, "hidden_size": 64, "n_embd": 64, "d_model": 64, "dim": 64, "embed_dim": 64, "n_embed": 64,
     "word_embed_proj_dim": 64, "intermediate_size": 96, "ffn_hidden_size": 96, "n_inner": 96, "ffn_dim": 96,
-    "decoder_ffn_dim": 96, "encoder_ffn_dim": 96, "d_ff": 96, "feed_forward_proj_dim": 96, "num_hidden_layers": 4,
-    "n_layer": 4, "num_layers": 4, "decoder_layers": 4, "encoder_layers": 2, "n_layers": 4, "num_attention_heads": 4,
+    "decoder_ffn_dim": 96, "encoder_ffn_dim": 96, "d_ff": 96, "feed_forward_proj_dim": 96, "num_hidden_layers": 2,
+    "n_layer": 2, "num_layers": 2, "decoder_layers": 2, "encoder_layers": 2, "n_layers": 2, "num_attention_heads": 4,
     "n_head": 4, "n_heads": 4, "num_heads": 4, "decoder_attention_heads": 4, "encoder_attention_heads": 4,
     "num_key_value_heads": 2, "num_kv_heads": 2, "head_dim": 16, "attention_head_dim": 16, "d_kv": 16,
     "global_head_dim": 16, "swa_head_dim": 16, "v_head_dim": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
@@ -45,15 +45,17 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 # What the sizes above do not fit.
 OWN: dict[str, dict[str, Any]] = {
-    "falcon_h1": {"mamba_expand": 1, "num_key_value_heads": 2},
-    "falcon_mamba": {"num_attention_heads": None}, "mamba": {}, "zamba": {"num_hidden_layers": 6},
+    **{name: {"num_hidden_layers": 4} for name in (
+        "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "llama4_text", "jamba", "lfm2", "lfm2_moe", "minimax",
+        "kimi_linear", "olmo_hybrid", "recurrent_gemma")},
+    "falcon_mamba": {"num_attention_heads": None}, "zamba": {"num_hidden_layers": 6},
     "zamba2": {"num_hidden_layers": 6, "mamba_expand": 2, "mamba_headdim": 16, "mamba_ngroups": 1, "n_mamba_heads": 8,
                "num_key_value_heads": 4, "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
-    "bamba": {"mamba_n_heads": 8, "mamba_expand": 1, "attn_layer_indices": [1, 3]},
+    "bamba": {"mamba_n_heads": 8, "mamba_expand": 1, "attn_layer_indices": [1]},
     "nemotron_h": {"num_hidden_layers": 4, "layers_block_type": ["mamba", "moe", "attention", "mlp"]},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"], "shared_intermediate_size": 32},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 32},
     "mamba2": {"num_heads": 16, "head_dim": 8, "expand": 2, "n_groups": 2},
-    "qwen3_5_text": {}, "reformer": {"axial_pos_embds": False, "is_decoder": True},
+    "reformer": {"axial_pos_embds": False, "is_decoder": True},
     "gemma3n_text": {"altup_num_inputs": 2, "num_hidden_layers": 5, "layer_types": None, "intermediate_size": 96},
     "xlnet": {"d_head": 16},
 }  # fmt: skip
