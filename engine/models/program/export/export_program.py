@@ -27,7 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
 from torch.export.graph_signature import InputKind  # noqa: E402
-from tracing import Trace, dtype_name, input_names, shape_of, trace  # noqa: E402
+from tracing import Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
 
 FORMAT = 1
 LONGEST = 4096  # up to which size of an input's dim `valid` is worked out
@@ -79,14 +79,17 @@ def export(
     inputs = {name: value for name, value in inputs.items() if name not in fixed}
     if dynamic_shapes is None:
         dynamic_shapes = torch.utils._pytree.tree_map(_first_two_dims, inputs)
-    module.train(train)
-    if not weights:
-        from hugging_face import fake_tensors
-
-        fake_tensors(module)
-    notes: list[str] = []
-    traced = _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes)
-    description = {**_describe(module, traced, inputs, kinds, notes), **(extra or {})}
+    modes = [(one, one.training) for one in module.modules()]
+    restore = (lambda: None) if weights else without_values(module)
+    try:
+        module.train(train)
+        notes: list[str] = []
+        traced = _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes)
+        description = {**_describe(module, traced, inputs, kinds, notes), **(extra or {})}
+    finally:
+        restore()
+        for one, mode in modes:
+            one.training = mode
     description["options"] = {"train": train, "weights": weights, **description.get("options", {}),
                               "example": _example(inputs)}  # fmt: skip
     result = Exported(traced.program, description)
@@ -144,13 +147,25 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
         tries = [{name: set(found) for name, found in shardable.items()}, {}]
     for cut in tries:
         try:
-            return trace(module, inputs, dynamic_shapes, cut, fixed)
+            traced = trace(module, inputs, dynamic_shapes, cut, fixed)
+            if isinstance(shardable, Mapping):
+                notes += _fixed_dims(traced, shardable)
+            return traced
         except Exception as error:
             if not cut:
                 raise
             first = str(error).strip().splitlines() or [type(error).__name__]
             notes.append(f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters failed: {first[0]}")
     raise AssertionError("one trace has no symbolic dims of parameters")
+
+
+def _fixed_dims(traced: Trace, wanted: Mapping[str, set[int]]) -> list[str]:
+    """Dims that were to be symbolic and are not: each is equal to a size of the graph or of another tensor's dim."""
+    nodes = {node.name: node.meta["val"] for node in traced.program.graph.nodes if node.op == "placeholder"}
+    shapes = {spec.target: nodes[spec.arg.name].shape for spec in traced.program.graph_signature.input_specs
+              if spec.kind == InputKind.PARAMETER}  # fmt: skip
+    return [f"{name}: dim {dim} is fixed, as it is equal to a size that is not symbolic" for name, dims in wanted.items()
+            for dim in sorted(dims) if name in shapes and isinstance(to_json(shapes[name][dim]), int)]  # fmt: skip
 
 
 # --- The description --------------------------------------------------------------------------------------------------
@@ -219,7 +234,7 @@ def _tensors(module: torch.nn.Module, traced: Trace) -> tuple[dict[str, dict[str
             value = nodes[spec.arg.name].meta["val"] if spec else tensor
             one = {"kind": kind, "shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype),
                    "value": spec and spec.arg.name}  # fmt: skip
-            if any(isinstance(size, torch.SymInt) for size in value.shape):
+            if shape_of(value) != list(tensor.shape):
                 one["symbolic"] = shape_of(value)
             if kind == "parameter":
                 one["requires_grad"] = tensor.requires_grad
@@ -231,11 +246,9 @@ def _tensors(module: torch.nn.Module, traced: Trace) -> tuple[dict[str, dict[str
             tensors[name] = one
             groups.setdefault(id(tensor), []).append(name)
     ties = [sorted(names, key=lambda name: tensors[name]["value"] is None) for names in groups.values() if len(names) > 1]
-    for names in ties:
-        for name in names[1:]:
-            for key in ("symbolic",):
-                if key in tensors[names[0]]:
-                    tensors[name][key] = tensors[names[0]][key]
+    for first, *others in ties:
+        for name in others:
+            tensors[name] |= {key: tensors[first][key] for key in ("symbolic",) if key in tensors[first]}
     return tensors, ties
 
 
@@ -244,10 +257,13 @@ def _written(traced: Trace) -> set[str]:
     targets = {spec.arg.name: spec.target for spec in traced.program.graph_signature.input_specs if spec.target}
     found = set()
     for node in traced.program.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            for argument, formal in zip(node.args, node.target._schema.arguments):
-                if formal.is_write and getattr(argument, "name", None) in targets:
-                    found.add(targets[argument.name])
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        statistics = node.target._schema.name in ("aten::batch_norm", "aten::instance_norm")
+        for argument, formal in zip(node.args, node.target._schema.arguments):
+            written = formal.is_write or (statistics and formal.name in ("running_mean", "running_var"))
+            if written and getattr(argument, "name", None) in targets:
+                found.add(targets[argument.name])
     return found
 
 
@@ -399,12 +415,17 @@ def check(exported: Exported, real: torch.nn.Module, examples: list[Mapping[str,
 
 
 def _field(result: Any, name: str) -> Any:
-    for key in name.split("."):
-        result = result[int(key)] if key.isdigit() else result[key]
+    keys = name.split(".")
+    if keys[0] == "output" and not isinstance(result, Mapping):
+        keys = keys[1:]
+    for key in keys:
+        result = result[int(key)] if isinstance(result, (tuple, list)) else result[key]
     return result
 
 
-def _difference(expected: torch.Tensor, got: Any) -> float:
+def _difference(expected: Any, got: Any) -> float:
+    if not isinstance(expected, torch.Tensor):
+        return 0.0 if expected == got else float("inf")
     if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
         return float("inf")
     expected, got = expected.detach().double(), got.detach().double()

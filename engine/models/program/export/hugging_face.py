@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 import transformers
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+from tracing import without_values
 from transformers import initialization, masking_utils, modeling_rope_utils
 from transformers.integrations import moe, sdpa_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -89,7 +89,7 @@ def build_fake(config: transformers.PreTrainedConfig, dtype: torch.dtype, **opti
         for name in missing:
             path, _, leaf = name.rpartition(".")
             model.get_submodule(path)._buffers[leaf] = made.get_buffer(name)
-    fake_tensors(model)
+    without_values(model)
     return model
 
 
@@ -113,23 +113,6 @@ def _restore_buffers(model: PreTrainedModel) -> list[str]:
                 continue  # an initialisation that looks at values
     return [name for name, b in own.items()
             if b.numel() and (bool(b.isnan().any()) if b.is_floating_point() else bool((b == 77).all()))]  # fmt: skip
-
-
-def fake_tensors(model: torch.nn.Module) -> None:
-    """Gives up the values of all tensors that checkpoints hold. Tied ones stay tied."""
-    mode, made = FakeTensorMode(allow_non_fake_inputs=True), {}
-    for module in model.modules():
-        for table in (module._parameters, module._buffers):
-            for name, tensor in table.items():
-                if tensor is None or (table is module._buffers and name in module._non_persistent_buffers_set):
-                    continue
-                if id(tensor) not in made:
-                    with mode:
-                        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-                    if isinstance(tensor, torch.nn.Parameter):
-                        fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
-                    made[id(tensor)] = (fake, tensor)
-                table[name] = made[id(tensor)][0]
 
 
 def _kept_types(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

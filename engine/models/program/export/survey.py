@@ -57,7 +57,7 @@ OWN: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 16, "head_dim": 8, "expand": 2, "n_groups": 2},
     "reformer": {"axial_pos_embds": False, "is_decoder": True},
     "gemma3n_text": {"altup_num_inputs": 2, "num_hidden_layers": 5, "layer_types": None, "intermediate_size": 96},
-    "xlnet": {"d_head": 16},
+    "xlnet": {"d_head": 16}, "deepseek_v2": {"num_experts_per_tok": 2},
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import sympy
@@ -21,6 +21,7 @@ import torch
 from expressions import symbols_in, to_json
 from sympy.logic.boolalg import Boolean
 from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import proxy_tensor
@@ -56,6 +57,33 @@ def shape_of(value: Any) -> list:
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def without_values(module: torch.nn.Module) -> Callable[[], None]:
+    """Replaces all tensors that checkpoints hold by ones that have a shape and no values; tied ones stay tied.
+
+    The result puts the tensors back.
+    """
+    mode, made, before = FakeTensorMode(allow_non_fake_inputs=True), {}, []
+    for one in module.modules():
+        for table in (one._parameters, one._buffers):
+            for name, tensor in table.items():
+                if tensor is None or (table is one._buffers and name in one._non_persistent_buffers_set):
+                    continue
+                if id(tensor) not in made:
+                    with mode:
+                        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+                    if isinstance(tensor, torch.nn.Parameter):
+                        fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                    made[id(tensor)] = fake
+                before.append((table, name, tensor))
+                table[name] = made[id(tensor)]
+
+    def restore() -> None:
+        for table, name, tensor in before:
+            table[name] = tensor
+
+    return restore
 
 
 # --- Conditions -------------------------------------------------------------------------------------------------------
