@@ -111,7 +111,8 @@ def shardable_dims(module: torch.nn.Module) -> dict[str, set[int]]:
         if id(parameter) in embeddings:
             found[name] = {0}
         elif isinstance(owner, torch.nn.modules.conv._ConvNd):
-            continue
+            if owner.groups == owner.in_channels == owner.out_channels:
+                found[name] = {0}
         elif parameter.dim() == 3 or (parameter.dim() == 2 and "expert" in name and type(owner).__name__ != "Linear"):
             found[name] = set(range(1, parameter.dim()))
         elif 1 <= parameter.dim() <= 2:
@@ -137,17 +138,18 @@ def _example(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
 def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes: list[str]) -> Trace:
     """Traces with all dims that may be sharded, then without those of norms and the like, then without any."""
     if shardable is False:
-        tries = [{}]
+        tries = [({}, False)]
     elif shardable is True:
         dims = shardable_dims(module)
         matrices = {name: found for name, found in dims.items() if module.get_parameter(name).dim() > 1
                     or name.endswith("bias")}  # fmt: skip
-        tries = [dims, matrices, {}]
+        tries = [(dims, True), (dims, False), (matrices, False), ({}, False)]
     else:
-        tries = [{name: set(found) for name, found in shardable.items()}, {}]
-    for cut in tries:
+        dims = {name: set(found) for name, found in shardable.items()}
+        tries = [(dims, True), (dims, False), ({}, False)]
+    for cut, follow in tries:
         try:
-            traced = trace(module, inputs, dynamic_shapes, cut, fixed)
+            traced = trace(module, inputs, dynamic_shapes, cut, fixed, follow)
             if isinstance(shardable, Mapping):
                 notes += _fixed_dims(traced, shardable)
             return traced
@@ -155,7 +157,8 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
             if not cut:
                 raise
             first = str(error).strip().splitlines() or [type(error).__name__]
-            notes.append(f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters failed: {first[0]}")
+            how = ", and sizes of the config that follow them," if follow else ""
+            notes.append(f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters{how} failed: {first[0]}")
     raise AssertionError("one trace has no symbolic dims of parameters")
 
 

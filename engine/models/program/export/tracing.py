@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import sizes
 import sympy
 import torch
 from expressions import symbols_in, to_json
@@ -25,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimConstraints, ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 
@@ -111,11 +112,14 @@ class _Conditions:
 
         # The shapes of views as they are given: else a view as [-1, 8] has the sizes s // 8 and s // (s // 8).
         views, fake_impls._view_has_unbacked_input = fake_impls._view_has_unbacked_input, lambda *_: True
+        # What torch would propose to users as dims: nothing of it is used, and it is slow and fails on some equations.
+        solve, DimConstraints.solve = DimConstraints.solve, lambda _: None
         ShapeEnv.evaluate_sym_node = recorded
         try:
             yield
         finally:
             ShapeEnv.evaluate_sym_node = evaluate
+            DimConstraints.solve = solve
             fake_impls._view_has_unbacked_input = views
 
     def _record(self, expression: sympy.Basic, result: Any) -> None:
@@ -269,31 +273,36 @@ def _place() -> str:
 class _Calls:
     """Records what goes into each call of a module and what comes out, as nodes of the graph under construction."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, follow: bool) -> None:
         self.module = module
+        self.follow = follow
         self.calls: list[dict[str, Any]] = []
         self.nodes: list[torch.fx.Node] = []
         self._open: list[dict[str, Any]] = []
+        self._numbers: list[tuple[torch.nn.Module, dict[str, int]]] = []
         self._counts: dict[str, int] = {}
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         hooks = []
         for path, module in self.module.named_modules():
-            enter = functools.partial(self._enter, path, inspect.signature(module.forward))
+            enter = functools.partial(self._enter, path, module, inspect.signature(module.forward))
             hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             hooks.append(module.register_forward_hook(self._leave))
         try:
             yield
         finally:
+            for module, numbers in reversed(self._numbers):
+                sizes.restore(module, numbers)
             for hook in hooks:
                 hook.remove()
 
-    def _enter(self, path: str, signature: inspect.Signature, _module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _enter(self, path: str, module: torch.nn.Module, signature: inspect.Signature, _proxy, args: tuple, kwargs: dict[str, Any]) -> None:
         call = {"module": path, "call": self._counts.get(path, 0), "inputs": []}
         self._counts[path] = call["call"] + 1
         self.calls.append(call)
         self._open.append(call)
+        self._numbers.append((module, sizes.follow_weights(module) if self.follow else {}))
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -305,6 +314,7 @@ class _Calls:
 
     def _leave(self, _module, _args, result: Any) -> None:
         self._open.pop()["outputs"] = self._value(result)
+        sizes.restore(*self._numbers.pop())
 
     def _value(self, value: Any) -> Any:
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -425,13 +435,15 @@ def trace(
     dynamic_shapes: dict[str, Any],
     cut: dict[str, set[int]],
     fixed: Mapping[str, Any],
+    follow: bool = True,
 ) -> Trace:
     """Traces `module(**inputs, **fixed)`, with positional arguments where its signature has them.
 
     `dynamic_shapes` is torch.export's, by input; `cut` names the dims of parameters that are symbolic. Non-strict, so
-    all that Python computes from configs is a constant, and a dim that it pins down becomes an integer.
+    all that Python computes from configs is a constant, and a dim that it pins down becomes an integer; with `follow`
+    not the numbers that sizes.py knows.
     """
-    conditions, calls, outputs = _Conditions(), _Calls(module), []
+    conditions, calls, outputs = _Conditions(), _Calls(module, follow), []
     whole = _Whole(module, fixed, conditions, outputs)
     parameters = dict(module.named_parameters())
     dims = {name: {dim: Dim.AUTO for dim in cut[name]} or None if name in cut else None for name in parameters}
