@@ -180,6 +180,9 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
         notes.append(f"{len(fixed)} parameters have no symbolic dim")
     elif fixed:
         notes.append("No parameter has a symbolic dim: sizes in the graph do not follow shards")
+    if traced.functions:
+        names = ", ".join(traced.functions)
+        notes.append(f"Gradients of {names} follow from its forward: the backward that it defines is not in the graph")
     custom = sorted({name for name in _operators(traced) if not name.startswith(("aten::", "higher_order::", "number::"))})
     if custom:
         notes.append("Operators that are not PyTorch's own: " + ", ".join(custom))
@@ -464,7 +467,8 @@ def check_model(model: pathlib.Path | Any, options: Options, exported: Exported)
         sizes = [(options.batch, length) for _, length in sizes]
     examples = [hugging_face.example_inputs(real, names, *size, seed=i)[0] for i, size in enumerate(sizes)]
     examples = [one for one in examples if not broken_guards(exported.description, one)]
-    return check(exported, real, examples, hugging_face.forward_options(real))
+    with hugging_face.without_dropped_layers():
+        return check(exported, real, examples, hugging_face.forward_options(real))
 
 
 def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> list[str]:

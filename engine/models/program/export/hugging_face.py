@@ -235,14 +235,17 @@ def traceable(packed: bool = False) -> Iterator[None]:
                 stack.enter_context(_attribute(module, "is_torchdynamo_exporting", lambda: False))
             if "torch_compilable_check" in vars(module):  # whether values agree, such as image tokens and features
                 stack.enter_context(_attribute(module, "torch_compilable_check", lambda *_, **__: None))
-        stack.enter_context(_attribute(torch, "rand", _never_dropped(torch.rand)))
+        stack.enter_context(without_dropped_layers())
         stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
         yield
 
 
-def _never_dropped(rand: Callable) -> Callable:
-    """torch.rand, but for the single number by which models drop whole layers at random: no graph can do that."""
-    return lambda *size, **options: 1.0 if size == ([],) and not options else rand(*size, **options)
+@contextlib.contextmanager
+def without_dropped_layers() -> Iterator[None]:
+    """Models draw a single number by which they drop a whole layer at random in training: no graph can do that."""
+    rand = torch.rand
+    with _attribute(torch, "rand", lambda *size, **more: 1.0 if size == ([],) and not more else rand(*size, **more)):
+        yield
 
 
 class _CountingUp:

@@ -72,7 +72,7 @@ def _small(config_class: type) -> Any:
     default = config_class()
     known = {**SIZES, **OWN.get(default.model_type, {})}
     values = {name: value for name, value in known.items()
-              if name in OWN.get(default.model_type, {}) or isinstance(getattr(default, name, None), int | float)}  # fmt: skip
+              if name in OWN.get(default.model_type, {}) or _is_number(default, name)}  # fmt: skip
     for name in default.sub_configs:
         part = getattr(default, name, None)
         if part is not None:
@@ -85,6 +85,16 @@ def _small(config_class: type) -> Any:
     config.architectures = None
     config.dtype = "float32"
     return config
+
+
+def _is_number(config: Any, name: str) -> bool:
+    """Whether the config has such a number, which can be set."""
+    if isinstance(getattr(type(config), name, None), property):
+        return False
+    try:
+        return isinstance(getattr(config, name, None), int | float)
+    except AttributeError:  # it may differ by layer
+        return False
 
 
 def survey_one(model_type: str) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Trace:
     calls: list[dict[str, Any]]
     guards: list[dict[str, Any]]
     symbols: dict[str, dict[str, Any]]
+    functions: list[str]
 
 
 def shape_of(value: Any) -> list:
@@ -94,6 +95,7 @@ class _Conditions:
     def __init__(self) -> None:
         self.active = False
         self.found: dict[sympy.Basic, str] = {}  # condition: place
+        self.functions: set[str] = set()  # autograd functions, whose own backward is not in the graph
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -114,10 +116,19 @@ class _Conditions:
         views, fake_impls._view_has_unbacked_input = fake_impls._view_has_unbacked_input, lambda *_: True
         # What torch would propose to users as dims: nothing of it is used, and it is slow and fails on some equations.
         solve, DimConstraints.solve = DimConstraints.solve, lambda _: None
+        apply = torch.autograd.Function.__dict__["apply"]
+
+        def applied(cls, *args, **kwargs):
+            if not cls.__name__.startswith("GeneratedBackwardFor"):  # custom operators, which bring it along
+                self.functions.add(cls.__name__)
+            return apply.__get__(None, cls)(*args, **kwargs)
+
+        torch.autograd.Function.apply = classmethod(applied)
         ShapeEnv.evaluate_sym_node = recorded
         try:
             yield
         finally:
+            torch.autograd.Function.apply = apply
             ShapeEnv.evaluate_sym_node = evaluate
             DimConstraints.solve = solve
             fake_impls._view_has_unbacked_input = views
@@ -459,7 +470,8 @@ def trace(
     _replace_operators(program)
     env = _shape_env(program)
     found = conditions.finished(program, env) if env else []
-    return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found))
+    return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found),
+                 sorted(conditions.functions))  # fmt: skip
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
