@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import core_model_loading as loading
 from transformers.conversion_mapping import get_model_conversion_mapping
 
+from tracing import dtype_name
+
 Recipe = dict[str, Any]
 aten = torch.ops.aten
 
@@ -74,6 +76,9 @@ _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
           "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}  # fmt: skip
 
 
+_FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
 def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[str, Recipe], list[str], dict[str, str]]:
     """transformers' convert_and_load_state_dict_in_model on tensors without values."""
     transforms = get_model_conversion_mapping(model)
@@ -81,7 +86,7 @@ def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[st
     converters = [one for one in transforms if isinstance(one, loading.WeightConverter)]
     by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
     prefix, recorder = model.base_model_prefix, _Recorder()
-    pending: dict[str, tuple[Any, list[str]]] = {}
+    pending: dict[str, Any] = {}
     unused: list[str] = []
     unsupported: dict[str, str] = {}
     for original in sorted(shapes, key=loading.dot_natural_key):
@@ -93,15 +98,18 @@ def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[st
             continue
         if name not in pending:
             transform = loading.deepcopy(by_pattern[pattern]) if pattern else loading.WeightRenaming(original, name)
-            pending[name] = (transform, [])
-        transform, sources = pending[name]
-        sources.append(original)
+            pending[name] = transform
+        transform = pending[name]
         shape, dtype = shapes[original]
+        if own[name].is_floating_point() and dtype not in _FLOATING:
+            unsupported[name] = f"{original} is quantized ({dtype_name(dtype)})"
         tensor = torch.empty(shape, dtype=dtype, device="meta")
         recorder.recipes[id(tensor)] = ({"tensor": original}, tensor)
         transform.add_tensor(name, original, pattern or original, lambda tensor=tensor: tensor)
     made: dict[str, Recipe] = {}
-    for name, (transform, _) in pending.items():
+    for name, transform in pending.items():
+        if name in unsupported:
+            continue
         try:
             with recorder, torch.no_grad():
                 result = transform.convert(name, model=model, config=model.config, loading_info=_NoInfo())
@@ -184,7 +192,9 @@ def _sliced(recorder: _Recorder, named: dict, result: torch.Tensor, _index: int)
     if named.get("step", 1) != 1:
         raise Unsupported("a slice with a step")
     tensor, dim = named["self"], named.get("dim", 0) % named["self"].dim()
-    start = min(max(0, (named.get("start") or 0) + tensor.shape[dim] * ((named.get("start") or 0) < 0)), tensor.shape[dim])
+    start = min(
+        max(0, (named.get("start") or 0) + tensor.shape[dim] * ((named.get("start") or 0) < 0)), tensor.shape[dim]
+    )
     return _slice(recorder, tensor, dim, start, start + result.shape[dim])
 
 

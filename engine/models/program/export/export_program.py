@@ -25,8 +25,9 @@ import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
 from torch.export.graph_signature import InputKind  # noqa: E402
+
+from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
 from tracing import Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
 
 FORMAT = 1
@@ -63,7 +64,7 @@ def export(
     """Exports `module(*args, **kwargs)` and, with `out`, writes the archive.
 
     dynamic_shapes   as torch.export has it, by argument name; default: the first two dims of each tensor vary
-    shardable        dims of parameters that plans may shard, by name; True: as `shardable_dims` finds them; False: none.
+    shardable        dims of parameters that plans may shard, by name; True: what `shardable_dims` finds; False: none.
                      Where tracing with them fails, fewer are tried, down to none, and a note says so
     train            the mode that is traced: dropout and the like are in the graph
     weights          whether the archive holds the values of parameters and buffers
@@ -101,8 +102,8 @@ def export(
 def shardable_dims(module: torch.nn.Module) -> dict[str, set[int]]:
     """Dims of parameters that a colwise, rowwise or vocabulary plan may shard, by parameter.
 
-    All dims of weights, the vocabulary of embeddings, and stacked experts but for their number. Tracing makes an integer
-    again of each dim that turns out to be fixed, such as the width of the residual stream.
+    All dims of weights, the vocabulary of embeddings, and stacked experts but for their number. Tracing makes an
+    integer again of each dim that turns out to be fixed, such as the width of the residual stream.
     """
     found: dict[str, set[int]] = {}
     embeddings = {id(p) for m in module.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
@@ -158,7 +159,9 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
                 raise
             first = str(error).strip().splitlines() or [type(error).__name__]
             how = ", and sizes of the config that follow them," if follow else ""
-            notes.append(f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters{how} failed: {first[0]}")
+            notes.append(
+                f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters{how} failed: {first[0]}"
+            )
     raise AssertionError("one trace has no symbolic dims of parameters")
 
 
@@ -167,8 +170,9 @@ def _fixed_dims(traced: Trace, wanted: Mapping[str, set[int]]) -> list[str]:
     nodes = {node.name: node.meta["val"] for node in traced.program.graph.nodes if node.op == "placeholder"}
     shapes = {spec.target: nodes[spec.arg.name].shape for spec in traced.program.graph_signature.input_specs
               if spec.kind == InputKind.PARAMETER}  # fmt: skip
-    return [f"{name}: dim {dim} is fixed, as it is equal to a size that is not symbolic" for name, dims in wanted.items()
-            for dim in sorted(dims) if name in shapes and isinstance(to_json(shapes[name][dim]), int)]  # fmt: skip
+    fixed = [(name, dim) for name, dims in wanted.items() for dim in sorted(dims)
+             if name in shapes and isinstance(to_json(shapes[name][dim]), int)]  # fmt: skip
+    return [f"{name}: dim {dim} is fixed, as it is equal to a size that is not symbolic" for name, dim in fixed]
 
 
 # --- The description --------------------------------------------------------------------------------------------------
@@ -183,7 +187,9 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
     if traced.functions:
         names = ", ".join(traced.functions)
         notes.append(f"Gradients of {names} follow from its forward: the backward that it defines is not in the graph")
-    custom = sorted({name for name in _operators(traced) if not name.startswith(("aten::", "higher_order::", "number::"))})
+    custom = sorted(
+        {name for name in _operators(traced) if not name.startswith(("aten::", "higher_order::", "number::"))}
+    )
     if custom:
         notes.append("Operators that are not PyTorch's own: " + ", ".join(custom))
     return {
@@ -251,7 +257,9 @@ def _tensors(module: torch.nn.Module, traced: Trace) -> tuple[dict[str, dict[str
                 one["mutated"] = True
             tensors[name] = one
             groups.setdefault(id(tensor), []).append(name)
-    ties = [sorted(names, key=lambda name: tensors[name]["value"] is None) for names in groups.values() if len(names) > 1]
+    ties = [
+        sorted(names, key=lambda name: tensors[name]["value"] is None) for names in groups.values() if len(names) > 1
+    ]
     for first, *others in ties:
         for name in others:
             tensors[name] |= {key: tensors[first][key] for key in ("symbolic",) if key in tensors[first]}
@@ -299,7 +307,7 @@ def _valid(traced: Trace) -> dict[str, dict[str, Any]]:
                       and symbols_in(g["condition"]) <= set(example)]  # fmt: skip
         source = " and ".join(map(to_python, conditions)) or "True"
         others = ", ".join(f"{key}={value}" for key, value in example.items() if key != name)
-        holds = eval(f"lambda {name}{', ' if others else ''}{others}: {source}")  # noqa: S307: made by to_python
+        holds = eval(f"lambda {name}{', ' if others else ''}{others}: {source}")
         found[name] = {"input": one["input"], "dim": one["dim"], "ranges": _ranges(holds), "tried": LONGEST}
     return found
 
@@ -338,9 +346,10 @@ class Options:
 
 def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path | None = None) -> Exported:
     """Exports the Hugging Face model in a directory, or of a config of transformers."""
+    import transformers
+
     import checkpoint
     import hugging_face
-    import transformers
 
     folder = pathlib.Path(model) if isinstance(model, (str, pathlib.Path)) else None
     config = hugging_face.load_config(folder, options.trust_remote_code) if folder else model
@@ -482,8 +491,8 @@ def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Ten
                 values[size] = given
             elif size != given:
                 broken.append(f"{one['name']} has the size {size} in dim {dim}, not {given}")
-    return broken + [guard["text"] for guard in description["guards"]
-                     if symbols_in(guard["condition"]) <= set(values) and not evaluate(guard["condition"], values)]  # fmt: skip
+    known = [guard for guard in description["guards"] if symbols_in(guard["condition"]) <= set(values)]
+    return broken + [guard["text"] for guard in known if not evaluate(guard["condition"], values)]
 
 
 # --- Command line -----------------------------------------------------------------------------------------------------
@@ -496,14 +505,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--experts", help="experts implementation: grouped_mm, or batched_mm, which is the default for odd sizes")
     add("--dtype", help="type of weights and computation (default: that of config.json, else float32)")
     add("--inputs", nargs="+", metavar="NAME", help="inputs of forward (default: ids and labels, or the like)")
-    add("--cut", nargs="*", metavar="NAME:DIM", help="dims of parameters that plans may shard, by a part of the parameter's "
-        "name: q_proj.weight:0 (default: all of linear layers, embeddings and experts); without a value: none")  # fmt: skip
+    add("--cut", nargs="*", metavar="NAME:DIM", help="dims of parameters that plans may shard, by a part of the "
+        "name, as in q_proj.weight:0 (default: all of linear layers, embeddings, experts); alone: none")  # fmt: skip
     add("--eval", action="store_true", help="trace the model in evaluation mode (default: training)")
     add("--weights", action="store_true", help="store the weights in the archive")
     add("--batch", type=int, default=3, help="rows of the example (default: 3)")
     add("--sequence", type=int, default=17, help="length of the example (default: 17)")
     add("--lengths", type=int, nargs="+", metavar="N", help="one archive for each of these lengths of the example")
-    add("--check", action="store_true", help="compare outputs and gradients with the model's; needs its memory and time")
+    add(
+        "--check", action="store_true", help="compare outputs and gradients with the model's; needs its memory and time"
+    )
     add("--tolerance", type=float, default=1e-5, help="of --check, relative (default: 1e-5)")
     add("--trust-remote-code", action="store_true", help="run the Python code that a model brings along")
     return parser

@@ -14,10 +14,11 @@ import transformers
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
-from tracing import without_values
 from transformers import initialization, masking_utils, modeling_rope_utils
 from transformers.integrations import moe, sdpa_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+
+from tracing import without_values
 
 KINDS = {
     "input_ids": "ids", "decoder_input_ids": "ids", "labels": "labels", "attention_mask": "mask",
@@ -74,7 +75,9 @@ def build(
 
 def _aligned(model: PreTrainedModel) -> bool:
     """Whether rows of stacked experts have whole multiples of 16 bytes, which grouped_mm demands."""
-    stacks = [p for module in model.modules() if hasattr(module, "is_transposed") for p in module.parameters(recurse=False)]
+    stacks = [
+        p for module in model.modules() if hasattr(module, "is_transposed") for p in module.parameters(recurse=False)
+    ]
     return all(size * p.element_size() % 16 == 0 for p in stacks if p.dim() == 3 for size in p.shape[1:])
 
 
@@ -135,10 +138,12 @@ def randomise(model: torch.nn.Module, seed: int = 0) -> None:
 
 
 # --- Tracing ----------------------------------------------------------------------------------------------------------
-def _sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, position_bias=None, **_):
+def _sdpa(
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, position_bias=None, **_
+):
     """transformers' `sdpa` without its tests for a length of 1 and for caches, which would become guards."""
     causal = attention_mask is None and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
-    options = {}
+    options: dict[str, Any] = {}
     if getattr(module, "num_key_value_groups", 1) > 1:
         if attention_mask is None and key.shape[-1] == value.shape[-1] <= 256:
             options["enable_gqa"] = True
@@ -148,8 +153,8 @@ def _sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling=None, 
     if position_bias is not None:
         attention_mask = sdpa_attention.create_position_bias_mask(position_bias, attention_mask, causal, query, key)
         causal = False
-    result = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, is_causal=bool(causal), **options)  # fmt: skip
+    options |= {"attn_mask": attention_mask, "dropout_p": dropout, "scale": scaling, "is_causal": bool(causal)}
+    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
     return result.transpose(1, 2).contiguous(), None
 
 
@@ -394,7 +399,10 @@ def forward_options(model: PreTrainedModel) -> dict[str, Any]:
 def notes(model: PreTrainedModel) -> list[str]:
     """What the export leaves out of this model."""
     drops = [f"{name}={value}" for name, value in vars(model.config).items() if "layerdrop" in name and value]
-    return [f"Layers are never dropped at random in training: {', '.join(drops)}"] if drops else []
+    found = [f"Layers are never dropped at random in training: {', '.join(drops)}"] if drops else []
+    if getattr(model.config, "quantization_config", None):
+        found.append("The checkpoint is quantized: the program computes with weights that are not")
+    return found
 
 
 def config_text(folder: pathlib.Path | None, config: transformers.PreTrainedConfig) -> str:

@@ -1,8 +1,8 @@
 """Sizes that modules of transformers keep as numbers of their config, as sizes of their weights while tracing.
 
-`self.num_heads` in a reshape is a constant of the graph, and a rank with a shard has fewer heads. While a module's forward
-is traced with symbolic dims of weights, such a number is replaced by the size that it stands for, so that the graph
-computes it. A rule holds where it gives the number that the module has.
+`self.num_heads` in a reshape is a constant of the graph, and a rank with a shard has fewer heads. While a module's
+forward is traced with symbolic dims of weights, such a number is replaced by the size that it stands for, so that the
+graph computes it. A rule holds where it gives the number that the module has.
 """
 
 from collections.abc import Callable, Iterator

@@ -101,6 +101,7 @@ def survey_one(model_type: str) -> dict[str, Any]:
     """A line of the table."""
     import torch
     import transformers
+
     from export_program import Options, check_model, export_model
 
     transformers.logging.set_verbosity_error()
@@ -125,7 +126,7 @@ def survey_one(model_type: str) -> dict[str, Any]:
                       and n != "higher_order::wrap_with_set_grad_enabled"],
         "lengths": next((one["ranges"][:4] for one in description["valid"].values()
                          if one["dim"] == 1 and one["ranges"] != [[1, one["tried"]]]), []),
-        "reason": "; ".join(description["notes"] + [f"{k}: {v}" for k, v in description["weights"]["unsupported"].items()]),
+        "reason": "; ".join([*description["notes"], *map(": ".join, description["weights"]["unsupported"].items())]),
     }  # fmt: skip
     try:
         worst = max(one.worst for one in check_model(small_config(model_type), options, exported))
@@ -162,17 +163,28 @@ def main() -> None:
         for model_type in given.types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
             row = _run(model_type, given.timeout)
             cells = (row.get(column, "") for column in COLUMNS)
-            print(*(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells), sep="\t", file=table, flush=True)
+            print(
+                *(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells),
+                sep="\t",
+                file=table,
+                flush=True,
+            )
 
 
 def _run(model_type: str, timeout: int) -> dict[str, Any]:
     try:
-        done = subprocess.run([sys.executable, __file__, "--one", model_type], capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", model_type], capture_output=True, text=True, timeout=timeout
+        )
     except subprocess.TimeoutExpired:
         return {"type": model_type, "result": "not exported", "reason": f"not done after {timeout} s"}
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        return {"type": model_type, "result": "crashed", "reason": " ".join(done.stderr.strip().splitlines()[-1:])[:300]}
+        return {
+            "type": model_type,
+            "result": "crashed",
+            "reason": " ".join(done.stderr.strip().splitlines()[-1:])[:300],
+        }
     return json.loads(lines[-1])
 
 

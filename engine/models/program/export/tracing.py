@@ -16,10 +16,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import sizes
 import sympy
 import torch
-from expressions import symbols_in, to_json
 from sympy.logic.boolalg import Boolean
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -30,10 +28,13 @@ from torch.fx.experimental.symbolic_shapes import DimConstraints, ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 
+import sizes
+from expressions import symbols_in, to_json
+
 _TORCH = pathlib.Path(torch.__file__).parent
-# Frames of these files stand for whoever called them: the methods of SymInt and the handlers that torch.export installs.
+# Frames of these files stand for their callers: the methods of SymInt and the handlers that torch.export installs.
 _TRANSPARENT = ("__init__.py", "fx/experimental/symbolic_shapes.py", "fx/experimental/sym_node.py", "utils/_sympy/",
-                "fx/experimental/recording.py", "_export/non_strict_utils.py", "utils/_stats.py", "_check.py")  # fmt: skip
+                "fx/experimental/recording.py", "_export/non_strict_utils.py", "utils/_stats.py")  # fmt: skip
 # Code of torch that a model runs as if it were its own. All other code of torch computes shapes of operators.
 _LIBRARY = ("nn/", "functional.py", "_tensor.py", "utils/checkpoint.py", "distributions/", "fft/")
 _ASSERTING = ("embedding",)  # functions of torch that look at sizes only to refuse wrong ones
@@ -149,8 +150,8 @@ class _Conditions:
         for condition, place, origin in found:
             condition = _replaced(condition, env)
             if condition.free_symbols and not _always(condition):
-                guards.setdefault(str(condition), {
-                    "condition": to_json(condition), "text": str(condition), "place": place, "origin": origin})  # fmt: skip
+                guard = {"condition": to_json(condition), "text": str(condition), "place": place, "origin": origin}
+                guards.setdefault(str(condition), guard)
         return list(guards.values())
 
 
@@ -192,7 +193,12 @@ def _pin(env: ShapeEnv, product: sympy.Basic, divisor: sympy.Basic) -> None:
     """Makes an integer of a size that a view by [-1, divisor] takes for one: the rows are to be the other factors."""
     factors = sympy.Mul.make_args(product)
     for factor in factors:
-        if divisor.is_Integer and len(factors) > 1 and factor.is_Symbol and env.backed_var_to_val.get(factor) == divisor:
+        if (
+            divisor.is_Integer
+            and len(factors) > 1
+            and factor.is_Symbol
+            and env.backed_var_to_val.get(factor) == divisor
+        ):
             env.evaluate_expr(sympy.Eq(factor, divisor), sympy.true)
             return
 
@@ -260,7 +266,7 @@ def _model_frame() -> types.FrameType | None:
 
 
 def _cuts_padding() -> bool:
-    """Whether the condition only saves a slice that changes nothing otherwise: `if pad_size > 0: y = y[:, :seq_len]`."""
+    """Whether the condition only saves a slice that else changes nothing: `if pad_size > 0: y = y[:, :seq_len]`."""
     frame = _model_frame()
     if frame is None:
         return False
@@ -308,7 +314,15 @@ class _Calls:
             for hook in hooks:
                 hook.remove()
 
-    def _enter(self, path: str, module: torch.nn.Module, signature: inspect.Signature, _proxy, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _enter(
+        self,
+        path: str,
+        module: torch.nn.Module,
+        signature: inspect.Signature,
+        _proxy,
+        args: tuple,
+        kwargs: dict[str, Any],
+    ) -> None:
         call = {"module": path, "call": self._counts.get(path, 0), "inputs": []}
         self._counts[path] = call["call"] + 1
         self.calls.append(call)
@@ -362,7 +376,9 @@ class _Calls:
                 name = names.get(value[_MARK])
                 return {"value": name} if name else {"object": "Tensor"}
             if "size" in value:
-                return {"size": to_json(_replaced(sympy.sympify(value["size"].node.expr), env) if env else value["size"])}
+                return {
+                    "size": to_json(_replaced(sympy.sympify(value["size"].node.expr), env) if env else value["size"])
+                }
             return {key: resolve(one) for key, one in value.items()}
 
         return [resolve(call) for call in self.calls]
@@ -584,10 +600,10 @@ def _replace_operators(program: ExportedProgram) -> None:
     for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             if isinstance(node.target, torch._ops.OpOverload):
-                node.target = _OWN.get(node.target._schema.name, lambda: node.target)()
+                node.target = _OWN.get(node.target._schema.name, node.target)
 
 
-_OWN = {"transformers::grouped_mm_fallback": lambda: torch.ops.aten._grouped_mm.default}
+_OWN = {"transformers::grouped_mm_fallback": torch.ops.aten._grouped_mm.default}
 
 
 def _symbols(program: ExportedProgram, env: ShapeEnv | None, guards: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
