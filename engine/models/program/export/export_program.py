@@ -551,14 +551,15 @@ def main(arguments: list[str] | None = None) -> int:
         file = f"{length}.pt2"
         exported, good = _export_one(given, dataclasses.replace(options, sequence=length), given.out / file)
         agree &= good
-        ranges = [one["ranges"] for one in exported.description["valid"].values() if one["dim"] == 1]
-        programs.append({"file": file, "example": length, "ranges": min(ranges, key=_covered, default=[])})
+        programs.append({"file": file, "example": length, "ranges": _lengths(exported.description)})
     (given.out / "index.json").write_text(json.dumps({"format": FORMAT, "programs": programs}, indent=1) + "\n")
     return 0 if agree else 1
 
 
-def _covered(ranges: list[list[int]]) -> int:
-    return sum(last - first + 1 for first, last in ranges)
+def _lengths(description: Mapping[str, Any]) -> list[list[int]]:
+    """The lengths of the main input that hold."""
+    size = description["inputs"][0]["shape"][1]
+    return description["valid"][size]["ranges"] if isinstance(size, str) else [[size, size]]
 
 
 def _export_one(given: argparse.Namespace, options: Options, out: pathlib.Path) -> tuple[Exported, bool]:

@@ -235,7 +235,7 @@ def traceable(packed: bool = False) -> Iterator[None]:
         for module in [one for name, one in sys.modules.items() if name.startswith("transformers.models.")]:
             for name in [name for name in vars(module) if name.startswith("get_vision_")]:
                 stack.enter_context(_attribute(module, name, _on_known(getattr(module, name))))
-            if "is_torchdynamo_exporting" in vars(module) and "associative_scan" not in vars(module):
+            if "is_torchdynamo_exporting" in vars(module) and "torch_chunk_gated_delta_rule" in vars(module):
                 # Qwen3.5 and its like unroll a loop under export, in place of a triangular solver.
                 stack.enter_context(_attribute(module, "is_torchdynamo_exporting", lambda: False))
             if "torch_compilable_check" in vars(module):  # whether values agree, such as image tokens and features

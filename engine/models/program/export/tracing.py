@@ -185,7 +185,7 @@ def _of_example(env: ShapeEnv, node: Any) -> sympy.Basic | None:
         if left.is_Atom and right.is_Atom and left != right:
             env.evaluate_expr(sympy.Eq(left, right), sympy.true)
         elif isinstance(left, functions.Mod) and right == 0:
-            _pin(env, *_without_common_factors(*left.args))
+            _pin(env, *_without_common_factors(*left.args, numbers=False))
     return sympy.true if node.hint else sympy.false
 
 
@@ -203,20 +203,19 @@ def _pin(env: ShapeEnv, product: sympy.Basic, divisor: sympy.Basic) -> None:
             return
 
 
-def _without_common_factors(left: sympy.Basic, right: sympy.Basic) -> tuple[sympy.Basic, sympy.Basic]:
-    """Both sides of an equation of sizes, which are positive, divided by the factors that they share."""
+def _without_common_factors(
+    left: sympy.Basic, right: sympy.Basic, numbers: bool = True
+) -> tuple[sympy.Basic, sympy.Basic]:
+    """Both sides of an equation of sizes, which are positive, divided by the symbols, and the numbers, they share."""
     factors, others = list(sympy.Mul.make_args(left)), list(sympy.Mul.make_args(right))
     for factor in list(factors):
         if factor in others:
             factors.remove(factor)
             others.remove(factor)
-    numbers = [sympy.Integer(1), sympy.Integer(1)]
-    for i, side in enumerate((factors, others)):
-        for one in [one for one in side if one.is_Integer]:
-            side.remove(one)
-            numbers[i] *= one
-    shared = sympy.gcd(*numbers) or 1
-    return sympy.Mul(numbers[0] / shared, *factors), sympy.Mul(numbers[1] / shared, *others)
+    if numbers:
+        shared = sympy.gcd(*(sympy.Mul(*(one for one in side if one.is_Integer)) for side in (factors, others))) or 1
+        return sympy.Mul(*factors) / shared, sympy.Mul(*others) / shared
+    return sympy.Mul(*factors), sympy.Mul(*others)
 
 
 def _replaced(expression: sympy.Basic, env: ShapeEnv) -> sympy.Basic:
