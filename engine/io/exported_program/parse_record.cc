@@ -117,26 +117,29 @@ WeightRecipe RecipeOf(const JsonValue& json, int depth = 0) {
     out.kind = Kind::kConcatenate;
     out.dim = Integer(json, "dim");
     parts(*joined);
-  } else if (const JsonValue* chunk = json.Find("chunk"); chunk != nullptr) {
-    out.kind = Kind::kChunk;
+  } else if (const JsonValue* slice = json.Find("slice"); slice != nullptr) {
+    out.kind = Kind::kSlice;
     out.dim = Integer(json, "dim");
-    out.index = Size(json, "index");
-    out.count = Size(json, "count");
-    if (out.index >= out.count)
-      Fail("a recipe takes chunk " + std::to_string(out.index) + " of " + std::to_string(out.count));
-    one(*chunk);
+    out.start = Size(json, "start");
+    out.stop = Size(json, "stop");
+    if (out.start > out.stop) {
+      Fail("a recipe takes a slice from " + std::to_string(out.start) + " to " + std::to_string(out.stop));
+    }
+    one(*slice);
   } else if (const JsonValue* select = json.Find("select"); select != nullptr) {
     out.kind = Kind::kSelect;
     out.dim = Integer(json, "dim");
-    out.index = Size(json, "index");
+    out.start = Size(json, "index");
     one(*select);
-  } else if (const JsonValue* transpose = json.Find("transpose"); transpose != nullptr) {
-    out.kind = Kind::kTranspose;
-    const JsonValue::Array& dims = List(json, "dims");
-    if (dims.size() != 2) Fail("a recipe transposes " + std::to_string(dims.size()) + " dims");
-    out.dim = IntegerOf(dims[0], "dims");
-    out.other_dim = IntegerOf(dims[1], "dims");
-    one(*transpose);
+  } else if (const JsonValue* permute = json.Find("permute"); permute != nullptr) {
+    out.kind = Kind::kPermute;
+    for (const JsonValue& dim : List(json, "dims")) out.shape.push_back(IntegerOf(dim, "dims"));
+    std::vector<int64_t> sorted = out.shape;
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < sorted.size(); ++i) {
+      if (sorted[i] != static_cast<int64_t>(i)) Fail("a recipe permutes dims " + ShapeToString(out.shape));
+    }
+    one(*permute);
   } else if (const JsonValue* reshape = json.Find("reshape"); reshape != nullptr) {
     out.kind = Kind::kReshape;
     for (const JsonValue& size : List(json, "shape")) out.shape.push_back(IntegerOf(size, "shape"));

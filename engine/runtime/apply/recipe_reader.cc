@@ -28,13 +28,6 @@ int64_t Dim(int64_t dim, size_t dims) {
   return front >= 0 && front < count ? front : -1;
 }
 
-// As torch.chunk divides: pieces of the rounded-up size, the last one smaller, or fewer pieces.
-Interval ChunkOf(int64_t size, int64_t index, int64_t count) {
-  const int64_t piece = (size + count - 1) / count;
-  const int64_t begin = std::min(size, piece * index);
-  return {begin, std::min(size, begin + piece) - begin};
-}
-
 int64_t Elements(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
@@ -73,7 +66,8 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
     return std::nullopt;
   };
   const int64_t dim = Dim(recipe.dim, out.size() + (recipe.kind == Kind::kStack ? 1 : 0));
-  if (recipe.kind != Kind::kReshape && dim < 0) return wrong("dim " + std::to_string(recipe.dim));
+  if (recipe.kind != Kind::kReshape && recipe.kind != Kind::kPermute && dim < 0)
+    return wrong("dim " + std::to_string(recipe.dim));
   switch (recipe.kind) {
     case Kind::kTensor: break;
     case Kind::kStack:
@@ -93,19 +87,18 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
       }
       break;
     }
-    case Kind::kChunk:
-      out[static_cast<size_t>(dim)] = ChunkOf(out[static_cast<size_t>(dim)], recipe.index, recipe.count).length;
+    case Kind::kSlice:
+      if (recipe.stop > out[static_cast<size_t>(dim)]) return wrong("a slice up to " + std::to_string(recipe.stop));
+      out[static_cast<size_t>(dim)] = recipe.stop - recipe.start;
       break;
     case Kind::kSelect:
-      if (recipe.index >= out[static_cast<size_t>(dim)]) return wrong("index " + std::to_string(recipe.index));
+      if (recipe.start >= out[static_cast<size_t>(dim)]) return wrong("index " + std::to_string(recipe.start));
       out.erase(out.begin() + dim);
       break;
-    case Kind::kTranspose: {
-      const int64_t other = Dim(recipe.other_dim, out.size());
-      if (other < 0) return wrong("dim " + std::to_string(recipe.other_dim));
-      std::swap(out[static_cast<size_t>(dim)], out[static_cast<size_t>(other)]);
+    case Kind::kPermute:
+      if (recipe.shape.size() != out.size()) return wrong("the order of dims " + ShapeToString(recipe.shape));
+      for (size_t i = 0; i < out.size(); ++i) out[i] = parts.front()[static_cast<size_t>(recipe.shape[i])];
       break;
-    }
     case Kind::kReshape: {
       const int64_t elements = Elements(out);
       out = recipe.shape;
@@ -128,7 +121,6 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
 at::Tensor ReadRecipe(const WeightRecipe& recipe, const Checkpoint& checkpoint, ShardReader& reader,
                       const Indices& dims) {
   std::string why;
-  const auto part_dims = [&](size_t part) { return ShapeOf(recipe.parts[part], checkpoint, why)->size(); };
   switch (recipe.kind) {
     case Kind::kTensor: {
       const StoredTensor& stored = *checkpoint.Find(recipe.tensor);
@@ -180,26 +172,22 @@ at::Tensor ReadRecipe(const WeightRecipe& recipe, const Checkpoint& checkpoint, 
       }
       return at::cat(pieces, static_cast<int64_t>(dim));
     }
-    case Kind::kChunk: {
+    case Kind::kSlice: {
       const auto dim = static_cast<size_t>(Dim(recipe.dim, dims.size()));
-      const int64_t size = (*ShapeOf(recipe.parts[0], checkpoint, why))[dim];
-      const Interval chunk = ChunkOf(size, recipe.index, recipe.count);
       Indices inner = dims;
-      for (Interval& one : inner[dim]) one.begin += chunk.begin;
+      for (Interval& one : inner[dim]) one.begin += recipe.start;
       return ReadRecipe(recipe.parts[0], checkpoint, reader, inner);
     }
     case Kind::kSelect: {
-      const int64_t dim = Dim(recipe.dim, part_dims(0));
+      const int64_t dim = Dim(recipe.dim, dims.size() + 1);
       Indices inner = dims;
-      inner.insert(inner.begin() + dim, std::vector<Interval>{{recipe.index, 1}});
+      inner.insert(inner.begin() + dim, std::vector<Interval>{{recipe.start, 1}});
       return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).squeeze(dim);
     }
-    case Kind::kTranspose: {
-      const int64_t dim = Dim(recipe.dim, dims.size());
-      const int64_t other = Dim(recipe.other_dim, dims.size());
-      Indices inner = dims;
-      std::swap(inner[static_cast<size_t>(dim)], inner[static_cast<size_t>(other)]);
-      return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).transpose(dim, other);
+    case Kind::kPermute: {
+      Indices inner(dims.size());
+      for (size_t i = 0; i < dims.size(); ++i) inner[static_cast<size_t>(recipe.shape[i])] = dims[i];
+      return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).permute(recipe.shape);
     }
     case Kind::kReshape: {
       const Shape full = *ShapeOf(recipe.parts[0], checkpoint, why);
