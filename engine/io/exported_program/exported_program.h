@@ -131,7 +131,7 @@ struct ProgramNode {
   int32_t stack = -1;  // index into ExportedProgram::stacks; -1: the exporter's own node, of no module
 };
 
-// Flat: graphs inside of operators that only switch a mode stand in place, between kEnter... and kLeave.
+// Flat: graphs inside of operators that only switch a mode stand in place, between kEnterGradMode or kEnterAutocast and kLeave.
 struct ProgramGraph {
   std::vector<ProgramNode> nodes;
   std::vector<ProgramArgument> outputs;
@@ -212,7 +212,7 @@ struct ExportedProgram {
   std::vector<ProgramTensor> tensors;           // parameters and buffers in the order of the modules, then constants
   std::vector<ProgramInput> inputs;             // in the order in which they are given
   std::vector<ProgramOutput> outputs;           // parallel to graph.outputs
-  std::vector<ExportedModule> modules;           // parents before children; the root, "", is the first
+  std::vector<ExportedModule> modules;          // parents before children; the root, "", is the first
   std::vector<RecordedCall> calls;              // in the order in which they began
   std::map<std::string, SizeSymbol, std::less<>> symbols;
   std::vector<SizeGuard> guards;                                          // all must hold

@@ -11,15 +11,14 @@ namespace moonshard {
 
 // Each element of the result is one of the checkpoint.
 struct WeightRecipe {
-  enum class Kind : uint8_t { kTensor, kStack, kConcatenate, kChunk, kSelect, kTranspose, kReshape };
+  enum class Kind : uint8_t { kTensor, kStack, kConcatenate, kSlice, kSelect, kPermute, kReshape };
   Kind kind = Kind::kTensor;
   std::string tensor;               // of kTensor: its name in the checkpoint
   std::vector<WeightRecipe> parts;  // of kStack and kConcatenate all, of the others one
-  int64_t dim = 0;                  // of kStack: the new one; of kTranspose the first of two
-  int64_t other_dim = 0;            // of kTranspose
-  int64_t index = 0;                // of kChunk and kSelect
-  int64_t count = 0;                // of kChunk
-  std::vector<int64_t> shape;       // of kReshape
+  int64_t dim = 0;                  // of kStack: the new one; of kConcatenate, kSlice, kSelect
+  int64_t start = 0;                // of kSlice: the first index; of kSelect: the index
+  int64_t stop = 0;                 // of kSlice: behind the last index
+  std::vector<int64_t> shape;       // of kReshape; of kPermute: for each dim of the result the one that it was
   bool operator==(const WeightRecipe&) const = default;
 
   // The names of checkpoint tensors in it, in order.

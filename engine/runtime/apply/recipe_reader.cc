@@ -4,7 +4,6 @@
 #include "engine/runtime/apply/recipe_reader.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <ATen/Functions.h>
 
@@ -28,15 +27,22 @@ int64_t Dim(int64_t dim, size_t dims) {
   return front >= 0 && front < count ? front : -1;
 }
 
-// As torch.chunk divides: pieces of the rounded-up size, the last one smaller, or fewer pieces.
-Interval ChunkOf(int64_t size, int64_t index, int64_t count) {
-  const int64_t piece = (size + count - 1) / count;
-  const int64_t begin = std::min(size, piece * index);
-  return {begin, std::min(size, begin + piece) - begin};
+// Nothing where a product is beyond int64.
+std::optional<int64_t> Elements(const Shape& shape) {
+  int64_t out = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(out, size, &out)) return std::nullopt;
+  }
+  return out;
 }
 
-int64_t Elements(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+bool IsOrderOfDims(const std::vector<int64_t>& dims, size_t count) {
+  std::vector<bool> seen(count);
+  for (const int64_t dim : dims) {
+    if (dim < 0 || static_cast<size_t>(dim) >= count || seen[static_cast<size_t>(dim)]) return false;
+    seen[static_cast<size_t>(dim)] = true;
+  }
+  return dims.size() == count;
 }
 
 // The part of `wanted` that lies in [begin, begin + length), counted from begin.
@@ -60,7 +66,17 @@ bool HasSources(const WeightRecipe& recipe, const Checkpoint& checkpoint) {
 }
 
 std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& checkpoint, std::string& why) {
-  if (recipe.kind == Kind::kTensor) return checkpoint.Find(recipe.tensor)->shape;
+  if (recipe.kind == Kind::kTensor) {
+    const StoredTensor& stored = *checkpoint.Find(recipe.tensor);
+    if (ScalarTypeOf(stored.dtype)) return stored.shape;
+    why = "tensor '" + recipe.tensor + "' of type " + std::string(ToString(stored.dtype));
+    return std::nullopt;
+  }
+  const bool joins = recipe.kind == Kind::kStack || recipe.kind == Kind::kConcatenate;
+  if (recipe.parts.empty() || (!joins && recipe.parts.size() > 1)) {
+    why = "a recipe of " + std::to_string(recipe.parts.size()) + " parts";
+    return std::nullopt;
+  }
   std::vector<Shape> parts;
   for (const WeightRecipe& part : recipe.parts) {
     std::optional<Shape> shape = ShapeOf(part, checkpoint, why);
@@ -73,7 +89,8 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
     return std::nullopt;
   };
   const int64_t dim = Dim(recipe.dim, out.size() + (recipe.kind == Kind::kStack ? 1 : 0));
-  if (recipe.kind != Kind::kReshape && dim < 0) return wrong("dim " + std::to_string(recipe.dim));
+  if (recipe.kind != Kind::kReshape && recipe.kind != Kind::kPermute && dim < 0)
+    return wrong("dim " + std::to_string(recipe.dim));
   switch (recipe.kind) {
     case Kind::kTensor: break;
     case Kind::kStack:
@@ -93,34 +110,26 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
       }
       break;
     }
-    case Kind::kChunk:
-      out[static_cast<size_t>(dim)] = ChunkOf(out[static_cast<size_t>(dim)], recipe.index, recipe.count).length;
+    case Kind::kSlice:
+      if (recipe.start < 0 || recipe.start > recipe.stop || recipe.stop > out[static_cast<size_t>(dim)]) {
+        return wrong("the slice from " + std::to_string(recipe.start) + " to " + std::to_string(recipe.stop));
+      }
+      out[static_cast<size_t>(dim)] = recipe.stop - recipe.start;
       break;
     case Kind::kSelect:
-      if (recipe.index >= out[static_cast<size_t>(dim)]) return wrong("index " + std::to_string(recipe.index));
+      if (recipe.start < 0 || recipe.start >= out[static_cast<size_t>(dim)]) {
+        return wrong("index " + std::to_string(recipe.start));
+      }
       out.erase(out.begin() + dim);
       break;
-    case Kind::kTranspose: {
-      const int64_t other = Dim(recipe.other_dim, out.size());
-      if (other < 0) return wrong("dim " + std::to_string(recipe.other_dim));
-      std::swap(out[static_cast<size_t>(dim)], out[static_cast<size_t>(other)]);
+    case Kind::kPermute:
+      if (!IsOrderOfDims(recipe.shape, out.size())) return wrong("the order of dims " + ShapeToString(recipe.shape));
+      for (size_t i = 0; i < out.size(); ++i) out[i] = parts.front()[static_cast<size_t>(recipe.shape[i])];
       break;
-    }
-    case Kind::kReshape: {
-      const int64_t elements = Elements(out);
+    case Kind::kReshape:
+      if (Elements(recipe.shape) != Elements(out)) return wrong("the form " + ShapeToString(recipe.shape));
       out = recipe.shape;
-      const auto open = std::find(out.begin(), out.end(), -1);
-      if (open != out.end()) {
-        *open = 1;
-        const int64_t rest = Elements(out);
-        if (rest <= 0 || elements % rest != 0) return wrong("the form " + ShapeToString(recipe.shape));
-        *open = elements / rest;
-      }
-      if (std::any_of(out.begin(), out.end(), [](int64_t size) { return size < 0; }) || Elements(out) != elements) {
-        return wrong("the form " + ShapeToString(recipe.shape));
-      }
       break;
-    }
   }
   return out;
 }
@@ -128,7 +137,6 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
 at::Tensor ReadRecipe(const WeightRecipe& recipe, const Checkpoint& checkpoint, ShardReader& reader,
                       const Indices& dims) {
   std::string why;
-  const auto part_dims = [&](size_t part) { return ShapeOf(recipe.parts[part], checkpoint, why)->size(); };
   switch (recipe.kind) {
     case Kind::kTensor: {
       const StoredTensor& stored = *checkpoint.Find(recipe.tensor);
@@ -180,31 +188,26 @@ at::Tensor ReadRecipe(const WeightRecipe& recipe, const Checkpoint& checkpoint, 
       }
       return at::cat(pieces, static_cast<int64_t>(dim));
     }
-    case Kind::kChunk: {
-      const auto dim = static_cast<size_t>(Dim(recipe.dim, dims.size()));
-      const int64_t size = (*ShapeOf(recipe.parts[0], checkpoint, why))[dim];
-      const Interval chunk = ChunkOf(size, recipe.index, recipe.count);
+    case Kind::kSlice: {
       Indices inner = dims;
-      for (Interval& one : inner[dim]) one.begin += chunk.begin;
+      for (Interval& one : inner[static_cast<size_t>(Dim(recipe.dim, dims.size()))]) one.begin += recipe.start;
       return ReadRecipe(recipe.parts[0], checkpoint, reader, inner);
     }
     case Kind::kSelect: {
-      const int64_t dim = Dim(recipe.dim, part_dims(0));
+      const int64_t dim = Dim(recipe.dim, dims.size() + 1);
       Indices inner = dims;
-      inner.insert(inner.begin() + dim, std::vector<Interval>{{recipe.index, 1}});
+      inner.insert(inner.begin() + dim, std::vector<Interval>{{recipe.start, 1}});
       return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).squeeze(dim);
     }
-    case Kind::kTranspose: {
-      const int64_t dim = Dim(recipe.dim, dims.size());
-      const int64_t other = Dim(recipe.other_dim, dims.size());
-      Indices inner = dims;
-      std::swap(inner[static_cast<size_t>(dim)], inner[static_cast<size_t>(other)]);
-      return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).transpose(dim, other);
+    case Kind::kPermute: {
+      Indices inner(dims.size());
+      for (size_t i = 0; i < dims.size(); ++i) inner[static_cast<size_t>(recipe.shape[i])] = dims[i];
+      return ReadRecipe(recipe.parts[0], checkpoint, reader, inner).permute(recipe.shape);
     }
     case Kind::kReshape: {
       const Shape full = *ShapeOf(recipe.parts[0], checkpoint, why);
       const at::Tensor source = ReadRecipe(recipe.parts[0], checkpoint, reader, FullShard(full));
-      return SliceShard(source.reshape(*ShapeOf(recipe, checkpoint, why)), dims);
+      return SliceShard(source.reshape(recipe.shape), dims);
     }
   }
   Check(false, "a recipe of no known kind");
