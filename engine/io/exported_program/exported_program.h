@@ -131,7 +131,7 @@ struct ProgramNode {
   int32_t stack = -1;  // index into ExportedProgram::stacks; -1: the exporter's own node, of no module
 };
 
-// Flat: graphs inside of operators that only switch a mode stand in place, between kEnter... and kLeave.
+// Flat: graphs inside of operators that only switch a mode stand in place, between kEnterGradMode or kEnterAutocast and kLeave.
 struct ProgramGraph {
   std::vector<ProgramNode> nodes;
   std::vector<ProgramArgument> outputs;

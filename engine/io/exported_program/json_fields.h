@@ -3,9 +3,11 @@
 // Part of exported_program.h. Not for others.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/core/base/json.h"
 
@@ -52,6 +54,11 @@ inline int64_t Size(const JsonValue& object, std::string_view key) {
   const int64_t size = Integer(object, key);
   if (size < 0) Fail("'" + std::string(key) + "' is " + std::to_string(size) + ", required: at least 0");
   return size;
+}
+// Multiplies the number of elements by a size, an empty dim counted as one: no part of a shape may be beyond int64. False where
+// it would be.
+inline bool MultiplySize(int64_t& elements, int64_t size) {
+  return !__builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements);
 }
 // As the element of a list that is called `name`.
 inline int64_t IntegerOf(const JsonValue& value, std::string_view name) {

@@ -69,8 +69,10 @@ class GraphParser {
     const JsonValue& module = Required(document, "graph_module");
     const JsonValue& graph = Required(module, "graph");
     ReadSignature(Required(module, "signature"), graph);
+    at_ = "the graph";
     ReadNodes(graph, top_);
     user_ = -1;
+    at_ = "the outputs";
     for (const JsonValue& output : List(graph, "outputs")) {
       program_.graph.outputs.push_back(Argument(output, top_));
     }
@@ -94,7 +96,7 @@ class GraphParser {
       value.kind = ProgramValue::Kind::kBool;
     } else {
       const JsonValue& meta = Required(Required(graph, "tensor_values"), name);
-      value.dtype = static_cast<int>(Integer(meta, "dtype"));
+      value.dtype = ScalarType(meta, name);
       for (const JsonValue& size : List(meta, "sizes")) {
         const bool varies = size.Find("as_int") == nullptr;
         int64_t number = 0;
@@ -111,6 +113,16 @@ class GraphParser {
     }
     program_.values.push_back(std::move(value));
     return static_cast<uint32_t>(program_.values.size() - 1);
+  }
+
+  // The number of a scalar type; which of them can be computed with is for those who compute.
+  int ScalarType(const JsonValue& meta, const std::string& name) {
+    constexpr int64_t kMost = 255;
+    const int64_t number = Integer(meta, "dtype");
+    if (number < 0 || number > kMost) {
+      Fail("value '" + name + "' has the dtype " + std::to_string(number) + ", which is not known");
+    }
+    return static_cast<int>(number);
   }
 
   void Define(Scope& scope, const std::string& name, ProgramArgument argument) {
@@ -137,6 +149,7 @@ class GraphParser {
   // The inputs of the graph in the signature's order: parameters, buffers, constants, and what a caller gives.
   void ReadSignature(const JsonValue& signature, const JsonValue& graph) {
     for (const JsonValue& entry : List(signature, "input_specs")) {
+      at_ = "the signature";
       const auto [kind, spec] = OnlyField(entry);
       if (kind == "user_input") {
         const auto [type, argument] = OnlyField(Required(*spec, "arg"));
@@ -207,6 +220,7 @@ class GraphParser {
           target.substr(kOperator.size(), space - kOperator.size()) + "::" + target.substr(space + 1, last - space - 1);
       node.overload = target.substr(last + 1) == "default" ? "" : target.substr(last + 1);
     } else {
+      if (target.empty()) Fail("its target names no operator");
       node.kind = ProgramNode::Kind::kArithmetic;
       node.target = target.substr(target.rfind('.') + 1);
     }
@@ -254,7 +268,7 @@ class GraphParser {
     return value;
   }
 
-  // A graph that runs once, in a mode: its nodes come between kEnter... and kLeave.
+  // A graph that runs once, in a mode: its nodes come between kEnterGradMode or kEnterAutocast and kLeave.
   void ReadRegion(const std::string& what, const JsonValue& json, ProgramNode node, Scope& scope) {
     size_t own = 0;  // arguments before the graph
     if (what == "wrap_with_set_grad_enabled") {
@@ -278,13 +292,15 @@ class GraphParser {
     if (++depth_ > kDeepest) Fail("graphs are nested more than " + std::to_string(kDeepest) + " deep");
     Scope names;
     for (size_t i = 0; i < formal.size(); ++i) {
-      Define(names, NameOf(formal[i]), Argument(Required(inputs[own + 1 + i], "arg"), scope));
+      Define(names, NameOf(formal[i]), OneValue(Required(inputs[own + 1 + i], "arg"), scope));
     }
     ProgramNode leave = node;
     leave.kind = ProgramNode::Kind::kLeave;
     leave.inputs.clear();
     program_.graph.nodes.push_back(std::move(node));
+    const std::string at = at_;
     ReadNodes(inner, names);
+    at_ = at;
     program_.graph.nodes.push_back(std::move(leave));
     --depth_;
     // One result a value, or one list of them.
@@ -292,7 +308,7 @@ class GraphParser {
     size_t next = 0;
     const auto bind = [&](const std::string& name) {
       if (next >= made.size()) Fail("'" + what + "' has more results than its graph");
-      Define(scope, name, Argument(made[next++], names));
+      Define(scope, name, OneValue(made[next++], names));
     };
     for (const JsonValue& output : List(json, "outputs")) {
       const auto [kind, value] = OnlyField(output);
@@ -307,6 +323,16 @@ class GraphParser {
     }
   }
 
+  // What a name of another graph stands for: a value or a number. A name of a list could stand twice in a list that has a name
+  // itself, and a short text so for any number of elements.
+  ProgramArgument OneValue(const JsonValue& json, const Scope& scope) {
+    ProgramArgument out = Argument(json, scope);
+    if (out.kind == Kind::kList || out.kind == Kind::kString || out.kind == Kind::kDevice) {
+      Fail("a graph inside of a node takes or returns what is no tensor and no number");
+    }
+    return out;
+  }
+
   // {"as_tensor": {"name": ...}} or {"as_sym_int": {"as_name": ...}}.
   const std::string& NameOf(const JsonValue& argument) {
     const auto [kind, value] = OnlyField(argument);
@@ -318,7 +344,8 @@ class GraphParser {
   bool HandsOnItsInput(const ProgramNode& node, const JsonValue& json, const JsonValue& graph) {
     const bool dropout = node.target == "aten::dropout";
     if (!dropout && node.target != "aten::to" && node.target != "aten::type_as") return false;
-    if (node.inputs.empty() || node.inputs[0].second.kind != Kind::kValue) return false;
+    const JsonValue::Array& outputs = List(json, "outputs");
+    if (node.inputs.empty() || node.inputs[0].second.kind != Kind::kValue || outputs.size() != 1) return false;
     for (const auto& [name, argument] : node.inputs) {
       if (name == "copy" && argument.kind == Kind::kBool && argument.integer != 0) return false;
       if (name == "memory_format" && argument.kind != Kind::kNone) return false;
@@ -326,7 +353,7 @@ class GraphParser {
       if (dropout && name == "p" && argument.kind == Kind::kFloat && argument.number == 0) return true;
     }
     if (dropout) return false;
-    const JsonValue& made = Required(Required(graph, "tensor_values"), NameOf(List(json, "outputs")[0]));
+    const JsonValue& made = Required(Required(graph, "tensor_values"), NameOf(outputs[0]));
     return program_.values[node.inputs[0].second.value].dtype == Integer(made, "dtype");
   }
 

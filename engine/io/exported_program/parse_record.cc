@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -80,74 +81,103 @@ std::vector<SizeExpression> ShapeOf(const JsonValue& object, std::string_view ke
   return out;
 }
 
-// "model.experts.{}.up_proj.weight" with a number in place of the braces.
-std::string Numbered(const std::string& text, int64_t number) {
-  const size_t at = text.find("{}");
-  if (at == std::string::npos) Fail("'" + text + "' has no {} for a number");
-  return text.substr(0, at) + std::to_string(number) + text.substr(at + 2);
-}
-
-WeightRecipe RecipeOf(const JsonValue& json, int depth = 0) {
-  using Kind = WeightRecipe::Kind;
-  if (depth > kDeepestRecord) Fail("a recipe is nested too deep");
-  WeightRecipe out;
-  const auto parts = [&](const JsonValue& list) {
-    if (!list.is_array() || list.AsArray().empty()) Fail("a recipe joins no tensors");
-    for (const JsonValue& part : list.AsArray()) out.parts.push_back(RecipeOf(part, depth + 1));
-  };
-  const auto one = [&](const JsonValue& part) { out.parts.push_back(RecipeOf(part, depth + 1)); };
-  if (json.Find("tensor") != nullptr) {
-    out.tensor = Text(json, "tensor");
-  } else if (const JsonValue* stack = json.Find("stack"); stack != nullptr) {
-    out.kind = Kind::kStack;
-    out.dim = Integer(json, "dim");
-    if (stack->is_string()) {
-      constexpr int64_t kMost = 1'000'000;
-      const int64_t count = Size(json, "count");
-      if (count < 1 || count > kMost) Fail("a recipe stacks " + std::to_string(count) + " tensors");
-      for (int64_t i = 0; i < count; ++i) {
-        WeightRecipe part;
-        part.tensor = Numbered(stack->AsString(), i);
-        out.parts.push_back(std::move(part));
+// Reads recipes. What they make is bounded: a stack of numbered tensors is a short text for many names.
+class RecipeReader {
+ public:
+  WeightRecipe Read(const JsonValue& json, int depth = 0) {
+    if (depth > kDeepestRecord) Fail("a recipe is nested too deep");
+    WeightRecipe out;
+    if (json.Find("tensor") != nullptr) {
+      out.tensor = Text(json, "tensor");
+      Count(out);
+    } else if (const JsonValue* stack = json.Find("stack"); stack != nullptr) {
+      out.kind = Kind::kStack;
+      out.dim = Integer(json, "dim");
+      if (stack->is_string()) {
+        ReadNumbered(stack->AsString(), Size(json, "count"), out);
+      } else {
+        ReadParts(*stack, depth, out);
       }
+    } else if (const JsonValue* joined = json.Find("concatenate"); joined != nullptr) {
+      out.kind = Kind::kConcatenate;
+      out.dim = Integer(json, "dim");
+      ReadParts(*joined, depth, out);
+    } else if (const JsonValue* slice = json.Find("slice"); slice != nullptr) {
+      out.kind = Kind::kSlice;
+      out.dim = Integer(json, "dim");
+      out.start = Size(json, "start");
+      out.stop = Size(json, "stop");
+      if (out.start > out.stop) {
+        Fail("a recipe takes a slice from " + std::to_string(out.start) + " to " + std::to_string(out.stop));
+      }
+      ReadPart(*slice, depth, out);
+    } else if (const JsonValue* select = json.Find("select"); select != nullptr) {
+      out.kind = Kind::kSelect;
+      out.dim = Integer(json, "dim");
+      out.start = Size(json, "index");
+      ReadPart(*select, depth, out);
+    } else if (const JsonValue* permute = json.Find("permute"); permute != nullptr) {
+      out.kind = Kind::kPermute;
+      std::set<int64_t> seen;
+      for (const JsonValue& dim : List(json, "dims")) out.shape.push_back(IntegerOf(dim, "dims"));
+      const auto dims = static_cast<int64_t>(out.shape.size());
+      for (const int64_t dim : out.shape) {
+        if (dim < 0 || dim >= dims || !seen.insert(dim).second) {
+          Fail("a recipe permutes by " + ShapeToString(out.shape) + ", which is no order of dims");
+        }
+      }
+      ReadPart(*permute, depth, out);
+    } else if (const JsonValue* reshape = json.Find("reshape"); reshape != nullptr) {
+      out.kind = Kind::kReshape;
+      int64_t elements = 1;
+      for (const JsonValue& size : List(json, "shape")) {
+        out.shape.push_back(IntegerOf(size, "shape"));
+        if (out.shape.back() < 0 || !MultiplySize(elements, out.shape.back())) {
+          Fail("a recipe makes the shape " + ShapeToString(out.shape) + ", which is of no tensor");
+        }
+      }
+      ReadPart(*reshape, depth, out);
     } else {
-      parts(*stack);
+      Fail("a recipe is of no known kind");
     }
-  } else if (const JsonValue* joined = json.Find("concatenate"); joined != nullptr) {
-    out.kind = Kind::kConcatenate;
-    out.dim = Integer(json, "dim");
-    parts(*joined);
-  } else if (const JsonValue* slice = json.Find("slice"); slice != nullptr) {
-    out.kind = Kind::kSlice;
-    out.dim = Integer(json, "dim");
-    out.start = Size(json, "start");
-    out.stop = Size(json, "stop");
-    if (out.start > out.stop) {
-      Fail("a recipe takes a slice from " + std::to_string(out.start) + " to " + std::to_string(out.stop));
-    }
-    one(*slice);
-  } else if (const JsonValue* select = json.Find("select"); select != nullptr) {
-    out.kind = Kind::kSelect;
-    out.dim = Integer(json, "dim");
-    out.start = Size(json, "index");
-    one(*select);
-  } else if (const JsonValue* permute = json.Find("permute"); permute != nullptr) {
-    out.kind = Kind::kPermute;
-    for (const JsonValue& dim : List(json, "dims")) out.shape.push_back(IntegerOf(dim, "dims"));
-    std::vector<int64_t> sorted = out.shape;
-    std::sort(sorted.begin(), sorted.end());
-    for (size_t i = 0; i < sorted.size(); ++i) {
-      if (sorted[i] != static_cast<int64_t>(i)) Fail("a recipe permutes dims " + ShapeToString(out.shape));
-    }
-    one(*permute);
-  } else if (const JsonValue* reshape = json.Find("reshape"); reshape != nullptr) {
-    out.kind = Kind::kReshape;
-    for (const JsonValue& size : List(json, "shape")) out.shape.push_back(IntegerOf(size, "shape"));
-    one(*reshape);
-  } else {
-    Fail("a recipe is of no known kind");
+    return out;
   }
-  return out;
+
+ private:
+  using Kind = WeightRecipe::Kind;
+
+  void Count(const WeightRecipe& tensor) {
+    constexpr size_t kMostBytes = size_t{1} << 29;
+    bytes_ += sizeof(WeightRecipe) + tensor.tensor.size();
+    if (bytes_ > kMostBytes) Fail("the recipes name too many tensors");
+  }
+
+  void ReadPart(const JsonValue& part, int depth, WeightRecipe& out) { out.parts.push_back(Read(part, depth + 1)); }
+
+  void ReadParts(const JsonValue& list, int depth, WeightRecipe& out) {
+    if (!list.is_array() || list.AsArray().empty()) Fail("a recipe joins no tensors");
+    for (const JsonValue& part : list.AsArray()) ReadPart(part, depth, out);
+  }
+
+  // "model.experts.{}.up_proj.weight" with a number in place of the braces.
+  void ReadNumbered(const std::string& text, int64_t count, WeightRecipe& out) {
+    const size_t at = text.find("{}");
+    if (at == std::string::npos) Fail("'" + text + "' has no {} for a number");
+    if (count < 1) Fail("a recipe stacks " + std::to_string(count) + " tensors");
+    for (int64_t i = 0; i < count; ++i) {
+      WeightRecipe part;
+      part.tensor = text.substr(0, at) + std::to_string(i) + text.substr(at + 2);
+      Count(part);
+      out.parts.push_back(std::move(part));
+    }
+  }
+
+  size_t bytes_ = 0;
+};
+
+// Whether the names between the dots are no empty ones, as those of modules and parameters are.
+bool IsPath(std::string_view path) {
+  return !path.empty() && path.front() != '.' && path.back() != '.' && path.find("..") == std::string_view::npos;
 }
 
 class RecordParser {
@@ -190,11 +220,13 @@ class RecordParser {
   void ReadModules(const JsonValue& record) {
     at_ = "'modules'";
     for (const JsonValue& json : List(record, "modules")) {
+      at_ = "module " + std::to_string(program_.modules.size());
       ExportedModule module{Text(json, "path"), Text(json, "class")};
       at_ = "module '" + module.path + "'";
       if (!paths_.insert(module.path).second) Fail("there are two modules of this path");
       if (module.path.empty() != program_.modules.empty()) Fail("the root is not the first module");
-      if (!module.path.empty() && !paths_.contains(std::string(ParentOf(module.path)))) {
+      if (!module.path.empty() && !IsPath(module.path)) Fail("its path has an empty name");
+      if (!module.path.empty() && !paths_.contains(ParentOf(module.path))) {
         Fail("comes before the module that holds it");
       }
       program_.modules.push_back(std::move(module));
@@ -207,9 +239,11 @@ class RecordParser {
     std::map<std::string, ProgramTensor, std::less<>> of_graph;
     for (ProgramTensor& tensor : program_.tensors) {
       std::string name = tensor.name;
-      of_graph.emplace(std::move(name), std::move(tensor));
+      at_ = "tensor '" + name + "'";
+      if (!of_graph.try_emplace(std::move(name), std::move(tensor)).second) Fail("the graph takes it twice");
     }
     program_.tensors.clear();
+    at_ = "'tensors'";
     std::map<std::string, std::vector<ProgramTensor>, std::less<>> by_module;
     for (const auto& [name, json] : Object(record, "tensors")) {
       at_ = "tensor '" + name + "'";
@@ -231,7 +265,7 @@ class RecordParser {
       int64_t elements = 1;
       for (const JsonValue& size : List(json, "shape")) {
         shape.push_back(IntegerOf(size, "shape"));
-        if (shape.back() < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(shape.back(), 1), &elements)) {
+        if (shape.back() < 0 || !MultiplySize(elements, shape.back())) {
           Fail("the shape " + ShapeToString(shape) + " is of no tensor");
         }
       }
@@ -249,7 +283,9 @@ class RecordParser {
       }
       const size_t dot = name.rfind('.');
       const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+      if (!IsPath(name)) Fail("its path has an empty name");
       if (!paths_.contains(module)) Fail("belongs to no module");
+      if (paths_.contains(name)) Fail("is a module too");
       by_module[module].push_back(std::move(tensor));
     }
     // In a module `weight` comes first, then `bias`, then the others by name, as in the tree of a checkpoint's headers.
@@ -268,6 +304,10 @@ class RecordParser {
     }
     for (auto& [name, tensor] : of_graph) {
       at_ = "tensor '" + name + "'";
+      int64_t elements = 1;
+      for (const int64_t size : tensor.shape) {
+        if (!MultiplySize(elements, size)) Fail("the shape " + ShapeToString(tensor.shape) + " is of no tensor");
+      }
       if (tensor.kind == ProgramTensor::Kind::kParameter) Fail("a parameter of the graph is not in the record");
       tensor.kind = ProgramTensor::Kind::kConstant;
       program_.tensors.push_back(std::move(tensor));
@@ -308,10 +348,13 @@ class RecordParser {
     std::map<std::string, int64_t, std::less<>> of_graph;
     for (const ProgramInput& input : program_.inputs) of_graph[input.name] = input.value;
     program_.inputs.clear();
+    at_ = "'inputs'";
+    std::set<std::string> given;
     for (const JsonValue& json : List(record, "inputs")) {
       ProgramInput input;
       input.name = Text(json, "name");
       at_ = "input '" + input.name + "'";
+      if (!given.insert(input.name).second) Fail("there are two inputs of this name");
       if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
         const auto found = of_graph.find(value->AsString());
         if (found == of_graph.end()) Fail("'" + value->AsString() + "' is no input of the graph");
@@ -321,6 +364,8 @@ class RecordParser {
       const JsonValue* kind = json.Find("kind");
       input.kind = kind != nullptr && kind->is_string() ? kind->AsString() : "other";
       input.dtype = Text(json, "dtype");
+      const bool is_number = input.dtype == "int" || input.dtype == "float" || input.dtype == "bool";
+      if (!is_number && !SerializedDType(input.dtype)) Fail("'dtype' is '" + input.dtype + "', which is not known");
       if (json.Find("shape") != nullptr) input.shape = ShapeOf(json, "shape");
       if (input.value >= 0) {
         const ProgramValue& value = program_.values[static_cast<size_t>(input.value)];
@@ -349,8 +394,10 @@ class RecordParser {
   }
 
   void ReadSizes(const JsonValue& record) {
+    at_ = "'symbols'";
     for (const auto& [name, json] : Object(record, "symbols")) {
       at_ = "symbol '" + name + "'";
+      if (!json.is_object()) FailKind(name, "object", json);
       SizeSymbol symbol;
       if (json.Find("input") != nullptr) symbol.input = Text(json, "input");
       if (json.Find("tensor") != nullptr) symbol.tensor = Text(json, "tensor");
@@ -409,13 +456,29 @@ class RecordParser {
     }
   }
 
+  // Who runs a program keeps a place for each call of a module up to the highest number, so that must not be a wild one.
   void ReadCalls(const JsonValue& record) {
-    for (const JsonValue& json : List(record, "calls")) {
+    at_ = "'calls'";
+    const JsonValue::Array& calls = List(record, "calls");
+    const auto calls_bound = static_cast<int64_t>(std::min<size_t>(
+        calls.size() + program_.graph.nodes.size() + 1, static_cast<size_t>(std::numeric_limits<int32_t>::max())));
+    for (const std::vector<ModuleCall>& stack : program_.stacks) {
+      for (const ModuleCall& call : stack) {
+        at_ = "'" + call.path + "', whose call the graph names";
+        if (!paths_.contains(call.path)) Fail("there is no such module");
+        if (call.occurrence >= calls_bound) {
+          Fail("is call " + std::to_string(call.occurrence) + ", which is more than there are");
+        }
+      }
+    }
+    for (const JsonValue& json : calls) {
       RecordedCall call;
       call.module = Text(json, "module");
       at_ = "a call of '" + call.module + "'";
       if (!paths_.contains(call.module)) Fail("there is no such module");
-      call.occurrence = static_cast<int32_t>(Size(json, "call"));
+      const int64_t occurrence = Size(json, "call");
+      if (occurrence >= calls_bound) Fail("is call " + std::to_string(occurrence) + ", which is more than there are");
+      call.occurrence = static_cast<int32_t>(occurrence);
       for (const JsonValue& input : List(json, "inputs")) {
         if (!input.is_array() || input.AsArray().size() != 2) Fail("an input is no pair of a name and a value");
         const auto position = static_cast<uint32_t>(call.argument_names.size());
@@ -442,12 +505,13 @@ class RecordParser {
     at_ = "'weights'";
     const JsonValue* weights = record.Find("weights");
     if (weights == nullptr || weights->is_null()) return;
+    if (!weights->is_object()) FailKind("weights", "object", *weights);
     if (weights->Find("tensors") != nullptr) {
       for (const auto& [name, json] : Object(*weights, "tensors")) {
         at_ = "the recipe of '" + name + "'";
         ProgramTensor& tensor = program_.tensors[TensorNamed(name)];
         if (!json.is_array()) FailKind(name, "array", json);
-        for (const JsonValue& recipe : json.AsArray()) tensor.recipes.push_back(RecipeOf(recipe));
+        for (const JsonValue& recipe : json.AsArray()) tensor.recipes.push_back(recipes_.Read(recipe));
       }
     }
     at_ = "'weights'";
@@ -462,6 +526,7 @@ class RecordParser {
   std::string& at_;
   std::set<std::string, std::less<>> paths_;
   std::map<std::string, size_t, std::less<>> tensor_of_;
+  RecipeReader recipes_;
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ Diagnostic BadArchive(const std::string& path, const std::string& message, const
 }  // namespace
 
 struct ProgramArchive::Zip {
+  std::string bytes;  // of an archive in memory; libzip reads from them
   zip_t* handle = nullptr;
   ~Zip() {
     if (handle != nullptr) zip_discard(handle);
@@ -55,31 +56,53 @@ Result<ProgramArchive> ProgramArchive::Open(const std::string& path) {
     zip_error_fini(&error);
     return BadArchive(path, "not a zip archive that can be read: " + reason);
   }
-  const zip_int64_t count = zip_get_num_entries(out.zip_->handle, 0);
+  if (Diagnostics errors = out.ListEntries(static_cast<uint64_t>(status.st_size)); !errors.empty()) return errors;
+  return out;
+}
+
+Result<ProgramArchive> ProgramArchive::FromBytes(std::string bytes, const std::string& path) {
+  ProgramArchive out;
+  out.path_ = path;
+  out.zip_ = std::make_shared<Zip>();
+  out.zip_->bytes = std::move(bytes);
+  const std::string& held = out.zip_->bytes;
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_source_t* source = zip_source_buffer_create(held.data(), held.size(), 0, &error);
+  if (source != nullptr) out.zip_->handle = zip_open_from_source(source, ZIP_RDONLY, &error);
+  const std::string reason = out.zip_->handle == nullptr ? zip_error_strerror(&error) : "";
+  if (out.zip_->handle == nullptr && source != nullptr) zip_source_free(source);
+  zip_error_fini(&error);
+  if (out.zip_->handle == nullptr) return BadArchive(path, "not a zip archive that can be read: " + reason);
+  if (Diagnostics errors = out.ListEntries(held.size()); !errors.empty()) return errors;
+  return out;
+}
+
+Diagnostics ProgramArchive::ListEntries(uint64_t file_bytes) {
+  const zip_int64_t count = zip_get_num_entries(zip_->handle, 0);
   Diagnostics errors;
   for (zip_int64_t i = 0; i < count; ++i) {
     zip_stat_t entry;
     zip_stat_init(&entry);
     constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
-    if (zip_stat_index(out.zip_->handle, static_cast<zip_uint64_t>(i), 0, &entry) != 0 ||
+    if (zip_stat_index(zip_->handle, static_cast<zip_uint64_t>(i), 0, &entry) != 0 ||
         (entry.valid & kNeeded) != kNeeded) {
-      return BadArchive(path, "entry " + std::to_string(i) + " of the archive cannot be read");
+      return {BadArchive(path_, "entry " + std::to_string(i) + " of the archive cannot be read")};
     }
     std::string name = entry.name;
     name.erase(0, name.find('/') == std::string::npos ? 0 : name.find('/') + 1);
     if (entry.comp_method != ZIP_CM_STORE || entry.encryption_method != ZIP_EM_NONE) {
-      errors.push_back(BadArchive(path, "entry '" + name + "' is compressed or encrypted",
+      errors.push_back(BadArchive(path_, "entry '" + name + "' is compressed or encrypted",
                                   "pack it again without compression, as torch.export.save does"));
-    } else if (entry.size > static_cast<uint64_t>(status.st_size)) {
-      errors.push_back(BadArchive(path, "entry '" + name + "' claims more bytes than the file has"));
-    } else if (!out.entries_.emplace(name, Entry{static_cast<uint64_t>(i), entry.size}).second) {
-      errors.push_back(BadArchive(path, "two entries of the archive are called '" + name + "'"));
+    } else if (entry.size > file_bytes) {
+      errors.push_back(BadArchive(path_, "entry '" + name + "' claims more bytes than the file has"));
+    } else if (!entries_.emplace(name, Entry{static_cast<uint64_t>(i), entry.size}).second) {
+      errors.push_back(BadArchive(path_, "two entries of the archive are called '" + name + "'"));
     }
     constexpr size_t kShownErrors = 10;
     if (errors.size() >= kShownErrors) break;
   }
-  if (!errors.empty()) return errors;
-  return out;
+  return errors;
 }
 
 std::vector<std::string> ProgramArchive::entries() const {
@@ -126,7 +149,7 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
   if (!json.ok()) return BadArchive(archive.path() + ": " + table, json.diagnostics().front().message);
   std::map<std::string, ProgramTensor*, std::less<>> by_name;
   for (ProgramTensor& tensor : program.tensors) by_name[tensor.name] = &tensor;
-  std::string at;
+  std::string at = "the table";
   try {
     for (const auto& [name, entry] : program_json::Object(json.value(), "config")) {
       at = "tensor '" + name + "'";
@@ -138,12 +161,12 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
       if (pickled != nullptr && pickled->is_bool() && pickled->AsBool()) program_json::Fail("its values are pickled");
       const std::optional<uint64_t> bytes = archive.BytesOf(path);
       if (!bytes) program_json::Fail("the archive has no entry '" + path + "'");
-      // Without weights all tensors of checkpoints share one empty entry.
-      if (*bytes == 0 && (tensor.kind == ProgramTensor::Kind::kParameter || tensor.persistent)) continue;
+      if (*bytes == 0 && folder == "weights") continue;
       const JsonValue& meta = program_json::Required(entry, "tensor_meta");
       // The last element that the strides reach must be within the bytes.
       int64_t last = 0;
       int64_t elements = 1;
+      bool empty = false;
       std::vector<int64_t> strides;
       const JsonValue::Array& sizes = program_json::List(meta, "sizes");
       for (const JsonValue& stride : program_json::List(meta, "strides")) {
@@ -160,15 +183,21 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
             __builtin_add_overflow(last, reach, &last)) {
           program_json::Fail("its strides reach too far");
         }
-        elements *= size;
+        if (!program_json::MultiplySize(elements, size)) program_json::Fail("its shape is of no tensor");
+        empty = empty || size == 0;
       }
       const int64_t offset = program_json::Size(program_json::Required(meta, "storage_offset"), "as_int");
       if (program_json::Integer(meta, "dtype") != tensor.dtype) program_json::Fail("its values have another dtype");
       const std::optional<DType> dtype = DTypeOfProgram(tensor.dtype);
       if (!dtype) program_json::Fail("its values have a dtype that is not supported");
       const auto held = static_cast<int64_t>(*bytes) * 8 / BitsOf(*dtype);
-      if (elements > 0 && (last >= held || offset > held - 1 - last)) {
+      if (!empty && (last >= held || offset > held - 1 - last)) {
         program_json::Fail("its values are longer than entry '" + path + "'");
+      }
+      // A dim of stride 0 says an element many times; the tensor that is made of it has a place for each.
+      constexpr int64_t kMostRepeated = int64_t{1} << 28;
+      if (!empty && elements > held && elements > kMostRepeated) {
+        program_json::Fail("its values repeat " + std::to_string(held) + " elements to " + std::to_string(elements));
       }
       tensor.entry = path;
       tensor.strides = std::move(strides);

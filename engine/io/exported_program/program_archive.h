@@ -24,6 +24,9 @@ class ProgramArchive {
   // entry twice, or compressed or encrypted entries.
   static Result<ProgramArchive> Open(const std::string& path);
 
+  // The same from the bytes of such a file; `path` is what errors call it.
+  static Result<ProgramArchive> FromBytes(std::string bytes, const std::string& path);
+
   const std::string& path() const { return path_; }
   // Names without the archive's folder, sorted.
   std::vector<std::string> entries() const;
@@ -39,6 +42,9 @@ class ProgramArchive {
     uint64_t index = 0;
     uint64_t bytes = 0;
   };
+  // Fills entries_ of an archive of `file_bytes`; what is wrong with them.
+  Diagnostics ListEntries(uint64_t file_bytes);
+
   std::string path_;
   std::shared_ptr<Zip> zip_;  // reading moves its position: not for two threads at a time
   std::map<std::string, Entry, std::less<>> entries_;

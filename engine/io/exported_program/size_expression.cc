@@ -48,8 +48,10 @@ Number Binary(Op op, int64_t a, int64_t b) {
       return quotient ? Number(a - *quotient * b) : Number();
     }
     case Op::kPow: return Power(a, b);
-    case Op::kTrueDiv:  // a size is an integer: any other quotient has no value here
-      return b != 0 && a % b == 0 ? FloorDivided(a, b) : Number();
+    case Op::kTrueDiv: {  // a size is an integer: any other quotient has no value here
+      const Number quotient = FloorDivided(a, b);
+      return quotient && *quotient * b == a ? quotient : Number();
+    }
     case Op::kEq: return a == b;
     case Op::kNe: return a != b;
     case Op::kLt: return a < b;

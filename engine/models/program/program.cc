@@ -71,30 +71,37 @@ class ProgramBuilder {
   }
 
  private:
+  // The first of a group of ties may come behind the others of it.
   std::optional<Diagnostic> MakeTensors() {
-    for (const ProgramTensor& tensor : exported_->tensors) {
-      if (tensor.tied_to >= 0) {
-        tensors_.push_back(tensors_[static_cast<size_t>(tensor.tied_to)]);
-        continue;
+    tensors_.resize(exported_->tensors.size());
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const ProgramTensor& tensor = exported_->tensors[i];
+      if (tensor.tied_to >= 0) continue;
+      if (auto error = MakeTensor(tensor, tensors_[i])) return error;
+    }
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const int32_t same = exported_->tensors[i].tied_to;
+      if (same >= 0) tensors_[i] = tensors_[static_cast<size_t>(same)];
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Diagnostic> MakeTensor(const ProgramTensor& tensor, at::Tensor& made) {
+    const c10::ScalarType type = program::ScalarTypeOfProgram(tensor.dtype);
+    if (tensor.entry.empty()) {
+      made = at::empty(tensor.shape, at::TensorOptions().dtype(type).device(c10::kMeta));
+    } else {
+      Result<std::string> bytes = archive_.Read(tensor.entry);
+      if (!bytes.ok()) return bytes.diagnostics().front();
+      made = at::empty(tensor.shape, type);
+      if (made.numel() > 0) {
+        std::string& data = bytes.value();
+        const auto offset = static_cast<size_t>(tensor.storage_offset) * made.element_size();
+        made.copy_(at::from_blob(data.data() + offset, tensor.shape, tensor.strides, type));
       }
-      const c10::ScalarType type = program::ScalarTypeOfProgram(tensor.dtype);
-      at::Tensor made;
-      if (tensor.entry.empty()) {
-        made = at::empty(tensor.shape, at::TensorOptions().dtype(type).device(c10::kMeta));
-      } else {
-        Result<std::string> bytes = archive_.Read(tensor.entry);
-        if (!bytes.ok()) return bytes.diagnostics().front();
-        made = at::empty(tensor.shape, type);
-        if (made.numel() > 0) {
-          std::string& data = bytes.value();
-          const auto offset = static_cast<size_t>(tensor.storage_offset) * made.element_size();
-          made.copy_(at::from_blob(data.data() + offset, tensor.shape, tensor.strides, type));
-        }
-      }
-      if (tensor.kind == ProgramTensor::Kind::kParameter && at::isFloatingType(type)) {
-        made.set_requires_grad(tensor.requires_grad);
-      }
-      tensors_.push_back(std::move(made));
+    }
+    if (tensor.kind == ProgramTensor::Kind::kParameter && at::isFloatingType(type)) {
+      made.set_requires_grad(tensor.requires_grad);
     }
     return std::nullopt;
   }

@@ -4,7 +4,6 @@
 #include "engine/runtime/apply/recipe_reader.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <ATen/Functions.h>
 
@@ -28,8 +27,22 @@ int64_t Dim(int64_t dim, size_t dims) {
   return front >= 0 && front < count ? front : -1;
 }
 
-int64_t Elements(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+// Nothing where a product is beyond int64.
+std::optional<int64_t> Elements(const Shape& shape) {
+  int64_t out = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(out, size, &out)) return std::nullopt;
+  }
+  return out;
+}
+
+bool IsOrderOfDims(const std::vector<int64_t>& dims, size_t count) {
+  std::vector<bool> seen(count);
+  for (const int64_t dim : dims) {
+    if (dim < 0 || static_cast<size_t>(dim) >= count || seen[static_cast<size_t>(dim)]) return false;
+    seen[static_cast<size_t>(dim)] = true;
+  }
+  return dims.size() == count;
 }
 
 // The part of `wanted` that lies in [begin, begin + length), counted from begin.
@@ -53,7 +66,17 @@ bool HasSources(const WeightRecipe& recipe, const Checkpoint& checkpoint) {
 }
 
 std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& checkpoint, std::string& why) {
-  if (recipe.kind == Kind::kTensor) return checkpoint.Find(recipe.tensor)->shape;
+  if (recipe.kind == Kind::kTensor) {
+    const StoredTensor& stored = *checkpoint.Find(recipe.tensor);
+    if (ScalarTypeOf(stored.dtype)) return stored.shape;
+    why = "tensor '" + recipe.tensor + "' of type " + std::string(ToString(stored.dtype));
+    return std::nullopt;
+  }
+  const bool joins = recipe.kind == Kind::kStack || recipe.kind == Kind::kConcatenate;
+  if (recipe.parts.empty() || (!joins && recipe.parts.size() > 1)) {
+    why = "a recipe of " + std::to_string(recipe.parts.size()) + " parts";
+    return std::nullopt;
+  }
   std::vector<Shape> parts;
   for (const WeightRecipe& part : recipe.parts) {
     std::optional<Shape> shape = ShapeOf(part, checkpoint, why);
@@ -88,32 +111,25 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
       break;
     }
     case Kind::kSlice:
-      if (recipe.stop > out[static_cast<size_t>(dim)]) return wrong("a slice up to " + std::to_string(recipe.stop));
+      if (recipe.start < 0 || recipe.start > recipe.stop || recipe.stop > out[static_cast<size_t>(dim)]) {
+        return wrong("the slice from " + std::to_string(recipe.start) + " to " + std::to_string(recipe.stop));
+      }
       out[static_cast<size_t>(dim)] = recipe.stop - recipe.start;
       break;
     case Kind::kSelect:
-      if (recipe.start >= out[static_cast<size_t>(dim)]) return wrong("index " + std::to_string(recipe.start));
+      if (recipe.start < 0 || recipe.start >= out[static_cast<size_t>(dim)]) {
+        return wrong("index " + std::to_string(recipe.start));
+      }
       out.erase(out.begin() + dim);
       break;
     case Kind::kPermute:
-      if (recipe.shape.size() != out.size()) return wrong("the order of dims " + ShapeToString(recipe.shape));
+      if (!IsOrderOfDims(recipe.shape, out.size())) return wrong("the order of dims " + ShapeToString(recipe.shape));
       for (size_t i = 0; i < out.size(); ++i) out[i] = parts.front()[static_cast<size_t>(recipe.shape[i])];
       break;
-    case Kind::kReshape: {
-      const int64_t elements = Elements(out);
+    case Kind::kReshape:
+      if (Elements(recipe.shape) != Elements(out)) return wrong("the form " + ShapeToString(recipe.shape));
       out = recipe.shape;
-      const auto open = std::find(out.begin(), out.end(), -1);
-      if (open != out.end()) {
-        *open = 1;
-        const int64_t rest = Elements(out);
-        if (rest <= 0 || elements % rest != 0) return wrong("the form " + ShapeToString(recipe.shape));
-        *open = elements / rest;
-      }
-      if (std::any_of(out.begin(), out.end(), [](int64_t size) { return size < 0; }) || Elements(out) != elements) {
-        return wrong("the form " + ShapeToString(recipe.shape));
-      }
       break;
-    }
   }
   return out;
 }
@@ -173,9 +189,8 @@ at::Tensor ReadRecipe(const WeightRecipe& recipe, const Checkpoint& checkpoint, 
       return at::cat(pieces, static_cast<int64_t>(dim));
     }
     case Kind::kSlice: {
-      const auto dim = static_cast<size_t>(Dim(recipe.dim, dims.size()));
       Indices inner = dims;
-      for (Interval& one : inner[dim]) one.begin += recipe.start;
+      for (Interval& one : inner[static_cast<size_t>(Dim(recipe.dim, dims.size()))]) one.begin += recipe.start;
       return ReadRecipe(recipe.parts[0], checkpoint, reader, inner);
     }
     case Kind::kSelect: {
@@ -192,7 +207,7 @@ at::Tensor ReadRecipe(const WeightRecipe& recipe, const Checkpoint& checkpoint, 
     case Kind::kReshape: {
       const Shape full = *ShapeOf(recipe.parts[0], checkpoint, why);
       const at::Tensor source = ReadRecipe(recipe.parts[0], checkpoint, reader, FullShard(full));
-      return SliceShard(source.reshape(*ShapeOf(recipe, checkpoint, why)), dims);
+      return SliceShard(source.reshape(recipe.shape), dims);
     }
   }
   Check(false, "a recipe of no known kind");

@@ -1,0 +1,87 @@
+// What always holds for an exported program that was accepted, for the targets that read one.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/io/exported_program/exported_program.h"
+#include "tests/fuzz/target.h"
+
+namespace moonshard::fuzz {
+
+inline void RequireKnown(const ProgramArgument& argument, const std::vector<bool>& known) {
+  if (argument.kind == ProgramArgument::Kind::kValue) {
+    Require(argument.value < known.size() && known[argument.value], "a value is used before it is made");
+  }
+  for (const ProgramArgument& element : argument.elements) RequireKnown(element, known);
+}
+
+// Values are made once, before they are used; what has an index has one that exists.
+inline void RequireConsistent(const ExportedProgram& program) {
+  std::vector<bool> known(program.values.size());
+  const auto make = [&](int64_t value) {
+    Require(value >= 0 && static_cast<size_t>(value) < known.size(), "no such value");
+    Require(!known[static_cast<size_t>(value)], "a value is made twice");
+    known[static_cast<size_t>(value)] = true;
+  };
+  for (const ProgramInput& input : program.inputs) {
+    if (input.value >= 0) make(input.value);
+  }
+  std::set<std::string> modules;
+  for (const ExportedModule& module : program.modules) Require(modules.insert(module.path).second, "a module twice");
+  const auto tensors = static_cast<int64_t>(program.tensors.size());
+  for (const ProgramTensor& tensor : program.tensors) {
+    if (tensor.value >= 0) make(tensor.value);
+    Require(tensor.tied_to >= -1 && tensor.tied_to < tensors, "tied to no tensor");
+    Require(tensor.entry.empty() || tensor.strides.size() == tensor.shape.size(), "strides of another tensor");
+    Require(tensor.symbolic.empty() || tensor.symbolic.size() == tensor.shape.size(), "symbols of another tensor");
+    int64_t elements = 1;
+    for (const int64_t size : tensor.shape) {
+      Require(size >= 0 && !__builtin_mul_overflow(elements, size, &elements), "a shape of no tensor");
+    }
+  }
+  int depth = 0;
+  for (const ProgramNode& node : program.graph.nodes) {
+    for (const auto& [name, argument] : node.inputs) RequireKnown(argument, known);
+    for (const uint32_t value : node.outputs) {
+      if (value != ProgramNode::kNoValue) make(value);
+    }
+    Require(node.stack >= -1 && node.stack < static_cast<int64_t>(program.stacks.size()), "no such stack");
+    const bool enters =
+        node.kind == ProgramNode::Kind::kEnterGradMode || node.kind == ProgramNode::Kind::kEnterAutocast;
+    depth += enters ? 1 : 0;
+    depth -= node.kind == ProgramNode::Kind::kLeave ? 1 : 0;
+    Require(depth >= 0, "a mode is left that was not entered");
+  }
+  Require(depth == 0, "a mode is not left");
+  for (const ProgramArgument& output : program.graph.outputs) RequireKnown(output, known);
+  Require(program.outputs.size() == program.graph.outputs.size(), "outputs without a name");
+  for (const auto& stack : program.stacks) {
+    for (const ModuleCall& call : stack) Require(modules.contains(call.path), "a call of no module");
+  }
+  for (const RecordedCall& call : program.calls) {
+    Require(modules.contains(call.module), "a call of no module");
+    for (const auto* places : {&call.arguments, &call.results}) {
+      for (const RecordedCall::Place& place : *places) Require(place.value < known.size(), "a place of no value");
+    }
+  }
+  std::map<std::string, int64_t, std::less<>> sizes;
+  for (const auto& [name, symbol] : program.symbols) sizes[name] = symbol.example;
+  std::set<std::string> names;
+  for (const SizeGuard& guard : program.guards) {
+    guard.condition.Evaluate(sizes);
+    guard.condition.AddSymbols(names);
+  }
+  Require(ProgramTree(program).modules().size() == program.modules.size(), "a tree of other modules");
+}
+
+inline void RequireReason(const Diagnostics& diagnostics) {
+  Require(HasErrors(diagnostics), "refused without an error");
+  for (const Diagnostic& d : diagnostics) {
+    Require(d.finding == Finding::kBadProgram && !d.message.empty() && !d.path.empty(), "refused: " + d.ToText());
+  }
+}
+
+}  // namespace moonshard::fuzz
