@@ -4,7 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <mutex>
 
 #include "dsl/language/eval/load_plan.h"
@@ -26,7 +28,12 @@ const std::filesystem::path kPrograms = std::filesystem::path(MOONSHARD_SOURCE_D
 struct ProgramRun {
   std::string mesh;
   std::map<std::string, bool> options = {};
-  std::string sections = {};  // added to the plan's text: "fsdp { ... }"
+  bool fsdp = false;       // a unit a layer
+  bool recompute = false;  // every layer
+  std::string Name() const {
+    return mesh + (options.empty() ? "" : " sequence parallel") + (fsdp ? " fsdp" : "") +
+           (recompute ? " recompute" : "");
+  }
 };
 
 struct LoadedProgram {
@@ -53,6 +60,12 @@ LoadedProgram LoadProgram(const std::filesystem::path& folder, const DeviceMesh&
   const std::optional<std::string> file = PlanFile(folder);
   Expect(file || mesh.shape().world_size() == 1, "a plan for more than one rank");
   Plan plan = LoadPlanFile(file.value_or(kPrograms / "replicated.lua"), inputs).ValueOrThrow();
+  const ModulePattern layers{.pattern = "model.layers.*"};
+  if (run.fsdp) {
+    plan.data_parallel.emplace();
+    plan.data_parallel->wrap = {layers};
+  }
+  if (run.recompute) plan.recompute.push_back({.modules = {layers}});
   CompiledPlan compiled =
       ResolvePlan(std::make_shared<const Plan>(std::move(plan)), live.tree, mesh.shape()).ValueOrThrow();
   out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh, {.independent_replicas = true});
@@ -127,8 +140,16 @@ TEST_CASE("a program on one rank is the model, to the bit") {
 TEST_CASE("a program under a plan computes what the model computes") {
   for (const std::filesystem::path& folder : ProgramFolders()) {
     if (!PlanFile(folder)) continue;
-    for (const ProgramRun& run : std::vector<ProgramRun>{{"tp=2"}, {"tp=4"}, {"tp=2", {{"sequence_parallel", true}}}}) {
-      DYNAMIC_SECTION(folder.filename().string() + " " + run.mesh + (run.options.empty() ? "" : " sequence parallel")) {
+    std::vector<ProgramRun> runs = {{"tp=2"}, {"tp=4"}};
+    std::ifstream text(*PlanFile(folder));
+    const std::string plan{std::istreambuf_iterator<char>(text), {}};
+    if (plan.find("sequence_parallel") != std::string::npos) runs.push_back({"tp=2", {{"sequence_parallel", true}}});
+    if (folder.filename() != "gpt2") {
+      runs.push_back({.mesh = "dp=2", .fsdp = true});
+      runs.push_back({.mesh = "dp=2,tp=2", .fsdp = true, .recompute = true});
+    }
+    for (const ProgramRun& run : runs) {
+      DYNAMIC_SECTION(folder.filename().string() + " " + run.Name()) {
         std::string worst;
         double error = 0;
         std::mutex mutex;
@@ -140,7 +161,7 @@ TEST_CASE("a program under a plan computes what the model computes") {
           if (!(here <= error)) worst = name;
           error = std::max(error, here);
         });
-        std::cout << folder.filename().string() << " " << run.mesh << ": " << error << " " << worst << "\n";
+        std::cout << folder.filename().string() << " " << run.Name() << ": " << error << " " << worst << "\n";
         constexpr double kTolerance = 2e-4;
         CHECK(error <= kTolerance);
       }

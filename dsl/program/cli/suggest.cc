@@ -10,7 +10,6 @@
 #include "dsl/program/cli/say.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
-#include "engine/io/safetensors/tree.h"
 #include "engine/io/storage/staging.h"
 
 namespace moonshard {
@@ -55,7 +54,7 @@ int RunSuggest(const SuggestVerb& verb) {
     return kExitFailed;
   }
   const auto tree =
-      std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder.value().checkpoint, folder.value().config));
+      std::make_shared<const ModuleTree>(TreeOf(folder.value()));
   const Suggestion suggestion = SuggestPlan(*tree, folder.value().config);
   const std::string name = verb.out.empty() ? "suggested.lua" : verb.out;
   std::vector<std::string> sizes;

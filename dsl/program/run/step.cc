@@ -175,6 +175,27 @@ StepResult RunStep(const CausalLm& model, const FullLogits& full, const Inputs& 
   return result;
 }
 
+namespace {
+
+// vocab_size of the config, or of the text model in it; else the last dim of a program's logits.
+int64_t VocabularyOf(const ModelFolder& folder) {
+  const JsonValue* size = folder.config.Get("vocab_size");
+  if (const JsonValue* text = folder.config.Get("text_config"); size == nullptr && text != nullptr) {
+    size = text->Find("vocab_size");
+  }
+  if (size != nullptr && size->is_int()) return size->AsInt();
+  if (folder.program) {
+    for (const ProgramOutput& output : folder.program->outputs) {
+      if (output.name == "logits" && !output.shape.empty() && output.shape.back().op == SizeExpression::Op::kNumber) {
+        return output.shape.back().number;
+      }
+    }
+  }
+  throw PlanError({BadStepInput("the config has no vocab_size", folder.config.file_name(), "an integer")});
+}
+
+}  // namespace
+
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
   return LoadCheckpoint(*model.applied, folder.checkpoint, {.recipes = model.model.recipes});
 }
@@ -205,7 +226,7 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   apply.independent_replicas = !trains;
   out.applied = AppliedPlan::Apply(
       live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);
-  out.vocabulary = folder.config.Get("vocab_size")->AsInt();
+  out.vocabulary = VocabularyOf(folder);
   return out;
 }
 

@@ -99,7 +99,8 @@ std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std:
   }
 }
 
-// A parameter can be left out where every operator that reads it takes it as its bias, which may be absent.
+// A parameter can be left out where every operator that reads it adds it to its result, as a bias: of linear and conv, which
+// may be absent, and of addmm, which run_body.cc then replaces by a product.
 bool ProgramModule::HoldBack(std::string_view parameter) {
   bool used = false;
   const std::string name = "." + std::string(parameter);
@@ -111,8 +112,9 @@ bool ProgramModule::HoldBack(std::string_view parameter) {
         if (operand.kind != Operand::Kind::kParameter || bound.body->parameters[operand.index] != name) continue;
         if (!instruction.op) return false;
         const std::string& op = instruction.op->schema().name();
-        const bool is_bias = instruction.op->schema().arguments()[i].name() == "bias" &&
-                             (op == "aten::linear" || op.starts_with("aten::conv"));
+        const std::string& argument = instruction.op->schema().arguments()[i].name();
+        const bool is_bias = (argument == "bias" && (op == "aten::linear" || op.starts_with("aten::conv"))) ||
+                             (argument == "self" && op == "aten::addmm");
         if (!is_bias) return false;
         used = true;
       }

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include <ATen/ScalarOps.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
 
 #include "engine/core/base/check.h"
@@ -152,7 +154,13 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
         stack.clear();
         for (const Operand& operand : instruction.operands) stack.push_back(frame.Value(operand));
         try {
-          if (instruction.kind == Instruction::Kind::kLookup && module.local_rows_) {
+          if (!module.held_back_.empty() && stack[0].isNone() && instruction.op->schema().name() == "aten::addmm") {
+            // beta * bias + alpha * (a @ b) without its bias.
+            const at::Tensor product = at::mm(stack[1].toTensor(), stack[2].toTensor());
+            const c10::Scalar alpha = stack[4].toScalar();
+            stack.clear();
+            stack.emplace_back(alpha.equal(1) ? product : product * alpha);
+          } else if (instruction.kind == Instruction::Kind::kLookup && module.local_rows_) {
             const at::Tensor rows = nn::LookUpLocalRows(
                 stack[0].toTensor(), stack[1].toTensor(), *module.local_rows_,
                 stack[2].toInt() < 0 ? std::nullopt : std::optional<int64_t>(stack[2].toInt()), stack[4].toBool());
