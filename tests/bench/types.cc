@@ -1,6 +1,8 @@
 // What the checker of layouts costs an operator, on the meta device, where an operator does nothing else: small additions
 // and products, forward and backward, with and without it.
+//   bench_types [PAIRS]
 #include <cstdio>
+#include <cstdlib>
 
 #include <ATen/ATen.h>
 
@@ -19,7 +21,7 @@ at::Tensor Step(const at::Tensor& x, const at::Tensor& w) {
   return y.sum();
 }
 
-void Run() {
+void Run(int pairs) {
   const at::TensorOptions options = at::TensorOptions().device(at::kMeta);
   const at::Tensor x = at::empty({4, 16, 32}, options);
   at::Tensor w = at::empty({32, 32}, options).requires_grad_();
@@ -36,7 +38,7 @@ void Run() {
     step();
     operators = checker.operators();
   };
-  const PairTimes times = TimePairs(checked, step, 15);
+  const PairTimes times = TimePairs(checked, step, pairs);
   std::printf("%lld operators: %.2f ms checked, %.2f ms not: %.2f us an operator\n", static_cast<long long>(operators),
               times.a_ms, times.b_ms, (times.a_ms - times.b_ms) * 1e3 / static_cast<double>(operators));
 }
@@ -44,4 +46,4 @@ void Run() {
 }  // namespace
 }  // namespace moonshard::bench
 
-int main() { moonshard::bench::Run(); }
+int main(int argc, char** argv) { moonshard::bench::Run(argc > 1 ? std::atoi(argv[1]) : 15); }

@@ -1,6 +1,6 @@
-// OperatorTrace: every operator of a step with what it made, to be held against the same step unsharded, as the types say:
-// what is the same on every rank equals the whole; shards put together do; terms of a sum add up to it. What verify --ops
-// compares, and what shows that the rules are sound.
+// OperatorTrace: every operator of a step with its results, to be compared with the same step unsharded. Types decide how:
+// a replicated result equals the full one; shards are joined, and terms of a sum added up, before the comparison. verify
+// --ops reports the differences; tests use them to show that the rules are sound.
 //
 //   OperatorTrace trace;
 //   TypeOptions options;
@@ -60,14 +60,14 @@ struct OperatorDifferences {
   std::optional<OperatorDifference> first;  // beyond the tolerance
 };
 
-// Collective over `group`, whose axis is axis `index` of the types: every rank has traced the same step and holds the
-// whole one too. Throws PlanError: kRanksDisagree-like mismatches as the group does.
+// Collective over `group`, whose axis is axis `index` of the types: every rank has traced the same step and holds the trace
+// of the unsharded one too. Throws PlanError as the group's collectives do.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
                                      size_t index, double tolerance);
 
-// What the ranks' `shards` (in rank order) of one result of this type are together; undefined where that cannot be said.
-// `whole_size`: of the dim that is cut, in the whole result. Where several ranks hold the same heads, `sum` adds theirs
-// up (gradients) in place of taking the first's.
+// The full result of this type, made of the ranks' `shards` in rank order; undefined where the type does not determine it.
+// `full_size`: of the sharded dim, in the full result. Where several ranks hold the same heads, `sum` adds theirs up
+// (gradients) instead of taking the first's.
 at::Tensor Together(const AxisType& type, const std::vector<at::Tensor>& shards, const std::vector<AxisType>& types,
                     int64_t full_size, bool sum);
 

@@ -14,10 +14,10 @@
 // takes the same step at tp=1 beside it, which ProveAtTwoSizes runs.
 //
 // Parameters have the types that the plan gives them. A tensor that enters the outermost planned call, or is named as an
-// Input, is the same on every tp rank and a shard of the batch on the data-parallel axes. At each planned module what
-// arrives and what its forward makes is held against what the plan declares, and goes on as declared, so that one fault
-// gives one finding; in the end each parameter's gradient is.
-// Stage before: apply, types. Stage after: whoever shows a Proof.
+// Input, is the same on every tp rank and a shard of the batch on the data-parallel axes. At each planned module the inputs
+// and outputs are compared with what the plan declares, and have the declared layout from there on, so that one fault gives
+// one finding; after the backward each parameter's gradient is compared too.
+// Stage before: apply, types. Stage after: programs that print a Proof (check, verify).
 #pragma once
 
 #include <functional>
@@ -45,7 +45,7 @@ struct Proof {
   // to be read beside holds().
   std::vector<std::string> taken;
 
-  // Every operator is well typed: what is known along each axis follows from what the plan declares. Says nothing of numbers
+  // Every operator is well typed: what is known along each axis follows from what the plan declares. Proves nothing of numbers
   // that the forward takes from sizes of shards (step_sizes.h).
   bool layouts_hold() const { return faults.empty() && unproven.empty(); }
   // The layouts hold, and every size and number is that of the step at tp=1.
@@ -84,7 +84,7 @@ class TypeScope {
 
   // A tensor of the batch that goes around the model: labels, a mask for the loss.
   void Input(const at::Tensor& tensor);
-  // The loss is whole or a mean of the ranks' own batches; call it before the backward. Anything else is a fault.
+  // The loss is the same on every rank or a mean of the ranks' own batches; call it before the backward. Anything else is a fault.
   void Loss(const at::Tensor& loss);
   // The step threw this: a fault where it did.
   void Stopped(const std::string& what);

@@ -91,13 +91,11 @@ AxisType AxisType::Partial(bool mean) {
 
 namespace {
 
-// How much of each part this rank's shard holds.
-std::vector<int64_t> LocalParts(const Layout& layout, int64_t size, int64_t ranks, int64_t rank) {
-  std::vector<int64_t> local;
-  const Result<DimShards> shards = DimShards::Make(layout, size, ranks);
-  if (!shards.ok()) return local;
-  for (const DimShards::LocalPart& part : shards.value().PartsOf(rank)) local.push_back(part.global.length);
-  return local;
+bool AreUneven(const DimShards& shards) {
+  for (int64_t rank = 1; rank < shards.ranks(); ++rank) {
+    if (shards.length(rank) != shards.length(0)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -118,12 +116,23 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
     type.heads = layout.heads;
     type.head = full_size / layout.heads;
   }
-  if (layout.parts.empty()) return type;
+  // Local sizes do not show it: rank 0 of 7 rows over two ranks has 4, as it has of 8.
+  const auto place = [&](const Layout& sized, int64_t size) {
+    const Result<DimShards> shards = DimShards::Make(sized, size, ranks);
+    if (!shards.ok()) return;
+    type.uneven = AreUneven(shards.value());
+    if (sized.parts.empty()) return;
+    for (const DimShards::LocalPart& part : shards.value().PartsOf(rank)) type.parts.push_back(part.global.length);
+  };
+  if (layout.parts.empty()) {
+    if (full_size >= 0) place(layout, full_size);
+    return type;
+  }
   Layout sized = layout.has_equal_parts() && full_size >= 0 ? layout.Sized(full_size) : layout;
   const int64_t size = std::accumulate(sized.parts.begin(), sized.parts.end(), int64_t{0},
                                        [](int64_t sum, const Layout::Part& part) { return sum + part.size; });
-  type.parts = LocalParts(sized, size, ranks, rank);
-  // A dim of equal parts whose size nobody knows: what lies here is equal parts too.
+  place(sized, size);
+  // A dim of equal parts whose size is not known: the local shard is equal parts too.
   if (size == 0) type.parts.assign(sized.parts.size(), type.length / static_cast<int64_t>(sized.parts.size()));
   return type;
 }

@@ -6,10 +6,10 @@
 //   shard(d)    shards along dim d; `shard(0) after 4`: dim 0 is [4, shard, ...] flattened, as [b, s/n, h] viewed as
 //               [b s/n, h]; `packed`: several shards one after the other, as a fused projection makes
 //   partial     terms of a sum; `partial mean`: terms of a mean
-//   own rows    right where this rank holds the row that is meant, anything elsewhere: to be masked (Region.NoteOwnRows)
-//   varying     different on every rank, in no way that the algebra has a word for
+//   own rows    right where this rank holds the row that an id names, arbitrary elsewhere: to be masked (NoteOwnRows)
+//   varying     different on every rank, in a way that no layout describes
 //   unproven    an operator without a rule made it
-//   faulty      made by an operator that was refused: nothing more is said of what follows from it
+//   faulty      made by an operator that was refused: what follows from it is not reported again
 //
 // Without a gradient, replicate and shared are one. A replicate is `uniform` along a dim where all its elements are equal
 // along it (zeros, an expanded dim): it can stand for any shard of itself.
@@ -40,11 +40,13 @@ struct AxisType {
   bool shared = false;  // of replicate: used by sharded compute. Neither: it has no gradient, or had none yet
   bool mean = false;    // of partial
   int dim = 0;          // of a shard, counted from 0
-  int64_t lead = 1;     // of a shard: how many whole elements the dim holds in front of the shard, flattened into it
-  int64_t length = 0;   // of a shard: how much of the dim is the shard; what is left of it lies behind, whole
+  int64_t lead = 1;     // of a shard: how many full elements the dim holds in front of the shard, flattened into it
+  int64_t length = 0;   // of a shard: how much of the dim is the shard; the rest of the dim is behind it, unsharded
   int64_t inner = 1;    // of a shard: into how many the elements of the shard were opened behind it, as heads are
   int behind = -1;      // of a shard: the dim into which they were opened; -1: not known any more
   std::vector<int64_t> parts;  // of a shard: the shard is these shards, one after the other; empty: one
+  // Of a shard: the ranks' shards are known to differ in length, as 7 rows on two ranks, which are 4 and 3.
+  bool uneven = false;
   // Of a shard that was one of several in a fused dim: the parts of that.
   std::shared_ptr<const std::vector<int64_t>> fused;
   uint64_t uniform = 0;                      // of replicate: bit d where the value is the same along dim d
@@ -62,7 +64,7 @@ struct AxisType {
   bool is_replicate() const { return kind == TypeKind::kReplicate; }
   bool is_known() const { return kind != TypeKind::kUnproven && kind != TypeKind::kFaulty; }
   bool uniform_along(int64_t d) const { return ((uniform >> d) & 1) != 0; }
-  // Whether both say the same of how the elements lie; parts aside, which a gradient has lost by then.
+  // Whether both place the elements alike; parts are not compared, since a gradient has lost them.
   bool SameAs(const AxisType& other) const;
   std::string ToString() const;
 
@@ -79,8 +81,8 @@ struct AxisType {
 // One for each axis of the mesh that has more than one rank, in their order.
 using TensorType = c10::SmallVector<AxisType, 2>;
 
-// What a layout says of a tensor that is here as `shape` (this rank's shard, where it is one); `whole_size`: of the dim
-// that is cut, -1: not known. A negative dim counts from the tensor's last.
+// The type of a tensor with this layout whose local shape (of this rank's shard, where it is sharded) is `shape`;
+// `full_size`: of the sharded dim, -1: not known. A negative dim counts from the tensor's last.
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
 
 }  // namespace moonshard

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "engine/analysis/types/operator_checker.h"
+#include "engine/layout/shards.h"
 
 namespace moonshard {
 
@@ -59,6 +60,9 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
     Blame({TypeFault::Kind::kBoundary, path_.Here().path, false, axis, what, "", layout.ToText(), here.ToString(),
            here.since ? *here.since : ""});
   } else if (here.is_known() && (!here.is_replicate() || here.full || here.shared)) {
+    if (!here.is_shard() || here.uneven || full_size < 0) return;
+    here.uneven = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank).uneven;
+    if (here.uneven) SetType(tensor, std::move(type));
     return;
   }
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
@@ -115,7 +119,7 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
   if (index < 0 || !tensor.defined()) return;
   const TensorType all = Get(tensor);
   const AxisType& here = all[static_cast<size_t>(index)];
-  if (!regions_.empty() && regions_.back().empty()) regions_.back() = all;
+  if (!regions_.empty() && regions_.back().type.empty()) regions_.back() = {all, layout, tensor.sizes().vec()};
   const ModulePath::Place place = path_.Here();
   if (Agrees(here, layout, tensor, place.backward)) return;
   Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "",
@@ -142,17 +146,34 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
   SetType(sum, found->second);
 }
 
+// A shard that is made of a tensor which has the dim in full (a scatter, a reduce-scatter, an all-to-all) has a full size,
+// which is what tells whether the ranks' shards are of one length. Where that size does not give the shard that is here,
+// the region did something else and its size is not known.
+int64_t OperatorChecker::FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,
+                                  const CheckedAxis& axis) {
+  if (!layout.is_shard() || layout.owner >= 0 || static_cast<int64_t>(input.sizes.size()) != made.dim()) return -1;
+  const auto from_0 = [&](int64_t dim) { return dim < 0 ? dim + made.dim() : dim; };
+  const int64_t dim = from_0(layout.dim);
+  if (dim < 0 || dim >= made.dim() || (input.layout.is_shard() && from_0(input.layout.dim) == dim)) return -1;
+  const int64_t size = input.sizes[static_cast<size_t>(dim)];
+  const Result<DimShards> shards =
+      DimShards::Make(layout.has_equal_parts() ? layout.Sized(size) : layout, size, axis.ranks);
+  return shards.ok() && shards.value().length(axis.rank) == made.size(dim) ? size : -1;
+}
+
 void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
                                    bool summed) {
   if (!tensor.defined()) return;
-  TensorType type = regions_.empty() || regions_.back().empty() ? TensorType(axes_.size()) : regions_.back();
+  const RegionSource input = regions_.empty() ? RegionSource() : regions_.back();
+  TensorType type = input.type.empty() ? TensorType(axes_.size()) : input.type;
   for (AxisType& one : type) {
     if (summed && (one.is_shard() || one.is(TypeKind::kVarying))) one = AxisType::Partial();
   }
   if (const int index = AxisIndex(region.axis); index >= 0) {
     const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
     AxisType& here = type[static_cast<size_t>(index)];
-    here = TypeOfLayout(layout, tensor.sizes(), -1, checked.ranks, checked.rank);
+    const int64_t full_size = input.type.empty() ? -1 : FullSize(input, layout, tensor, checked);
+    here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
     std::string origin("'");
     origin.append(region.name).append("'");
     if (!region.label.empty()) origin.append(" at ").append(region.label);

@@ -24,7 +24,7 @@ class ModulePath {
     const std::string& path;  // "": the root, or outside of all; as long as the ModulePath
     bool backward = false;
   };
-  // Nothing is copied: it is asked for at each operator.
+  // Nothing is copied: it is called at each operator.
   Place Here() const;
 
  private:

@@ -155,15 +155,16 @@ std::shared_ptr<const std::string> OriginAmong(c10::ArrayRef<AxisType> types, co
 struct OperatorChecker::Call {
   const c10::FunctionSchema& schema;
   c10::SmallVector<Operand, 6> operands;
-  std::vector<c10::IValue> arguments;
+  c10::SmallVector<c10::IValue, 8> arguments;
   c10::SmallVector<at::Tensor, 3> outputs;
   c10::SmallVector<Product, 3> products;
-  std::vector<TensorType> types;  // of the outputs
+  c10::SmallVector<TensorType, 1> types;  // of the outputs
   ModulePath::Place place;
 
-  AxisType TypeOn(size_t operand, size_t axis) const {
+  const AxisType& TypeOn(size_t operand, size_t axis) const {
+    static const AxisType kNone;
     const TensorType* type = operands[operand].type;
-    return type == nullptr || axis >= type->size() ? AxisType() : (*type)[axis];
+    return type == nullptr || axis >= type->size() ? kNone : (*type)[axis];
   }
   std::vector<double> Numbers() const {
     std::vector<double> out;
@@ -234,14 +235,11 @@ int OperatorChecker::AxisIndex(MeshAxis axis) const {
 // Equal on every tp rank is the only useful assumption: a host that made them differently by rank would break an
 // unsharded model too. Over data-parallel ranks both readings are common (a constant, or rows of this rank's batch),
 // hence `outside`.
-bool OperatorChecker::Assume(const at::Tensor& tensor) {
+bool OperatorChecker::Assume(const at::Tensor& tensor, const TensorType* known) {
   // A constant of the host that a scope on another mesh has seen comes with that scope's type.
-  const TensorType* known = TypeOf(tensor);
-  const bool of_another = known != nullptr && known->size() != axes_.size();
-  if (tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr && !of_another) return false;
+  if (known == nullptr && tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr) return false;
   // A leaf that needs a gradient and is no parameter is an input of the host's; any other has lost its type on the way.
   if (tensor.requires_grad() && !tensor.is_leaf()) return false;
-  if (leaves_.contains(tensor.unsafeGetTensorImpl())) return false;
   ++assumed_;
   TensorType type;
   for (const CheckedAxis& axis : axes_) {
@@ -318,16 +316,20 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   for (size_t a = 0; a < count; ++a) {
     const c10::IValue& value = stack[stack.size() - count + a];
     ForEachTensor(value, [&](const at::Tensor& tensor) {
-      Operand operand;
-      const bool assumed = Assume(tensor);
-      if (observer_ && (assumed || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
-        operand.number = NumberIn(tensor);
+      Operand& operand = call.operands.emplace_back();
+      bool assumed = false;
       if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) {
         operand.type = &leaf->second;
-      } else if ((operand.type = TypeOf(tensor)) != nullptr) {
-        operand.kept = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
-        if (operand.type->size() != axes_.size()) operand.type = nullptr;
+      } else {
+        operand.type = TypeOf(tensor);
+        if (operand.type == nullptr || operand.type->size() != axes_.size()) {
+          assumed = Assume(tensor, operand.type);
+          operand.type = assumed ? TypeOf(tensor) : nullptr;
+        }
+        if (operand.type != nullptr) operand.kept = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
       }
+      if (observer_ && (assumed || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
+        operand.number = NumberIn(tensor);
       operand.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
       operand.argument = static_cast<int>(a);
       operand.needs_gradient = !tensor.is_inference() && tensor.requires_grad();
@@ -335,7 +337,6 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
       operand.tensor = tensor.unsafeGetTensorImpl();
       operand.version = VersionOf(tensor);
       operand.is_mask = tensor.scalar_type() == at::kBool;
-      call.operands.push_back(std::move(operand));
     });
     call.arguments.push_back(HoldsTensors(value) ? c10::IValue() : value);
   }
@@ -354,9 +355,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   for (size_t r = 0; r < results; ++r) {
     ForEachTensor(stack[stack.size() - results + r], [&](const at::Tensor& tensor) {
       call.outputs.push_back(tensor);
-      Product product;
-      product.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-      call.products.push_back(std::move(product));
+      call.products.emplace_back().sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
     });
   }
   Judge(entry, call);

@@ -1,6 +1,6 @@
 // OperatorChecker: gives every tensor of a step a type for each mesh axis and checks each operator against its rule, forward
-// and backward, as the operators run. On one process, with whatever groups: what collectives bring does not matter, for
-// moves say themselves what they make (intercept/region.h).
+// and backward, as the operators run. One process is enough, with any groups: the values that collectives bring do not
+// matter, since redistributions declare the layouts of their results (intercept/region.h).
 //
 //   OperatorChecker checker(axes, RuleTable::BuiltIn());
 //   checker.SetLeaf(weight, type);
@@ -8,8 +8,8 @@
 //   checker.faults();
 //
 // An operator without a rule is unproven unless all that goes in is the same on every rank. A tensor that was there before
-// the scope and is no leaf that was named counts as the same on every rank (constants); assumed() says how many. After a fault nothing more is
-// said of what follows from it, until a boundary says again what a tensor is (Anchor).
+// the scope and is no leaf that was named counts as the same on every rank (constants); assumed() counts them. What follows
+// from a fault is not reported, until a boundary declares a tensor's layout again (Anchor).
 // Stage before: rule_table.h; intercept (OperatorScope). Stage after: prove.
 #pragma once
 
@@ -137,8 +137,8 @@ class OperatorChecker final : public OperatorHandler {
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
   void Blame(TypeFault fault);
   void NoteUnproven(const std::string& what);
-  // Whether the tensor is assumed from now on.
-  bool Assume(const at::Tensor& tensor);
+  // Whether the tensor, which is no leaf and has no type on these axes, is assumed from now on. `known`: TypeOf(tensor).
+  bool Assume(const at::Tensor& tensor, const TensorType* known);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, bool backward) const;
 
@@ -157,7 +157,16 @@ class OperatorChecker final : public OperatorHandler {
   int64_t assumed_ = 0;
   bool sizes_compared_ = false;
   std::set<std::string, std::less<>> trusted_;
-  std::vector<TensorType> regions_;  // that are open: what the first tensor was that each took; empty before
+  // The first input of a region that is open; no type before it.
+  struct RegionSource {
+    TensorType type;
+    Layout layout;
+    std::vector<int64_t> sizes;
+  };
+  // The full size of the dim of `made` that `layout` shards, by the region's input; -1: not known.
+  static int64_t FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,
+                          const CheckedAxis& axis);
+  std::vector<RegionSource> regions_;
 };
 
 }  // namespace moonshard

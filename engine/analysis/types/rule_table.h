@@ -1,10 +1,10 @@
 // RuleTable: the operators that can be judged, by name without overload ("aten::mm"). One file of rules/ for each kind
 // of operator; each is a table of names over a few functions.
 //
-// A rule computes with the types of one axis. The words are those of axis_type.h; in short: what is linear passes a
-// partial on, what is not needs it summed first; shards stay shards where each element is computed by itself, and make
-// terms of a sum where the dim that is cut is summed over.
-// Stage before: operands.h. Stage after: operator_checker.h, which asks for each operator that runs.
+// A rule computes with the types of one axis (axis_type.h). In short: a linear operator passes a partial on, any other needs
+// it summed first; shards stay shards where each element is computed by itself, and make terms of a sum where the sharded
+// dim is summed over.
+// Stage before: operands.h. Stage after: operator_checker.h, which looks up each operator that runs.
 #pragma once
 
 #include <string>

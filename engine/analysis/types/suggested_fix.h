@@ -1,4 +1,5 @@
-// Cure: what would mend a fault, as the rule that found it knows; prove/diagnostics.cc says it in the plan's words.
+// SuggestedFix: the change that corrects a fault, known to the rule that found it; prove/diagnostics.cc words it as a change
+// of the plan.
 // Stage before: rules, operator_checker.h. Stage after: type_fault.h.
 #pragma once
 
@@ -10,7 +11,7 @@ enum class SuggestedFix : uint8_t {
   kUnknown,
   kMakeSum,       // of the terms, before they are used
   kAddBiasAfter,  // after the sum of what it is added to
-  kTakeShard,     // of what is whole, as its partner is in shards
+  kTakeShard,     // of a full tensor that meets shards
   kShare,         // what is replicated, so that its gradient's terms are summed
 };
 

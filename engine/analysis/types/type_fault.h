@@ -16,7 +16,7 @@ struct TypeFault {
     kOperator,  // an operator with operands that it cannot have
     kThrew,     // an operator that failed by itself, or what else ended the step
     kBoundary,  // what arrives at a module, or leaves its forward, is not what the plan declares
-    kRegion,    // what arrives at a move or another trusted stretch
+    kRegion,    // what arrives at a redistribution or another region
     kGradient,  // what a parameter's gradient is in the end
     kSize,      // an operator whose sizes or numbers are not those of the unsharded step
   };

@@ -8,6 +8,7 @@
 // holds for that version alone. Tensors of inference mode have no counter: their types are not checked for staleness.
 #include "engine/analysis/types/typed_tensor.h"
 
+#include <typeinfo>
 #include <utility>
 
 #include <c10/core/TensorImpl.h>
@@ -16,7 +17,7 @@ namespace moonshard {
 namespace {
 
 struct TypeMeta final : public c10::BackendMeta {
-  TypeMeta(TensorType t, int64_t v, bool r) : type(std::move(t)), version(v), rises(r) {}
+  TypeMeta(TensorType&& t, int64_t v, bool r) : type(std::move(t)), version(v), rises(r) {}
 
   TensorType type;
   int64_t version;
@@ -25,7 +26,9 @@ struct TypeMeta final : public c10::BackendMeta {
 
 }  // namespace
 
-int64_t VersionOf(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+int64_t VersionOf(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
 
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version, bool rises) {
   tensor.unsafeGetTensorImpl()->set_backend_meta(
@@ -33,8 +36,10 @@ void SetType(const at::Tensor& tensor, TensorType type, int64_t version, bool ri
 }
 
 const TensorType* TypeOf(const at::Tensor& tensor) {
-  const auto* meta = dynamic_cast<const TypeMeta*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
-  if (meta == nullptr) return nullptr;
+  const c10::BackendMeta* const kept = tensor.unsafeGetTensorImpl()->get_backend_meta();
+  // The class is final, so that comparing it is enough; a dynamic_cast searches the bases.
+  if (kept == nullptr || typeid(*kept) != typeid(TypeMeta)) return nullptr;
+  const auto* meta = static_cast<const TypeMeta*>(kept);
   const int64_t written = VersionOf(tensor) - meta->version;
   return written == 0 || (written == 1 && meta->rises) ? &meta->type : nullptr;
 }

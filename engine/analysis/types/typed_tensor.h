@@ -11,7 +11,7 @@
 namespace moonshard {
 
 // Gives it a type as it is now; what writes into it later through another tensor of the same memory makes the type void.
-// `version`: what its counter of writes says; -1: ask it. `rises`: autograd is about to raise it by one.
+// `version`: of its counter of writes, -1: to be read here. `rises`: autograd is about to raise it by one.
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bool rises = false);
 // null where it has none, or its memory was written to since.
 const TensorType* TypeOf(const at::Tensor& tensor);

@@ -3,14 +3,16 @@
 //
 //  - A graph inside of wrap_with_set_grad_enabled or wrap_with_autocast is put in place, between nodes that enter and leave
 //    the mode; its inputs and outputs are names for the values outside. Other operators with graphs inside are refused.
-//  - A node that returned its own input when it was traced (a cast to the dtype that the tensor has, dropout that is off) is
-//    left out, and its name stands for the input. The tracer names such a node for every later use of the *input*, so that
-//    in a float32 model the residual would seem to leave from inside the norm that casts it, and the calls of modules would
-//    not be what they take and make.
+//  - A node that returned its own input when it was traced (a cast to the dtype that the tensor has, dropout that is off): the
+//    tracer names it for every later use of the *input* too, so that in a float32 model the residual would seem to leave from
+//    inside the norm that casts it, and the calls of modules would not be what they take and make. So what is outside of the call
+//    that holds the cast uses the input, where that came from outside; what is inside uses the cast, which matters where the
+//    model computes in another dtype later. Dropout that is off is left out.
 #include "engine/io/exported_program/parse_graph.h"
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "engine/core/base/text.h"
@@ -20,7 +22,14 @@ namespace moonshard::program_json {
 namespace {
 
 using Kind = ProgramArgument::Kind;
-using Scope = std::map<std::string, ProgramArgument, std::less<>>;
+
+// What a name stands for. Of a cast that handed on its input: also the input, and the stack of the node.
+struct Binding {
+  ProgramArgument argument;
+  std::optional<ProgramArgument> input = {};
+  int32_t stack = -1;
+};
+using Scope = std::map<std::string, Binding, std::less<>>;
 
 ProgramArgument ValueArgument(uint32_t value) {
   ProgramArgument out;
@@ -63,12 +72,14 @@ class GraphParser {
     at_ = "the graph";
     ReadNodes(graph, top_);
     at_ = "the outputs";
+    user_ = -1;
     for (const JsonValue& output : List(graph, "outputs")) {
       program_.graph.outputs.push_back(Argument(output, top_));
     }
     Names names;
-    for (const auto& [name, argument] : top_) {
-      if (argument.kind == Kind::kValue) names[name] = argument.value;
+    for (const auto& [name, binding] : top_) {
+      if (binding.argument.kind == Kind::kValue) names[name].push_back(binding.argument.value);
+      if (binding.input && binding.input->kind == Kind::kValue) names[name].push_back(binding.input->value);
     }
     return names;
   }
@@ -115,13 +126,24 @@ class GraphParser {
   }
 
   void Define(Scope& scope, const std::string& name, ProgramArgument argument) {
-    if (!scope.emplace(name, std::move(argument)).second) Fail("'" + name + "' is defined twice");
+    if (!scope.emplace(name, Binding{std::move(argument)}).second) Fail("'" + name + "' is defined twice");
   }
 
+  // As the node that is being read sees it.
   const ProgramArgument& Lookup(const Scope& scope, const std::string& name) {
     const auto found = scope.find(name);
     if (found == scope.end()) Fail("'" + name + "' is used before it is defined");
-    return found->second;
+    const Binding& binding = found->second;
+    return binding.input && !IsWithin(user_, binding.stack) ? *binding.input : binding.argument;
+  }
+
+  // Whether a node of `inner` runs in the call that `outer` is, or in one inside of it.
+  bool IsWithin(int32_t inner, int32_t outer) const {
+    if (inner == outer || outer < 0) return true;
+    if (inner < 0) return false;
+    const std::vector<ModuleCall>& in = program_.stacks[static_cast<size_t>(inner)];
+    const std::vector<ModuleCall>& out = program_.stacks[static_cast<size_t>(outer)];
+    return in.size() >= out.size() && std::equal(out.begin(), out.end(), in.begin());
   }
 
   // The inputs of the graph in the signature's order: parameters, buffers, constants, and what a caller gives.
@@ -182,6 +204,7 @@ class GraphParser {
     ProgramNode node;
     if (const JsonValue* name = json.Find("name"); name != nullptr && name->is_string()) node.name = name->AsString();
     node.stack = StackOf(Required(json, "metadata"));
+    user_ = node.stack;
     const std::string& target = Text(json, "target");
     constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
     constexpr std::string_view kOperator = "torch.ops.";
@@ -208,7 +231,8 @@ class GraphParser {
       if (!key.empty() && !given.insert(key).second) Fail("argument '" + key + "' is given twice");
       node.inputs.emplace_back(std::move(key), Argument(Required(input, "arg"), scope));
     }
-    if (HandsOnItsInput(node, json, graph)) {
+    const bool handed_on = HandsOnItsInput(node, json, graph);
+    if (handed_on && node.target == "aten::dropout") {
       Define(scope, NameOf(List(json, "outputs")[0]), node.inputs[0].second);
       return;
     }
@@ -225,11 +249,24 @@ class GraphParser {
         node.outputs.push_back(NewOutput(NameOf(output), graph, kind, scope));
       }
     }
+    if (handed_on) {
+      const uint32_t from = node.inputs[0].second.value;
+      const std::string& name = NameOf(List(json, "outputs")[0]);
+      const auto found = scope.find(name);
+      if (found == scope.end()) Fail("'" + name + "' is no tensor that the node makes");
+      Binding& binding = found->second;
+      if (from >= made_in_.size() || !IsWithin(made_in_[from], node.stack) || made_in_[from] < 0) {
+        binding.input = node.inputs[0].second;
+        binding.stack = node.stack;
+      }
+    }
     program_.graph.nodes.push_back(std::move(node));
   }
 
   uint32_t NewOutput(const std::string& name, const JsonValue& graph, std::string_view kind, Scope& scope) {
     const uint32_t value = NewValue(name, graph, kind);
+    made_in_.resize(program_.values.size(), -1);
+    made_in_[value] = user_;
     Define(scope, name, ValueArgument(value));
     return value;
   }
@@ -424,6 +461,8 @@ class GraphParser {
           call.occurrence = call.occurrence * 10 + (digit - '0');
         }
       }
+      constexpr size_t kDeepest = 1000;
+      if (stack.size() >= kDeepest) Fail("its modules are nested more than " + std::to_string(kDeepest) + " deep");
       stack.push_back(std::move(call));
     }
     // Two texts may name one stack: keys differ in how the module was reached.
@@ -442,6 +481,8 @@ class GraphParser {
   ExportedProgram& program_;
   std::string& at_;
   Scope top_;
+  int32_t user_ = -1;             // stack of the node that is being read
+  std::vector<int32_t> made_in_;  // by value: the stack of the node that makes it; -1: given
   int depth_ = 0;
   std::map<std::string, int32_t, std::less<>> stack_of_;
   std::map<std::string, int32_t, std::less<>> same_stack_;

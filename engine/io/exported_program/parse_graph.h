@@ -4,15 +4,16 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "engine/core/base/json.h"
 #include "engine/io/exported_program/exported_program.h"
 
 namespace moonshard::program_json {
 
-// By the names that the outermost graph uses: what each stands for. Where a node only handed on its input, both names stand
-// for the input.
-using Names = std::map<std::string, uint32_t, std::less<>>;
+// By the names that the outermost graph uses: the value that each stands for. Of a node that only handed on its input, the
+// input too: which of the two it is depends on who uses it.
+using Names = std::map<std::string, std::vector<uint32_t>, std::less<>>;
 
 // Fills graph, values and stacks of `program`, its inputs' and tensors' values, and names of constants. Throws Fault. `at` holds the
 // node that is being read, for messages.

@@ -53,9 +53,22 @@ constexpr std::array kNames = {
     Name{"ceil", kCeil},       Name{"floor", kFloor},
 };
 
-int64_t CheckedInteger(bool overflow, int64_t value) {
-  TORCH_CHECK(!overflow, "a size is beyond int64");
-  return value;
+int64_t Multiplied(int64_t a, int64_t b) {
+  int64_t out = 0;
+  TORCH_CHECK(!__builtin_mul_overflow(a, b, &out), "a size is beyond int64");
+  return out;
+}
+
+int64_t Added(int64_t a, int64_t b) {
+  int64_t out = 0;
+  TORCH_CHECK(!__builtin_add_overflow(a, b, &out), "a size is beyond int64");
+  return out;
+}
+
+int64_t Subtracted(int64_t a, int64_t b) {
+  int64_t out = 0;
+  TORCH_CHECK(!__builtin_sub_overflow(a, b, &out), "a size is beyond int64");
+  return out;
 }
 
 int64_t FloorDivided(int64_t a, int64_t b) {
@@ -64,20 +77,19 @@ int64_t FloorDivided(int64_t a, int64_t b) {
 }
 
 c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
-  int64_t out = 0;
   switch (code) {
-    case kAdd: return CheckedInteger(__builtin_add_overflow(a, b, &out), out);
-    case kSub: return CheckedInteger(__builtin_sub_overflow(a, b, &out), out);
-    case kMul: return CheckedInteger(__builtin_mul_overflow(a, b, &out), out);
+    case kAdd: return Added(a, b);
+    case kSub: return Subtracted(a, b);
+    case kMul: return Multiplied(a, b);
     case kFloorDiv: return FloorDivided(a, b);
     case kTrueDiv:
       TORCH_CHECK(b != 0, "a size is divided by zero");
       return static_cast<double>(a) / static_cast<double>(b);
     case kMod: return a - FloorDivided(a, b) * b;
     case kPow: {
-      out = 1;
-      for (int64_t i = 0; i < b; ++i) out = CheckedInteger(__builtin_mul_overflow(out, a, &out), out);
-      return out;
+      int64_t power = 1;
+      for (int64_t i = 0; i < b; ++i) power = Multiplied(power, a);
+      return power;
     }
     case kMax: return std::max(a, b);
     case kMin: return std::min(a, b);

@@ -1,7 +1,7 @@
 // packed(0, 3) is three parts of one size, whatever it is; the size comes from the module's own features, which only
 // compile knows. Parts that do not divide it are an error here: rounding would move rows from one part to the next, as
-// queries to keys. A redistribution continues as a plain shard after the error, so that
-// the checks behind it run.
+// queries to keys. A redistribution continues as a plain shard after the error, so that the checks
+// behind it run.
 #include "engine/plan/compile/resolve_style.h"
 
 #include <utility>

@@ -92,6 +92,7 @@ class ProgramCompiler {
     MarkSections();
     known_.assign(plan_.steps.size(), {});
     brief_.assign(plan_.steps.size(), {});
+    name_of_class_.assign(plan_.tree->class_representatives().size(), -1);
     plan_.program_of.resize(modules_.size());
     for (uint32_t m = 0; m < modules_.size(); ++m) plan_.program_of[m] = ProgramFor(m);
     MakeGroups();
@@ -190,6 +191,7 @@ class ProgramCompiler {
     shares_.assign(modules_.size(), false);
     encloses_.assign(modules_.size(), false);
     group_.assign(modules_.size(), kNone);
+    groups_.reserve(modules_.size());
     for (uint32_t m = 0; m < modules_.size(); ++m) {
       const uint32_t parent = parent_[m] == kNone ? static_cast<uint32_t>(parents_ - 1) : parent_[m];
       const std::vector<Moving>& moving = moving_[plan_.steps_of[m]];
@@ -276,7 +278,7 @@ class ProgramCompiler {
 
   ProgramKey::Shared SharedOf(const Group& group, uint32_t m) {
     if (group.first == m) return {group.uses, -1};
-    return {group.uses, NumberOfName(NameOf(group.first))};
+    return {group.uses, NumberOfName(group.first)};
   }
   std::string_view NameOf(uint32_t m) const {
     if (parent_[m] < modules_.size()) return NameWithin(m, parent_[m]);
@@ -284,11 +286,16 @@ class ProgramCompiler {
     const std::string_view parent = ParentOf(path);
     return parent.empty() ? path : path.substr(parent.size() + 1);
   }
-  int32_t NumberOfName(std::string_view name) {
-    if (last_name_ >= 0 && names_[static_cast<size_t>(last_name_)] == name) return last_name_;
+  // Modules of one path class have one name, unless it is a number.
+  int32_t NumberOfName(uint32_t m) {
+    int32_t& of_class = name_of_class_[modules_[m].path_class];
+    if (of_class >= 0) return of_class;
+    const std::string_view name = NameOf(m);
     const auto [entry, fresh] = number_of_name_.try_emplace(name, static_cast<int32_t>(names_.size()));
     if (fresh) names_.push_back(name);
-    return last_name_ = entry->second;
+    const bool is_number = std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+    if (!is_number) of_class = entry->second;
+    return entry->second;
   }
 
   // Where no section of the plan names single modules, a key is the steps (of one rule, kind and signature) and what
@@ -525,7 +532,7 @@ class ProgramCompiler {
   std::unordered_map<uint32_t, ProgramKey> sections_;  // what sections of the plan make of modules
   std::vector<std::string_view> names_;
   std::unordered_map<std::string_view, int32_t> number_of_name_;
-  int32_t last_name_ = -1;
+  std::vector<int32_t> name_of_class_;                             // -1: not known, or a number
   std::vector<std::vector<Known>> known_;                          // by steps
   std::vector<std::vector<std::pair<uint64_t, uint32_t>>> brief_;  // by steps
 };

@@ -5,7 +5,7 @@
 #include "engine/plan/lint/flow.h"
 
 #include <algorithm>
-#include <tuple>
+#include <map>
 #include <utility>
 
 #include "engine/core/base/join_first.h"
@@ -28,35 +28,50 @@ std::string_view LayerOf(std::string_view path) {
   return {};
 }
 
-// By module, a number for all layers whose modules have the same path classes and the same steps. The modules of a layer
-// follow one another in most trees, so a path is compared with the layer before it is searched for its own.
-std::vector<int> KindsOfLayers(const CompiledPlan& plan) {
-  const std::vector<Module>& modules = plan.tree->modules();
-  std::vector<int> out(modules.size(), -1);  // the layer, then its kind
-  std::map<std::string_view, int> known;
-  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> layers;
+// By module, a number for all layers whose modules are of the same groups, each as often; -1 outside of all layers. Empty
+// where all layers are alike. The modules of a layer follow one another in most trees, so a path is compared with the layer
+// before it is searched for its own; and most layers list their modules in one order, so few lists are sorted.
+std::vector<int> KindsOfLayers(const ModuleTree& tree, const std::vector<uint32_t>& group_of) {
+  const std::vector<Module>& modules = tree.modules();
+  struct Run {  // of modules of one layer
+    size_t layer;
+    size_t begin;
+    size_t end;
+  };
+  std::vector<Run> runs;
+  std::map<std::string_view, size_t> known;
   std::string_view layer;
-  int index = -1;
   for (size_t m = 0; m < modules.size(); ++m) {
     const std::string_view path = modules[m].path;
     const bool same =
         !layer.empty() && path.starts_with(layer) && (path.size() == layer.size() || path[layer.size()] == '.');
     if (!same) {
       layer = LayerOf(path);
-      if (layer.empty()) continue;
-      index = known.try_emplace(layer, static_cast<int>(known.size())).first->second;
-      layers.resize(known.size());
+      if (!layer.empty()) runs.push_back({known.try_emplace(layer, known.size()).first->second, m, m});
     }
-    out[m] = index;
-    layers[static_cast<size_t>(index)].emplace_back(modules[m].path_class, plan.steps_of[m]);
+    if (!layer.empty()) runs.back().end = m + 1;
   }
-  std::map<std::vector<std::pair<uint32_t, uint32_t>>, int> kinds;
+  std::vector<std::vector<uint32_t>> layers(known.size());  // groups of their modules
+  for (const Run& run : runs) {
+    std::vector<uint32_t>& groups = layers[run.layer];
+    groups.insert(groups.end(), &group_of[run.begin], &group_of[run.begin] + (run.end - run.begin));
+  }
+  std::map<std::vector<uint32_t>, int> in_order;
+  std::map<std::vector<uint32_t>, int> kinds;  // sorted
   std::vector<int> kind_of;
-  for (auto& steps : layers) {
-    std::ranges::sort(steps);
-    kind_of.push_back(kinds.try_emplace(std::move(steps), static_cast<int>(kinds.size())).first->second);
+  for (std::vector<uint32_t>& groups : layers) {
+    const auto [entry, fresh] = in_order.try_emplace(groups, 0);
+    if (fresh) {
+      std::ranges::sort(groups);
+      entry->second = kinds.try_emplace(std::move(groups), static_cast<int>(kinds.size())).first->second;
+    }
+    kind_of.push_back(entry->second);
   }
-  for (int& kind : out) kind = kind < 0 ? kind : kind_of[static_cast<size_t>(kind)];
+  if (kinds.size() <= 1) return {};
+  std::vector<int> out(modules.size(), -1);
+  for (const Run& run : runs) {
+    for (size_t m = run.begin; m < run.end; ++m) out[m] = kind_of[run.layer];
+  }
   return out;
 }
 
@@ -81,29 +96,56 @@ const Layout* LeavesAs(const ModuleSteps& steps) {
   return steps.outputs.empty() || !steps.outputs[0] ? nullptr : &steps.outputs[0]->to[MeshAxis::kTp];
 }
 
+ModuleGroup Flow::MakeGroup(size_t module) const {
+  const Module& first = plan_.tree->modules()[module];
+  ModuleGroup group;
+  group.path = PathClassOf(first.path);
+  group.module = module;
+  group.steps = &plan_.StepsOf(module);
+  group.signature = &plan_.tree->parameters(first);
+  group.matrix = std::ranges::any_of(*group.signature, IsMatrix);
+  group.embedding = first.kind == "Embedding";
+  return group;
+}
+
 // Groups by path class and steps: layers that a plan treats differently (the first, or every fourth) are groups of their
 // own with the same class path, and each is checked. Sorted by path, so that findings come in one order.
-Flow::Flow(const CompiledPlan& plan, bool by_layers) : plan_(plan) {
-  const ModuleTree& tree = *plan.tree;
-  const std::vector<int> layers = by_layers ? KindsOfLayers(plan) : std::vector<int>(tree.modules().size(), -1);
-  std::map<std::tuple<uint32_t, uint32_t, int>, size_t> known;  // by path class, steps and kind of layer
-  for (size_t m = 0; m < tree.modules().size(); ++m) {
-    const Module& module = tree.modules()[m];
-    const auto [entry, fresh] = known.try_emplace({module.path_class, plan.steps_of[m], layers[m]}, groups_.size());
-    if (fresh) {
-      ModuleGroup group;
-      group.path = PathClassOf(module.path);
-      group.module = m;
-      group.layers = layers[m];
-      group.steps = &plan.StepsOf(m);
-      group.signature = &tree.parameters(module);
-      group.matrix = std::ranges::any_of(*group.signature, IsMatrix);
-      group.embedding = module.kind == "Embedding";
-      groups_.push_back(std::move(group));
+Flow::Flow(const CompiledPlan& plan) : plan_(plan), group_of_(plan.tree->modules().size()) {
+  constexpr uint32_t kNone = UINT32_MAX;
+  const std::vector<Module>& modules = plan.tree->modules();
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> known;  // by path class and steps
+  // Of each path class the steps of its last module and their group: mostly those of the next one too.
+  std::vector<std::pair<uint32_t, uint32_t>> last(plan.tree->class_representatives().size(), {kNone, kNone});
+  for (size_t m = 0; m < modules.size(); ++m) {
+    auto& [steps, group] = last[modules[m].path_class];
+    if (steps != plan.steps_of[m]) {
+      steps = plan.steps_of[m];
+      const auto [entry, fresh] =
+          known.try_emplace({modules[m].path_class, steps}, static_cast<uint32_t>(groups_.size()));
+      if (fresh) groups_.push_back(MakeGroup(m));
+      group = entry->second;
     }
-    ++groups_[entry->second].count;
+    ++groups_[group].count;
+    group_of_[m] = group;
   }
   std::ranges::stable_sort(groups_, {}, &ModuleGroup::path);
+}
+
+std::optional<Flow> Flow::ByLayers() const {
+  const std::vector<int> layers = KindsOfLayers(*plan_.tree, group_of_);
+  if (layers.empty()) return std::nullopt;
+  Flow out(plan_, group_of_);
+  std::map<std::pair<uint32_t, int>, size_t> known;  // by group and kind of layer
+  for (size_t m = 0; m < layers.size(); ++m) {
+    const auto [entry, fresh] = known.try_emplace({group_of_[m], layers[m]}, out.groups_.size());
+    if (fresh) {
+      out.groups_.push_back(MakeGroup(m));
+      out.groups_.back().layers = layers[m];
+    }
+    ++out.groups_[entry->second].count;
+  }
+  std::ranges::stable_sort(out.groups_, {}, &ModuleGroup::path);
+  return out;
 }
 
 int Flow::CutOfWeight(const ModuleGroup& group) const {

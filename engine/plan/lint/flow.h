@@ -2,10 +2,12 @@
 // numbers, and the blocks they are in. The common input of all lints (lint.h).
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/base/diagnostic.h"
@@ -27,9 +29,12 @@ struct ModuleGroup {
 
 class Flow {
  public:
-  // `by_layers`: only modules of layers that are alike as a whole are one group, so that what is around a group is what its
-  // modules have around them. Without it the groups are fewer, and may have in one layer what they lack in another.
-  explicit Flow(const CompiledPlan& plan, bool by_layers = false);
+  explicit Flow(const CompiledPlan& plan);
+
+  // The Flow by layers: only modules of layers that are alike as a whole are one group, so that what is around a group is
+  // what its modules have around them. Here the groups are fewer, and may have in one layer what they lack in another.
+  // Nothing where all layers are alike, for the groups are the same then.
+  std::optional<Flow> ByLayers() const;
 
   const CompiledPlan& plan() const { return plan_; }
   // Sorted by path.
@@ -69,8 +74,13 @@ class Flow {
   bool WithinBlock(const ModuleGroup& norm) const;
 
  private:
+  // Without groups; `group_of` as below.
+  Flow(const CompiledPlan& plan, std::vector<uint32_t> group_of) : plan_(plan), group_of_(std::move(group_of)) {}
+  ModuleGroup MakeGroup(size_t module) const;
+
   const CompiledPlan& plan_;
   std::vector<ModuleGroup> groups_;
+  std::vector<uint32_t> group_of_;  // by module: the number of its path class with its steps
 };
 
 // Whether one of the path's components is a number.

@@ -8,6 +8,7 @@
 //     colwise. The search for a partner then goes on to the full layer, finds attention's, and reports nothing.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -114,25 +115,28 @@ void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, boo
 
 // What lacks a partner: first by path and steps alone, where one group stands for all layers; then by layers, for groups
 // that the first search found a partner for in other layers than their own (a plan that treats one layer differently).
-// `search` fills in what it finds in a Flow. The first search comes first so that a fault of several kinds of layers is one
-// finding.
+// `search` returns what it finds in a Flow; `layers`: flow.ByLayers(). The first search comes first so that a fault of
+// several kinds of layers is one finding.
 template <class Search>
-std::vector<std::pair<std::string, Unpaired>> UnpairedOf(const Flow& flow, const Flow& layers, const Search& search) {
+std::vector<std::pair<std::string, Unpaired>> UnpairedOf(const Flow& flow, const std::optional<Flow>& layers,
+                                                         const Search& search) {
   std::vector<std::pair<std::string, Unpaired>> out;
   std::set<std::pair<std::string, const ModuleSteps*>> known;
-  for (const Flow* each : {&flow, &layers}) {
-    for (auto& [block, unpaired] : search(*each)) {
+  const auto add = [&](const Flow& groups) {
+    for (auto& [block, unpaired] : search(groups)) {
       const bool fresh = std::ranges::none_of(unpaired.groups, [&](const ModuleGroup* group) {
         return known.contains({group->path, group->steps});
       });
       for (const ModuleGroup* group : unpaired.groups) known.insert({group->path, group->steps});
       if (fresh) out.emplace_back(block.first, unpaired);
     }
-  }
+  };
+  add(flow);
+  if (layers) add(*layers);
   return out;
 }
 
-void LintNotTaken(const Flow& flow, const Flow& layers, Diagnostics& diagnostics) {
+void LintNotTaken(const Flow& flow, const std::optional<Flow>& layers, Diagnostics& diagnostics) {
   const auto makes = [&](const ModuleGroup& s) { return flow.LeavesShards(s); };
   const auto takes = [&](const ModuleGroup& s) { return flow.TakesShards(s); };
   const auto search = [&](const Flow& groups) {
@@ -154,7 +158,7 @@ void LintNotTaken(const Flow& flow, const Flow& layers, Diagnostics& diagnostics
   }
 }
 
-void LintNotMade(const Flow& flow, const Flow& layers, Diagnostics& diagnostics) {
+void LintNotMade(const Flow& flow, const std::optional<Flow>& layers, Diagnostics& diagnostics) {
   if (flow.AnyUnplacedRedistribution([](const Layout&, const Layout& to) { return ShardsFeatures(to); })) return;
   const auto makes = [&](const ModuleGroup& s) { return flow.LeavesShards(s); };
   const auto takes = [&](const ModuleGroup& s) { return flow.TakesShards(s); };
@@ -185,7 +189,7 @@ void LintNotMade(const Flow& flow, const Flow& layers, Diagnostics& diagnostics)
 }  // namespace
 
 void LintShards(const Flow& flow, Diagnostics& diagnostics) {
-  const Flow layers(flow.plan(), /*by_layers=*/true);
+  const std::optional<Flow> layers = flow.ByLayers();
   LintNotTaken(flow, layers, diagnostics);
   LintNotMade(flow, layers, diagnostics);
 }

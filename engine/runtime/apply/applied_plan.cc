@@ -225,7 +225,7 @@ class Applier {
           continue;
         }
         const Parameter& parameter = s_.plan.tree->At({m, p});
-        TellShape(m, parameter, Gathered(s_.plan.StepsOf(m).params[p]));
+        TellShape(m, p, parameter);
         s_.parameters.push_back(
             {path, {}, {m, p}, tensor, parameter.shape, s_.plan.StepsOf(m).params[p], parameter.is_buffer});
         shards.push_back(LocalShard(s_.parameters.back(), s_.plan, s_.mesh, options_.deferred_type));
@@ -250,10 +250,22 @@ class Applier {
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }
 
-  void TellShape(uint32_t m, const Parameter& parameter, const Placement& gathered) {
+  // The size of a parameter stands for that of the activations around the module. A module that gathers what it computes, or
+  // looks up ids of the full table, is surrounded by full ones: there the full shape is told, although it holds a shard.
+  bool SeenInFull(const ModuleSteps& steps) const {
+    if (steps.lookup == Lookup::kMasked) return true;
+    if (steps.outputs.empty() || !steps.outputs[0]) return false;
+    const Layout& made = steps.outputs[0]->from[MeshAxis::kTp];
+    return made.is_shard() && ShardsFeatures(made) && !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
+  }
+
+  void TellShape(uint32_t m, uint32_t p, const Parameter& parameter) {
     Hookable* hook = s_.live.hooks[m];
     if (hook == nullptr) return;
-    hook->SetLocalShape(parameter.name, LocalShape(parameter.shape, gathered, s_.plan.mesh, s_.mesh.rank()));
+    const ModuleSteps& steps = s_.plan.StepsOf(m);
+    hook->SetLocalShape(parameter.name, SeenInFull(steps) ? parameter.shape
+                                                          : LocalShape(parameter.shape, Gathered(steps.params[p]),
+                                                                       s_.plan.mesh, s_.mesh.rank()));
     undo_.emplace_back([hook, &parameter] { hook->SetLocalShape(parameter.name, parameter.shape); });
   }
 

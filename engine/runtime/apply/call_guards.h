@@ -1,6 +1,6 @@
 // Call guards: what the outermost call of a model checks before it computes: parameters have values, and are still this
 // rank's shards.
-// Stage before: applied_plan.cc, which fills them. Stage after: boundary_steps.h, which asks.
+// Stage before: applied_plan.cc, which fills them. Stage after: boundary_steps.h, which calls it.
 #pragma once
 
 #include <cstdint>

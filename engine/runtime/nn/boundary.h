@@ -177,7 +177,7 @@ class Hookable {
   // happens).
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Asks the module to leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
+  // Makes the module leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
   virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
   // Takes a HoldBack back, where a plan could not be applied after all.
   virtual void ReleaseBack(std::string_view /*parameter*/) {}
@@ -185,8 +185,9 @@ class Hookable {
   // rows. False where the module cannot.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
-  // Tells a module the shape that `tensor` (a parameter or buffer of its own, by name) has while a call computes: its local
-  // shape, but gathered where a unit gathers it. For modules that compute with sizes before the call that gathers.
+  // Tells a module the shape of `tensor` (a parameter or buffer of its own, by name) as the activations around its calls
+  // have it: the local shape on tp, but the full one where the module gathers what it computes. For exported programs,
+  // whose graphs compute sizes of activations from those of parameters.
   virtual void SetLocalShape(std::string_view /*tensor*/, at::IntArrayRef /*shape*/) {}
 
   // The class of the module where it is not that of the C++ object (an exported program's); "": it is.

@@ -65,6 +65,7 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     if (shift != 0) here.behind = -1;
     if (cut && !here.SameAs(result))
       return o.Fault(Phrase("shards along different dims meet: ", here) + " and " + result.ToString());
+    here.uneven = here.uneven || result.uneven;
     cut = true;
     result = here;
   }
@@ -86,6 +87,12 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     if (same) result.uniform |= uint64_t{1} << d;
   }
   return result;
+}
+
+AxisType MeanOfShards(Operands& o, const AxisType& type) {
+  if (!type.uneven) return AxisType::Partial(/*mean=*/true);
+  return o.Fault(Quoted(o.name(), Phrase(" over shards of different lengths along dim ", type.dim,
+                                         ": the mean of the ranks' means is not the mean")));
 }
 
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o) {

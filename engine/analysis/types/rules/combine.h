@@ -21,6 +21,10 @@ struct Meeting {
 // The type of what they make, a tensor of `made` dims.
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence);
 
+// What each rank's mean over its shard `type` is: a term of a mean, or a fault where the ranks' shards are known to differ
+// in length.
+AxisType MeanOfShards(Operands& o, const AxisType& type);
+
 // All operands of the call.
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o);
 

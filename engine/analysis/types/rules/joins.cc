@@ -35,6 +35,7 @@ AxisTypes Cat(Operands& o) {
     }
     if (stack && type.dim >= dim) ++type.dim;
     if (cut && !type.SameAs(result)) return {o.Fault("shards along different dims are put together")};
+    type.uneven = type.uneven || result.uneven;
     cut = true;
     result = type;
     if (!stack && type.dim == dim) {

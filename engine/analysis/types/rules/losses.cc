@@ -12,9 +12,9 @@ namespace {
 constexpr int64_t kNone = 0;
 constexpr int64_t kMean = 1;
 
-AxisType Reduced(const AxisType& rows, int64_t reduction) {
+AxisType Reduced(Operands& o, const AxisType& rows, int64_t reduction) {
   if (reduction == kNone || !rows.is_shard()) return rows;
-  return AxisType::Partial(reduction == kMean);
+  return reduction == kMean ? MeanOfShards(o, rows) : AxisType::Partial();
 }
 
 // nll_loss_forward(log-probabilities [N, C], targets [N], weight, reduction, ignored) -> loss, total weight. A gradient
@@ -30,7 +30,7 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
   const bool either = x.is_shard() && targets.is_replicate() && targets.uniform_along(x.dim);
   if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not in the same shards")};
   const AxisType total = x.is_shard() ? AxisType::Partial() : x;
-  return {Reduced(x, o.Int(3, kMean)), total};
+  return {Reduced(o, x, o.Int(3, kMean)), total};
 }
 
 // (gradient, values, targets, weight, reduction, ignored, total weight).
@@ -45,7 +45,7 @@ AxisTypes NegativeLogLikelihoodBackward(Operands& o) {
 // (values, targets, reduction), element by element.
 AxisTypes Elementwise(Operands& o) {
   const Meeting meeting[2] = {{&o.type(0), o.sizes(0)}, {&o.type(1), o.sizes(1)}};
-  return {Reduced(Meet(o, meeting, std::max(o.dims(0), o.dims(1)), Dependence::kAny), o.Int(2, kMean))};
+  return {Reduced(o, Meet(o, meeting, std::max(o.dims(0), o.dims(1)), Dependence::kAny), o.Int(2, kMean))};
 }
 
 AxisTypes ElementwiseBackward(Operands& o) {

@@ -47,7 +47,11 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
       if (a.lead != b.lead) return o.Fault("the dim that is summed over is cut in two ways");
       return AxisType::Partial();
     }
-    if (a.dim == b.dim && a.dim < batch) return product(a);
+    if (a.dim == b.dim && a.dim < batch) {
+      AxisType result = product(a);
+      result.uneven = a.uneven || b.uneven;
+      return result;
+    }
     return o.Fault(
         "rows of one and columns of the other are in shards: each rank computes one block of the result alone");
   }

@@ -2,7 +2,9 @@
 // shard alone.
 //
 // A sum distributes over the shards of what it adds up: each rank's sum is a term, and the result is partial. A mean divides
-// by the length of the shard that it sees, so its terms are those of a mean; they may not meet terms of a sum. Every other
+// by the length of the shard that it sees, so its terms are those of a mean; they may not meet terms of a sum. They are that
+// only where the ranks' shards have one length: of 7 rows on two ranks, the mean of the means of 4 and 3 rows weighs the last
+// rows more. Every other
 // reduction is not a sum of the ranks' results and is refused along the sharded dim, although some (a maximum) could be
 // combined: nothing in a plan declares such a combination. A softmax along a sharded dim divides by the sum over one shard;
 // the shard's values would look normalized and be too large by what the other ranks hold.
@@ -28,7 +30,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   }
   if (type.is_shard() && goes(type.dim)) {
     if (kind == Kind::kSum) return AxisType::Partial();
-    if (kind == Kind::kMean) return AxisType::Partial(/*mean=*/true);
+    if (kind == Kind::kMean) return MeanOfShards(o, type);
     return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees this rank's shard of it alone")));
   }
   AxisType result = type;

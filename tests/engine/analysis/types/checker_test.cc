@@ -122,6 +122,54 @@ TEST_CASE("a region is taken at its word") {
   CHECK(one.checker.faults().front().got == "replicate");
 }
 
+TEST_CASE("a declared full size tells whether shards differ in length") {
+  const auto uneven = [](const Layout& layout, int64_t local, int64_t full_size, int64_t rank) {
+    return TypeOfLayout(layout, {local, 5}, full_size, 2, rank).uneven;
+  };
+  CHECK(uneven(Layout::Shard(0), 4, 7, 0));
+  CHECK(uneven(Layout::Shard(0), 3, 7, 1));
+  CHECK(uneven(Layout::Shard(0), 1, 1, 0));
+  CHECK_FALSE(uneven(Layout::Shard(0), 4, 8, 0));
+  CHECK_FALSE(uneven(Layout::Shard(0), 4, -1, 0));
+  Layout packed = Layout::Shard(0);
+  packed.parts = {{3, 0}, {4, 0}};
+  CHECK(uneven(packed, 4, 7, 0));
+  CHECK(uneven(packed, 4, -1, 0));
+  packed.parts = {{2, 0}, {4, 0}};
+  CHECK_FALSE(uneven(packed, 3, 6, 0));
+}
+
+// 7 rows on two ranks are 4 and 3. The checker sees rank 0 alone.
+TEST_CASE("a mean over what a region scattered is a fault if the ranks do not divide its size") {
+  for (const int64_t rows : {7, 8}) {
+    OneAxis one;
+    const OperatorScope scope(one.checker);
+    const at::Tensor x = OneAxis::Same({2, rows});
+    at::Tensor y;
+    {
+      Region region("scatter", "here", MeshAxis::kTp);
+      region.Takes(x, Layout::Replicate());
+      y = x.narrow(1, 0, 4).clone();
+      region.Makes(y, Layout::Shard(-1));
+    }
+    const at::Tensor mean = y.exp().mean(1);
+    INFO(rows);
+    CHECK(one.checker.faults().empty() == (rows == 8));
+    CHECK(one.checker.Get(mean)[0].ToString() == (rows == 8 ? "partial mean" : "faulty"));
+  }
+}
+
+TEST_CASE("a boundary's full size is learned where the shard is known already") {
+  OneAxis one;
+  const OperatorScope scope(one.checker);
+  const at::Tensor x = OneAxis::Piece(1, {2, 4});
+  one.checker.Anchor(x, MeshAxis::kTp, Layout::Shard(-1), 7, "output 0");
+  CHECK(one.checker.faults().empty());
+  x.mean(1);
+  REQUIRE(one.checker.faults().size() == 1);
+  CHECK(one.checker.faults().front().message.starts_with("'mean' over shards of different lengths"));
+}
+
 // A group of two without a peer: what goes in comes out.
 class Alone final : public c10d::Backend {
  public:

@@ -30,6 +30,38 @@ TEST_CASE("many elements made one") {
        [] {
          return Piece(1, {2, 3}).mean(1);
        }},
+      {"a mean over shards of different lengths", "fault: 'mean' over shards of different lengths along dim 1",
+       [] {
+         return Uneven(1, {2, 3}).mean(1);
+       }},
+      {"a mean over all of them", "fault: 'mean' over shards of different lengths along dim 1",
+       [] {
+         return Uneven(1, {2, 3}).mean();
+       }},
+      {"a sum over shards of different lengths", "partial",
+       [] {
+         return Uneven(1, {2, 3}).sum(1);
+       }},
+      {"a mean over another dim of such shards", "shard(0)",
+       [] {
+         return Uneven(1, {2, 3}).mean(0);
+       }},
+      {"a mean of what such shards and others make", "fault: 'mean' over shards of different lengths",
+       [] {
+         return (Uneven(1, {2, 3}) * Piece(1, {2, 3})).relu().mean(1);
+       }},
+      {"a mean of a product with such a weight", "fault: 'mean' over shards of different lengths",
+       [] {
+         return at::mm(Same({2, 3}), Uneven(1, {3, 4})).mean(1);
+       }},
+      {"a mean of rows of such shards put together", "fault: 'mean' over shards of different lengths",
+       [] {
+         return at::cat({Uneven(1, {2, 3}), Piece(1, {2, 3})}, 0).mean(1);
+       }},
+      {"a mean of such shards, flattened", "fault: 'mean' over shards of different lengths",
+       [] {
+         return Uneven(1, {2, 3, 4}).view({6, 4}).mean(0);
+       }},
       {"the largest of shards", "fault: 'amax' over dim 1",
        [] {
          return Piece(1, {2, 3}).amax(1);
@@ -165,6 +197,15 @@ TEST_CASE("attention, norms and losses") {
       {"a loss on a shard of the rows", "partial mean",
        [] {
          return at::cross_entropy_loss(Piece(0, {2, 3}), OneAxis::As(at::zeros({2}, at::kLong), AxisType::Shard(0, 2)));
+       }},
+      {"a mean loss on rows of different number", "fault: 'nll_loss_forward' over shards of different lengths",
+       [] {
+         return at::cross_entropy_loss(Uneven(0, {2, 3}),
+                                       OneAxis::As(at::zeros({2}, at::kLong), AxisType::Shard(0, 2)));
+       }},
+      {"a sum of losses on rows of different number", "partial",
+       [] {
+         return at::mse_loss(Uneven(0, {2, 3}), Piece(0, {2, 3}), at::Reduction::Sum);
        }},
       {"a number that differs between ranks", "fault: the program reads a number",
        [] { return at::full({1}, Terms({1}).item<double>()); }},

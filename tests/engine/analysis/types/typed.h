@@ -26,6 +26,12 @@ class OneAxis {
   static at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) {
     return As(at::rand(sizes), AxisType::Shard(dim, sizes[static_cast<size_t>(dim)]));
   }
+  // A shard of a dim that the ranks do not divide.
+  static at::Tensor Uneven(int64_t dim, at::IntArrayRef sizes) {
+    AxisType type = AxisType::Shard(dim, sizes[static_cast<size_t>(dim)]);
+    type.uneven = true;
+    return As(at::rand(sizes), type);
+  }
   static at::Tensor Places(at::IntArrayRef sizes) { return As(at::zeros(sizes, at::kLong), AxisType::Replicate()); }
 
   // The type of what `body` makes, or "fault: ..." of the first thing that is wrong.
@@ -47,6 +53,7 @@ class OneAxis {
 inline at::Tensor Same(at::IntArrayRef sizes) { return OneAxis::Same(sizes); }
 inline at::Tensor Terms(at::IntArrayRef sizes) { return OneAxis::Terms(sizes); }
 inline at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) { return OneAxis::Piece(dim, sizes); }
+inline at::Tensor Uneven(int64_t dim, at::IntArrayRef sizes) { return OneAxis::Uneven(dim, sizes); }
 inline at::Tensor Places(at::IntArrayRef sizes) { return OneAxis::Places(sizes); }
 
 struct RuleCase {

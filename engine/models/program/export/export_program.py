@@ -1,0 +1,591 @@
+#!/usr/bin/env python3
+"""Writes a PyTorch model as a program that moonshard's C++ engine runs, trains and shards by a plan.
+
+    export_program.py MODEL OUT.pt2 [options]      MODEL: a directory with a Hugging Face config.json
+    export_program.py MODEL OUT --lengths 64 256   a directory of programs, for models that hold for a range of lengths
+
+    from export_program import export              for a module of one's own
+
+Weights are neither needed nor written: parameters have a shape and no values, so a model of any size is exported on a
+laptop. README.md beside this file is the format.
+"""
+
+import argparse
+import dataclasses
+import inspect
+import json
+import pathlib
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from torch.export.graph_signature import InputKind  # noqa: E402
+
+from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
+from tracing import Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
+
+FORMAT = 1
+LONGEST = 4096  # up to which size of an input's dim `valid` is worked out
+
+
+@dataclasses.dataclass
+class Exported:
+    """What `export` made: the program of torch.export and the description that stands beside it in the archive."""
+
+    program: torch.export.ExportedProgram
+    description: dict[str, Any]
+
+    def save(self, path: str | pathlib.Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.save(self.program, path, extra_files={"moonshard.json": json.dumps(self.description)})
+
+
+def export(
+    module: torch.nn.Module,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
+    out: str | pathlib.Path | None = None,
+    *,
+    dynamic_shapes: Mapping[str, Any] | None = None,
+    shardable: Mapping[str, set[int]] | bool = True,
+    train: bool = True,
+    weights: bool = False,
+    constants: Mapping[str, Any] | None = None,
+    kinds: Callable[[str], str] = lambda name: "other",
+    extra: Mapping[str, Any] | None = None,
+) -> Exported:
+    """Exports `module(*args, **kwargs)` and, with `out`, writes the archive.
+
+    dynamic_shapes   as torch.export has it, by argument name; default: the first two dims of each tensor vary
+    shardable        dims of parameters that plans may shard, by name; True: what `shardable_dims` finds; False: none.
+                     Where tracing with them fails, fewer are tried, down to none, and a note says so
+    train            the mode that is traced: dropout and the like are in the graph
+    weights          whether the archive holds the values of parameters and buffers
+    constants        further arguments that are no inputs of the program: flags, numbers
+    kinds, extra     for the description: the kind of an input, and keys that replace those made here
+    """
+    signature = inspect.signature(module.forward)
+    inputs = dict(signature.bind_partial(*args, **(kwargs or {})).arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            inputs.update(inputs.pop(parameter.name, {}))
+    fixed = {**(constants or {}), **{name: value for name, value in inputs.items() if not _has_tensors(value)}}
+    inputs = {name: value for name, value in inputs.items() if name not in fixed}
+    if dynamic_shapes is None:
+        dynamic_shapes = torch.utils._pytree.tree_map(_first_two_dims, inputs)
+    modes = [(one, one.training) for one in module.modules()]
+    restore = (lambda: None) if weights else without_values(module)
+    try:
+        module.train(train)
+        notes: list[str] = []
+        traced = _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes)
+        description = {**_describe(module, traced, inputs, kinds, notes), **(extra or {})}
+    finally:
+        restore()
+        for one, mode in modes:
+            one.training = mode
+    description["options"] = {"train": train, "weights": weights, **description.get("options", {}),
+                              "example": _example(inputs)}  # fmt: skip
+    result = Exported(traced.program, description)
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def shardable_dims(module: torch.nn.Module) -> dict[str, set[int]]:
+    """Dims of parameters that a colwise, rowwise or vocabulary plan may shard, by parameter.
+
+    All dims of weights, the vocabulary of embeddings, and stacked experts but for their number. Tracing makes an
+    integer again of each dim that turns out to be fixed, such as the width of the residual stream.
+    """
+    found: dict[str, set[int]] = {}
+    embeddings = {id(p) for m in module.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    for name, parameter in module.named_parameters():
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if id(parameter) in embeddings:
+            found[name] = {0}
+        elif isinstance(owner, torch.nn.modules.conv._ConvNd):
+            if owner.groups == owner.in_channels == owner.out_channels:
+                found[name] = {0}
+        elif parameter.dim() == 3 or (parameter.dim() == 2 and "expert" in name and type(owner).__name__ != "Linear"):
+            found[name] = set(range(1, parameter.dim()))
+        elif 1 <= parameter.dim() <= 2:
+            found[name] = set(range(parameter.dim()))
+    return {name: {d for d in dims if module.get_parameter(name).shape[d] > 1} for name, dims in found.items()}
+
+
+def _has_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves(value))
+
+
+def _first_two_dims(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return None
+    return {dim: torch.export.Dim.AUTO for dim in range(min(2, value.dim()))}
+
+
+def _example(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
+    leaves = torch.utils._pytree.tree_leaves(dict(inputs))
+    return {name: list(leaf.shape) for name, leaf in zip(input_names(dict(inputs)), leaves) if hasattr(leaf, "shape")}
+
+
+def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes: list[str]) -> Trace:
+    """Traces with all dims that may be sharded, then without those of norms and the like, then without any."""
+    if shardable is False:
+        tries = [({}, False)]
+    elif shardable is True:
+        dims = shardable_dims(module)
+        matrices = {name: found for name, found in dims.items() if module.get_parameter(name).dim() > 1
+                    or name.endswith("bias")}  # fmt: skip
+        tries = [(dims, True), (dims, False), (matrices, False), ({}, False)]
+    else:
+        dims = {name: set(found) for name, found in shardable.items()}
+        tries = [(dims, True), (dims, False), ({}, False)]
+    for cut, follow in tries:
+        try:
+            traced = trace(module, inputs, dynamic_shapes, cut, fixed, follow)
+            if isinstance(shardable, Mapping):
+                notes += _fixed_dims(traced, shardable)
+            return traced
+        except Exception as error:
+            if not cut:
+                raise
+            first = str(error).strip().splitlines() or [type(error).__name__]
+            how = ", and sizes of the config that follow them," if follow else ""
+            notes.append(
+                f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters{how} failed: {first[0]}"
+            )
+    raise AssertionError("one trace has no symbolic dims of parameters")
+
+
+def _fixed_dims(traced: Trace, wanted: Mapping[str, set[int]]) -> list[str]:
+    """Dims that were to be symbolic and are not: each is equal to a size of the graph or of another tensor's dim."""
+    nodes = {node.name: node.meta["val"] for node in traced.program.graph.nodes if node.op == "placeholder"}
+    shapes = {spec.target: nodes[spec.arg.name].shape for spec in traced.program.graph_signature.input_specs
+              if spec.kind == InputKind.PARAMETER}  # fmt: skip
+    fixed = [(name, dim) for name, dims in wanted.items() for dim in sorted(dims)
+             if name in shapes and isinstance(to_json(shapes[name][dim]), int)]  # fmt: skip
+    return [f"{name}: dim {dim} is fixed, as it is equal to a size that is not symbolic" for name, dim in fixed]
+
+
+# --- The description --------------------------------------------------------------------------------------------------
+def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[[str], str], notes: list[str]) -> dict:
+    tensors, ties = _tensors(module, traced)
+    guards = traced.guards
+    fixed = [name for name, one in tensors.items() if one["kind"] == "parameter" and "symbolic" not in one]
+    if fixed and len(fixed) < len(tensors):
+        notes.append(f"{len(fixed)} parameters have no symbolic dim")
+    elif fixed:
+        notes.append("No parameter has a symbolic dim: sizes in the graph do not follow shards")
+    if traced.functions:
+        names = ", ".join(traced.functions)
+        notes.append(f"Gradients of {names} follow from its forward: the backward that it defines is not in the graph")
+    custom = sorted(
+        {name for name in _operators(traced) if not name.startswith(("aten::", "higher_order::", "number::"))}
+    )
+    if custom:
+        notes.append("Operators that are not PyTorch's own: " + ", ".join(custom))
+    return {
+        "format": FORMAT,
+        "exporter": {"torch": torch.__version__.partition("+")[0], "transformers": None},
+        "model": {"class": type(module).__name__, "defined_in": type(module).__module__, "type": None, "config": None},
+        "options": {},
+        "inputs": _inputs(traced, inputs, kinds),
+        "fixed": {},
+        "outputs": _outputs(traced),
+        "symbols": traced.symbols,
+        "guards": guards,
+        "valid": _valid(traced),
+        "modules": [{"path": path, "class": type(one).__name__, "defined_in": type(one).__module__}
+                    for path, one in module.named_modules()],
+        "tensors": tensors,
+        "ties": ties,
+        "calls": traced.calls,
+        "weights": {"source": "module", "files": [], "tensors": {}, "unused": [], "missing": [], "unsupported": {}},
+        "operators": _operators(traced),
+        "notes": notes,
+    }  # fmt: skip
+
+
+def _value(name: str, node: Any, value: Any) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor):
+        return {"name": name, "value": node, "dtype": dtype_name(value.dtype), "shape": shape_of(value)}
+    kind = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool"}.get(type(value), type(value).__name__)
+    return {"name": name, "value": node, "dtype": kind, "size": to_json(value)}
+
+
+def _inputs(traced: Trace, inputs: Mapping[str, Any], kinds: Callable[[str], str]) -> list[dict[str, Any]]:
+    nodes = {node.name: node for node in traced.program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in traced.program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    return [{**_value(name, spec.arg.name, nodes[spec.arg.name].meta["val"]), "kind": kinds(name)}
+            for spec, name in zip(specs, input_names(dict(inputs))) if spec.arg.name in nodes]  # fmt: skip
+
+
+def _outputs(traced: Trace) -> list[dict[str, Any]]:
+    results = traced.program.graph.output_node().args[0]
+    return [_value(name, getattr(node, "name", None), node.meta["val"] if hasattr(node, "meta") else node)
+            for name, node in zip(traced.outputs, results)]  # fmt: skip
+
+
+def _tensors(module: torch.nn.Module, traced: Trace) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
+    nodes = {node.name: node for node in traced.program.graph.nodes if node.op == "placeholder"}
+    specs = {spec.target: spec for spec in traced.program.graph_signature.input_specs if spec.target is not None}
+    mutated = set(traced.program.graph_signature.buffers_to_mutate.values()) | _written(traced)
+    tensors: dict[str, dict[str, Any]] = {}
+    groups: dict[int, list[str]] = {}
+    for kind, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers)):
+        for name, tensor in named(remove_duplicate=False):
+            spec = specs.get(name)
+            value = nodes[spec.arg.name].meta["val"] if spec else tensor
+            one = {"kind": kind, "shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype),
+                   "value": spec and spec.arg.name}  # fmt: skip
+            if shape_of(value) != list(tensor.shape):
+                one["symbolic"] = shape_of(value)
+            if kind == "parameter":
+                one["requires_grad"] = tensor.requires_grad
+            else:
+                path, _, leaf = name.rpartition(".")
+                one["persistent"] = leaf not in module.get_submodule(path)._non_persistent_buffers_set
+            if name in mutated:
+                one["mutated"] = True
+            tensors[name] = one
+            groups.setdefault(id(tensor), []).append(name)
+    ties = [
+        sorted(names, key=lambda name: tensors[name]["value"] is None) for names in groups.values() if len(names) > 1
+    ]
+    for first, *others in ties:
+        for name in others:
+            tensors[name] |= {key: tensors[first][key] for key in ("symbolic",) if key in tensors[first]}
+    return tensors, ties
+
+
+def _written(traced: Trace) -> set[str]:
+    """Tensors that an operator of the graph writes in place."""
+    targets = {spec.arg.name: spec.target for spec in traced.program.graph_signature.input_specs if spec.target}
+    found = set()
+    for node in traced.program.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        statistics = node.target._schema.name in ("aten::batch_norm", "aten::instance_norm")
+        for argument, formal in zip(node.args, node.target._schema.arguments):
+            written = formal.is_write or (statistics and formal.name in ("running_mean", "running_var"))
+            if written and getattr(argument, "name", None) in targets:
+                found.add(targets[argument.name])
+    return found
+
+
+def _operators(traced: Trace) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for graph_module in traced.program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            if node.op != "call_function":
+                continue
+            if isinstance(node.target, torch._ops.OpOverload):
+                counts[node.target._schema.name] += 1
+            elif isinstance(node.target, torch._ops.HigherOrderOperator):
+                counts[f"higher_order::{node.target.name()}"] += 1
+            else:
+                counts[f"number::{node.target.__name__}"] += 1
+    return dict(sorted(counts.items()))
+
+
+def _valid(traced: Trace) -> dict[str, dict[str, Any]]:
+    """For each symbol of an input, the sizes that hold while all others are as in the example."""
+    example = {name: one["example"] for name, one in traced.symbols.items() if "example" in one}
+    found = {}
+    for name, one in traced.symbols.items():
+        if "input" not in one:
+            continue
+        conditions = [g["condition"] for g in traced.guards if name in symbols_in(g["condition"])
+                      and symbols_in(g["condition"]) <= set(example)]  # fmt: skip
+        source = " and ".join(map(to_python, conditions)) or "True"
+        others = ", ".join(f"{key}={value}" for key, value in example.items() if key != name)
+        holds = eval(f"lambda {name}{', ' if others else ''}{others}: {source}")
+        found[name] = {"input": one["input"], "dim": one["dim"], "ranges": _ranges(holds), "tried": LONGEST}
+    return found
+
+
+def _ranges(holds: Callable[[int], bool]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for size in range(1, LONGEST + 1):
+        try:
+            if not holds(size):
+                continue
+        except ZeroDivisionError:
+            continue
+        if ranges and ranges[-1][1] == size - 1:
+            ranges[-1][1] = size
+        else:
+            ranges.append([size, size])
+    return ranges
+
+
+# --- Hugging Face models ----------------------------------------------------------------------------------------------
+@dataclasses.dataclass
+class Options:
+    """How a Hugging Face model is exported; None leaves the choice to transformers or to the model."""
+
+    attention: str | None = None
+    experts: str | None = None
+    dtype: str | None = None
+    inputs: list[str] | None = None
+    shardable: Mapping[str, set[int]] | bool = True
+    train: bool = True
+    weights: bool = False
+    batch: int = 3
+    sequence: int = 17
+    trust_remote_code: bool = False
+
+
+def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path | None = None) -> Exported:
+    """Exports the Hugging Face model in a directory, or of a config of transformers."""
+    import transformers
+
+    import checkpoint
+    import hugging_face
+
+    folder = pathlib.Path(model) if isinstance(model, (str, pathlib.Path)) else None
+    config = hugging_face.load_config(folder, options.trust_remote_code) if folder else model
+    dtype = _dtype(config, options)
+    how = {"attention": options.attention, "experts": options.experts, "trust_remote_code": options.trust_remote_code}
+    if options.weights:
+        module = hugging_face.build(config, dtype, folder=folder, **how)
+    else:
+        module = hugging_face.build_fake(config, dtype, **how)
+    names = options.inputs or hugging_face.default_inputs(module)
+    inputs, varying = hugging_face.example_inputs(module, names, options.batch, options.sequence)
+    known = hugging_face.known_inputs(inputs)
+    extra = {
+        "exporter": {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__},
+        "model": {"class": type(module).__name__, "defined_in": type(module).__module__, "type": config.model_type,
+                  "config": hugging_face.config_text(folder, config)},
+        "options": {"attention": module.config._attn_implementation, "dtype": dtype_name(dtype),
+                    "experts": getattr(module.config, "_experts_implementation", None)},
+        "fixed": {name: value.tolist() for name, value in known.items()},
+        "weights": checkpoint.conversions(module, folder),
+    }  # fmt: skip
+    with hugging_face.traceable(packed="position_ids" in inputs):
+        exported = export(module, (), inputs, dynamic_shapes=varying, shardable=options.shardable, train=options.train,
+                          weights=options.weights, constants={**hugging_face.forward_options(module), **known},
+                          kinds=hugging_face.kind_of, extra=extra)  # fmt: skip
+    exported.description["notes"] += hugging_face.notes(module)
+    if out is not None:
+        exported.save(out)
+    return exported
+
+
+def _dtype(config: Any, options: Options) -> torch.dtype:
+    dtype = options.dtype or config.dtype or config.get_text_config().dtype or torch.float32
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+
+
+# --- Comparison with eager --------------------------------------------------------------------------------------------
+@dataclasses.dataclass
+class Difference:
+    """The largest difference of each result from the model's own, relative to the largest value."""
+
+    shape: str
+    results: dict[str, float]
+
+    @property
+    def worst(self) -> float:
+        return max(self.results.values(), default=0.0)
+
+
+def check(exported: Exported, real: torch.nn.Module, examples: list[Mapping[str, Any]], constants: Mapping[str, Any],
+          gradients: bool = True) -> list[Difference]:  # fmt: skip
+    """Runs the program in Python and the model on each example, with the model's weights and one seed.
+
+    The results compared are the outputs, buffers that the archive holds and, where there is a loss, all gradients.
+    """
+    program = exported.program
+    own = {**dict(real.named_parameters(remove_duplicate=False)), **dict(real.named_buffers(remove_duplicate=False))}
+    for name in program.state_dict:
+        tensor = own[name].detach()
+        parameter = isinstance(own[name], torch.nn.Parameter)
+        program.state_dict[name] = torch.nn.Parameter(tensor, own[name].requires_grad) if parameter else tensor
+    buffers = {f"buffer {name}": _difference(own[name], value) for name, value in program.constants.items()
+               if name in own and isinstance(value, torch.Tensor)}  # fmt: skip
+    found = [Difference("constants", buffers)]
+    real.train(exported.description["options"]["train"])
+    runnable = program.module(check_guards=False)
+    names = [one["name"] for one in exported.description["outputs"]]
+    for example in examples:
+        torch.manual_seed(0)
+        results = runnable(**{name: one for name, one in example.items() if name not in exported.description["fixed"]})
+        torch.manual_seed(0)
+        eager = real(**example, **constants)
+        differences = {name: _difference(_field(eager, name), one) for name, one in zip(names, results)}
+        if gradients and "loss" in names and results[names.index("loss")].requires_grad:
+            differences |= _gradient_differences(runnable, real, results[names.index("loss")], eager.loss)
+        found.append(Difference(" ".join(f"{k}{list(v.shape)}" for k, v in example.items()), differences))
+    return found
+
+
+def _field(result: Any, name: str) -> Any:
+    keys = name.split(".")
+    if keys[0] == "output" and not isinstance(result, Mapping):
+        keys = keys[1:]
+    for key in keys:
+        result = result[int(key)] if isinstance(result, (tuple, list)) else result[key]
+    return result
+
+
+def _difference(expected: Any, got: Any) -> float:
+    if not isinstance(expected, torch.Tensor):
+        return 0.0 if expected == got else float("inf")
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return float("inf")
+    expected, got = expected.detach().double(), got.detach().double()
+    if expected.numel() == 0 or torch.equal(expected, got):
+        return 0.0
+    difference = ((expected - got).abs().max() / expected.abs().max().clamp(min=1e-30)).item()
+    return difference if difference == difference else float("inf")
+
+
+def _gradient_differences(runnable, real, loss: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
+    ours = {name: p for name, p in runnable.named_parameters() if p.requires_grad}
+    theirs = {name: p for name, p in real.named_parameters() if p.requires_grad and name in ours}
+    got = torch.autograd.grad(loss, [ours[name] for name in theirs], allow_unused=True)
+    wanted = torch.autograd.grad(expected, list(theirs.values()), allow_unused=True)
+    return {f"grad {name}": _difference(b, a) if a is not None and b is not None else float((a is None) != (b is None))
+            for name, a, b in zip(theirs, got, wanted)}  # fmt: skip
+
+
+def check_model(model: pathlib.Path | Any, options: Options, exported: Exported) -> list[Difference]:
+    """`check` of a Hugging Face model with the weights of its directory, or random ones, on two batches and lengths."""
+    import hugging_face
+
+    folder = pathlib.Path(model) if isinstance(model, (str, pathlib.Path)) else None
+    config = hugging_face.load_config(folder, options.trust_remote_code) if folder else model
+    stored = folder if folder and any(folder.glob("*.safetensors")) else None
+    real = hugging_face.build(config, _dtype(config, options), options.attention, options.experts, stored,
+                              options.trust_remote_code)  # fmt: skip
+    if stored is None:
+        hugging_face.randomise(real)
+    names = [*(one["name"] for one in exported.description["inputs"]), *exported.description["fixed"]]
+    sizes = [(options.batch, options.sequence), (1, options.sequence + 6), (options.batch + 1, options.sequence - 1)]
+    if exported.description["fixed"]:
+        sizes = [(options.batch, length) for _, length in sizes]
+    examples = [hugging_face.example_inputs(real, names, *size, seed=i)[0] for i, size in enumerate(sizes)]
+    examples = [one for one in examples if not broken_guards(exported.description, one)]
+    with hugging_face.without_dropped_layers():
+        return check(exported, real, examples, hugging_face.forward_options(real))
+
+
+def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    """The conditions of the export that these inputs break, with parameters of their full size."""
+    values = {name: one["example"] for name, one in description["symbols"].items() if "example" in one}
+    broken = []
+    for one in description["inputs"]:
+        for dim, size in enumerate(one.get("shape", ())):
+            given = inputs[one["name"]].shape[dim]
+            if isinstance(size, str):
+                values[size] = given
+            elif size != given:
+                broken.append(f"{one['name']} has the size {size} in dim {dim}, not {given}")
+    known = [guard for guard in description["guards"] if symbols_in(guard["condition"]) <= set(values)]
+    return broken + [guard["text"] for guard in known if not evaluate(guard["condition"], values)]
+
+
+# --- Command line -----------------------------------------------------------------------------------------------------
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("model", type=pathlib.Path, help="directory with config.json, and weights with --check or --weights")
+    add("out", type=pathlib.Path, help="the archive, or with --lengths the directory of archives")
+    add("--attention", help="attention implementation of transformers (default: what the model prefers: sdpa or eager)")
+    add("--experts", help="experts implementation: grouped_mm, or batched_mm, which is the default for odd sizes")
+    add("--dtype", help="type of weights and computation (default: that of config.json, else float32)")
+    add("--inputs", nargs="+", metavar="NAME", help="inputs of forward (default: ids and labels, or the like)")
+    add("--cut", nargs="*", metavar="NAME:DIM", help="dims of parameters that plans may shard, by a part of the "
+        "name, as in q_proj.weight:0 (default: all of linear layers, embeddings, experts); alone: none")  # fmt: skip
+    add("--eval", action="store_true", help="trace the model in evaluation mode (default: training)")
+    add("--weights", action="store_true", help="store the weights in the archive")
+    add("--batch", type=int, default=3, help="rows of the example (default: 3)")
+    add("--sequence", type=int, default=17, help="length of the example (default: 17)")
+    add("--lengths", type=int, nargs="+", metavar="N", help="one archive for each of these lengths of the example")
+    add(
+        "--check", action="store_true", help="compare outputs and gradients with the model's; needs its memory and time"
+    )
+    add("--tolerance", type=float, default=1e-5, help="of --check, relative (default: 1e-5)")
+    add("--trust-remote-code", action="store_true", help="run the Python code that a model brings along")
+    return parser
+
+
+def _cut(selected: list[str], model: pathlib.Path, options: Options) -> dict[str, set[int]]:
+    """The dims that NAME:DIM arguments select, by parameter."""
+    import hugging_face
+
+    config = hugging_face.load_config(model, options.trust_remote_code)
+    module = hugging_face.build_fake(config, _dtype(config, options), trust_remote_code=options.trust_remote_code)
+    found: dict[str, set[int]] = {}
+    for one in selected:
+        part, _, dim = one.rpartition(":")
+        names = [name for name, p in module.named_parameters() if part in name and p.dim() > int(dim)]
+        if not names:
+            raise SystemExit(f"--cut {one}: no parameter with such a name has a dim {dim}")
+        for name in names:
+            found.setdefault(name, set()).add(int(dim))
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    options = Options(given.attention, given.experts, given.dtype, given.inputs, True, not given.eval, given.weights,
+                      given.batch, given.sequence, given.trust_remote_code)  # fmt: skip
+    if given.cut is not None:
+        options.shardable = _cut(given.cut, given.model, options) if given.cut else False
+    if not given.lengths:
+        return 0 if _export_one(given, options, given.out)[1] else 1
+    given.out.mkdir(parents=True, exist_ok=True)
+    programs, agree = [], True
+    for length in given.lengths:
+        file = f"{length}.pt2"
+        exported, good = _export_one(given, dataclasses.replace(options, sequence=length), given.out / file)
+        agree &= good
+        programs.append({"file": file, "example": length, "ranges": _lengths(exported.description)})
+    (given.out / "index.json").write_text(json.dumps({"format": FORMAT, "programs": programs}, indent=1) + "\n")
+    return 0 if agree else 1
+
+
+def _lengths(description: Mapping[str, Any]) -> list[list[int]]:
+    """The lengths of the main input that hold."""
+    size = description["inputs"][0]["shape"][1]
+    return description["valid"][size]["ranges"] if isinstance(size, str) else [[size, size]]
+
+
+def _export_one(given: argparse.Namespace, options: Options, out: pathlib.Path) -> tuple[Exported, bool]:
+    exported = export_model(given.model, options, out)
+    description = exported.description
+    print(f"{out}: {sum(1 for _ in exported.program.graph.nodes)} nodes, {len(description['guards'])} guards")
+    for one in description["valid"].values():
+        if one["ranges"] != [[1, LONGEST]]:
+            ranges = ", ".join(f"{a} to {b}" if a != b else str(a) for a, b in one["ranges"][:8])
+            print(f"  {one['input']} dim {one['dim']}: {ranges}{', ...' if len(one['ranges']) > 8 else ''}")
+    for note in description["notes"]:
+        print(f"  note: {note}")
+    weights = description["weights"]
+    for name, reason in weights["unsupported"].items():
+        print(f"  {name} cannot be loaded: {reason}")
+    for name in weights["missing"]:
+        print(f"  {name} is not in the checkpoint")
+    if not given.check:
+        return exported, True
+    good = True
+    for one in check_model(given.model, options, exported):
+        name = max(one.results, key=one.results.get, default="")
+        print(f"  {one.shape}: largest difference {one.worst:.1e}{f' ({name})' if one.worst else ''}")
+        good &= one.worst <= given.tolerance
+    return exported, good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

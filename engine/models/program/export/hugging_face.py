@@ -1,0 +1,411 @@
+"""Hugging Face models for export: built from their config without weights, with example inputs for their forward."""
+
+import contextlib
+import inspect
+import json
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+from transformers import initialization, masking_utils, modeling_rope_utils
+from transformers.integrations import moe, sdpa_attention
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+
+from tracing import without_values
+
+KINDS = {
+    "input_ids": "ids", "decoder_input_ids": "ids", "labels": "labels", "attention_mask": "mask",
+    "decoder_attention_mask": "mask", "position_ids": "positions", "pixel_values": "pixels", "image_grid_thw": "grid",
+    "input_features": "audio", "input_values": "audio", "token_type_ids": "types", "mm_token_type_ids": "types",
+}  # fmt: skip
+
+
+# --- Models -----------------------------------------------------------------------------------------------------------
+def load_config(folder: pathlib.Path, trust_remote_code: bool = False) -> transformers.PreTrainedConfig:
+    return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+
+
+def model_class(config: transformers.PreTrainedConfig, trust_remote_code: bool = False) -> Any:
+    """The class that the config names, else the one with a head for language modelling."""
+    for name in config.architectures or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    if trust_remote_code and getattr(config, "auto_map", None):
+        return transformers.AutoModelForCausalLM
+    for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText,
+                 transformers.AutoModelForSeq2SeqLM, transformers.AutoModelForSpeechSeq2Seq,
+                 transformers.AutoModel):  # fmt: skip
+        if type(config) in auto._model_mapping:
+            return auto._model_mapping[type(config)]
+    raise ValueError(f"transformers {transformers.__version__} has no model for {type(config).__name__}")
+
+
+def build(
+    config: transformers.PreTrainedConfig,
+    dtype: torch.dtype,
+    attention: str | None = None,
+    experts: str | None = None,
+    folder: pathlib.Path | None = None,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """The model on the CPU with the weights in `folder`, or, without one, with random weights."""
+    cls, options = model_class(config, trust_remote_code), {"dtype": dtype}
+    if attention:
+        options["attn_implementation"] = attention
+    if experts:
+        options["experts_implementation"] = experts
+    if trust_remote_code:
+        options["trust_remote_code"] = True
+    if folder is not None:
+        model = cls.from_pretrained(folder, config=config, **options)
+    else:
+        make = cls.from_config if not issubclass(cls, PreTrainedModel) else cls._from_config
+        model = _kept_types(make(config, **options), dtype)
+    if not experts and getattr(model.config, "_experts_implementation", None) == "grouped_mm" and not _aligned(model):
+        model.set_experts_implementation("batched_mm")
+    return model
+
+
+def _aligned(model: PreTrainedModel) -> bool:
+    """Whether rows of stacked experts have whole multiples of 16 bytes, which grouped_mm demands."""
+    stacks = [
+        p for module in model.modules() if hasattr(module, "is_transposed") for p in module.parameters(recurse=False)
+    ]
+    return all(size * p.element_size() % 16 == 0 for p in stacks if p.dim() == 3 for size in p.shape[1:])
+
+
+def build_fake(config: transformers.PreTrainedConfig, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
+    """The model with tensors that have a shape and no values, but for buffers that checkpoints do not hold."""
+    with torch.device("meta"), initialization.meta_device_safe_creation_ops():
+        model = build(config, dtype, **options)
+    missing = _restore_buffers(model)
+    if missing:  # values that the constructor alone knows: their memory is only touched where it is written
+        with initialization.no_init_weights():
+            made = build(config, dtype, **options)
+        for name in missing:
+            path, _, leaf = name.rpartition(".")
+            model.get_submodule(path)._buffers[leaf] = made.get_buffer(name)
+    without_values(model)
+    return model
+
+
+def _restore_buffers(model: PreTrainedModel) -> list[str]:
+    """Computes the buffers that checkpoints do not hold, and gives the names of those that have no values then."""
+    own: dict[str, torch.Tensor] = {}
+    for path, module in model.named_modules():
+        for name in module._non_persistent_buffers_set:
+            if module._buffers.get(name) is not None:
+                unset = torch.zeros_like(module._buffers[name], device="cpu")
+                unset = unset.fill_(torch.nan if unset.is_floating_point() else 77)
+                own[f"{path}.{name}" if path else name] = module._buffers[name] = unset
+    owners = {path: module for path, module in model.named_modules() if isinstance(module, PreTrainedModel)}
+    for path, module in model.named_modules():
+        if path in owners or any(module._buffers.get(name) is not None for name in module._non_persistent_buffers_set):
+            parts = path.split(".")
+            owner = next(owners[p] for i in range(len(parts), -1, -1) if (p := ".".join(parts[:i])) in owners)
+            try:
+                owner._init_weights(module)
+            except (NotImplementedError, RuntimeError):
+                continue  # an initialisation that looks at values
+    return [name for name, b in own.items()
+            if b.numel() and (bool(b.isnan().any()) if b.is_floating_point() else bool((b == 77).all()))]  # fmt: skip
+
+
+def _kept_types(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """What from_pretrained does and from_config does not: some modules stay in float32."""
+    for pattern, kept in model._get_dtype_plan(dtype).items():
+        expression = re.compile(pattern.replace("*", ".*"))
+        for name, parameter in model.named_parameters():
+            if expression.search(name):
+                parameter.data = parameter.data.to(kept)
+    return model
+
+
+def randomise(model: torch.nn.Module, seed: int = 0) -> None:
+    """Noise on every floating-point parameter, so that zeros and ones of an initialisation hide nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+
+
+# --- Tracing ----------------------------------------------------------------------------------------------------------
+def _sdpa(
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, position_bias=None, **_
+):
+    """transformers' `sdpa` without its tests for a length of 1 and for caches, which would become guards."""
+    causal = attention_mask is None and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
+    options: dict[str, Any] = {}
+    if getattr(module, "num_key_value_groups", 1) > 1:
+        if attention_mask is None and key.shape[-1] == value.shape[-1] <= 256:
+            options["enable_gqa"] = True
+        else:
+            key = sdpa_attention.repeat_kv(key, module.num_key_value_groups)
+            value = sdpa_attention.repeat_kv(value, module.num_key_value_groups)
+    if position_bias is not None:
+        attention_mask = sdpa_attention.create_position_bias_mask(position_bias, attention_mask, causal, query, key)
+        causal = False
+    options |= {"attn_mask": attention_mask, "dropout_p": dropout, "scale": scaling, "is_causal": bool(causal)}
+    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
+    return result.transpose(1, 2).contiguous(), None
+
+
+def _sdpa_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    """transformers' mask for `sdpa`, None where it is None outside of tracing for every length: without padding, window
+    or any other pattern than causal or full attention."""
+    if kwargs.get("attention_mask") is None and kwargs.get("local_size") is None and not kwargs.get("q_offset"):
+        if kwargs.get("allow_is_causal_skip", True) and not kwargs.get("allow_is_bidirectional_skip"):
+            return None
+        if kwargs.get("allow_is_bidirectional_skip"):
+            return None
+    return masking_utils.sdpa_mask(*args, **kwargs)
+
+
+# Patches of transformers' own exporter that this one has no use for: they force a kernel, or equal sizes of images.
+_UNNEEDED = ("_patch_sdpa", "_patch_chunked_vision_attention")
+
+
+class Known(torch.Tensor):
+    """A tensor whose values are known while tracing: what is computed of it alone is no part of the graph."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        plain = pytree.tree_map_only(Known, lambda one: one.as_plain(), (args, kwargs))
+        if not all(isinstance(one, Known) for one in tensors):
+            return func(*plain[0], **plain[1])
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return _known(func(*plain[0], **plain[1]))
+
+    def as_plain(self) -> torch.Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.as_subclass(torch.Tensor)
+
+
+def _known(values: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda one: one.as_subclass(Known), values)
+
+
+def _on_known(function: Callable) -> Callable:
+    """Runs a function outside of the graph if its first argument is known."""
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if not args or not isinstance(args[0], Known):
+            return function(*args, **kwargs)
+        args, kwargs = pytree.tree_map_only(Known, lambda one: one.as_plain(), (args, kwargs))
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return _known(function(*args, **kwargs))
+
+    return replacement
+
+
+@contextlib.contextmanager
+def traceable(packed: bool = False) -> Iterator[None]:
+    """Replaces, while tracing, what transformers does otherwise under torch.export than when a model just runs.
+
+    Stacked experts go to an operator of transformers' own, which tracing replaces by PyTorch's: the shape function of
+    the latter takes bfloat16 only.
+
+    packed: positions are an input, so that they may tell sequences that are packed into one row; else they count up.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            from transformers.exporters import exporter_dynamo, utils
+        except ImportError:
+            pass
+        else:
+            del exporter_dynamo  # registers the patches
+            patches = [p for p in utils._PATCHES.get("dynamo", []) if p[2].__name__ not in _UNNEEDED]
+            stack.enter_context(utils.patch_attributes(patches))
+        stack.enter_context(_item(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", _sdpa))
+        stack.enter_context(_item(masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "sdpa", _sdpa_mask))
+        if not packed:
+            preprocess = masking_utils._preprocess_mask_arguments
+            stack.enter_context(_attribute(masking_utils, "_preprocess_mask_arguments", _without_positions(preprocess)))
+            stack.enter_context(_attribute(modeling_rope_utils, "torch", _CountingUp()))
+        for module in [one for name, one in sys.modules.items() if name.startswith("transformers.models.")]:
+            for name in [name for name in vars(module) if name.startswith("get_vision_")]:
+                stack.enter_context(_attribute(module, name, _on_known(getattr(module, name))))
+            if "is_torchdynamo_exporting" in vars(module) and "torch_chunk_gated_delta_rule" in vars(module):
+                # Qwen3.5 and its like unroll a loop under export, in place of a triangular solver.
+                stack.enter_context(_attribute(module, "is_torchdynamo_exporting", lambda: False))
+            if "torch_compilable_check" in vars(module):  # whether values agree, such as image tokens and features
+                stack.enter_context(_attribute(module, "torch_compilable_check", lambda *_, **__: None))
+        stack.enter_context(without_dropped_layers())
+        stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
+        yield
+
+
+@contextlib.contextmanager
+def without_dropped_layers() -> Iterator[None]:
+    """Models draw a single number by which they drop a whole layer at random in training: no graph can do that."""
+    rand = torch.rand
+    with _attribute(torch, "rand", lambda *size, **more: 1.0 if size == ([],) and not more else rand(*size, **more)):
+        yield
+
+
+class _CountingUp:
+    """torch for the code that picks rotary frequencies by length: the largest of positions that count up is a size."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def max(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs or tensor.is_floating_point():
+            return torch.max(tensor, *args, **kwargs)
+        return tensor.shape[-1] - 1
+
+
+def _without_positions(preprocess: Callable) -> Callable:
+    signature = inspect.signature(preprocess)
+
+    def replacement(*args: Any, **kwargs: Any) -> tuple:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments["position_ids"] = None
+        return preprocess(*bound.args, **bound.kwargs)
+
+    return replacement
+
+
+@contextlib.contextmanager
+def _item(table: dict, key: str, value: Any) -> Iterator[None]:
+    before = table[key]
+    table[key] = value
+    try:
+        yield
+    finally:
+        table[key] = before
+
+
+@contextlib.contextmanager
+def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+# --- Inputs -----------------------------------------------------------------------------------------------------------
+def default_inputs(model: PreTrainedModel) -> list[str]:
+    """What the model is exported with: its main input, decoder ids where it has a decoder, and labels."""
+    names = [model.main_input_name]
+    if model.config.is_encoder_decoder:
+        names.append("decoder_input_ids")
+    return [*names, "labels"] if model.can_generate() or "ForCausalLM" in type(model).__name__ else names
+
+
+def example_inputs(
+    model: PreTrainedModel, names: list[str], batch: int, sequence: int, seed: int = 0
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, Any]]]:
+    """Random inputs by name, and which of their dims vary. A decoder's length differs from the encoder's."""
+    config, text = model.config, model.config.get_text_config()
+    generator = torch.Generator().manual_seed(seed)
+    special = {value for key, value in vars(config).items() if key.endswith("_token_id") and isinstance(value, int)}
+    allowed = torch.tensor([i for i in range(1, min(text.vocab_size, 32000)) if i not in special] or [0])
+
+    def ids(length: int) -> torch.Tensor:
+        return allowed[torch.randint(len(allowed), (batch, length), generator=generator)]
+
+    decoded = max(2, sequence * 2 // 3) if config.is_encoder_decoder else sequence
+    inputs: dict[str, torch.Tensor] = {}
+    varying: dict[str, dict[int, Any]] = {}
+    for name in names:
+        own, dims = None, {0: Dim.AUTO, 1: Dim.AUTO}
+        if name == "input_ids":
+            own = ids(sequence)
+        elif name in ("labels", "decoder_input_ids"):
+            own = ids(decoded)
+        elif name in ("attention_mask", "decoder_attention_mask"):
+            own = torch.ones(batch, decoded if name.startswith("decoder") else sequence, dtype=torch.int64)
+            own[-1, : own.shape[1] // 4] = 0
+        elif name == "position_ids" and hasattr(getattr(model, "model", None), "get_rope_index"):
+            own, dims = None, {2: Dim.AUTO}  # of the other inputs, below
+        elif name == "position_ids":
+            own = torch.arange(sequence).expand(batch, sequence).contiguous()
+        elif name in ("token_type_ids", "mm_token_type_ids"):
+            own = torch.zeros(batch, sequence, dtype=torch.int64)
+        elif name == "input_features":
+            length = 2 * getattr(config, "max_source_positions", sequence)
+            own, dims = torch.randn(batch, config.num_mel_bins, length, generator=generator), {0: Dim.AUTO}
+        elif name == "pixel_values" and hasattr(config, "vision_config") and "image_grid_thw" in names:
+            own, dims = _patches(config.vision_config, batch, generator), {}
+        elif name == "image_grid_thw":
+            own, dims = torch.tensor([[1, 4, 4]] * batch), {}
+        elif name == "pixel_values":
+            vision = getattr(config, "vision_config", config)
+            size = vision.image_size if isinstance(vision.image_size, int) else vision.image_size[0]
+            own = torch.randn(batch, getattr(vision, "num_channels", 3), size, size, generator=generator)
+            dims = {0: Dim.AUTO}
+        if own is None and name != "position_ids":
+            raise ValueError(f"no example is known for the input {name}: export from Python with args of your own")
+        if own is not None and own.is_floating_point():
+            own = own.to(model.dtype)
+        inputs[name], varying[name] = own, dims
+    _place_images(config, inputs)
+    if "image_grid_thw" in inputs:  # with so many images, so many rows
+        varying = {name: {dim: how for dim, how in dims.items() if dim > 0} for name, dims in varying.items()}
+    if inputs.get("position_ids", ()) is None:
+        types = (inputs["input_ids"] == config.image_token_id).long()
+        inputs["position_ids"] = model.model.get_rope_index(
+            inputs["input_ids"], image_grid_thw=inputs.get("image_grid_thw"), mm_token_type_ids=types)[0]  # fmt: skip
+    return inputs, varying
+
+
+def known_inputs(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Takes out of the inputs those by whose values models cut other tensors: they become part of the program."""
+    return {name: inputs.pop(name).as_subclass(Known) for name in list(inputs) if KINDS.get(name) == "grid"}
+
+
+def _patches(vision: Any, images: int, generator: torch.Generator) -> torch.Tensor:
+    """Pixels of images of 4 x 4 patches each, as the processors of Qwen2-VL and its like flatten them."""
+    channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", 3)
+    width = channels * vision.temporal_patch_size * vision.patch_size**2
+    return torch.randn(images * 16, width, generator=generator)
+
+
+def _place_images(config: Any, inputs: dict[str, torch.Tensor]) -> None:
+    token = getattr(config, "image_token_id", None)
+    if "pixel_values" not in inputs or "input_ids" not in inputs or token is None:
+        return
+    if "image_grid_thw" in inputs:
+        count = 16 // config.vision_config.spatial_merge_size**2
+    else:
+        count = getattr(config, "mm_tokens_per_image", None) or config.image_seq_length
+    inputs["input_ids"][:, 1 : 1 + count] = token
+    if "mm_token_type_ids" in inputs:
+        inputs["mm_token_type_ids"][:, 1 : 1 + count] = 1
+
+
+def kind_of(name: str) -> str:
+    return KINDS.get(name, "other")
+
+
+def forward_options(model: PreTrainedModel) -> dict[str, Any]:
+    """Constants of each call: a cache would be an output that training does not need."""
+    return {"use_cache": False} if hasattr(model.config, "use_cache") or model.can_generate() else {}
+
+
+def notes(model: PreTrainedModel) -> list[str]:
+    """What the export leaves out of this model."""
+    drops = [f"{name}={value}" for name, value in vars(model.config).items() if "layerdrop" in name and value]
+    found = [f"Layers are never dropped at random in training: {', '.join(drops)}"] if drops else []
+    if getattr(model.config, "quantization_config", None):
+        found.append("The checkpoint is quantized: the program computes with weights that are not")
+    return found
+
+
+def config_text(folder: pathlib.Path | None, config: transformers.PreTrainedConfig) -> str:
+    if folder is not None and (folder / "config.json").is_file():
+        return (folder / "config.json").read_text()
+    return json.dumps(json.loads(config.to_json_string(use_diff=False)))

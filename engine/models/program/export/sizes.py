@@ -1,0 +1,72 @@
+"""Sizes that modules of transformers keep as numbers of their config, as sizes of their weights while tracing.
+
+`self.num_heads` in a reshape is a constant of the graph, and a rank with a shard has fewer heads. While a module's
+forward is traced with symbolic dims of weights, such a number is replaced by the size that it stands for, so that the
+graph computes it. A rule holds where it gives the number that the module has.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+def _size(module: Any, path: str, dim: int) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module.shape[dim]
+
+
+def _heads(*paths: str, dim: int = 0, parts: int = 1) -> list[Callable[[Any], Any]]:
+    return [lambda m, path=path: _size(m, path, dim) // (parts * m.head_dim) for path in paths]
+
+
+def _sizes(*paths: str, dim: int = 0) -> list[Callable[[Any], Any]]:
+    return [lambda m, path=path: _size(m, path, dim) for path in paths]
+
+
+_HEADS = [*_sizes("dt_bias"), *_heads("q_proj.weight", "q_b_proj.weight", "query.weight", "wq.weight"),
+          *_heads("c_proj.weight"), *_heads("query_key_value.weight", "Wqkv.weight", parts=3)]  # fmt: skip
+_WIDTH = [*_sizes("out_proj.weight", dim=1), *_sizes("c_proj.weight"), *_sizes("o_proj.weight", "dense.weight", dim=1)]
+# Attribute and ways to compute it, in an order in which later ones may use earlier ones.
+RULES: list[tuple[str, list[Callable[[Any], Any]]]] = [
+    ("nf", _sizes("weight", dim=1)),
+    ("num_heads", _HEADS), ("n_heads", _HEADS), ("num_attention_heads", _HEADS), ("n_head", _HEADS),
+    ("num_key_value_heads", _heads("k_proj.weight", "key.weight")), ("num_kv_heads", _heads("k_proj.weight")),
+    ("embed_dim", _WIDTH), ("split_size", _WIDTH), ("all_head_size", _sizes("query.weight")),
+    # State-space and linear-attention mixers.
+    ("intermediate_size", _sizes("out_proj.weight", dim=1)),
+    ("conv_dim", _sizes("conv1d.weight")),
+    ("n_groups", [lambda m: (m.conv_dim - m.intermediate_size) // (2 * m.ssm_state_size)]),
+    ("num_v_heads", _sizes("A_log")), ("value_dim", _sizes("out_proj.weight", dim=1)),
+    ("key_dim", [lambda m: (m.conv_dim - m.value_dim) // 2]),
+    ("num_k_heads", [lambda m: m.key_dim // m.head_k_dim]),
+    ("groups", [lambda m: _size(m, "weight", 0) if m.in_channels == m.groups == m.out_channels else None]),
+]  # fmt: skip
+
+
+def follow_weights(module: torch.nn.Module) -> dict[str, int]:
+    """Replaces numbers of a module by sizes of its weights; the result are the numbers, for `restore`."""
+    before: dict[str, int] = {}
+    for name, ways in RULES:
+        number = module.__dict__.get(name)
+        if type(number) is not int:
+            continue
+        for size in _values(module, ways):
+            if isinstance(size, torch.SymInt) and size.node.hint == number:
+                before[name] = number
+                module.__dict__[name] = size
+                break
+    return before
+
+
+def restore(module: torch.nn.Module, before: dict[str, int]) -> None:
+    module.__dict__.update(before)
+
+
+def _values(module: torch.nn.Module, ways: list[Callable[[Any], Any]]) -> Iterator[Any]:
+    for way in ways:
+        try:
+            yield way(module)
+        except (AttributeError, IndexError):
+            continue

@@ -1,0 +1,630 @@
+"""Traces a module with torch.export, and records what the graph alone does not tell: module calls, conditions on sizes.
+
+`trace` gives the program as torch knows it, with the names of the module itself and with symbolic dims of parameters,
+which torch.export does not offer: parameters are inputs while tracing and become parameters again afterwards.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import linecache
+import pathlib
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import sympy
+import torch
+from sympy.logic.boolalg import Boolean
+from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.symbolic_shapes import DimConstraints, ShapeEnv
+from torch.utils import _pytree as pytree
+from torch.utils._sympy import functions
+
+import sizes
+from expressions import symbols_in, to_json
+
+_TORCH = pathlib.Path(torch.__file__).parent
+# Frames of these files stand for their callers: the methods of SymInt and the handlers that torch.export installs.
+_TRANSPARENT = ("__init__.py", "fx/experimental/symbolic_shapes.py", "fx/experimental/sym_node.py", "utils/_sympy/",
+                "fx/experimental/recording.py", "_export/non_strict_utils.py", "utils/_stats.py")  # fmt: skip
+# Code of torch that a model runs as if it were its own. All other code of torch computes shapes of operators.
+_LIBRARY = ("nn/", "functional.py", "_tensor.py", "utils/checkpoint.py", "distributions/", "fft/")
+_ASSERTING = ("embedding",)  # functions of torch that look at sizes only to refuse wrong ones
+_MARK = "moonshard_value"  # the key of Node.meta by which recorded values are found in the finished graph
+
+
+@dataclasses.dataclass
+class Trace:
+    """A traced module. `program` has no weights of its own: its state_dict holds the module's tensors."""
+
+    program: ExportedProgram
+    outputs: list[str]
+    calls: list[dict[str, Any]]
+    guards: list[dict[str, Any]]
+    symbols: dict[str, dict[str, Any]]
+    functions: list[str]
+
+
+def shape_of(value: Any) -> list:
+    """The shape of a traced tensor as expressions."""
+    return [to_json(size) for size in value.shape]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def without_values(module: torch.nn.Module) -> Callable[[], None]:
+    """Replaces all tensors that checkpoints hold by ones that have a shape and no values; tied ones stay tied.
+
+    The result puts the tensors back.
+    """
+    mode, made, before = FakeTensorMode(allow_non_fake_inputs=True), {}, []
+    for one in module.modules():
+        for table in (one._parameters, one._buffers):
+            for name, tensor in table.items():
+                if tensor is None or (table is one._buffers and name in one._non_persistent_buffers_set):
+                    continue
+                if id(tensor) not in made:
+                    with mode:
+                        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+                    if isinstance(tensor, torch.nn.Parameter):
+                        fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+                    made[id(tensor)] = fake
+                before.append((table, name, tensor))
+                table[name] = made[id(tensor)]
+
+    def restore() -> None:
+        for table, name, tensor in before:
+            table[name] = tensor
+
+    return restore
+
+
+# --- Conditions -------------------------------------------------------------------------------------------------------
+class _Conditions:
+    """Records each condition on sizes that the model itself looked at, with its place, while the model runs."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.found: dict[sympy.Basic, str] = {}  # condition: place
+        self.functions: set[str] = set()  # autograd functions, whose own backward is not in the graph
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        evaluate = ShapeEnv.evaluate_sym_node
+
+        def recorded(env, node, *args, **kwargs):
+            if not self.active or not isinstance(node.expr, sympy.Basic) or not node.expr.free_symbols:
+                return evaluate(env, node, *args, **kwargs)
+            of_model = _of_model()
+            if not of_model and (known := _of_example(env, node)) is not None:
+                return known
+            result = evaluate(env, node, *args, **kwargs)
+            if of_model:
+                self._record(node.expr, result)
+            return result
+
+        # The shapes of views as they are given: else a view as [-1, 8] has the sizes s // 8 and s // (s // 8).
+        views, fake_impls._view_has_unbacked_input = fake_impls._view_has_unbacked_input, lambda *_: True
+        # What torch would propose to users as dims: nothing of it is used, and it is slow and fails on some equations.
+        solve, DimConstraints.solve = DimConstraints.solve, lambda _: None
+        apply = torch.autograd.Function.__dict__["apply"]
+
+        def applied(cls, *args, **kwargs):
+            if not cls.__name__.startswith("GeneratedBackwardFor"):  # custom operators, which bring it along
+                self.functions.add(cls.__name__)
+            return apply.__get__(None, cls)(*args, **kwargs)
+
+        torch.autograd.Function.apply = classmethod(applied)
+        ShapeEnv.evaluate_sym_node = recorded
+        try:
+            yield
+        finally:
+            torch.autograd.Function.apply = apply
+            ShapeEnv.evaluate_sym_node = evaluate
+            DimConstraints.solve = solve
+            fake_impls._view_has_unbacked_input = views
+
+    def _record(self, expression: sympy.Basic, result: Any) -> None:
+        if isinstance(expression, Boolean):
+            condition = expression if result else sympy.Not(expression)
+        else:
+            condition = sympy.Eq(expression, result, evaluate=False)
+        if condition not in self.found and not (result and _cuts_padding()):
+            self.found[condition] = _place()
+
+    def finished(self, program: ExportedProgram, env: ShapeEnv) -> list[dict[str, Any]]:
+        """The conditions that say something, over the symbols that the graph uses."""
+        found = [(condition, place, "model") for condition, place in self.found.items()]
+        found += [(condition, place, "operator") for condition, place in _counts_of_results(program)]
+        guards = {}
+        for condition, place, origin in found:
+            condition = _replaced(condition, env)
+            if condition.free_symbols and not _always(condition):
+                guard = {"condition": to_json(condition), "text": str(condition), "place": place, "origin": origin}
+                guards.setdefault(str(condition), guard)
+        return list(guards.values())
+
+
+def _counts_of_results(program: ExportedProgram) -> Iterator[tuple[sympy.Basic, str]]:
+    """How many tensors operators that cut a tensor gave, as conditions on the size that they cut."""
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
+            if name not in ("aten::chunk", "aten::split") or not isinstance(node.args[1], int):
+                continue
+            dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+            size = node.args[0].meta["val"].shape[dim]
+            if isinstance(size, torch.SymInt):
+                size, step = size.node.expr, sympy.Integer(node.args[1])
+                if name == "aten::chunk":
+                    step = functions.FloorDiv(size + step - 1, step)
+                count = sympy.Integer(len(node.meta["val"]))
+                yield sympy.Eq(functions.FloorDiv(size + step - 1, step), count), node.name
+
+
+def _of_example(env: ShapeEnv, node: Any) -> sympy.Basic | None:
+    """What a condition of a shape function is for the example, or None if torch has to learn from it.
+
+    Torch would prove the condition or add it to what it takes for granted, which makes exports ten times slower and
+    tells nothing that the operators do not find out for themselves. It has to know which sizes are equal, though.
+    """
+    if not isinstance(node.expr, Boolean) or node.hint is None:
+        return None
+    if node.hint and isinstance(node.expr, sympy.Eq):
+        left, right = _without_common_factors(*node.expr.args)
+        if left.is_Atom and right.is_Atom and left != right:
+            env.evaluate_expr(sympy.Eq(left, right), sympy.true)
+        elif isinstance(left, functions.Mod) and right == 0:
+            _pin(env, *_without_common_factors(*left.args, numbers=False))
+    return sympy.true if node.hint else sympy.false
+
+
+def _pin(env: ShapeEnv, product: sympy.Basic, divisor: sympy.Basic) -> None:
+    """Makes an integer of a size that a view by [-1, divisor] takes for one: the rows are to be the other factors."""
+    factors = sympy.Mul.make_args(product)
+    for factor in factors:
+        if (
+            divisor.is_Integer
+            and len(factors) > 1
+            and factor.is_Symbol
+            and env.backed_var_to_val.get(factor) == divisor
+        ):
+            env.evaluate_expr(sympy.Eq(factor, divisor), sympy.true)
+            return
+
+
+def _without_common_factors(
+    left: sympy.Basic, right: sympy.Basic, numbers: bool = True
+) -> tuple[sympy.Basic, sympy.Basic]:
+    """Both sides of an equation of sizes, which are positive, divided by the symbols, and the numbers, they share."""
+    factors, others = list(sympy.Mul.make_args(left)), list(sympy.Mul.make_args(right))
+    for factor in list(factors):
+        if factor in others:
+            factors.remove(factor)
+            others.remove(factor)
+    if numbers:
+        shared = sympy.gcd(*(sympy.Mul(*(one for one in side if one.is_Integer)) for side in (factors, others))) or 1
+        return sympy.Mul(*factors) / shared, sympy.Mul(*others) / shared
+    return sympy.Mul(*factors), sympy.Mul(*others)
+
+
+def _replaced(expression: sympy.Basic, env: ShapeEnv) -> sympy.Basic:
+    for _ in range(len(env.replacements) + 1):
+        changed = expression.xreplace(env.replacements)
+        if changed == expression:
+            break
+        expression = changed
+    return expression
+
+
+def _always(condition: sympy.Basic) -> bool:
+    """Whether the condition holds for all sizes of at least 1, as far as sympy sees it."""
+    sizes = {one: sympy.Symbol(f"{one}_", integer=True, nonnegative=True) + 1 for one in condition.free_symbols}
+    try:
+        return condition.subs(sizes) == sympy.true
+    except (TypeError, ValueError, NotImplementedError):
+        return False
+
+
+def _in_torch(filename: str) -> str | None:
+    """The path inside torch, or None for code that is not torch's."""
+    return filename[len(str(_TORCH)) + 1 :] if filename.startswith(f"{_TORCH}/") else None
+
+
+def _of_model() -> bool:
+    """Whether the code that looks at a size is the model's, rather than the shape function of an operator."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = _in_torch(frame.f_code.co_filename)
+        if name is None or name.startswith(_LIBRARY):
+            return frame.f_code.co_filename != __file__ and frame.f_code.co_name not in _ASSERTING
+        if not name.startswith(_TRANSPARENT):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _model_frame() -> types.FrameType | None:
+    """The innermost frame that is not torch's."""
+    frame = sys._getframe(2)
+    while frame is not None and (
+        _in_torch(frame.f_code.co_filename) is not None or frame.f_code.co_filename == __file__
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def _cuts_padding() -> bool:
+    """Whether the condition only saves a slice that else changes nothing: `if pad_size > 0: y = y[:, :seq_len]`."""
+    frame = _model_frame()
+    if frame is None:
+        return False
+    lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno + i).strip() for i in range(2)]
+    return lines[0] == "if pad_size > 0:" and bool(_CUT.match(lines[1]))
+
+
+_CUT = re.compile(r"(\w+) = \1\[:, :(seq_len|sequence_length)\b")
+
+
+def _place() -> str:
+    frame = _model_frame()
+    if frame is None:
+        return ""
+    path = pathlib.Path(frame.f_code.co_filename)
+    parts = path.parts[path.parts.index("site-packages") + 1 :] if "site-packages" in path.parts else path.parts[-1:]
+    return f"{'/'.join(parts)}:{frame.f_lineno}"
+
+
+# --- Module calls -----------------------------------------------------------------------------------------------------
+class _Calls:
+    """Records what goes into each call of a module and what comes out, as nodes of the graph under construction."""
+
+    def __init__(self, module: torch.nn.Module, follow: bool) -> None:
+        self.module = module
+        self.follow = follow
+        self.calls: list[dict[str, Any]] = []
+        self.nodes: list[torch.fx.Node] = []
+        self._open: list[dict[str, Any]] = []
+        self._numbers: list[tuple[torch.nn.Module, dict[str, int]]] = []
+        self._counts: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        hooks = []
+        for path, module in self.module.named_modules():
+            enter = functools.partial(self._enter, path, module, inspect.signature(module.forward))
+            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.append(module.register_forward_hook(self._leave))
+        try:
+            yield
+        finally:
+            for module, numbers in reversed(self._numbers):
+                sizes.restore(module, numbers)
+            for hook in hooks:
+                hook.remove()
+
+    def _enter(
+        self,
+        path: str,
+        module: torch.nn.Module,
+        signature: inspect.Signature,
+        _proxy,
+        args: tuple,
+        kwargs: dict[str, Any],
+    ) -> None:
+        call = {"module": path, "call": self._counts.get(path, 0), "inputs": []}
+        self._counts[path] = call["call"] + 1
+        self.calls.append(call)
+        self._open.append(call)
+        self._numbers.append((module, sizes.follow_weights(module) if self.follow else {}))
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            parameter = signature.parameters[name]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                call["inputs"] += [[key, self._value(one)] for key, one in value.items()]
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                call["inputs"] += [[f"{name}.{i}", self._value(one)] for i, one in enumerate(value)]
+            else:
+                call["inputs"].append([name, self._value(value)])
+
+    def _leave(self, _module, _args, result: Any) -> None:
+        self._open.pop()["outputs"] = self._value(result)
+        sizes.restore(*self._numbers.pop())
+
+    def _value(self, value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, torch.Tensor):
+            mode = proxy_tensor.get_proxy_mode()
+            slot = mode and proxy_tensor.get_proxy_slot(value, mode.tracer, None)
+            if slot is None:
+                return {"object": "Tensor"}
+            node = slot.proxy.node
+            if _MARK not in node.meta:
+                node.meta[_MARK] = len(self.nodes)
+                self.nodes.append(node)
+            return {_MARK: node.meta[_MARK]}
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return {"size": value}
+        if isinstance(value, Mapping):
+            return {"dict": {str(key): self._value(one) for key, one in value.items() if one is not None}}
+        if isinstance(value, (tuple, list)):
+            return {type(value).__name__ if type(value) in (tuple, list) else "tuple": [self._value(x) for x in value]}
+        return {"object": type(value).__name__}
+
+    def finished(self, program: ExportedProgram) -> list[dict[str, Any]]:
+        """The calls with the names that the values have in the finished graph."""
+        env, names = _shape_env(program), {}
+        _find_marks(program.graph_module, names)
+
+        def resolve(value: Any) -> Any:
+            if isinstance(value, list):
+                return [resolve(one) for one in value]
+            if not isinstance(value, dict):
+                return value
+            if _MARK in value:
+                name = names.get(value[_MARK])
+                return {"value": name} if name else {"object": "Tensor"}
+            if "size" in value:
+                return {
+                    "size": to_json(_replaced(sympy.sympify(value["size"].node.expr), env) if env else value["size"])
+                }
+            return {key: resolve(one) for key, one in value.items()}
+
+        return [resolve(call) for call in self.calls]
+
+
+def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> None:
+    """Names of marked nodes; one inside a nested graph gets the name by which the outer graph has its result."""
+    for node in graph_module.graph.nodes:
+        if _MARK in node.meta and node.op != "output":
+            names.setdefault(node.meta[_MARK], node.name)
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        users = {user.args[1]: user.name for user in node.users if user.target.__name__ == "getitem"}
+        for argument in node.args:
+            if not (isinstance(argument, torch.fx.Node) and argument.op == "get_attr"):
+                continue
+            nested = getattr(graph_module, argument.target)
+            inner: dict[int, str] = {}
+            _find_marks(nested, inner)
+            results = nested.graph.output_node().args[0]
+            results = results if isinstance(results, (tuple, list)) else (results,)
+            outer = {one.name: users.get(i, node.name) for i, one in enumerate(results) if one is not None}
+            for mark, name in inner.items():
+                if name in outer:
+                    names[mark] = outer[name]
+
+
+# --- Tracing ----------------------------------------------------------------------------------------------------------
+class _Whole(torch.nn.Module):
+    """The module as a function of its inputs and its parameters, which gives a flat tuple of its results."""
+
+    def __init__(
+        self, module: torch.nn.Module, fixed: Mapping[str, Any], conditions: _Conditions, outputs: list[str]
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._arguments = functools.partial(_arguments, inspect.signature(module.forward), fixed)
+        self._outputs = lambda names: outputs.__setitem__(slice(None), names)  # torch.export resets attributes
+        self._conditions = conditions
+
+    def forward(self, inputs: dict[str, Any], parameters: dict[str, torch.Tensor]) -> tuple:
+        args, kwargs = self._arguments(inputs)
+        self._conditions.active = True
+        try:
+            result = torch.func.functional_call(self.module, parameters, args, kwargs)
+        finally:
+            self._conditions.active = False
+        named = dict(_named_results(result))
+        self._outputs(list(named))
+        return tuple(named.values())
+
+
+def _arguments(signature: inspect.Signature, fixed: Mapping[str, Any], inputs: dict[str, Any]) -> tuple[tuple, dict]:
+    values, args = {**fixed, **inputs}, []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY and name in values:
+            args.append(values.pop(name))
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            args += values.pop(name, ())
+    return tuple(args), values
+
+
+def _named_results(result: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors and numbers of a result by name: fields of mappings, positions in sequences."""
+    if isinstance(result, Mapping):
+        items = result.items()
+    elif isinstance(result, (tuple, list)):
+        items = enumerate(result)
+    else:
+        if isinstance(result, (torch.Tensor, torch.SymInt, torch.SymFloat)):
+            yield name or "output", result
+        return
+    prefix = f"{name}." if name else "" if isinstance(result, Mapping) else "output."
+    for key, value in items:
+        yield from _named_results(value, f"{prefix}{key}")
+
+
+def trace(
+    module: torch.nn.Module,
+    inputs: dict[str, Any],
+    dynamic_shapes: dict[str, Any],
+    cut: dict[str, set[int]],
+    fixed: Mapping[str, Any],
+    follow: bool = True,
+) -> Trace:
+    """Traces `module(**inputs, **fixed)`, with positional arguments where its signature has them.
+
+    `dynamic_shapes` is torch.export's, by input; `cut` names the dims of parameters that are symbolic. Non-strict, so
+    all that Python computes from configs is a constant, and a dim that it pins down becomes an integer; with `follow`
+    not the numbers that sizes.py knows.
+    """
+    conditions, calls, outputs = _Conditions(), _Calls(module, follow), []
+    whole = _Whole(module, fixed, conditions, outputs)
+    parameters = dict(module.named_parameters())
+    dims = {name: {dim: Dim.AUTO for dim in cut[name]} or None if name in cut else None for name in parameters}
+    shapes = {name: dynamic_shapes.get(name) for name in inputs}
+    whole.train(module.training)
+    with conditions.recording(), calls.recording():
+        program = torch.export.export(whole, (inputs, parameters), strict=False,
+                                      dynamic_shapes={"inputs": shapes, "parameters": dims})  # fmt: skip
+    _restore_parameters(program, parameters)
+    _strip_prefix(program, "module")
+    _rename_inputs(program, inputs)
+    _recall(program, inputs)
+    _replace_operators(program)
+    env = _shape_env(program)
+    found = conditions.finished(program, env) if env else []
+    return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found),
+                 sorted(conditions.functions))  # fmt: skip
+
+
+def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
+    for node in program.graph.nodes:
+        for size in getattr(node.meta.get("val"), "shape", ()):
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
+
+
+def _restore_parameters(program: ExportedProgram, parameters: dict[str, torch.Tensor]) -> None:
+    """Makes parameters of the inputs that stand for them, in place of the module's own placeholders."""
+    signature = program.graph_signature
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = [spec for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    given = inputs[len(inputs) - len(parameters) :]
+    names = {}
+    for spec, name in zip(given, parameters, strict=True):
+        spec.kind, spec.target = InputKind.PARAMETER, f"module.{name}"
+        names[spec.target] = nodes[spec.arg.name]
+    for spec in [s for s in signature.input_specs if s.kind == InputKind.PARAMETER and s not in given]:
+        node = nodes[spec.arg.name]
+        if spec.target in names:
+            node.replace_all_uses_with(names[spec.target])
+        if not node.users:
+            program.graph.erase_node(node)
+            signature.input_specs.remove(spec)
+    for spec in list(given):
+        if not nodes[spec.arg.name].users:
+            program.graph.erase_node(nodes[spec.arg.name])
+            signature.input_specs.remove(spec)
+    order = [InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.CUSTOM_OBJ, InputKind.TOKEN,
+             InputKind.USER_INPUT]  # fmt: skip
+    signature.input_specs.sort(key=lambda spec: order.index(spec.kind))
+    first = next(iter(program.graph.nodes))
+    for spec in signature.input_specs:
+        node = nodes[spec.arg.name]
+        if node is first:
+            first = first.next
+        else:
+            first.prepend(node)
+    for spec, name in zip(given, parameters, strict=True):
+        if spec in signature.input_specs:
+            _rename(nodes[spec.arg.name], "p_" + name.replace(".", "_"), spec)
+
+
+def _rename(node: torch.fx.Node, name: str, spec: Any) -> None:
+    node._rename(name)
+    node.target = node.name
+    spec.arg.name = node.name
+
+
+def _strip_prefix(program: ExportedProgram, prefix: str) -> None:
+    def short(name: str) -> str:
+        return "" if name == prefix else name.removeprefix(f"{prefix}.")
+
+    signature = program.graph_signature
+    for spec in [*signature.input_specs, *signature.output_specs]:
+        spec.target = spec.target and short(spec.target)
+    for table in (program.state_dict, program.constants):
+        for name in list(table):
+            table[short(name)] = table.pop(name)
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            stack = node.meta.get("nn_module_stack", {})
+            node.meta["nn_module_stack"] = {
+                f"{short(path)}@{key.partition('@')[2] or 0}": (short(path.partition("@")[0]), kind)
+                for key, (path, kind) in stack.items() if path
+            }  # fmt: skip
+            if lines := (node.meta.get("stack_trace") or "").strip().splitlines():
+                node.meta["stack_trace"] = "\n".join(lines[-2:])
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for spec in signature.input_specs:
+        if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            letter = "b_" if spec.kind == InputKind.BUFFER else "c_"
+            _rename(nodes[spec.arg.name], letter + spec.target.replace(".", "_"), spec)
+
+
+def _rename_inputs(program: ExportedProgram, inputs: dict[str, Any]) -> None:
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    for spec, name in zip(specs, input_names(inputs), strict=True):
+        if spec.arg.name in nodes:
+            _rename(nodes[spec.arg.name], name.replace(".", "_"), spec)
+
+
+def input_names(inputs: dict[str, Any]) -> list[str]:
+    """Names of the leaves of nested inputs: `x`, `x.0`, `x.key`."""
+    leaves, _ = pytree.tree_flatten_with_path(inputs)
+    return [".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) for path, _ in leaves]
+
+
+def _recall(program: ExportedProgram, inputs: dict[str, Any]) -> None:
+    """Lets Python call the program by the names of its inputs, with any size: README.md's guards are not torch's."""
+    root = program.module_call_graph[0]
+    specs = program.graph_signature.input_specs
+    root.signature.inputs = [spec.arg for spec in specs if spec.kind == InputKind.USER_INPUT]
+    root.signature.in_spec = pytree.tree_flatten(((), inputs))[1]
+    root.signature.forward_arg_names = list(inputs)
+    program.example_inputs = ((), inputs)
+    del program.module_call_graph[1:]
+    program._guards_code = []
+    for symbol, limits in program.range_constraints.items():
+        program.range_constraints[symbol] = type(limits)(1, limits.upper)
+    program.graph_module.recompile()
+
+
+def _replace_operators(program: ExportedProgram) -> None:
+    """PyTorch's own operators for those that transformers defines in Python, where both compute the same."""
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            if isinstance(node.target, torch._ops.OpOverload):
+                node.target = _OWN.get(node.target._schema.name, node.target)
+
+
+_OWN = {"transformers::grouped_mm_fallback": torch.ops.aten._grouped_mm.default}
+
+
+def _symbols(program: ExportedProgram, env: ShapeEnv | None, guards: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Where each symbol is found: the first dim of an input, then of a tensor, that is the symbol alone."""
+    found: dict[str, dict[str, Any]] = {}
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = program.graph_signature.input_specs
+    for spec in sorted(specs, key=lambda spec: spec.kind != InputKind.USER_INPUT):
+        value = getattr(nodes.get(spec.arg.name), "meta", {}).get("val")
+        own = {"tensor": spec.target} if spec.kind != InputKind.USER_INPUT else {"input": spec.arg.name}
+        if isinstance(value, torch.SymInt) and isinstance(to_json(value), str):
+            found.setdefault(to_json(value), {**own, "dim": None, "example": value.node.hint})
+        for dim, size in enumerate(getattr(value, "shape", ())):
+            if isinstance(size, torch.SymInt) and isinstance(to_json(size), str):
+                found.setdefault(to_json(size), {**own, "dim": dim, "example": size.node.hint})
+    used = set().union(*(symbols_in(guard["condition"]) for guard in guards))
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            for value in pytree.tree_leaves(node.meta.get("val")):
+                for size in getattr(value, "shape", ()):
+                    if isinstance(size, torch.SymInt):
+                        used |= symbols_in(to_json(size))
+    for name in sorted(used - set(found)):
+        found[name] = {"data": True}
+    return found

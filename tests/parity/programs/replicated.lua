@@ -1,0 +1,1 @@
+return plan { api = 1, default(replicated()) }
