@@ -2,9 +2,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/language/reference/forms.h"
 #include "dsl/program/cli/command_tree.h"
+#include "engine/core/base/diagnostic.h"
 #include "engine/core/base/version.h"
 #include "engine/core/findings/page.h"
 #include "engine/layout/mesh_shape.h"
@@ -20,6 +25,20 @@ CompletionNames NamesToComplete() {
   out.axes.emplace_back("dp");
   for (const FindingPage& page : AllPages()) out.findings.insert(out.findings.end(), {page.id, page.name});
   return out;
+}
+
+// Beside the program in a build directory, in the prefix's share/ where it is installed in bin/.
+std::string ExportScript() {
+  constexpr const char* kScript = "share/moonshard/export/export_program.py";
+  std::error_code ignored;
+  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const std::filesystem::path& base : {here, here.parent_path()}) {
+    if (std::filesystem::exists(base / kScript, ignored)) return (base / kScript).string();
+  }
+  Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "the exporter is not installed with this program");
+  d.path = (here.parent_path() / kScript).string();
+  d.help = "install with cmake --install, or use engine/models/program/export/export_program.py of the sources";
+  throw PlanError({std::move(d)});
 }
 
 }  // namespace
@@ -40,6 +59,8 @@ ProgramTexts::ProgramTexts(CLI::App& app) : app_(app) {
       ->required()
       ->check(CLI::IsMember(std::vector<std::string>(shells.begin(), shells.end())));
   man_ = app.add_subcommand("man", "the man page; man -l reads it");
+  export_script_ =
+      app.add_subcommand("export-script", "the path of the Python script that exports a PyTorch model as a program");
   definitions_ = definitions;
   completion_ = completion;
 }
@@ -52,6 +73,7 @@ std::optional<std::string> ProgramTexts::Asked() const {
   }
   if (completion_->parsed()) return ShellCompletion(ReadCommandTree(app_), shell_, NamesToComplete());
   if (man_->parsed()) return ManPage(ReadCommandTree(app_), MOONSHARD_VERSION);
+  if (export_script_->parsed()) return ExportScript() + "\n";
   return std::nullopt;
 }
 

@@ -119,7 +119,7 @@ void AddReductionRules(RuleTable& table) {
                  "median", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"},
                 OverDims<Kind::kOther>);
   table.AddAten({"_foreach_norm"}, ForeachNorm);
-  table.AddAten({"_softmax", "_log_softmax"}, Softmax);
+  table.AddAten({"_softmax", "_log_softmax", "_safe_softmax"}, Softmax);
   table.AddAten({"cumsum", "cumprod", "logcumsumexp"}, Cumulative);
   table.AddAten({"_softmax_backward_data", "_log_softmax_backward_data"}, SoftmaxBackward);
   table.AddAten({"topk", "sort", "argsort"}, Order);
