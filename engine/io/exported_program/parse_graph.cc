@@ -71,8 +71,8 @@ class GraphParser {
     ReadSignature(Required(module, "signature"), graph);
     at_ = "the graph";
     ReadNodes(graph, top_);
-    user_ = -1;
     at_ = "the outputs";
+    user_ = -1;
     for (const JsonValue& output : List(graph, "outputs")) {
       program_.graph.outputs.push_back(Argument(output, top_));
     }
@@ -251,7 +251,10 @@ class GraphParser {
     }
     if (handed_on) {
       const uint32_t from = node.inputs[0].second.value;
-      Binding& binding = scope.find(NameOf(List(json, "outputs")[0]))->second;
+      const std::string& name = NameOf(List(json, "outputs")[0]);
+      const auto found = scope.find(name);
+      if (found == scope.end()) Fail("'" + name + "' is no tensor that the node makes");
+      Binding& binding = found->second;
       if (from >= made_in_.size() || !IsWithin(made_in_[from], node.stack) || made_in_[from] < 0) {
         binding.input = node.inputs[0].second;
         binding.stack = node.stack;
@@ -458,6 +461,8 @@ class GraphParser {
           call.occurrence = call.occurrence * 10 + (digit - '0');
         }
       }
+      constexpr size_t kDeepest = 1000;
+      if (stack.size() >= kDeepest) Fail("its modules are nested more than " + std::to_string(kDeepest) + " deep");
       stack.push_back(std::move(call));
     }
     // Two texts may name one stack: keys differ in how the module was reached.

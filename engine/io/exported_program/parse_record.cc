@@ -442,8 +442,9 @@ class RecordParser {
     if (!json.is_object() || depth > kDeepestRecord) return;
     if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
       // A value that only modes' graphs know, or a number that was computed away, has no place.
-      if (const auto found = names_.find(value->AsString()); found != names_.end())
+      if (const auto found = names_.find(value->AsString()); found != names_.end()) {
         for (const uint32_t one : found->second) out.push_back({position, one});
+      }
       return;
     }
     for (const char* key : {"tuple", "list"}) {

@@ -161,6 +161,7 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
       if (pickled != nullptr && pickled->is_bool() && pickled->AsBool()) program_json::Fail("its values are pickled");
       const std::optional<uint64_t> bytes = archive.BytesOf(path);
       if (!bytes) program_json::Fail("the archive has no entry '" + path + "'");
+      // Without weights all tensors of checkpoints share one empty entry.
       if (*bytes == 0 && folder == "weights") continue;
       const JsonValue& meta = program_json::Required(entry, "tensor_meta");
       // The last element that the strides reach must be within the bytes.

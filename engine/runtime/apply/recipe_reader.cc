@@ -102,11 +102,11 @@ std::optional<Shape> ShapeOf(const WeightRecipe& recipe, const Checkpoint& check
     case Kind::kConcatenate: {
       const auto d = static_cast<size_t>(dim);
       out[d] = 0;
-      for (Shape part : parts) {
-        if (part.size() != out.size()) return wrong("a tensor of shape " + ShapeToString(part) + " comes behind one");
+      for (const Shape& part : parts) {
+        Shape fitting = parts.front();
+        if (part.size() == fitting.size()) fitting[d] = part[d];
+        if (part != fitting) return wrong("a tensor of shape " + ShapeToString(part) + " comes behind one");
         out[d] += part[d];
-        part[d] = out[d];
-        if (part != out) return wrong("a tensor of shape " + ShapeToString(part) + " comes behind one");
       }
       break;
     }

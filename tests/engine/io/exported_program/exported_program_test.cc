@@ -243,7 +243,7 @@ TEST_CASE("a flipped bit of what is read is found") {
   const std::string& bytes = SmallBytes();
   const std::string text = ProgramText(ReadBytes(bytes).ValueOrThrow());
   size_t refused = 0;
-  for (size_t at = 0; at < bytes.size(); at += 97) {
+  for (size_t at = 0; at < bytes.size(); at += 397) {
     INFO(at);
     std::string flipped = bytes;
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << (at % 8)));
@@ -252,7 +252,7 @@ TEST_CASE("a flipped bit of what is read is found") {
     // What is no part of the program may change: dates, entries for torch.
     if (program.ok()) CHECK(ProgramText(program.value()) == text);
   }
-  CHECK(refused * 97 > SmallEntries().at(kModelJson).size());
+  CHECK(refused * 397 > SmallEntries().at(kModelJson).size());
 }
 
 TEST_CASE("an archive of other entries is refused") {
@@ -339,9 +339,8 @@ TEST_CASE("any value of the texts may be absent or another one") {
     for (const auto& [form, path] : paths) {
       if (path.empty()) continue;
       std::vector<std::string> each = {"remove " + path.substr(1)};
-      for (const char* value : {"null", "true", "-1", "0", "4611686018427387904", "-9223372036854775808", "1.5",
-                                "\"x\"", "\"\"", "[]", "{}", "[[]]", "[{}]", "{\"as_int\":3}",
-                                "{\"as_tensor\":{\"name\":\"ids\"}}", "{\"as_tensors\":[{\"name\":\"ids\"}]}"}) {
+      for (const char* value : {"null", "true", "-1", "4611686018427387904", "1.5", "\"x\"", "[{}]",
+                                "{\"as_tensor\":{\"name\":\"ids\"}}"}) {
         each.push_back(path.substr(1) + " = " + value);
       }
       for (const std::string& edit : each) {
@@ -402,6 +401,10 @@ TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {
             .empty());
   CHECK(nested("model: NODES/1/inputs/1/arg", R"({"as_optional_tensor":)", "{}", "}", 100) ==
         "x.pt2: models/model.json: node 'embedding': an argument is not an object of one field");
+  std::string stack = "embed@0,embed,a.B";
+  for (int i = 0; i < 1000; ++i) stack += ";embed@0,embed,a.B";
+  CHECK(Refusal(ReadEntries(Edited("model: NODES/1/metadata/nn_module_stack = \"" + stack + "\""))) ==
+        "x.pt2: models/model.json: node 'embedding': its modules are nested more than 1000 deep");
 }
 
 TEST_CASE("the first of tied tensors may come behind the others") {
