@@ -148,9 +148,9 @@ TEST_CASE("a mean over what a region scattered is a fault if the ranks do not di
     at::Tensor y;
     {
       Region region("scatter", "here", MeshAxis::kTp);
-      region.Takes(x, Layout::Replicate());
+      region.DeclareInput(x, Layout::Replicate());
       y = x.narrow(1, 0, 4).clone();
-      region.Makes(y, Layout::Shard(-1));
+      region.DeclareOutput(y, Layout::Shard(-1));
     }
     const at::Tensor mean = y.exp().mean(1);
     INFO(rows);
