@@ -53,8 +53,7 @@ int RunSuggest(const SuggestVerb& verb) {
     Say({d}, verb.say);
     return kExitFailed;
   }
-  const auto tree =
-      std::make_shared<const ModuleTree>(TreeOf(folder.value()));
+  const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder.value()));
   const Suggestion suggestion = SuggestPlan(*tree, folder.value().config);
   const std::string name = verb.out.empty() ? "suggested.lua" : verb.out;
   std::vector<std::string> sizes;

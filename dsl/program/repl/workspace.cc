@@ -11,8 +11,7 @@ Diagnostics Workspace::OpenModel(const std::string& folder) {
   Result<ModelFolder> opened = OpenModelFolder(options, /*headers_only=*/true);
   if (!opened.ok()) return opened.diagnostics();
   const ModelFolder& model = opened.value();
-  SetModel(folder, model.config.json(),
-           std::make_shared<const ModuleTree>(TreeOf(model)));
+  SetModel(folder, model.config.json(), std::make_shared<const ModuleTree>(TreeOf(model)));
   return opened.diagnostics();
 }
 
