@@ -1,0 +1,128 @@
+// Programs by themselves: what is refused, and with which words; what a call of a module is.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "engine/io/exported_program/program_archive.h"
+#include "engine/models/program/call_tree.h"
+#include "engine/models/program/compile_program.h"
+#include "engine/models/program/program.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/nn/defer_init.h"
+#include "tests/engine/models/fixture.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+const std::filesystem::path kFixtures = std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity/programs";
+
+std::string WordsOf(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const PlanError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+at::Tensor Ids(int64_t batch, int64_t length) {
+  return at::arange(batch * length, at::TensorOptions().dtype(at::kLong)).remainder(40).view({batch, length}) + 2;
+}
+
+// With the checkpoint's values, without a plan.
+std::shared_ptr<Program> Loaded(const std::string& name) {
+  auto program = Program::Open(kFixtures / name / "program.pt2");
+  const NamedTensors values = ReadTensors(kFixtures / name / "model.safetensors");
+  for (auto& parameter : program->named_parameters()) {
+    const auto found = values.find(parameter.key());
+    if (found != values.end()) nn::Materialize(parameter.value(), found->second);
+  }
+  return program;
+}
+
+TEST_CASE("lengths that a program does not hold for are refused, with those that it does") {
+  const std::shared_ptr<Program> program = Loaded("qwen3_5");
+  const std::string words = WordsOf([&] { program->forward(Ids(2, 80), Ids(2, 80)); });
+  CHECK_THAT(words, Contains("MS0515"));
+  CHECK_THAT(words, Contains("1 to 64"));
+  CHECK_THAT(words, Contains("dim 1 of 'input_ids' = 80"));
+  CHECK_THAT(words, Contains("--lengths"));
+  CHECK_THAT(words, Contains("modeling_qwen3_5.py"));
+  for (const int64_t length : {1, 12, 64}) {
+    CHECK(program->forward(Ids(2, length), Ids(2, length))["logits"].size(1) == length);
+  }
+}
+
+TEST_CASE("a program says which inputs it takes") {
+  const std::shared_ptr<Program> program = Loaded("llama");
+  CHECK_THAT(WordsOf([&] { program->forward(Ids(2, 5)); }), Contains("2: input_ids, labels"));
+  CHECK_THAT(WordsOf([&] {
+               program->forward(std::map<std::string, at::Tensor>{{"input_ids", Ids(2, 5)}});
+             }),
+             Contains("needs the input 'labels'"));
+  CHECK_THAT(WordsOf([&] {
+               program->forward(std::map<std::string, at::Tensor>{
+                   {"input_ids", Ids(2, 5)}, {"labels", Ids(2, 5)}, {"input_idz", Ids(2, 5)}});
+             }),
+             Contains("did you mean 'input_ids'?"));
+  CHECK_THAT(WordsOf([&] { program->forward(Ids(2, 5).flatten(), Ids(2, 5)); }),
+             Contains("the input 'input_ids' has the shape [10]"));
+  CHECK_THAT(WordsOf([&] { program->forward(Ids(2, 5), Ids(2, 5))["logit"]; }), Contains("did you mean 'logits'?"));
+}
+
+TEST_CASE("a live program has the tree of its archive") {
+  for (const char* name : {"llama", "deepseek_v3", "t5", "qwen2_5_vl", "nemotron_h"}) {
+    const ProgramArchive archive = ProgramArchive::Open(kFixtures / name / "program.pt2").ValueOrThrow();
+    const ExportedProgram exported = ReadProgram(archive).ValueOrThrow();
+    const auto program = Program::FromArchive(archive, exported).ValueOrThrow();
+    CHECK(ReadLiveTree(*program).ValueOrThrow().tree->ToText() == ProgramTree(exported).ToText());
+  }
+}
+
+TEST_CASE("equal layers share their bodies, and no call of a module is torn") {
+  for (const char* name : {"llama", "mixtral", "deepseek_v3", "falcon_h1", "qwen3_5_moe", "t5", "gpt_oss"}) {
+    const ProgramArchive archive = ProgramArchive::Open(kFixtures / name / "program.pt2").ValueOrThrow();
+    const ExportedProgram exported = ReadProgram(archive).ValueOrThrow();
+    const program::CallTree tree = program::FindCalls(exported);
+    CHECK(tree.torn.empty());
+    size_t nodes = 0;
+    for (const program::CallNode& call : tree.calls) {
+      for (const program::CallNode::Item& item : call.items) nodes += item.is_call ? 0 : 1;
+    }
+    CHECK(nodes == exported.graph.nodes.size());
+  }
+  const ProgramArchive archive = ProgramArchive::Open(kFixtures / "llama" / "program.pt2").ValueOrThrow();
+  const program::CompiledProgram llama = program::CompileProgram(ReadProgram(archive).ValueOrThrow()).ValueOrThrow();
+  CHECK(llama.bodies.at({"model.layers.0", 0}) == llama.bodies.at({"model.layers.1", 0}));
+  CHECK(llama.bodies.at({"model.layers.0.self_attn.q_proj", 0}) != llama.bodies.at({"model.layers.0.mlp.act_fn", 0}));
+}
+
+TEST_CASE("arithmetic on sizes is Python's") {
+  using program::Arithmetic;
+  using program::ArithmeticCode;
+  const auto of = [](const char* name, int64_t a, int64_t b) { return Arithmetic(ArithmeticCode(name), a, b); };
+  CHECK(of("mul", 6, 7).toInt() == 42);
+  CHECK(of("add", -6, 7).toInt() == 1);
+  CHECK(of("sub", 6, 7).toInt() == -1);
+  CHECK(of("floordiv", -7, 2).toInt() == -4);
+  CHECK(of("mod", -7, 3).toInt() == 2);
+  CHECK(of("mod", 7, -3).toInt() == -2);
+  CHECK(of("pow", 3, 4).toInt() == 81);
+  CHECK(of("truediv", 7, 2).toDouble() == 3.5);
+  CHECK(of("sym_max", 3, 9).toInt() == 9);
+  CHECK(of("ge", 3, 3).toBool());
+  CHECK_THROWS_AS(of("floordiv", 1, 0), c10::Error);
+  CHECK_THROWS_AS(of("mul", int64_t{1} << 40, int64_t{1} << 40), c10::Error);
+  CHECK(ArithmeticCode("matmul") == -1);
+}
+
+}  // namespace
+}  // namespace moonshard::test
