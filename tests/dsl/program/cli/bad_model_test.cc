@@ -119,7 +119,7 @@ TEST_CASE("model directories that cannot be") {
 TEST_CASE("a model directory that is not there is one error; check answers 1, as for all that it finds, and others 2") {
   const std::string said =
       "error[MS0401]: there is no directory '/nowhere/model'\n    at: /nowhere/model\n"
-      "    required: a model directory: config.json and safetensors\n";
+      "    required: a model directory (config.json and safetensors), or an exported program (.pt2)\n";
   for (const char* verb : {"explain", "suggest", "repl"}) {
     const Outcome nowhere = RunProgram(MOONSHARD_PROGRAM, {verb, "/nowhere/model"});
     INFO(nowhere.ToText());
