@@ -118,7 +118,7 @@ class BodyCompiler {
   }
 
  private:
-  Diagnostic Error(std::string message, const std::string& node) const {
+  Diagnostic Error(const std::string& message, const std::string& node) const {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, (node.empty() ? "" : "node '" + node + "': ") + message);
     d.path = program_.file + (call_->module.empty() ? "" : ": " + call_->module);
     return d;
