@@ -4,10 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <mutex>
+#include <set>
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/choose/choose_plan.h"
@@ -137,13 +136,16 @@ TEST_CASE("a program on one rank is the model, to the bit") {
   }
 }
 
+// With fewer key heads than ranks: how often a head is repeated is a constant of these programs, so that a rank's query
+// and key heads do not meet. An error that names the node, and never other numbers.
+const std::set<std::string> kRepeatsKeyHeads = {"gpt_oss", "llama4"};
+
 TEST_CASE("a program under a plan computes what the model computes") {
   for (const std::filesystem::path& folder : ProgramFolders()) {
     if (!PlanFile(folder)) continue;
     std::vector<ProgramRun> runs = {{"tp=2"}, {"tp=4"}};
-    std::ifstream text(*PlanFile(folder));
-    const std::string plan{std::istreambuf_iterator<char>(text), {}};
-    if (plan.find("sequence_parallel") != std::string::npos) runs.push_back({"tp=2", {{"sequence_parallel", true}}});
+    // Suggested plans have no option for it; Nemotron-H's plan neither.
+    if (!std::filesystem::exists(folder / "plan.lua")) runs.push_back({"tp=2", {{"sequence_parallel", true}}});
     if (folder.filename() != "gpt2") {
       runs.push_back({.mesh = "dp=2", .fsdp = true});
       runs.push_back({.mesh = "dp=2,tp=2", .fsdp = true, .recompute = true});
@@ -153,6 +155,15 @@ TEST_CASE("a program under a plan computes what the model computes") {
         std::string worst;
         double error = 0;
         std::mutex mutex;
+        if (run.mesh == "tp=4" && kRepeatsKeyHeads.contains(folder.filename().string())) {
+          const auto failures = RunRanksFailing(run.mesh, [&](DeviceMesh& mesh) {
+            std::string name;
+            Step(LoadProgram(folder, mesh, run), folder, name);
+          });
+          REQUIRE_FALSE(failures.empty());
+          CHECK_THAT(failures.front().text, Catch::Contains("in node '") && Catch::Contains("self_attn"));
+          continue;
+        }
         RunRanks(run.mesh, [&](DeviceMesh& mesh) {
           const LoadedProgram loaded = LoadProgram(folder, mesh, run);
           std::string name;
