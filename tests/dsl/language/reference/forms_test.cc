@@ -33,7 +33,7 @@ return table.concat(found, " "))";
 TEST_CASE("Lua reads the definitions, and they define the names of the language and no others") {
   const std::string out = RunHostLua("local text = [==[" + LuaDefinitions() + "]==]\n" + kWalk);
   INFO(out.substr(0, 400));
-  REQUIRE(!out.starts_with("error"));
+  REQUIRE(!out.starts_with("error: "));  // a name of the language may come first
   std::set<std::string> found;
   std::istringstream words(out);
   for (std::string word; words >> word;) found.insert(word);
