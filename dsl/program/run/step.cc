@@ -177,6 +177,12 @@ StepResult RunStep(const CausalLm& model, const FullLogits& full, const Inputs& 
 
 namespace {
 
+// The program that the folder has read already, with the values that its archive holds.
+std::shared_ptr<Program> OpenedProgram(const ModelFolder& folder) {
+  const ProgramArchive archive = ProgramArchive::Open(folder.program->file).ValueOrThrow();
+  return Program::FromArchive(archive, folder.program).ValueOrThrow();
+}
+
 // vocab_size of the config, or of the text model in it; else the last dim of a program's logits.
 int64_t VocabularyOf(const ModelFolder& folder) {
   const JsonValue* size = folder.config.Get("vocab_size");
@@ -217,7 +223,7 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   ShardedModel out;
   {
     const nn::DeferInit defer;
-    out.model = folder.program ? CausalLmOfProgram(Program::Open(folder.program->file)).ValueOrThrow()
+    out.model = folder.program ? CausalLmOfProgram(OpenedProgram(folder)).ValueOrThrow()
                                : MakeCausalLm(folder.config.json(), folder.config.file_name()).ValueOrThrow();
   }
   const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();

@@ -27,13 +27,6 @@ const c10::Type* WithoutOptional(const c10::Type* type) {
   return type;
 }
 
-// As Python passes a number for a tensor: without dims, and weak in type promotion.
-c10::IValue WrappedNumber(const c10::Scalar& number) {
-  at::Tensor tensor = at::scalar_to_tensor(number);
-  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return tensor;
-}
-
 c10::Layout LayoutOf(int64_t serialized) {
   constexpr int64_t kStrided = 7;
   if (serialized != kStrided) throw Misfit{"a layout that is not strided"};
@@ -65,18 +58,10 @@ class BodyCompiler {
       Register(value);
     }
     body_.inputs = static_cast<uint32_t>(call.inputs.size());
-    for (const CallNode::Item& item : call.items) {
-      if (item.is_call) {
-        AddCall(tree_.calls[item.index]);
-      } else {
-        AddNode(program_.graph.nodes[item.index]);
-      }
-    }
+    AddItems();
     for (const uint32_t value : call.outputs) AddOutput(value);
     PlaceTensors(recorded);
-    MarkLastUses();
-    text = std::move(text_);
-    return std::move(body_);
+    return Finished(text);
   }
 
   // The root returns the graph's outputs, which may be inputs, parameters or constants too.
@@ -92,13 +77,7 @@ class BodyCompiler {
       }
     }
     body_.inputs = static_cast<uint32_t>(program_.inputs.size());
-    for (const CallNode::Item& item : call.items) {
-      if (item.is_call) {
-        AddCall(tree_.calls[item.index]);
-      } else {
-        AddNode(program_.graph.nodes[item.index]);
-      }
-    }
+    AddItems();
     for (const ProgramArgument& output : program_.graph.outputs) {
       const bool is_register =
           output.kind == Kind::kValue && tensor_of_value_[output.value] < 0 && registers_.contains(output.value);
@@ -112,12 +91,26 @@ class BodyCompiler {
       if (body_.tensor_inputs[i]) body_.arguments.push_back({i, i});
     }
     for (uint32_t i = 0; i < body_.outputs.size(); ++i) body_.results.push_back({i, i});
+    return Finished(text);
+  }
+
+ private:
+  void AddItems() {
+    for (const CallNode::Item& item : call_->items) {
+      if (item.is_call) {
+        AddCall(tree_.calls[item.index]);
+      } else {
+        AddNode(program_.graph.nodes[item.index]);
+      }
+    }
+  }
+
+  Body Finished(std::string& text) {
     MarkLastUses();
     text = std::move(text_);
     return std::move(body_);
   }
 
- private:
   Diagnostic Error(const std::string& message, const std::string& node) const {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, (node.empty() ? "" : "node '" + node + "': ") + message);
     d.path = program_.file + (call_->module.empty() ? "" : ": " + call_->module);
@@ -463,6 +456,12 @@ class BodyCompiler {
 };
 
 }  // namespace
+
+c10::IValue WrappedNumber(const c10::Scalar& number) {
+  at::Tensor tensor = at::scalar_to_tensor(number);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
 
 c10::ScalarType ScalarTypeOfProgram(int64_t serialized) {
   switch (serialized) {

@@ -39,6 +39,9 @@ int ArithmeticCode(const std::string& name);
 // Of numbers as Python computes it. A result that is no int64, or a division by zero, throws c10::Error.
 c10::IValue Arithmetic(int code, const c10::IValue& a, const c10::IValue& b);
 
+// A number as Python passes it for a tensor: without dims, and weak in type promotion.
+c10::IValue WrappedNumber(const c10::Scalar& number);
+
 // torch's serialized number of a scalar type.
 c10::ScalarType ScalarTypeOfProgram(int64_t serialized);
 

@@ -166,16 +166,27 @@ class ProgramBuilder {
 };
 
 Program::Program(std::shared_ptr<const ExportedProgram> exported, std::shared_ptr<ProgramShared> shared)
-    : ProgramModule("", exported->modules.front().kind, std::move(shared)), exported_(std::move(exported)) {}
+    : ProgramModule("", exported->modules.front().kind, std::move(shared)), exported_(std::move(exported)) {
+  std::map<std::string, size_t, std::less<>> inputs;
+  std::map<std::string, size_t, std::less<>> tensors;
+  for (size_t i = 0; i < exported_->inputs.size(); ++i) inputs[exported_->inputs[i].name] = i;
+  for (size_t i = 0; i < exported_->tensors.size(); ++i) tensors[exported_->tensors[i].name] = i;
+  for (const auto& [name, symbol] : exported_->symbols) {
+    const bool of_input = !symbol.input.empty();
+    if (!of_input && symbol.tensor.empty()) continue;  // it depends on data
+    sources_.push_back({name, of_input, of_input ? inputs.at(symbol.input) : tensors.at(symbol.tensor), symbol.dim});
+  }
+}
 
 std::shared_ptr<Program> Program::Open(const std::string& path) {
   const ProgramArchive archive = ProgramArchive::Open(path).ValueOrThrow();
-  const ExportedProgram program = ReadProgram(archive).ValueOrThrow();
-  return FromArchive(archive, program).ValueOrThrow();
+  auto program = std::make_shared<const ExportedProgram>(ReadProgram(archive).ValueOrThrow());
+  return FromArchive(archive, std::move(program)).ValueOrThrow();
 }
 
-Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& archive, const ExportedProgram& program) {
-  return ProgramBuilder(archive, std::make_shared<const ExportedProgram>(program)).Build();
+Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& archive,
+                                                      std::shared_ptr<const ExportedProgram> program) {
+  return ProgramBuilder(archive, std::move(program)).Build();
 }
 
 std::map<std::string, std::vector<WeightRecipe>> Program::recipes() const {
@@ -194,21 +205,40 @@ std::string Program::Summary() const {
   return out;
 }
 
+std::vector<std::string> Program::InputNames() const {
+  std::vector<std::string> names;
+  for (const ProgramInput& input : exported_->inputs) names.push_back(input.name);
+  return names;
+}
+
 // A size that is a symbol binds it or must equal what bound it; one that is an expression must have its value. A symbol of a
-// parameter has the local size. Guards are evaluated once for each set of sizes.
+// parameter has the local size. Each set of sizes is looked at once: a training step compares a few integers.
 void Program::CheckSizes(const std::vector<at::Tensor>& inputs) {
-  std::map<std::string, int64_t, std::less<>> symbols;
-  std::map<std::string, size_t, std::less<>> tensor_at;
-  for (size_t i = 0; i < exported_->tensors.size(); ++i) tensor_at[exported_->tensors[i].name] = i;
-  for (const auto& [name, symbol] : exported_->symbols) {
-    if (!symbol.tensor.empty()) {
-      symbols[name] = shared()->shapes[tensor_at.at(symbol.tensor)][static_cast<size_t>(symbol.dim)];
-    }
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (symbol.input.empty() || this->inputs()[i].name != symbol.input || !inputs[i].defined()) continue;
-      if (symbol.dim < inputs[i].dim()) symbols[name] = inputs[i].size(symbol.dim);
+  std::vector<int64_t> key;
+  for (const at::Tensor& input : inputs) {
+    key.push_back(input.defined() ? input.dim() : -1);
+    if (input.defined()) key.insert(key.end(), input.sizes().begin(), input.sizes().end());
+  }
+  for (const SymbolSource& source : sources_) {
+    if (!source.of_input) key.push_back(shared()->shapes[source.index][static_cast<size_t>(source.dim)]);
+  }
+  if (checked_.contains(key)) return;
+  Symbols symbols;
+  for (const SymbolSource& source : sources_) {
+    if (!source.of_input) {
+      symbols[source.symbol] = shared()->shapes[source.index][static_cast<size_t>(source.dim)];
+    } else if (inputs[source.index].defined() && source.dim < inputs[source.index].dim()) {
+      symbols[source.symbol] = inputs[source.index].size(source.dim);
     }
   }
+  CheckShapes(inputs, symbols);
+  CheckGuards(symbols);
+  constexpr size_t kRemembered = 1024;
+  if (checked_.size() >= kRemembered) checked_.clear();
+  checked_.insert(std::move(key));
+}
+
+void Program::CheckShapes(const std::vector<at::Tensor>& inputs, const Symbols& symbols) const {
   Diagnostics errors;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ProgramInput& input = this->inputs()[i];
@@ -229,9 +259,10 @@ void Program::CheckSizes(const std::vector<at::Tensor>& inputs) {
     errors.push_back(std::move(d));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
-  std::vector<int64_t> key;
-  for (const auto& [name, value] : symbols) key.push_back(value);
-  if (checked_.contains(key)) return;
+}
+
+void Program::CheckGuards(const Symbols& symbols) const {
+  Diagnostics errors;
   for (const SizeGuard& guard : exported_->guards) {
     const std::optional<int64_t> holds = guard.condition.Evaluate(symbols);
     if (holds && *holds != 0) continue;
@@ -262,9 +293,6 @@ void Program::CheckSizes(const std::vector<at::Tensor>& inputs) {
     errors.push_back(std::move(d));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
-  constexpr size_t kRemembered = 1024;
-  if (checked_.size() >= kRemembered) checked_.clear();
-  checked_.insert(std::move(key));
 }
 
 void Program::SetDevice(const at::Device& device) {
@@ -277,8 +305,7 @@ void Program::SetDevice(const at::Device& device) {
 
 ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
   if (inputs.size() != exported_->inputs.size()) {
-    std::vector<std::string> names;
-    for (const ProgramInput& input : exported_->inputs) names.push_back(input.name);
+    const std::vector<std::string> names = InputNames();
     Diagnostic d = ProgramError(Finding::kBadInput, "the program is given " + std::to_string(inputs.size()) + " inputs",
                                 exported_->file);
     d.required = std::to_string(names.size()) + ": " + Join(names, ", ");
@@ -312,9 +339,7 @@ ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs)
                                    [&, &name = name](const ProgramInput& input) { return input.name == name; });
     if (known) continue;
     Diagnostic d = ProgramError(Finding::kBadInput, "the program has no input '" + name + "'", exported_->file);
-    std::vector<std::string> names;
-    for (const ProgramInput& input : exported_->inputs) names.push_back(input.name);
-    d.help = DidYouMean(name, names);
+    d.help = DidYouMean(name, InputNames());
     errors.push_back(std::move(d));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));

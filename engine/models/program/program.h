@@ -54,7 +54,9 @@ class Program : public ProgramModule {
   // Parameters that the archive holds no values of are on the meta device until a plan is applied and a checkpoint loaded.
   // Throws PlanError: as ReadProgram and program::CompileProgram; kNotSupported for inputs that are no tensors.
   static std::shared_ptr<Program> Open(const std::string& path);
-  static Result<std::shared_ptr<Program>> FromArchive(const ProgramArchive& archive, const ExportedProgram& program);
+  // `program` was read from the archive.
+  static Result<std::shared_ptr<Program>> FromArchive(const ProgramArchive& archive,
+                                                      std::shared_ptr<const ExportedProgram> program);
 
   Program(std::shared_ptr<const ExportedProgram> exported, std::shared_ptr<ProgramShared> shared);
 
@@ -78,13 +80,26 @@ class Program : public ProgramModule {
 
  private:
   friend class ProgramBuilder;
+  // Where a symbol has its value: a dim of an input, or of a tensor of the program.
+  struct SymbolSource {
+    std::string symbol;
+    bool of_input = false;
+    size_t index = 0;
+    int64_t dim = 0;
+  };
+  using Symbols = std::map<std::string, int64_t, std::less<>>;
+
+  std::vector<std::string> InputNames() const;
   void CheckSizes(const std::vector<at::Tensor>& inputs);
+  void CheckShapes(const std::vector<at::Tensor>& inputs, const Symbols& symbols) const;
+  void CheckGuards(const Symbols& symbols) const;
   // Where operators make tensors, and the constants are.
   void SetDevice(const at::Device& device);
 
   std::shared_ptr<const ExportedProgram> exported_;
   std::vector<at::Tensor> constants_;
-  std::set<std::vector<int64_t>> checked_;  // values of symbols, in their order, for which all guards hold
+  std::vector<SymbolSource> sources_;
+  std::set<std::vector<int64_t>> checked_;  // sizes of inputs and of sharded dims for which everything holds
   size_t distinct_bodies_ = 0;
   std::vector<std::string> torn_;
 };

@@ -120,12 +120,12 @@ bool ProgramModule::HoldBack(std::string_view parameter) {
       }
     }
   }
-  if (used) held_back_ = parameter;
+  if (used) held_back_ = name;
   return used;
 }
 
 void ProgramModule::ReleaseBack(std::string_view parameter) {
-  if (held_back_ == parameter) held_back_.clear();
+  if (held_back_ == "." + std::string(parameter)) held_back_.clear();
 }
 
 // Only where the table is used by lookups alone: a module that multiplies by it too would need its own rule.

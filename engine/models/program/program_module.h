@@ -71,7 +71,7 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   std::shared_ptr<ProgramShared> shared_;
   std::map<std::string, uint32_t, std::less<>> tensor_index_;  // own tensors by name: index of the program's
   std::vector<BoundBody> bodies_;  // by occurrence; without a body where it was never recorded
-  std::string held_back_;          // "bias"; "": nothing
+  std::string held_back_;          // ".bias", as bodies name it; "": nothing
   std::optional<nn::LocalRows> local_rows_;
 };
 

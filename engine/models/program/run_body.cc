@@ -21,13 +21,6 @@ using program::Instruction;
 using program::ListOperand;
 using program::Operand;
 
-c10::IValue WrappedAtRun(const c10::IValue& value) {
-  if (!value.isInt() && !value.isDouble() && !value.isBool()) return value;
-  at::Tensor tensor = at::scalar_to_tensor(value.toScalar());
-  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return tensor;
-}
-
 // The modes that the regions of one body have switched; an exception puts them back too.
 class Modes {
  public:
@@ -93,14 +86,11 @@ struct Frame {
     switch (operand.kind) {
       case Operand::Kind::kRegister: {
         c10::IValue& value = registers[operand.index];
-        if (operand.wrap) return WrappedAtRun(value);
+        if (operand.wrap && !value.isTensor()) return program::WrappedNumber(value.toScalar());
         return operand.last ? std::move(value) : value;
       }
       case Operand::Kind::kParameter:
-        if (!held_back.empty() && body.parameters[operand.index].ends_with(held_back) &&
-            body.parameters[operand.index].size() == held_back.size() + 1) {
-          return {};
-        }
+        if (!held_back.empty() && body.parameters[operand.index] == held_back) return {};
         return parameters[operand.index];
       case Operand::Kind::kConstant: return body.constants[operand.index];
       case Operand::Kind::kDevice: return device;

@@ -81,9 +81,9 @@ TEST_CASE("a program says which inputs it takes") {
 TEST_CASE("a live program has the tree of its archive") {
   for (const char* name : {"llama", "deepseek_v3", "t5", "qwen2_5_vl", "nemotron_h"}) {
     const ProgramArchive archive = ProgramArchive::Open(kFixtures / name / "program.pt2").ValueOrThrow();
-    const ExportedProgram exported = ReadProgram(archive).ValueOrThrow();
+    const auto exported = std::make_shared<const ExportedProgram>(ReadProgram(archive).ValueOrThrow());
     const auto program = Program::FromArchive(archive, exported).ValueOrThrow();
-    CHECK(ReadLiveTree(*program).ValueOrThrow().tree->ToText() == ProgramTree(exported).ToText());
+    CHECK(ReadLiveTree(*program).ValueOrThrow().tree->ToText() == ProgramTree(*exported).ToText());
   }
 }
 
