@@ -1,12 +1,17 @@
--- decilm.lua: the first DeciLM. Llama's modules; each layer has key heads of its own number.
+-- decilm.lua: the first DeciLM. Llama's modules; each layer may have key heads of its own number.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
-local per_layer <const> = config.num_key_value_heads_per_layer
-assert(#per_layer == config.num_hidden_layers, "config.num_key_value_heads_per_layer has " .. #per_layer ..
-       " entries for " .. config.num_hidden_layers .. " layers")
+local count <const> = config.num_hidden_layers
+-- Without an architecture search all layers are alike.
+local per_layer <const> = config:get("num_key_value_heads_per_layer", false)
+local kv_heads_of_all <const> = not per_layer and config:get("num_key_value_heads", config.num_attention_heads)
+assert(not per_layer or #per_layer == count, "config.num_key_value_heads_per_layer has " ..
+       (per_layer and #per_layer or 0) .. " entries for " .. count .. " layers")
 
 local attention <const> = {}
-for kv_heads, layers in pairs(transformer.alike("model.layers", #per_layer, function(i) return per_layer[i + 1] end)) do
+for kv_heads, layers in pairs(transformer.alike("model.layers", count, function(i)
+  return per_layer and per_layer[i + 1] or kv_heads_of_all
+end)) do
   table.insert(attention, transformer.attention(layers .. ".self_attn", stream,
                                                 { heads = config.num_attention_heads, kv_heads = kv_heads }))
 end

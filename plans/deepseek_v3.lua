@@ -1,5 +1,6 @@
--- deepseek_v3.lua: DeepSeek-V3 and R1. Queries, keys and values are computed from small latents, which every rank has
--- in full; the projections out of them are split between heads. The first layers have an mlp, the others experts.
+-- deepseek_v3.lua: DeepSeek-V2 to V3.2 and R1, GLM-4.7-Flash, GLM-5, MiniCPM3, Youtu. Queries, keys and values are computed
+-- from small latents, which every rank has in full; the projections out of them are split between heads. Layers have an mlp
+-- or experts. An indexer, which chooses the keys, is replicated.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {
@@ -10,6 +11,7 @@ local residual <const> = stream.residual
 local n_heads <const> = config.num_attention_heads
 local sparse <const> = experts.layers("model.layers", "mlp.gate")
 local attention <const> = "model.layers.*.self_attn"
+local indexed <const> = model:has(attention .. ".indexer.**")
 -- A latent and its norm are the same on every rank; the sum of its gradient runs over the latent, not the hidden states.
 local latent <const> = replicated { input = residual, output = shared }
 local latent_norm <const> = style { name = "latent_norm", params = { weight = shared } }
@@ -30,10 +32,14 @@ return plan {
   at(attention .. ".kv_a_layernorm", latent_norm),
   at(attention .. ".kv_b_proj", colwise { input = shared, heads = n_heads }),
   at(attention .. ".o_proj", transformer.block_end(stream)),
+  indexed and {
+    residual ~= replicate and at(attention .. ".indexer", prepare_input { { residual, replicate } }),
+    at(attention .. ".{indexer.*,indexers_proj}", replicated(), { optional = true }),
+  },
   model:has("model.layers.*.mlp.down_proj") and transformer.mlp("model.layers.*.mlp", stream),
   sparse and experts.block(sparse .. ".mlp", stream, {
-    size = config.moe_intermediate_size,
-    shared = "shared_experts",
+    size = config:get("moe_intermediate_size", 0),
+    shared = model:has(sparse .. ".mlp.shared_experts.down_proj") and "shared_experts",
     count = config:get("n_routed_experts", 0),
     whole = opt.expert_parallel,
   }),

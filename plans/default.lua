@@ -30,7 +30,7 @@ end
 -- Whether the projections have these many features for each head in every layer.
 local function made_of(pattern, features)
   for _, path in ipairs(model:find(pattern)) do
-    if model:shape(path .. ".weight")[1] ~= features then return false end
+    if #model:parameters(path) > 0 and model:shape(path .. ".weight")[1] ~= features then return false end
   end
   return true
 end
@@ -47,7 +47,7 @@ local function attention()
   return transformer.attention(path, stream, {
     heads = heads,
     kv_heads = kv_heads,
-    norms = model:has(path .. ".q_norm") and "{q,k}_norm",
+    norms = #owners(path .. ".q_norm") > 0 and "{q,k}_norm",  -- without parameters it has no rule
   })
 end
 
@@ -66,7 +66,7 @@ local function mlp()
 end
 
 local blocks <const> = { self_attn = attention(), mlp = mlp() }
-if not next(blocks) then return plan { api = 1 } end  -- this is no decoder with the usual names
+if not next(blocks) then return plan { api = 1, mesh.tp == 1 and default(replicated()) } end  -- no decoder with the usual names
 
 assert(not (opt.loss_parallel and text.head == "score"), "loss_parallel: the head of a classifier has too few outputs to be sharded")
 local norm <const> = norm_on(stream.residual)
@@ -80,7 +80,7 @@ for _, path in ipairs(owners(text.prefix)) do
   local inside <const> = string.sub(path, #text.prefix + 2)
   local name <const> = string.match(inside, "^layers%.%d+%.([^.]+)") or inside
   if not blocks[name] then
-    local pattern <const> = text.prefix .. "." .. string.gsub(inside, "^layers%.%d+%.", "layers.*.", 1)
+    local pattern <const> = inside == "" and path or text.prefix .. "." .. string.gsub(inside, "^layers%.%d+%.", "layers.*.", 1)
     -- A module beside the sharded embedding needs a rule.
     local style <const> = styles[name] or not string.find(inside, ".", 1, true) and replicated()
     unknown = unknown or not styles[name] and path

@@ -1,9 +1,14 @@
 -- gemma3.lua: Gemma 3, text alone or with images. Four norms a layer, and norms on the query and key heads. The
--- embedding's scale multiplies every term of its sum. The vision tower is replicated.
+-- embedding's scale multiplies every term of its sum. The layers of the vision tower are sharded; its pooling and the
+-- projector are replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local text <const> = transformer.text_model()
 local layer <const> = text.prefix .. ".layers.*."
+local tower <const> = text.merged and transformer.first("", {
+  "model.vision_tower.encoder.layers", "vision_tower.encoder.layers", "vision_tower.vision_model.encoder.layers",
+  "model.model.vision_tower.encoder.layers",
+})
 
 return plan {
   api = 1,
@@ -15,5 +20,6 @@ return plan {
     norms = "{q,k}_norm",
   }),
   transformer.mlp(layer .. "mlp", stream),
+  tower and transformer.tower(tower .. ".*", stream, { heads = config.vision_config:get("num_attention_heads", 12) }),
   text.merged and default(replicated()),
 }

@@ -1,9 +1,10 @@
--- mistral3.lua: Mistral Small 3.1 and later: a Mistral or Ministral decoder that also reads images. The vision tower and
--- the projector are replicated.
+-- mistral3.lua: Mistral Small 3.1 and later: a Mistral or Ministral decoder that also reads images. The layers
+-- of the vision tower are sharded; the projector is replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local text <const> = transformer.text_model()
 local layer <const> = text.prefix .. ".layers.*."
+local tower <const> = transformer.first("", { "model.vision_tower.transformer.layers", "vision_tower.transformer.layers" })
 
 return plan {
   api = 1,
@@ -14,5 +15,13 @@ return plan {
     kv_heads = text.config:get("num_key_value_heads", text.config.num_attention_heads),
   }),
   transformer.mlp(layer .. "mlp", stream),
+  tower and transformer.tower(tower .. ".*", stream, {
+    heads = config.vision_config:get("num_attention_heads", 16),
+    attention = "attention",
+    out = "o_proj",
+    mlp = "feed_forward",
+    up = "{gate,up}_proj",
+    down = "down_proj",
+  }),
   default(replicated()),
 }

@@ -1,17 +1,25 @@
--- qwen3_5.lua: Qwen3.5, text alone or with images. Most layers have a gated delta net in place of attention.
+-- qwen3_5.lua: Qwen3.5 and Qwen3-Next, text alone or with images, with or without experts. Most layers have a gated delta
+-- net in place of attention.
 -- `linear_heads`: false: its projections are sharded, but gathered, so that every rank computes all heads; true: its
 -- heads are sharded too, without gathers (the forward of the model must support a subset of heads).
 local transformer <const> = require "transformer"
-local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, linear_heads = false }
+local experts <const> = require "experts"
+local opt <const> = options {
+  sequence_parallel = false, loss_parallel = false, stable = false, linear_heads = false, expert_parallel = false,
+}
 local stream <const> = transformer.stream(opt)
 local residual <const> = stream.residual
 local text <const> = transformer.text_model()
 local layer <const> = text.prefix .. ".layers.*."
+local sparse <const> = experts.layers(text.prefix .. ".layers", "mlp.gate")
+-- Qwen3-Next has two projections, whose rows are ordered by key head.
+local by_head <const> = model:has(layer .. "linear_attn.in_proj_qkvz")
 
 local function gathered(path)
+  local projections <const> = by_head and "{in_proj_qkvz,in_proj_ba}" or "{in_proj_qkv,in_proj_z,in_proj_b,in_proj_a}"
   return {
     at(path, replicated()),
-    at(path .. ".{in_proj_qkv,in_proj_z,in_proj_b,in_proj_a}", colwise { input = residual, output = replicate }),
+    at(path .. "." .. projections, colwise { input = residual, output = replicate }),
     at(path .. ".{conv1d,norm}", replicated()),
     at(path .. ".out_proj", colwise { input = replicate, output = residual }),
   }
@@ -25,8 +33,11 @@ local function in_heads(path)
   return {
     divides(mesh.tp, n_keys, "key heads of " .. path),
     at(path, style { name = "delta_net", params = { dt_bias = shard(0), A_log = shard(0) } }),
-    at(path .. ".in_proj_qkv", transformer.fused_colwise { input = residual, sizes = parts, heads = heads }),
-    at(path .. ".{in_proj_z,in_proj_b,in_proj_a}", colwise { input = residual, heads = n_values }),
+    by_head and at(path .. ".{in_proj_qkvz,in_proj_ba}", colwise { input = residual, heads = n_keys }),
+    not by_head and {
+      at(path .. ".in_proj_qkv", transformer.fused_colwise { input = residual, sizes = parts, heads = heads }),
+      at(path .. ".{in_proj_z,in_proj_b,in_proj_a}", colwise { input = residual, heads = n_values }),
+    },
     at(path .. ".conv1d", style { name = "channels", params = { weight = packed(0, parts, { heads = heads }) } }),
     at(path .. ".norm", transformer.head_norm()),
     at(path .. ".out_proj", transformer.block_end(stream)),
@@ -44,6 +55,22 @@ return plan {
     norms = "{q,k}_norm",
   }),
   (opt.linear_heads and in_heads or gathered)(layer .. "linear_attn"),
-  transformer.mlp(layer .. "mlp", stream),
+  model:has(layer .. "mlp.down_proj") and transformer.mlp(layer .. "mlp", stream),
+  sparse and experts.block(sparse .. ".mlp", stream, {
+    size = text.config.moe_intermediate_size,
+    shared = "shared_expert",
+    shared_gate = "shared_expert_gate",
+    count = text.config.num_experts,
+    whole = opt.expert_parallel,
+  }),
+  model:has("model.visual.blocks.**") and transformer.tower("model.visual.blocks.*", stream, {
+    heads = config.vision_config.num_heads,
+    attention = "attn",
+    out = "proj",
+    qkv = "qkv",
+    hidden = config.vision_config.hidden_size,
+    up = "linear_fc1",
+    down = "linear_fc2",
+  }),
   text.merged and default(replicated()),
 }

@@ -1,17 +1,28 @@
 -- experts.lua: blocks with a router and experts. The intermediate features of every expert are sharded as in an mlp:
 -- each rank computes a term of the output of every expert, and the output of the block is reduced once.
 
+local transformer <const> = require "transformer"
+
 ---@class experts
 local experts = {}
 
 ---@class experts_options
 ---@field size    integer  wide features of an expert
 ---@field gate?   string   name of the router: "gate"
----@field up?     string   if every expert is a module: pattern of its up projections, "{gate,up}_proj"
+---@field up?     string   if every expert is a module: pattern of its up projections, "{gate,up}_proj"; or if each
+---                        projection is a module of all experts: their pattern within the block. With `size` it is one
+---                        projection to gate and up
 ---@field down?   string   and name of its down projection, "down_proj"
+---@field transposed? boolean  these modules' weights are stored as [experts, in, out]
 ---@field fused?  boolean  if the experts are one module with stacked parameters: gate_up_proj [experts, 2 * size,
 ---                        hidden] contains gate and up; false: up_proj [experts, size, hidden] alone
 ---@field shared? string   path within the block of an mlp that every token passes: "shared_experts"
+---@field shared_up?   string   pattern of that mlp's up projections, if not `up`
+---@field shared_down? string   and name of its down projection, if not `down`
+---@field shared_size? integer  its gate and up are one projection, gate_up_proj, of so many features each
+---@field shared_stacked? boolean  it is several, in one module that is called with the tokens and a number for each of them:
+---                        {gate,up}_proj [mlps, features, hidden], down_proj [mlps, hidden, features]
+---@field shared_gate? string  name of a projection to one number a token, by which that mlp's output is multiplied
 ---@field count?  integer  number of experts
 ---@field whole?  boolean  expert parallelism: each rank owns full experts, the first ones on the first rank;
 ---                        requires `count` if experts are modules
@@ -22,6 +33,14 @@ local function summed() return style { name = "summed", params = { weight = shar
 -- Redistributions of the input and output of a block without parameters.
 local function block(input, output) return style { name = "experts_block", inputs = { input }, outputs = { output } } end
 
+-- The rule of a block of which every rank takes the full sequence; false where the stream has it already.
+---@param path string  pattern of the blocks
+---@param stream stream
+---@return rule|false
+function experts.gathered(path, stream)
+  return stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual }))
+end
+
 -- Layouts of stacked experts: each sharded, or full ones on each rank.
 local function stacked_params(o)
   if o.whole then return { ["*"] = shard(0) } end
@@ -29,12 +48,58 @@ local function stacked_params(o)
   return { gate_up_proj = packed(1, { o.size, o.size }), down_proj = shard(2) }
 end
 
+-- The mlp that every token passes.
+local function shared_mlp(path, o, input, output)
+  if not o.shared then return false end
+  local mlp <const> = path .. "." .. o.shared .. "."
+  local sizes <const> = o.shared_size and { o.shared_size, o.shared_size }
+  if o.shared_stacked then
+    return at(path .. "." .. o.shared, style {
+      name = "shared_experts",
+      params = { gate_proj = shard(1), up_proj = shard(1), down_proj = shard(2) },
+      inputs = { { input, shared }, { input, shared } },
+      outputs = { { partial, output } },
+    })
+  end
+  return {
+    sizes and at(mlp .. "gate_up_proj", transformer.fused_colwise { input = input, sizes = sizes }),
+    not sizes and at(mlp .. (o.shared_up or o.up or "{gate,up}_proj"), colwise { input = input }),
+    at(mlp .. (o.shared_down or o.down or "down_proj"), rowwise { output = output }),
+  }
+end
+
+-- Each projection is a module of all experts, with a stacked weight [experts, out, in], or transposed; it is called with
+-- the tokens in the order of their experts. Its terms are summed before the router's weights multiply them.
+local function linears(path, stream, o)
+  if o.whole then error("experts: 'whole' is not supported where each projection is a module of all experts") end
+  local rows <const>, columns <const> = o.transposed and 2 or 1, o.transposed and 1 or 2
+  local function features(dim) return o.size and packed(dim, { o.size, o.size }) or shard(dim) end
+  return {
+    experts.gathered(path, stream),
+    at(path .. "." .. (o.gate or "gate"), replicated()),
+    at(path .. "." .. (o.up or "{gate,up}_proj"), style {
+      name = "experts_up",
+      params = { weight = features(rows) },
+      inputs = { { replicate, shared } },
+      outputs = { { features(-1), features(-1) } },
+    }),
+    at(path .. "." .. (o.down or "down_proj"), style {
+      name = "experts_down",
+      params = { weight = shard(columns) },
+      inputs = { { shard(-1), shard(-1) } },
+      outputs = { { partial, replicate } },
+    }),
+    shared_mlp(path, o, replicate, replicate),
+    o.shared_gate and at(path .. "." .. o.shared_gate, replicated()),
+  }
+end
+
 -- The experts as one module, called with the tokens, the ids of their experts and the weights of these; an id equal to
 -- the number of local experts belongs to another rank. The router computes the same on every rank, so a loss on its
 -- logits is right too.
 local function stacked(path, stream, o)
   return {
-    stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual })),
+    experts.gathered(path, stream),
     at(path .. "." .. (o.gate or "gate"), replicated()),
     at(path .. ".experts", style {
       name = "experts",
@@ -43,10 +108,8 @@ local function stacked(path, stream, o)
       outputs = { { partial, replicate } },
       route = o.whole and { of = "inputs", ids = 2, weights = 3 },
     }),
-    o.shared and {
-      at(path .. "." .. o.shared .. "." .. (o.up or "{gate,up}_proj"), colwise {}),
-      at(path .. "." .. o.shared .. "." .. (o.down or "down_proj"), rowwise {}),
-    },
+    shared_mlp(path, o, replicate, replicate),
+    o.shared_gate and at(path .. "." .. o.shared_gate, replicated()),
   }
 end
 
@@ -94,17 +157,18 @@ local function listed(path, stream, o)
       at(path .. ".experts.*." .. (o.up or "{gate,up}_proj"), up),
       at(path .. ".experts.*." .. (o.down or "down_proj"), down),
     },
-    o.shared and {
-      at(path .. "." .. o.shared .. "." .. (o.up or "{gate,up}_proj"), up),
-      at(path .. "." .. o.shared .. "." .. (o.down or "down_proj"), down),
-    },
+    shared_mlp(path, o, shared, partial),
+    o.shared_gate and at(path .. "." .. o.shared_gate, summed()),  -- its number multiplies a term of the sum
   }
 end
 
--- Without reductions over ranks, every rank computes all experts.
-local function whole(path, stream)
+-- Every rank computes all experts: no reduction over ranks.
+---@param path string  pattern of the blocks
+---@param stream stream
+---@return rule[]
+function experts.whole(path, stream)
   return {
-    stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual })),
+    experts.gathered(path, stream),
     at(path .. ".*.**", replicated()),
   }
 end
@@ -116,10 +180,14 @@ end
 ---@return rule[]
 function experts.block(path, stream, o)
   o = takes("experts", o, { size = "integer", gate = "string", up = "string", down = "string", fused = "boolean",
-                            shared = "string",
+                            shared = "string", shared_gate = "string", shared_up = "string",
+                            shared_down = "string", shared_size = "integer",
+                            shared_stacked = "boolean", transposed = "boolean",
                             count = "integer", whole = "boolean" })
-  if stream.stable then return whole(path, stream) end
-  if model:has(path .. ".experts.*." .. (o.down or "down_proj")) then return listed(path, stream, o) end
+  if stream.stable then return experts.whole(path, stream) end
+  local down <const> = o.down or "down_proj"
+  if model:has(path .. ".experts.*." .. down) then return listed(path, stream, o) end
+  if model:has(path .. "." .. down) then return linears(path, stream, o) end
   return stacked(path, stream, o)
 end
 

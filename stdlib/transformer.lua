@@ -48,6 +48,44 @@ function transformer.block_end(stream, features)
   return rowwise { input = features, output = stream.residual }
 end
 
+-- A projection whose weight is stored as [in, out] (GPT-2's Conv1D), with sharded output features; of consecutive parts
+-- as fused_colwise.
+---@param o? { input: layout, sizes: integer[], heads?: integer[] }
+---@return style
+function transformer.transposed_colwise(o)
+  o = takes("transposed_colwise", o, { input = "layout", sizes = "table", heads = "table" })
+  local function of(dim)
+    return o.sizes and packed(dim, o.sizes, o.heads and { heads = o.heads }) or shard(dim)
+  end
+  return style {
+    name = "transposed_colwise",
+    params = { weight = of(1), bias = of(0) },
+    inputs = { { o.input or replicate, shared } },
+    outputs = { { of(-1), of(-1) } },
+  }
+end
+
+-- block_end for a weight that is stored as [in, out].
+---@param stream stream
+---@return style
+function transformer.transposed_end(stream)
+  if stream.stable then
+    return style {
+      name = "transposed_colwise",
+      params = { weight = shard(1), bias = shard(0) },
+      inputs = { { shard(-1), shared } },
+      outputs = { { shard(-1), stream.residual } },
+    }
+  end
+  return style {
+    name = "transposed_rowwise",
+    params = { weight = shard(0) },
+    after = { "bias" },
+    inputs = { { shard(-1), shard(-1) } },
+    outputs = { { partial, stream.residual } },
+  }
+end
+
 -- A norm (or another per-head scale) on sharded heads: its parameters are replicated, and the gradient of each rank is
 -- a term of the sum.
 ---@return style
@@ -86,12 +124,19 @@ end
 ---@field heads     integer  query heads
 ---@field kv_heads? integer  key and value heads; default: as many as query heads
 ---@field out?      string   name of the output projection: "o_proj"
+---@field q?        string   name of the query projection: "q_proj"
+---@field kv?       string   pattern of the key and value projections: "{k,v}_proj"
+---@field source?   layout   of the hidden states that keys and values are computed from, if not the stream's: replicate
+---                          in attention to an encoder's outputs
 ---@field norms?    string   pattern of the norms on query and key heads: "{q,k}_norm"
+---@field over_all? boolean  these norms take the mean over all heads (OLMo 2): queries and keys are gathered for them
 ---@field fused?    string   query, key and value are one projection: "contiguous", all of q, then k, then v; or
 ---                          "interleaved", for each key head its query heads, itself, its value head
 ---@field qkv?      string   its name: "qkv_proj"
 ---@field head_dim? integer  features of a head; only a contiguous projection needs it
 ---@field whole?    boolean  every rank computes all heads, with replicated weights
+---@field gathered? boolean  every rank computes all heads; the projections' rows are sharded, and their outputs gathered
+---@field transposed? boolean  weights are stored as [in, out]; a fused one is contiguous
 
 -- Attention with sharded heads: projections split between heads, and the output projection to the stream.
 ---@param path string  pattern of the attention modules
@@ -101,32 +146,54 @@ end
 function transformer.attention(path, stream, o)
   check_stream("attention", stream)
   o = takes("attention", o, { heads = "integer", kv_heads = "integer", out = "string", norms = "string",
-                              fused = "string", qkv = "string", head_dim = "integer", whole = "boolean" })
+                              q = "string", kv = "string", source = "layout", fused = "string", qkv = "string",
+                              head_dim = "integer", whole = "boolean", gathered = "boolean",
+                              over_all = "boolean", transposed = "boolean" })
   local residual <const> = stream.residual
-  if not (o.heads or o.whole) then error("attention: heads is missing: { heads = config.num_attention_heads }") end
+  local source <const> = o.source or residual
+  local q <const>, kv <const> = path .. "." .. (o.q or "q_proj"), path .. "." .. (o.kv or "{k,v}_proj")
+  if not (o.heads or o.whole or o.gathered) then error("attention: heads is missing: { heads = config.num_attention_heads }") end
   local heads <const>, kv_heads <const> = o.heads, o.kv_heads or o.heads
   local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
   local qkv <const> = path .. "." .. (o.qkv or "qkv_proj")
   local out <const> = path .. "." .. (o.out or "o_proj")
-  if o.whole then
+  if o.whole or o.gathered then
+    local by <const> = o.whole and replicated or colwise
     return {
-      at(fused and qkv or path .. ".{q,k,v}_proj", replicated { input = residual }),
+      fused and at(qkv, by { input = residual, output = replicate }),
+      not fused and at(q, by { input = residual, output = replicate }),
+      not fused and at(kv, by { input = source, output = replicate }),
       o.norms and at(path .. "." .. o.norms, replicated()),
-      at(out, replicated { output = residual }),
+      at(out, by { output = residual }),
+    }
+  end
+  if o.over_all then
+    -- The weights are sharded between heads; a rank norms all features and goes on with its own heads.
+    local function normed(n) return style { name = "norm_of_all", outputs = { { replicate, shard(-1, { heads = n }) } } } end
+    return {
+      transformer.heads_fit(path, heads, kv_heads),
+      at(path .. ".q_proj", colwise { input = residual, heads = heads, output = replicate }),
+      at(path .. ".k_proj", colwise { input = residual, heads = kv_heads, output = replicate }),
+      at(path .. ".v_proj", colwise { input = residual, heads = kv_heads }),
+      at(path .. ".q_norm", normed(heads)),
+      at(path .. ".k_norm", normed(kv_heads)),
+      at(out, transformer.block_end(stream)),
     }
   end
   local sizes <const> = fused == "contiguous" and { heads * o.head_dim, kv_heads * o.head_dim, kv_heads * o.head_dim }
   return {
     transformer.heads_fit(path, heads, kv_heads),
-    not fused and at(path .. ".q_proj", colwise { input = residual, heads = heads }),
-    not fused and at(path .. ".{k,v}_proj", colwise { input = residual, heads = kv_heads }),
-    sizes and at(qkv, transformer.fused_colwise { input = residual, sizes = sizes, heads = { heads, kv_heads, kv_heads } }),
+    not fused and at(q, colwise { input = residual, heads = heads }),
+    not fused and at(kv, colwise { input = source, heads = kv_heads }),
+    sizes and at(qkv, (o.transposed and transformer.transposed_colwise or transformer.fused_colwise) {
+      input = residual, sizes = sizes, heads = { heads, kv_heads, kv_heads },
+    }),
     fused == "interleaved" and {
       divides(mesh.tp, kv_heads, "groups of heads of " .. path),  -- a group's queries cannot be on two ranks
       at(qkv, colwise { input = residual, heads = kv_heads }),
     },
     o.norms and at(path .. "." .. o.norms, transformer.head_norm()),
-    at(out, transformer.block_end(stream)),
+    at(out, o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream)),
   }
 end
 
@@ -136,6 +203,7 @@ end
 ---@field fused?   string   gate and up are one projection: "contiguous", or "interleaved" feature by feature
 ---@field gate_up? string   its name: "gate_up_proj"
 ---@field size?    integer  the wide features; only a fused projection needs it
+---@field transposed? boolean  weights are stored as [in, out]; none is fused
 
 -- The feed-forward block with sharded intermediate features.
 ---@param path string  pattern of the modules
@@ -144,15 +212,53 @@ end
 ---@return rule[]
 function transformer.mlp(path, stream, o)
   check_stream("mlp", stream)
-  o = takes("mlp", o, { up = "string", down = "string", fused = "string", gate_up = "string", size = "integer" })
+  o = takes("mlp", o, { up = "string", down = "string", fused = "string", gate_up = "string", size = "integer",
+                        transposed = "boolean" })
   local residual <const> = stream.residual
   local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
   local gate_up <const> = path .. "." .. (o.gate_up or "gate_up_proj")
   return {
-    not fused and at(path .. "." .. (o.up or "{gate,up}_proj"), colwise { input = residual }),
+    not fused and at(path .. "." .. (o.up or "{gate,up}_proj"),
+                     (o.transposed and transformer.transposed_colwise or colwise) { input = residual }),
     fused == "contiguous" and at(gate_up, transformer.fused_colwise { input = residual, sizes = { o.size, o.size } }),
     fused == "interleaved" and at(gate_up, colwise { input = residual, heads = o.size }),
-    at(path .. "." .. (o.down or "down_proj"), transformer.block_end(stream)),
+    at(path .. "." .. (o.down or "down_proj"),
+       o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream)),
+  }
+end
+
+---@class tower_options
+---@field heads      integer
+---@field attention? string  name of the attention in a layer: "self_attn"
+---@field out?       string  of its output projection: "out_proj"
+---@field qkv?       string  of its one projection to all queries, all keys, all values, if it is one
+---@field hidden?    integer  features of the hidden states; only a fused projection needs it
+---@field mlp?       string  name of the feed-forward block in a layer: "mlp"
+---@field up?        string  pattern of its up projections: "fc1"
+---@field down?      string  "fc2"
+
+-- The layers of a tower beside the decoder, for images or sound, whose stream is replicated. Where its heads do not fit the
+-- mesh, its attention is replicated: the decoder's heads decide on the mesh.
+---@param layer string  pattern of its layers
+---@param stream stream  of the decoder: a stable one makes a stable tower
+---@param o tower_options
+---@return table  for plan{}
+function transformer.tower(layer, stream, o)
+  check_stream("tower", stream)
+  o = takes("tower", o, { heads = "integer", attention = "string", out = "string", qkv = "string", hidden = "integer",
+                          mlp = "string", up = "string", down = "string" })
+  local own <const> = transformer.stream { sequence_parallel = false, loss_parallel = false, stable = stream.stable }
+  local path <const> = layer .. "." .. (o.attention or "self_attn")
+  local fits <const> = o.heads % mesh.tp == 0
+  return {
+    fits and transformer.attention(path, own, {
+      heads = o.heads,
+      out = o.out or "out_proj",
+      fused = o.qkv and "contiguous",
+      qkv = o.qkv,
+      head_dim = o.qkv and o.hidden // o.heads,
+    }),
+    transformer.mlp(layer .. "." .. (o.mlp or "mlp"), own, { up = o.up or "fc1", down = o.down or "fc2" }),
   }
 end
 
@@ -186,6 +292,53 @@ function transformer.ends(stream, o)
   }
 end
 
+-- The ends of a stack of layers under sequence parallelism, for a stack whose inputs and outputs are made and read in
+-- several places (tables of positions, an encoder's outputs): the hidden states are sharded before the first layer and
+-- gathered after the last one. Without sequence parallelism there are no rules.
+---@param layers string  path of the list of layers: "model.encoder.layers"
+---@param stream stream
+---@return table  for plan{}
+function transformer.stack(layers, stream)
+  local residual <const> = stream.residual
+  local last = 0  -- headers have no list of layers, only what has parameters in them
+  for _, found in ipairs(model:find(layers .. ".**")) do
+    last = math.max(last, tonumber(string.match(string.sub(found, #layers + 2), "^%d+")) or 0)
+  end
+  if residual == replicate then return {} end
+  local enter <const>, leave <const> = { { replicate, residual } }, { { residual, replicate } }
+  if last == 0 then return { at(layers .. ".0", style { name = "stack", inputs = enter, outputs = leave }) } end
+  return { at(layers .. ".0", prepare_input(enter)), at(layers .. "." .. last, prepare_output(leave)) }
+end
+
+-- The first of the names for which there is a module at `path`, or parameters below it; nil for none. An empty path is
+-- the model.
+---@param path string
+---@param names string[]
+---@return string?
+function transformer.first(path, names)
+  for _, name in ipairs(names) do
+    local there <const> = path == "" and name or path .. "." .. name
+    if model:has(there) or model:has(there .. ".**") then return name end
+  end
+  return nil
+end
+
+-- The other modules beside an embedding, each replicated: those directly at `path` that have parameters of their own
+-- and none of these names.
+---@param path string  "" is the model
+---@param names string[]
+---@return rule[]
+function transformer.beside(path, names)
+  local known <const>, rules <const> = {}, {}
+  for _, name in ipairs(names) do known[name] = true end
+  for _, found in ipairs(model:find(path == "" and "*" or path .. ".*")) do
+    if #model:parameters(found) > 0 and not known[string.match(found, "[^.]+$")] then
+      table.insert(rules, at(found, replicated()))
+    end
+  end
+  return rules
+end
+
 -- The path of the head: "score" for the classes of Hugging Face that classify, else "lm_head".
 ---@return string
 function transformer.head()
@@ -201,18 +354,20 @@ end
 ---@field merged boolean  whether it is a part of a model with other inputs
 
 -- The decoder of a text model (config.json is its config, "model" its path) or of a model with images: then its config
--- is text_config, and its path "model.language_model", or "language_model.model" in files of older versions.
+-- is text_config, and its path "model.language_model" or, in files of older versions and in classes around such a model,
+-- one of the others here.
 ---@return text_model
 function transformer.text_model()
   local text <const> = config:get("text_config", false)
   if not text then return { config = config, prefix = "model", head = transformer.head(), merged = false } end
-  local older <const> = model:has("language_model.model.embed_tokens")
-  return {
-    config = text,
-    prefix = older and "language_model.model" or "model.language_model",
-    head = model:has("language_model.lm_head") and "language_model.lm_head" or transformer.head(),
-    merged = true,
-  }
+  local prefix, around = "model.language_model", ""
+  for _, path in ipairs { "language_model.model", "model", "model.language_model.model", "model.model.language_model" } do
+    if model:has(path .. ".embed_tokens") then prefix = path end
+  end
+  for _, path in ipairs { "language_model.", "model.language_model.", "model." } do
+    if model:has(path .. "lm_head") then around = path end
+  end
+  return { config = text, prefix = prefix, head = around == "" and transformer.head() or around .. "lm_head", merged = true }
 end
 
 -- Patterns of layers that are alike: "model.layers.{0,2,5}" by the value of key_of for layer i, from 0; nil and false

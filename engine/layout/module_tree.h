@@ -8,14 +8,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "engine/core/base/diagnostic.h"
 #include "engine/layout/dtype.h"
 
 namespace moonshard {
+
+struct CompiledPlan;
+struct DataFlow;
 
 struct Parameter {
   std::string name;            // within its module: "weight"
@@ -52,6 +59,14 @@ struct ParamRef {
   auto operator<=>(const ParamRef&) const = default;
 };
 
+// What a model knows of its own forward and a tree does not show, held against a plan that was compiled for the tree (an
+// exported program's graph: engine/graph/program_checks.h). A function of the plan alone, the same on every rank.
+struct PlanCheck {
+  std::string name;  // of the pass: "sizes"
+  // Adds its findings; returns what it did, for the record of the pass.
+  std::function<std::string(const CompiledPlan& plan, Diagnostics& found)> run;
+};
+
 class ModuleTree {
  public:
   using Signature = std::vector<Parameter>;
@@ -79,6 +94,14 @@ class ModuleTree {
   bool complete() const { return complete_; }
   void set_complete(bool complete) { complete_ = complete; }
 
+  // Run by engine/plan/resolve behind its own passes, in order, where tp has more than one rank.
+  const std::vector<PlanCheck>& checks() const { return checks_; }
+  void AddCheck(PlanCheck check) { checks_.push_back(std::move(check)); }
+
+  // Which module feeds which, where the model knows it (engine/layout/data_flow.h); null: it does not.
+  const std::shared_ptr<const DataFlow>& flow() const { return flow_; }
+  void SetFlow(std::shared_ptr<const DataFlow> flow) { flow_ = std::move(flow); }
+
   int64_t total_elements() const;  // every tied tensor once, buffers left out
   // One module a line: path, kind, parameters with shapes and dtypes; ties last.
   std::string ToText() const;
@@ -91,6 +114,8 @@ class ModuleTree {
   std::unordered_map<std::string, uint32_t> by_path_;
   std::unordered_map<std::string, uint32_t> by_signature_;
   std::unordered_map<std::string, uint32_t> by_class_;
+  std::vector<PlanCheck> checks_;
+  std::shared_ptr<const DataFlow> flow_;
   bool complete_ = true;
 };
 

@@ -88,7 +88,8 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
     return d;
   }
 
-  if (layout.owner >= ranks) {
+  const int64_t owner = ranks == 1 ? std::min<int64_t>(layout.owner, 0) : layout.owner;
+  if (owner >= ranks) {
     Diagnostic d = MakeDiagnostic(Finding::kNoSuchOwner, "no rank " + std::to_string(layout.owner) + " among " +
                                                              std::to_string(ranks) + " on the axis");
     d.declared = layout.ToText();
@@ -105,7 +106,7 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
     int64_t part_begin = 0;
     int64_t local_begin = 0;
     for (const Layout::Part& part : parts) {
-      LocalPart local = ShardPart(part_begin, part, ranks, rank, layout.owner);
+      LocalPart local = ShardPart(part_begin, part, ranks, rank, owner);
       local.local_begin = local_begin;
       local_begin += local.global.length;
       part_begin += part.size;

@@ -4,7 +4,8 @@
 //   shard(d)            torch.chunk: ceil(size / n) each, the last ones shorter or empty
 //   shard(d, heads=h)   h % n == 0: h/n heads each;  n % h == 0: head r*h/n, the same on n/h consecutive ranks
 //   packed(d, parts)    each part as above; a rank's shard is its shards of the parts, one after the other
-//   shard(d, owner=r)   all of it on rank r, an empty shard on the others
+//   shard(d, owner=r)   all of it on rank r, an empty shard on the others; the rank of an axis of one owns what
+//                       any would, so that a plan holds at tp=1
 #pragma once
 
 #include <cstdint>

@@ -81,43 +81,81 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
   return {std::move(made), std::move(diagnostics)};
 }
 
+namespace {
+
+Diagnostic NotTaken(const Program& program, const std::string& name, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the program does not take '" + name + "'");
+  d.path = program.exported().file;
+  d.required = required;
+  d.help = "export the model with --inputs input_ids " + name + " labels";
+  return d;
+}
+
+}  // namespace
+
+bool IsCausalLm(const ExportedProgram& program) {
+  std::map<std::string, int> count;
+  for (const ProgramInput& input : program.inputs) {
+    if (input.value >= 0 || input.kind == "ids") ++count[input.kind];
+  }
+  const bool one_each = std::all_of(count.begin(), count.end(), [](const auto& kind) {
+    return kind.second == 1 &&
+           (kind.first == "ids" || kind.first == "labels" || kind.first == "mask" || kind.first == "positions");
+  });
+  const auto is_logits = [](const ProgramOutput& output) { return output.name == "logits"; };
+  return one_each && count["ids"] == 1 && std::any_of(program.outputs.begin(), program.outputs.end(), is_logits);
+}
+
 Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
-  Diagnostics errors;
-  const auto refuse = [&](std::string message) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, std::move(message));
+  if (!IsCausalLm(program->exported())) {
+    std::vector<std::string> inputs;
+    for (const ProgramInput& input : program->inputs()) inputs.push_back(input.name);
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the program is not a causal language model");
     d.path = program->exported().file;
-    errors.push_back(std::move(d));
-  };
-  for (const ProgramInput& input : program->inputs()) {
-    const bool known =
-        input.kind == "ids" || input.kind == "labels" || input.kind == "mask" || input.kind == "positions";
-    if (!known && input.value >= 0)
-      refuse("the program takes '" + input.name + "', which no causal language model does");
+    d.declared = "it takes " + Join(inputs, ", ");
+    d.required = "ids, and at most a mask, positions and labels, that make 'logits'";
+    return d;
   }
-  const std::vector<ProgramOutput>& outputs = program->exported().outputs;
-  if (std::none_of(outputs.begin(), outputs.end(),
-                   [](const ProgramOutput& output) { return output.name == "logits"; })) {
-    refuse("the program has no output 'logits'");
-  }
-  if (!errors.empty()) return errors;
   CausalLm made;
   made.architecture = program->exported().model_class;
   made.module = program;
   made.recipes = program->recipes();
-  made.forward = [program](const at::Tensor& ids, const std::optional<at::Tensor>& mask,
-                           const std::optional<at::Tensor>& positions) {
+  const auto takes = [&](const char* kind) {
+    return std::any_of(program->inputs().begin(), program->inputs().end(),
+                       [&](const ProgramInput& input) { return input.kind == kind; });
+  };
+  const auto run = [program, takes_mask = takes("mask"), takes_positions = takes("positions")](
+                       const at::Tensor& ids, const at::Tensor& labels, const std::optional<at::Tensor>& mask,
+                       const std::optional<at::Tensor>& positions) {
+    const auto counted = [&] { return at::arange(ids.size(1), ids.options()).expand_as(ids); };
+    if (mask && !takes_mask && !mask->all().item<bool>()) {
+      throw PlanError({NotTaken(*program, "attention_mask", "a mask without padding, or none")});
+    }
+    if (positions && !takes_positions && !positions->expand_as(ids).equal(counted())) {
+      throw PlanError({NotTaken(*program, "position_ids", "positions 0, 1, 2, ... of each row, or none")});
+    }
     std::vector<at::Tensor> given;
     for (const ProgramInput& input : program->inputs()) {
       if (input.kind == "mask") {
         given.push_back(mask ? *mask : at::ones_like(ids));
       } else if (input.kind == "positions") {
-        given.push_back(positions ? *positions : at::arange(ids.size(1), ids.options()).expand_as(ids));
+        given.push_back(positions ? *positions : counted());
       } else {
-        given.push_back(ids);
+        given.push_back(input.kind == "labels" ? labels : ids);
       }
     }
-    return program->forward(std::move(given))["logits"];
+    return program->forward(std::move(given));
   };
+  made.forward = [run](const at::Tensor& ids, const std::optional<at::Tensor>& mask,
+                       const std::optional<at::Tensor>& positions) { return run(ids, ids, mask, positions)["logits"]; };
+  const std::vector<ProgramOutput>& outputs = program->exported().outputs;
+  if (takes("labels") && std::ranges::any_of(outputs, [](const auto& output) { return output.name == "loss"; })) {
+    made.own_loss = [run](const at::Tensor& ids, const at::Tensor& labels, const std::optional<at::Tensor>& mask,
+                          const std::optional<at::Tensor>& positions) {
+      const ProgramOutputs results = run(ids, labels, mask, positions);
+      return std::pair(results["logits"], results["loss"]);
+    };
+  }
   return made;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -26,10 +27,15 @@ struct CausalLm {
   // input_ids, attention_mask, position_ids -> logits, as DecoderForCausalLmImpl::forward.
   std::function<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       forward;
+  // Where the model computes a loss of its own (a program's: shifted or not, with the balance of experts): input_ids, labels,
+  // attention_mask, position_ids -> logits, loss. Empty: the loss is CausalLmLoss of what forward makes.
+  std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                  const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
+      own_loss = {};
   // The same up to the head: input_ids -> the last hidden states [B, T, H].
   std::function<at::Tensor(const at::Tensor&)> hidden;
   // How a checkpoint's tensors make the parameters (NameRules::recipes); empty: each has its own.
-  std::map<std::string, std::vector<WeightRecipe>> recipes = {};
+  WeightRecipes recipes = {};
   // The layer that computes logits from them, owned by `module`; nullptr if that is more than a Linear.
   const nn::LinearImpl* head = nullptr;
 };
@@ -45,8 +51,12 @@ Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& 
 // The reference model for a config.json. Errors as ReadDecoderSpec.
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
 
+// Whether a program is one of a causal language model: ids, and nothing else but a mask, positions and labels, make "logits".
+bool IsCausalLm(const ExportedProgram& program);
+
 // An exported program of a causal language model, as the programs use one: the inputs are given by their kinds, labels as the
-// ids, and what the program returns beside logits is dropped. Errors (kNotSupported): inputs of other kinds, no output "logits".
+// ids, and what the program returns beside logits is dropped. A mask or positions that the program does not take must be what
+// it was exported with: every token there, positions from 0 (PlanError, kBadInput). Errors (kNotSupported): not IsCausalLm.
 Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program);
 
 // Mean cross entropy of predicting token t+1 from t, float32 scalar. logits [B, T, V], labels int64 [B, T]; labels of

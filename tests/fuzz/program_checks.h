@@ -1,4 +1,5 @@
-// What always holds for an exported program that was accepted, for the targets that read one.
+// What always holds for an exported program that was accepted, for the targets that read one; and some plan of it, held against
+// its graph.
 #pragma once
 
 #include <map>
@@ -6,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/graph/program_checks.h"
 #include "engine/io/exported_program/exported_program.h"
+#include "engine/plan/resolve/resolve_plan.h"
 #include "tests/fuzz/target.h"
 
 namespace moonshard::fuzz {
@@ -75,6 +78,42 @@ inline void RequireConsistent(const ExportedProgram& program) {
     guard.condition.AddSymbols(names);
   }
   Require(ProgramTree(program).modules().size() == program.modules.size(), "a tree of other modules");
+}
+
+// Every parameter gets one of a few placements, and every module of parameters one of a few outputs, as the program's own sizes
+// decide. That the plan is refused, or its sizes are, is as good as that they are not.
+inline void ResolveSomePlan(const ExportedProgram& program) {
+  const auto shared = std::make_shared<const ExportedProgram>(program);
+  auto tree = std::make_shared<ModuleTree>(ProgramTree(program));
+  AddProgramKnowledge(*tree, shared);
+  auto plan = std::make_shared<Plan>();
+  plan->fallback.emplace();
+  for (const Module& module : tree->modules()) {
+    const ModuleTree::Signature& parameters = tree->parameters(module);
+    if (parameters.empty()) continue;
+    Rule rule;
+    rule.pattern = module.path;
+    rule.style.name = "fuzzed";
+    size_t choice = module.path.size();
+    for (const Parameter& parameter : parameters) {
+      for (const int64_t size : parameter.shape) choice += static_cast<size_t>(size);
+      Placement& placement = rule.style.params[parameter.name];
+      const int dim = parameter.shape.size() > 1 ? static_cast<int>(choice % 2) : 0;
+      if (!parameter.shape.empty()) placement[MeshAxis::kTp] = Layout::Shard(dim);
+    }
+    const Layout layouts[] = {Layout::Shard(-1), Layout::Partial(), Layout::Replicate()};
+    if (choice % 4 < 3) {
+      Redistribution output;
+      output.from[MeshAxis::kTp] = layouts[choice % 4];
+      output.to[MeshAxis::kTp] = choice % 8 < 4 ? Layout::Replicate() : layouts[choice % 4];
+      rule.style.outputs = {output};
+    }
+    plan->rules.push_back(std::move(rule));
+  }
+  for (const char* mesh : {"tp=2", "tp=4"}) {
+    const Resolution done = RunPasses(plan, tree, MeshShape::Parse(mesh).ValueOrThrow());
+    for (const Diagnostic& d : done.diagnostics) Require(!d.message.empty(), "a finding without a message");
+  }
 }
 
 inline void RequireReason(const Diagnostics& diagnostics) {

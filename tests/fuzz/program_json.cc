@@ -25,5 +25,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   fuzz::RequireConsistent(program.value());
+  fuzz::ResolveSomePlan(program.value());
   return 0;
 }

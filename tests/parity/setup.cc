@@ -48,7 +48,7 @@ ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::functio
     change(compiled);
     CompileProgram(compiled);
   }
-  out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh);
+  out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh, {.deferred_type = setup.dtype});
   const Checkpoint checkpoint = Checkpoint::Open(setup.folder.string()).ValueOrThrow();
   Expect(LoadCheckpoint(*out.applied, checkpoint).empty(), "the checkpoint fits without a warning");
   return out;

@@ -22,6 +22,7 @@ struct Setup {
   bool expert_parallel = false;
   bool loss_parallel = false;            // logits stay in shards of the vocabulary
   std::function<void(Plan&)> more = {};  // said in the plan besides
+  std::optional<c10::ScalarType> dtype = {};
   std::string Name() const;
 };
 

@@ -32,16 +32,17 @@ class NemotronNasConfig(LlamaConfig):
 class PackedAttention(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.heads = config.num_attention_heads
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.hidden_size // config.num_attention_heads
         self.W_pack = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(self, hidden, rotary, mask):
-        batch, length, size = hidden.shape
-        q, k, v = self.W_pack(hidden).unflatten(-1, (3, self.heads, size // self.heads)).permute(2, 0, 3, 1, 4)
+        batch, length, _ = hidden.shape
+        q, k, v = self.W_pack(hidden).unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         q, k = apply_rotary_pos_emb(q, k, *rotary)
         scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5 + mask
-        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, size))
+        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, -1))
 
 
 class OwnKeyHeads(nn.Module):

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map comments_name_what_exists)
-torch_free=(engine/core engine/layout engine/plan engine/io dsl/language dsl/planning dsl/program/cli dsl/program/repl)
+torch_free=(engine/core engine/layout engine/plan engine/io engine/graph dsl/language dsl/planning dsl/program/cli dsl/program/repl)
 
 # tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
 mirror() {

@@ -1,6 +1,7 @@
 #include "tests/support/plan_case.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -37,13 +38,15 @@ Diagnostics DiagnosticsOf(const PlanCase& plan_case) {
   PlanInputs inputs;
   inputs.model = tree.get();
   inputs.mesh = MeshShape::Parse(plan_case.mesh).ValueOrThrow();
+  // Steps are counted alike everywhere; what a plan may take in time, a build with sanitizers on a busy machine exceeds.
+  inputs.limits.time = std::chrono::seconds(60);
   inputs.config =
       ParseJson(plan_case.config.empty() ? kLlamaConfig : plan_case.config.c_str(), "config.json").ValueOrThrow();
   for (const auto& [name, value] : plan_case.options) inputs.options[name] = value;
   Diagnostics out;
   std::optional<Plan> plan = EvaluatePlan(plan_case.plan, plan_case.file, inputs).Collect(out);
   if (!plan) return out;
-  const Resolution done = RunPasses(std::make_shared<const Plan>(std::move(*plan)), tree, inputs.mesh);
+  const Resolution done = RunPasses(std::make_shared<const Plan>(std::move(*plan)), tree, inputs.mesh, inputs.config);
   out.insert(out.end(), done.diagnostics.begin(), done.diagnostics.end());
   return out;
 }

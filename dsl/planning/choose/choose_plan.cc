@@ -16,6 +16,7 @@
 #include "dsl/language/eval/files.h"
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/choose/hugging_face_plan.h"
+#include "dsl/planning/choose/structure_plan.h"
 #include "engine/core/base/text.h"
 
 namespace moonshard {
@@ -100,28 +101,68 @@ std::string NearestClass(const JsonValue& config, const std::map<std::string, st
   return "";
 }
 
-Result<Plan> DefaultPlan(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
-  Diagnostics diagnostics;
-  std::optional<Plan> plan = LoadPlanFile(kDefaultPlan, inputs).Collect(diagnostics);
-  if (!plan) return diagnostics;
-  if (plan->rules.empty()) {
-    Diagnostic d = MakeDiagnostic(
-        Finding::kPlanNotFound,
-        WhyNot(inputs.config) + ", and neither its attention nor its mlp has the modules of a usual decoder's");
-    d.help = NearestClass(inputs.config, index) +
-             "moonshard suggest writes a first plan file for it: --plan FILE; a shipped plan that fits it: --plan "
-             "NAME, one of " +
-             Join(BuiltInPlans(), ", ") + "; or --mesh tp=1";
-    diagnostics.push_back(std::move(d));
-    return diagnostics;
-  }
-  Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": the default plan is used");
-  d.declared = "plans/default.lua shards the modules that it recognizes by name and leaves the others replicated";
+Diagnostic Fallback(const PlanInputs& inputs, const std::map<std::string, std::string>& index, const std::string& which,
+                    const std::string& what) {
+  Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": " + which + " is used");
+  d.declared = what;
   d.help = NearestClass(inputs.config, index) +
            "explain shows what it does; verify whether the numbers are the same; --plan names another plan";
-  diagnostics.push_back(std::move(d));
-  plan->chosen = "by the names of the modules";
-  return Result<Plan>(std::move(*plan), std::move(diagnostics));
+  return d;
+}
+
+Diagnostic NothingFits(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
+  Diagnostic d =
+      MakeDiagnostic(Finding::kPlanNotFound, WhyNot(inputs.config) +
+                                                 ", and no block of its modules is recognized by names, shapes and "
+                                                 "config.json without another reading");
+  d.help = NearestClass(inputs.config, index) +
+           "moonshard suggest writes a first plan file for it: --plan FILE; a shipped plan that fits it: --plan "
+           "NAME, one of " +
+           Join(BuiltInPlans(), ", ") + "; or --mesh tp=1";
+  return d;
+}
+
+Result<Plan> Chosen(Plan plan, std::string how, Diagnostics diagnostics) {
+  plan.chosen = std::move(how);
+  return Result<Plan>(std::move(plan), std::move(diagnostics));
+}
+
+// The default plan reads names, the plan by structure shapes too, at any path. The one that shards more of the parameters
+// under the given options and mesh is taken, and the default one of two equals: it has more options. A plan with errors
+// shards nothing; of two of these the default one's are shown, unless it recognizes nothing.
+Result<Plan> PlanOfUnknown(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
+  Diagnostics diagnostics;
+  std::optional<Plan> by_name = LoadPlanFile(kDefaultPlan, inputs).Collect(diagnostics);
+  if (by_name && inputs.mesh.size(MeshAxis::kTp) == 1) {
+    return Chosen(*std::move(by_name), "tp=1 shards nothing", std::move(diagnostics));
+  }
+  const bool recognizes = !by_name || !by_name->rules.empty();
+  if (inputs.model != nullptr) {
+    StructurePlan structure = ReadStructure(inputs);
+    const int64_t of_names = by_name && recognizes ? ShardedElements(*by_name, inputs) : -1;
+    const int64_t of_structure = structure.plan.ok() ? ShardedElements(structure.plan.value(), inputs) : -1;
+    // Where it alone shards something, its errors on this mesh are the answer.
+    const bool alone = of_structure < 0 && !recognizes && structure.blocks > 0;
+    if (of_structure > std::max<int64_t>(of_names, 0) || alone) {
+      Diagnostics found = structure.plan.diagnostics();
+      if (!structure.plan.ok()) return found;
+      found.push_back(Fallback(inputs, index, "the plan by structure",
+                               Count(static_cast<size_t>(structure.blocks), "block") +
+                                   " of modules that names, shapes and config.json agree on; " +
+                                   std::to_string(structure.left) +
+                                   " not understood. moonshard suggest --sure writes it as a plan file"));
+      return Chosen(std::move(structure.plan).value(), "by the structure of the modules", std::move(found));
+    }
+  }
+  if (!by_name) return diagnostics;
+  if (!recognizes) {
+    diagnostics.push_back(NothingFits(inputs, index));
+    return diagnostics;
+  }
+  diagnostics.push_back(
+      Fallback(inputs, index, "the default plan",
+               "plans/default.lua shards the modules that it recognizes by name and leaves the others replicated"));
+  return Chosen(*std::move(by_name), "by the names of the modules", std::move(diagnostics));
 }
 
 }  // namespace
@@ -134,20 +175,18 @@ Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs) {
   if (const std::optional<Entry> entry = FindInIndex(inputs.config, index)) {
     std::optional<Plan> plan = LoadPlanFile(entry->plan, inputs).Collect(diagnostics);
     if (!plan) return diagnostics;
-    plan->chosen = std::string(kIndexFile) + " has it for " + entry->key;
-    return Result<Plan>(std::move(*plan), std::move(diagnostics));
+    return Chosen(*std::move(plan), std::string(kIndexFile) + " has it for " + entry->key, std::move(diagnostics));
   }
   std::optional<std::optional<Plan>> own = PlanOfCheckpoint(inputs).Collect(diagnostics);
   if (!own) return diagnostics;
   if (*own) {
     Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": the checkpoint's own is used");
     diagnostics.push_back(std::move(d));
-    (*own)->chosen = "the checkpoint's own";
-    return Result<Plan>(*std::move(*own), std::move(diagnostics));
+    return Chosen(**std::move(own), "the checkpoint's own", std::move(diagnostics));
   }
-  std::optional<Plan> plan = DefaultPlan(inputs, index).Collect(diagnostics);
+  std::optional<Plan> plan = PlanOfUnknown(inputs, index).Collect(diagnostics);
   if (!plan) return diagnostics;
-  return Result<Plan>(std::move(*plan), std::move(diagnostics));
+  return Result<Plan>(*std::move(plan), std::move(diagnostics));
 }
 
 Result<std::string> SelectPlan(const JsonValue& config) {

@@ -70,22 +70,29 @@ class IdiomaticWriter {
       line.where = rule.where;
       if (table.of_base && rule.key == "embed_tokens") continue;  // with the tied ones
       line.style = StyleOf(table, rule, line);
+      has_head_ |= rule.key == "lm_head";
+      if (line.last == "embed_tokens") Tie(line, ties_by_default);
       lines_.push_back(std::move(line));
     }
+    ties_by_default_ |= ties_by_default;
     if (!table.of_base || table.experts) return;
     const auto named = std::ranges::find(table.rules, std::string("embed_tokens"), &HuggingFaceRule::key);
     Line line{"", "embed_tokens", "vocab_rowwise {}", true, {}};
     if (named == table.rules.end()) {
-      condition_ = std::string("hf.tied(") + (ties_by_default ? "true" : "false") + ") and ";
+      condition_ = Tied(ties_by_default) + " and ";
       uses_hf_ = true;
     } else {
       line.where = named->where;
       line.style = StyleOf(table, *named, line);
+      Tie(line, ties_by_default);
     }
+    shards_embedding_ = true;
     embedding_ = std::move(line);
   }
 
   LuaPlanText Write(const std::string& title, const std::string& base, bool has_base) {
+    const bool ties_head = shards_embedding_ && !has_head_;
+    uses_hf_ |= ties_head;
     Add(title);
     if (uses_hf_) Add("local hf <const> = require \"hugging_face\"");
     if (uses_heads_) {
@@ -112,11 +119,22 @@ class IdiomaticWriter {
       }
       Add("  " + Text(lines_[i], Braces(names)), lines_[i].where);
     }
+    if (ties_head) Add("  " + Tied(ties_by_default_) + " and at(\"lm_head\", colwise { output = replicate }),");
     Add("}");
     return std::move(out_);
   }
 
  private:
+  static std::string Tied(bool by_default) { return std::string("hf.tied(") + (by_default ? "true" : "false") + ")"; }
+
+  // transformers shards a tied embedding by its rows, whatever the plan declares.
+  void Tie(Line& line, bool ties_by_default) {
+    shards_embedding_ = true;
+    if (line.style == "vocab_rowwise {}") return;
+    uses_hf_ = true;
+    line.style = Tied(ties_by_default) + " and vocab_rowwise {} or " + line.style;
+  }
+
   // The style's text; for a bare parameter a layout.
   std::string StyleOf(const HuggingFaceTable& table, const HuggingFaceRule& rule, Line& line) {
     const std::string parent = line.parent.substr(0, line.parent.empty() ? 0 : line.parent.size() - 1);
@@ -168,6 +186,9 @@ class IdiomaticWriter {
   std::vector<Line> lines_;
   std::optional<Line> embedding_;
   std::string condition_;
+  bool has_head_ = false;
+  bool shards_embedding_ = false;
+  bool ties_by_default_ = false;
   bool uses_hf_ = false;
   bool uses_heads_ = false;
   bool uses_kv_heads_ = false;

@@ -10,6 +10,8 @@ namespace {
 
 constexpr const char* kEmbedding = "embed_tokens";
 constexpr const char* kTiedStyle = "embedding_rowwise";
+constexpr const char* kHead = "lm_head";
+constexpr const char* kHeadStyle = "colwise_gather_output";
 
 bool IsName(std::string_view text) {
   const auto part = [](unsigned char c) { return c < 128 && (std::isalnum(c) != 0 || c == '_'); };
@@ -29,7 +31,7 @@ class Writer {
 
   void Rule(const HuggingFaceRule& rule, bool of_base, bool ties_by_default) {
     std::string style = StyleText(rule.style);
-    if (of_base && rule.key == kEmbedding && rule.style != kTiedStyle) {
+    if (NamesEmbedding(rule) && rule.style != kTiedStyle) {
       style = Tied(ties_by_default) + " and " + StyleText(kTiedStyle) + " or " + style;
     }
     Line(std::string("  hf.at(") + (of_base ? "base .. " : "") + Quoted(rule.key) + ", " + style + "),", rule.where);
@@ -42,9 +44,26 @@ class Writer {
          "),");
   }
 
+  // The head of a tied embedding is the same tensor, and transformers computes it with the embedding's rows whether or not
+  // the plan names it.
+  void TiedHead(const std::vector<const HuggingFaceTable*>& tables, bool ties_by_default) {
+    bool shards_embedding = false;
+    for (const HuggingFaceTable* table : tables) {
+      if (table == nullptr) continue;
+      if (std::ranges::find(table->rules, kHead, &HuggingFaceRule::key) != table->rules.end()) return;
+      shards_embedding |= table->of_base && !table->experts;
+      shards_embedding |= std::ranges::any_of(table->rules, NamesEmbedding);
+    }
+    if (!shards_embedding) return;
+    Line("  " + Tied(ties_by_default) + " and hf.at(" + Quoted(kHead) + ", " + StyleText(kHeadStyle) + "),");
+  }
+
   LuaPlanText Take() { return std::move(out_); }
 
  private:
+  static bool NamesEmbedding(const HuggingFaceRule& rule) {
+    return rule.key == kEmbedding || rule.key.ends_with(std::string(".") + kEmbedding);
+  }
   static std::string Tied(bool by_default) { return std::string("hf.tied(") + (by_default ? "true" : "false") + ")"; }
 
   LuaPlanText out_;
@@ -74,6 +93,7 @@ LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& bas
     if (table->of_base) writer.TiedEmbedding(*table, ties);
     for (const HuggingFaceRule& rule : table->rules) writer.Rule(rule, table->of_base, ties);
   }
+  writer.TiedHead({of_config, of_model}, ties);
   writer.Line("}");
   return writer.Take();
 }

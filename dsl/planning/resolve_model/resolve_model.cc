@@ -8,6 +8,7 @@
 
 #include "dsl/planning/choose/choose_plan.h"
 #include "engine/core/base/text.h"
+#include "engine/graph/program_checks.h"
 #include "engine/io/exported_program/program_archive.h"
 #include "engine/io/safetensors/tree.h"
 
@@ -18,16 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-std::string Count(size_t count, const std::string& one) {
-  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
-}
-
-Result<ExportedProgram> OpenProgram(const std::string& path) {
-  const Result<ProgramArchive> archive = ProgramArchive::Open(path);
-  if (!archive.ok()) return archive.diagnostics();
-  return ReadProgram(archive.value());
-}
-
 // What ran before the passes of `later`. The compiled plan has all findings, in the order in which they were made.
 void PutBefore(const Diagnostics& found, std::vector<PassRecord> passes, Resolution& later) {
   later.diagnostics.insert(later.diagnostics.begin(), found.begin(), found.end());
@@ -36,7 +27,35 @@ void PutBefore(const Diagnostics& found, std::vector<PassRecord> passes, Resolut
   if (later.compiled) later.compiled->findings = later.diagnostics;
 }
 
+ModelConfig ConfigOfProgram(const ExportedProgram& program) {
+  return ModelConfig(program.config ? program.config->AsObject() : JsonValue::Object(), program.file + ": config");
+}
+
 }  // namespace
+
+std::string ProgramPathOf(const ModelOptions& options) {
+  return options.program.empty() && IsProgramPath(options.model) ? options.model : options.program;
+}
+
+Result<ModelConfig> ReadConfigOf(const ModelOptions& options) {
+  if (!IsProgramPath(options.model)) return ModelConfig::Read(options.model);
+  const Result<ExportedProgram> program = ReadProgramPath(options.model);
+  if (!program.ok()) return program.diagnostics();
+  if (program.value().config) return ConfigOfProgram(program.value());
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the program has no config");
+  d.path = options.model;
+  d.required = "the model directory as MODEL, and the program in --program";
+  return d;
+}
+
+std::optional<Diagnostic> NoWeights(const ModelFolder& folder) {
+  if (!folder.program || !folder.checkpoint.files().empty() || HasWeights(*folder.program)) return std::nullopt;
+  Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the program holds no weights");
+  d.path = folder.program->file;
+  d.required =
+      "the directory that has them as MODEL, and the program in --program; or a program exported with --weights";
+  return d;
+}
 
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only) {
   Diagnostics diagnostics;
@@ -44,16 +63,14 @@ Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_on
   HeaderOptions header_options;
   header_options.allow_header_only = headers_only;
   std::optional<MeshShape> mesh = MeshShape::Parse(options.mesh).Collect(diagnostics);
-  const std::string program_path =
-      options.program.empty() && IsProgramPath(options.model) ? options.model : options.program;
+  const std::string program_path = ProgramPathOf(options);
   if (!program_path.empty()) {
-    std::optional<ExportedProgram> program = OpenProgram(program_path).Collect(diagnostics);
+    std::optional<ExportedProgram> program = ReadProgramPath(program_path).Collect(diagnostics);
     if (program) folder.program = std::make_shared<const ExportedProgram>(std::move(*program));
   }
   if (IsProgramPath(options.model)) {
     if (!mesh || !folder.program) return diagnostics;
-    const std::optional<JsonValue>& config = folder.program->config;
-    folder.config = ModelConfig(config ? config->AsObject() : JsonValue::Object(), options.model + ": config");
+    folder.config = ConfigOfProgram(*folder.program);
     folder.mesh = *mesh;
     return Result<ModelFolder>(std::move(folder), std::move(diagnostics));
   }
@@ -77,7 +94,10 @@ Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_on
 }
 
 ModuleTree TreeOf(const ModelFolder& folder) {
-  return folder.program ? ProgramTree(*folder.program) : TreeFromCheckpoint(folder.checkpoint, folder.config);
+  if (!folder.program) return TreeFromCheckpoint(folder.checkpoint, folder.config);
+  ModuleTree tree = ProgramTree(*folder.program);
+  AddProgramKnowledge(tree, folder.program);
+  return tree;
 }
 
 Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text) {
@@ -113,7 +133,7 @@ Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std
   out.tree = std::move(tree);
   out.mesh = inputs.mesh;
   if (!plan) return out;
-  Resolution resolved = RunPasses(std::make_shared<const Plan>(std::move(*plan)), out.tree, out.mesh);
+  Resolution resolved = RunPasses(std::make_shared<const Plan>(std::move(*plan)), out.tree, out.mesh, inputs.config);
   PutBefore(out.diagnostics, std::move(out.passes), resolved);
   return resolved;
 }

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,6 +32,9 @@ struct ModelOptions {
   bool isolate = false;                        // PlanInputs::isolate
 };
 
+// The file of the program: that of `program`, or `model` if it is one; "": none.
+std::string ProgramPathOf(const ModelOptions& options);
+
 struct ModelFolder {
   ModelConfig config;
   Checkpoint checkpoint;
@@ -42,6 +46,13 @@ struct ModelFolder {
 // header. Of a model that is a program alone the config is the one that the exporter recorded, and the checkpoint is empty.
 // Errors of all at once.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
+
+// The config of a directory, or the one that the exporter recorded where MODEL is a program. Errors: as ModelConfig::Read and
+// ReadProgram; kBadInput: a program without a config.
+Result<ModelConfig> ReadConfigOf(const ModelOptions& options);
+
+// That a model which is a program alone has no weights; nothing where it has, or is a directory.
+std::optional<Diagnostic> NoWeights(const ModelFolder& folder);
 
 // The modules of the model: of its program where there is one, else those that the checkpoint's headers show.
 ModuleTree TreeOf(const ModelFolder& folder);

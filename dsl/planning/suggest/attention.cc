@@ -7,6 +7,8 @@
 // module of the directory must be explained too (norms on heads, biases per head, rotary tables): one unexplained
 // module with parameters keeps the block replicated, since it could mix heads.
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <optional>
 
 #include "dsl/planning/suggest/layer.h"
@@ -69,12 +71,13 @@ std::optional<FoundAttention> ByShapes(const Layer& layer) {
     const int64_t kv_heads = numbers.kv_heads.known() ? numbers.kv_heads.value : numbers.heads.value;
     // Two square matrices are ambiguous: neither shape shows which one enters and which one leaves.
     const bool named = back.named.word == Word::kOut || back.named.word == Word::kAttention;
-    if (back.shape.in == hidden && (kv_heads == numbers.heads.value || !named)) continue;
+    if (back.shape.in == hidden && (kv_heads == numbers.heads.value || !named) && !layer.knows_flow()) continue;
     FoundAttention found;
     found.folder = std::string(ParentOf(layer.name(back.item)));
     if (back.named.word == Word::kDown) continue;
     for (const LayerLinear& linear : layer.Linears(found.folder)) {
       if (linear.item == back.item || linear.shape.in != hidden || linear.named.word == Word::kUp) continue;
+      if (!layer.Feeds(linear.item, back.item)) continue;
       LayerLinear named = linear;
       if (linear.shape.out == back.shape.in && Find(found, Word::kQuery) == nullptr) {
         named.named.word = Word::kQuery;
@@ -86,7 +89,7 @@ std::optional<FoundAttention> ByShapes(const Layer& layer) {
       found.in.push_back(named);
     }
     if (found.in.size() != 3 || Find(found, Word::kValue) == nullptr) continue;
-    found.by_shape = true;
+    found.by_shape = !layer.knows_flow();
     found.out.push_back(back);
     return found;
   }
@@ -101,7 +104,10 @@ void FindOut(const Layer& layer, FoundAttention& found, int64_t features) {
       const bool used = std::ranges::any_of(found.in, [&](const LayerLinear& in) { return in.item == linear.item; });
       const Word word = linear.named.word;
       const bool other = word == Word::kUp || word == Word::kDown;
-      if (!used && !other && linear.shape.out == layer.hidden() && linear.shape.in == features) fits.push_back(linear);
+      const bool fed =
+          std::ranges::all_of(found.in, [&](const LayerLinear& in) { return layer.Feeds(in.item, linear.item); });
+      if (!used && !other && fed && linear.shape.out == layer.hidden() && linear.shape.in == features)
+        fits.push_back(linear);
     }
     if (fits.size() > 1) {
       std::erase_if(fits, [](const LayerLinear& linear) {
@@ -166,6 +172,14 @@ std::optional<size_t> Leftover(const Layer& layer, FoundAttention& found, int64_
   return std::nullopt;
 }
 
+// Whether keys and values are made of what another stack computed.
+bool IsCrossAttention(const std::string& folder) {
+  std::string name = folder;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::ranges::any_of(std::array{"cross", "encoder_attn", "encoder_attention", "encdec", "enc_dec", "src_attn"},
+                             [&](const char* word) { return name.find(word) != std::string::npos; });
+}
+
 std::string NameOf(const std::string& folder) { return folder.empty() ? "attention" : folder; }
 
 class Attention {
@@ -228,16 +242,21 @@ class Attention {
       block.sure = false;
       why += "; queries are " + std::to_string(query_dim / head_dim) + " times as wide, by head: with a gate?";
     }
-    if (block.kv_heads == block.heads) {
+    const bool cross = IsCrossAttention(found_.folder);
+    if (block.kv_heads == block.heads && !cross) {
       Add(block, Part::kColwise, {query, key, value}, block.heads);
     } else {
       Add(block, Part::kColwise, {query}, block.heads);
-      if (key != nullptr || value != nullptr) Add(block, Part::kColwise, {key, value}, block.kv_heads);
+      if (key != nullptr || value != nullptr) {
+        Add(block, Part::kColwise, {key, value}, block.kv_heads);
+        block.decisions.back().from_all = cross;
+      }
     }
     if (both != nullptr) {
       block.sure = false;
       why += "; all keys, then all values in one";
       AddFused(block, *both, {Literal(key_features), Literal(key_features)}, {block.kv_heads, block.kv_heads});
+      block.decisions.back().from_all = cross;
     }
     return End(std::move(block), why);
   }
@@ -348,7 +367,9 @@ class Attention {
         names.push_back(layer_.name(i));
         layer_.Take(i);
       }
-      more += "; " + ShortName(names.front()) + " is taken for a table with a column for each head";
+      // T5's name is that of such a table alone.
+      if (ShortName(names.front()) != "relative_attention_bias")
+        more += "; " + ShortName(names.front()) + " is taken for a table with a column for each head";
       block.decisions.push_back(Decide(Part::kHeadTable, std::move(names), block.heads));
     }
     block.sure = block.sure && more.empty();

@@ -21,9 +21,11 @@ enum class Part {
   kToLatent,       // replicated, from the residual stream to a latent that sharded projections read
   kSummed,         // replicated, used by sharded compute: its gradient is summed over the ranks
   kPerHead,        // a parameter, by its own path, with one number for each of `heads`
+  kPerToken,       // a parameter, by its own path, with one number for each token of the vocabulary
   kHeadTable,      // a table with a column for each of `heads`, of distances mostly
   kFromLatent,     // colwise between `heads`, from a latent
   kExperts,        // experts.block of the stdlib, with `extra` as its options
+  kRows,           // of linear modules whose use is unknown: colwise, and all of the output on every rank
   kFull,           // replicated
   kFullParameter,  // the same for parameters by their own paths
 };
@@ -34,15 +36,16 @@ struct Decision {
   Number heads;
   std::vector<Number> sizes;
   std::vector<Number> part_heads;
-  std::string extra;    // kExperts: options of the block, as Lua
-  bool turned = false;  // the weight is stored as [in, out]
+  std::string extra;      // kExperts: options of the block, as Lua
+  bool turned = false;    // the weight is stored as [in, out]
+  bool from_all = false;  // kColwise: of hidden states that another stack made, not of the residual stream
   bool operator==(const Decision&) const = default;
 };
 
 struct Block {
   std::vector<Decision> decisions;
   bool sure = true;      // names, shapes and config.json agree
-  bool unknown = false;  // unrecognized modules: they are replicated, and the sequence stays full
+  bool unknown = false;  // unrecognized modules: their outputs are replicated, and the sequence stays full
   std::string why;       // for the comment
   // Attention: the number of heads that the mesh must fit.
   std::string

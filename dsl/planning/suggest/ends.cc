@@ -23,7 +23,11 @@ bool SaysEmbedding(const std::string& path) {
   return Says(path, {"embed", "wte", "tok", "word", "shared", "vocab"}) && !Says(path, {"out", "pos", "unembed"});
 }
 
-bool SaysHead(const std::string& path) { return Says(path, {"head", "out", "unembed", "score", "classifier"}); }
+bool SaysHead(const std::string& path) {
+  // BERT's is `cls.predictions.decoder`, which makes logits of the vocabulary.
+  return Says(path, {"head", "out", "unembed", "score", "classifier"}) || path == "decoder" ||
+         path.ends_with(".decoder");
+}
 
 std::optional<std::vector<int64_t>> WeightOf(const Item& item) {
   const auto weight = std::ranges::find(*item.parameters, "weight", &Parameter::name);
@@ -86,8 +90,12 @@ class Reader {
     const int64_t rows = weight->front();
     // A vocabulary may be padded.
     const bool full_vocabulary = vocabulary_ > 0 && rows >= vocabulary_ && rows < vocabulary_ + 1024;
-    if (weight->back() != hidden_) return full_vocabulary && SaysEmbedding(item.name) && TakeEmbedding(item, rows);
     const bool head = SaysHead(item.name);
+    if (weight->back() != hidden_) {
+      // Beside a projection from or to the hidden features.
+      if (!full_vocabulary) return false;
+      return SaysEmbedding(item.name) ? TakeEmbedding(item, rows) : head && TakeHead(item, rows, true, head);
+    }
     if (full_vocabulary && !head && (!has_embedding_ || SaysEmbedding(item.name))) return TakeEmbedding(item, rows);
     if (full_vocabulary || Says(item.name, {"score"}) || (vocabulary_ == 0 && head))
       return TakeHead(item, rows, full_vocabulary, head);
@@ -97,7 +105,7 @@ class Reader {
   bool TakeEmbedding(const Item& item, int64_t rows) {
     if (item.parameters->size() > 1) return false;  // an embedding has no bias
     has_embedding_ = true;
-    const bool sure = SaysEmbedding(item.name) && WeightOf(item)->back() == hidden_;
+    const bool sure = SaysEmbedding(item.name);
     ends_.first.push_back(Single(Part::kEmbedding, item.name,
                                  "the embedding: its " + std::to_string(rows) +
                                      " rows are the vocabulary; ids of rows that another rank has count as zero",

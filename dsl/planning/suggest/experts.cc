@@ -23,7 +23,9 @@ struct Form {
   int64_t count = 0;
   int64_t size = 0;
   bool stacked = false;
-  bool gated = true;  // stacked: gate and up in one
+  bool linears = false;     // stacked, but each projection is a module
+  bool transposed = false;  // linears: weights are stored as [experts, in, out]
+  bool gated = true;        // stacked: gate and up in one
   std::vector<std::string> up;
   std::string down;
 };
@@ -66,22 +68,114 @@ std::optional<Form> StackedForm(const Layer& layer, size_t item) {
   return form;
 }
 
-// The mlp that every token passes, beside the experts: its directory within the block.
-std::optional<std::string> SharedFolder(const Layer& layer, const std::vector<size_t>& items, const Form& form) {
-  if (items.empty()) return std::string();
-  const std::string folder(ParentOf(layer.name(items.front())));
+// The shape of a module whose one parameter is a stacked weight; empty for others.
+std::vector<int64_t> StackedWeight(const Item& item) {
+  if (item.parameters->size() != 1) return {};
+  const Parameter& weight = item.parameters->front();
+  return weight.name == "weight" && weight.shape.size() == 3 ? weight.shape : std::vector<int64_t>{};
+}
+
+// Modules with stacked weights [experts, out, in], or transposed [experts, in, out]: one projection to twice or once the
+// wide features, or two, and one back. Two alone that are no gate and up in one may be read either way, but for their names.
+std::optional<Form> LinearsForm(const Layer& layer, const std::vector<size_t>& items, bool transposed) {
+  Form form;
+  form.stacked = form.linears = true;
+  form.transposed = transposed;
+  int64_t wide = 0;
+  bool named = true;
+  for (const size_t i : items) {
+    const std::vector<int64_t> shape = StackedWeight(layer.item(i));
+    const int64_t out = shape[transposed ? 2 : 1];
+    const int64_t in = shape[transposed ? 1 : 2];
+    const Word word = ReadName(Last(layer.name(i))).word;
+    if (form.count != 0 && form.count != shape[0]) return std::nullopt;
+    form.count = shape[0];
+    if (out == layer.hidden() && form.down.empty() && (in != out || word == Word::kDown)) {
+      form.down = Last(layer.name(i));
+      form.size = in;
+      named &= word == Word::kDown;
+    } else if (in == layer.hidden() && (wide == 0 || wide == out)) {
+      form.up.push_back(Last(layer.name(i)));
+      wide = out;
+      named &= word != Word::kDown;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (form.down.empty() || form.up.empty() || form.up.size() > 2) return std::nullopt;
+  form.gated = form.up.size() == 1 && wide == 2 * form.size;
+  const bool one_reading = form.gated || form.up.size() == 2 ? form.size != layer.hidden() || form.gated : named;
+  return (form.gated || wide == form.size) && one_reading ? std::optional(form) : std::nullopt;
+}
+
+// The mlp that every token passes, beside the experts.
+struct Shared {
+  std::string folder;  // empty: there is none
   std::vector<std::string> up;
   std::string down;
-  for (const size_t i : items) {
-    const std::optional<Linear> linear = LinearOf(layer.item(i), false);
-    if (!linear || ParentOf(layer.name(i)) != folder) return std::nullopt;
-    (linear->out == layer.hidden() && linear->in != layer.hidden() ? down : up.emplace_back()) = Last(layer.name(i));
+  int64_t fused = 0;    // gate and up are one projection, of so many features each
+  int64_t stacked = 0;  // so many mlps in one module: {gate,up}_proj [so many, features, hidden], down_proj turned
+};
+
+// One module of stacked mlps.
+std::optional<Shared> StackedShared(const Layer& layer, size_t item) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Parameter& p : *layer.item(item).parameters) shapes[p.name] = p.shape;
+  if (shapes.size() != 3 || !shapes.contains("gate_proj") || shapes["gate_proj"] != shapes["up_proj"])
+    return std::nullopt;
+  const std::vector<int64_t> up = shapes["up_proj"];
+  if (up.size() != 3 || up[2] != layer.hidden() || shapes["down_proj"] != std::vector<int64_t>{up[0], up[2], up[1]})
+    return std::nullopt;
+  Shared out;
+  out.folder = layer.name(item);
+  out.stacked = up[0];
+  return out;
+}
+
+std::optional<Shared> SharedOf(const Layer& layer, const std::vector<size_t>& items) {
+  Shared out;
+  if (items.empty()) return out;
+  if (items.size() == 1) {
+    if (const std::optional<Shared> stacked = StackedShared(layer, items.front())) return stacked;
   }
-  const std::vector<std::string> usual_up =
-      form.gated ? std::vector<std::string>{"gate_proj", "up_proj"} : std::vector<std::string>{"up_proj"};
-  const std::vector<std::string>& wanted = form.stacked ? usual_up : form.up;
-  if (up != wanted || down != (form.stacked ? "down_proj" : form.down)) return std::nullopt;
-  return folder;
+  out.folder = ParentOf(layer.name(items.front()));
+  int64_t wide = 0;
+  int64_t back = 0;
+  for (const size_t i : items) {
+    const std::string name = Last(layer.name(i));
+    const std::optional<Linear> linear = LinearOf(layer.item(i), false);
+    if (!linear || ParentOf(layer.name(i)) != out.folder) return std::nullopt;
+    const bool square = linear->in == linear->out;
+    const bool is_down = square ? ReadName(name).word == Word::kDown : linear->out == layer.hidden();
+    if (is_down && out.down.empty()) {
+      out.down = name;
+      back = linear->in;
+    } else if (!is_down && linear->in == layer.hidden() && (wide == 0 || wide == linear->out)) {
+      out.up.push_back(name);
+      wide = linear->out;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (out.down.empty() || out.up.empty() || out.up.size() > 2) return std::nullopt;
+  if (out.up.size() == 1 && out.up.front() == "gate_up_proj" && wide == 2 * back &&
+      IsGateThenUp(out.up.front(), layer.numbers().model_type)) {
+    out.fused = back;
+    return out;
+  }
+  if (wide != back) return std::nullopt;
+  return out;
+}
+
+// Whether all parameters of an item have one number for each expert: what corrects the router's choice.
+bool IsOfExperts(const Item& item, int64_t count) {
+  return std::ranges::all_of(*item.parameters,
+                             [&](const Parameter& p) { return p.shape == std::vector<int64_t>{count}; });
+}
+
+// A name that a router has, within its block: "gate", "router.classifier".
+bool SaysRouter(const std::string& name) {
+  return name.find("gate") != std::string::npos || name.find("router") != std::string::npos;
 }
 
 // The block is the directory around a module "experts". It is accepted only if nothing in it is unexplained: the
@@ -97,22 +191,39 @@ class Experts {
     if (block_.empty()) return Refuse(kContainer, "they are directly in the layer");
     const std::string inside = block_ + "." + kContainer;
     const bool stacked = layer_.item(items_.front()).copies == 1;
-    const bool in_place = std::ranges::all_of(items_, [&](size_t i) {
-      return stacked ? layer_.name(i) == inside : ParentOf(layer_.name(i)) == inside + ".*";
-    });
+    const bool linears = !StackedWeight(layer_.item(items_.front())).empty();
+    const bool in_place = linears || std::ranges::all_of(items_, [&](size_t i) {
+                            return stacked ? layer_.name(i) == inside : ParentOf(layer_.name(i)) == inside + ".*";
+                          });
     if (!in_place) return Refuse(block_, "they are not in a module named experts");
-    const std::optional<Form> form = stacked ? StackedForm(layer_, items_.front()) : ListedForm(layer_, items_);
+    const std::optional<Form> form = linears   ? FormOfLinears()
+                                     : stacked ? StackedForm(layer_, items_.front())
+                                               : ListedForm(layer_, items_);
     if (!form) return Refuse(block_, "the stdlib has no block for experts of this form");
+    // Others than these, of a model that counts more, compute nothing: they give a token back as it is.
+    const int64_t told = layer_.numbers().experts.value;
+    if (told > 0 && told != form->count)
+      return Refuse(block_,
+                    std::to_string(form->count) + " are there, and config.json tells of " + std::to_string(told));
     std::string router;
+    int64_t chosen_among = 0;
     std::vector<size_t> others;
+    std::vector<std::string> corrections;
     for (const size_t i : layer_.Left(block_)) {
       if (std::ranges::find(items_, i) != items_.end()) continue;
       const auto weight = std::ranges::find(*layer_.item(i).parameters, "weight", &Parameter::name);
+      // It may have further rows, for the experts that every token passes.
       const bool routes = weight != layer_.item(i).parameters->end() && weight->shape.size() == 2 &&
-                          weight->shape == std::vector<int64_t>{form->count, layer_.hidden()} &&
-                          ParentOf(layer_.name(i)) == block_;
+                          weight->shape[0] >= form->count && weight->shape[1] == layer_.hidden() &&
+                          layer_.name(i).size() > block_.size() &&
+                          (ParentOf(layer_.name(i)) == block_ || SaysRouter(layer_.name(i).substr(block_.size() + 1)));
       if (routes && router.empty()) {
-        router = Last(layer_.name(i));
+        router = layer_.name(i).substr(block_.size() + 1);
+        chosen_among = weight->shape[0];
+      } else if (form->linears && IsOfBlock(i)) {
+        for (const Parameter& p : *layer_.item(i).parameters) corrections.push_back(layer_.name(i) + "." + p.name);
+      } else if (IsOfExperts(layer_.item(i), form->count)) {
+        for (const Parameter& p : *layer_.item(i).parameters) corrections.push_back(layer_.name(i) + "." + p.name);
       } else {
         others.push_back(i);
       }
@@ -127,35 +238,78 @@ class Experts {
       return gate;
     });
     if (router.empty()) return Refuse(block_, "no module chooses among " + std::to_string(form->count) + " experts");
-    const std::optional<std::string> shared = SharedFolder(layer_, others, *form);
+    const std::optional<Shared> shared = SharedOf(layer_, others);
     if (!shared) return Refuse(block_, "the use of " + layer_.name(others.front()) + " beside its experts is unknown");
-    Block block = Write(*form, router, shared->empty() ? "" : shared->substr(block_.size() + 1));
+    if (chosen_among != form->count + shared->stacked)
+      return Refuse(block_, router + " has " + std::to_string(chosen_among) + " rows for " +
+                                std::to_string(form->count) + " experts");
+    Block block = Write(*form, router, *shared);
+    if (!corrections.empty()) block.decisions.push_back(Decide(Part::kFullParameter, std::move(corrections)));
     if (!gates.empty()) {
       block.decisions.push_back(Decide(form->stacked ? Part::kFull : Part::kSummed, gates));
-      block.why += "; " + Last(gates.front()) + " is taken for a gate on the shared mlp";
-      block.sure = false;
+      if (gates.size() != 1 || gates.front() != shared->folder + "_gate") {
+        block.why += "; " + Last(gates.front()) + " is taken for a gate on the shared mlp";
+        block.sure = false;
+      }
     }
     return block;
   }
 
  private:
+  std::optional<Form> FormOfLinears() const {
+    const std::optional<Form> as_linear = LinearsForm(layer_, items_, /*transposed=*/false);
+    return as_linear ? as_linear : LinearsForm(layer_, items_, /*transposed=*/true);
+  }
+
+  // What the block or the module around its projections adds to the hidden states, after their terms are summed.
+  bool IsOfBlock(size_t item) const {
+    const std::string& name = layer_.name(item);
+    return (name == block_ || name == block_ + "." + kContainer) &&
+           std::ranges::all_of(*layer_.item(item).parameters, [&](const Parameter& p) {
+             return p.name == "bias" && p.shape == std::vector<int64_t>{layer_.hidden()};
+           });
+  }
+
+  // The path of the projections within the block, if each is of all experts: "", or "experts.".
+  std::string Inside(const Form& form) const {
+    const std::string folder(ParentOf(layer_.name(items_.front())));
+    return !form.linears || folder == block_ ? "" : folder.substr(block_.size() + 1) + ".";
+  }
+
   Block Refuse(const std::string& folder, const std::string& why) {
     return layer_.LeaveUnsharded(folder, "the experts stay replicated: " + why);
   }
 
-  Block Write(const Form& form, const std::string& router, const std::string& shared) {
+  Block Write(const Form& form, const std::string& router, const Shared& shared) {
     std::vector<std::string> extra;
     const Number& size = layer_.numbers().expert_wide.value == form.size ? layer_.numbers().expert_wide
                          : layer_.numbers().wide.value == form.size      ? layer_.numbers().wide
                                                                          : literal_ = Literal(form.size);
     if (form.stacked && form.gated) extra.push_back("size = " + size.lua);
-    if (form.stacked && !form.gated) extra.emplace_back("fused = false");
+    if (form.stacked && !form.gated && !form.linears) extra.emplace_back("fused = false");
+    if (form.transposed) extra.emplace_back("transposed = true");
     if (router != "gate") extra.push_back("gate = " + Quoted(router));
-    std::string up = form.stacked ? (form.gated ? "" : "up_proj") : Braces(form.up);
-    if (up == "{gate,up}_proj" || (form.stacked && shared.empty())) up.clear();
+    const bool modules = !form.stacked || form.linears;  // whose names matter
+    std::string up = modules ? Inside(form) + Braces(form.up) : (form.gated ? "" : "up_proj");
+    if (up == "{gate,up}_proj" || (!modules && shared.folder.empty())) up.clear();
     if (!up.empty()) extra.push_back("up = " + Quoted(up));
-    if (!form.stacked && form.down != "down_proj") extra.push_back("down = " + Quoted(form.down));
-    if (!shared.empty()) extra.push_back("shared = " + Quoted(shared));
+    if (modules && Inside(form) + form.down != "down_proj")
+      extra.push_back("down = " + Quoted(Inside(form) + form.down));
+    if (!shared.folder.empty()) {
+      extra.push_back("shared = " + Quoted(shared.folder.substr(block_.size() + 1)));
+      const std::string of_experts = modules      ? Inside(form) + Braces(form.up)
+                                     : form.gated ? "{gate,up}_proj"
+                                                  : "up_proj";
+      if (shared.stacked > 0) {
+        extra.emplace_back("shared_stacked = true");
+      } else if (shared.fused > 0) {
+        extra.push_back("shared_size = " + std::to_string(shared.fused));
+      } else if (Braces(shared.up) != of_experts) {
+        extra.push_back("shared_up = " + Quoted(Braces(shared.up)));
+      }
+      if (shared.stacked == 0 && shared.down != (modules ? Inside(form) + form.down : "down_proj"))
+        extra.push_back("shared_down = " + Quoted(shared.down));
+    }
     for (const size_t i : layer_.Left(block_)) layer_.Take(i);
     Block block;
     Decision decision = Decide(Part::kExperts, {block_});
@@ -163,8 +317,13 @@ class Experts {
     block.decisions.push_back(std::move(decision));
     block.why = std::to_string(form.count) + " experts of " + std::to_string(form.size) + " features, each sharded";
     if (form.stacked && form.gated) {
-      block.sure = false;
-      block.why += "; assumed order: gate, then up";
+      block.sure = IsGateThenUp(form.linears ? form.up.front() : "gate_up_proj", layer_.numbers().model_type);
+      block.why += block.sure ? "; gate, then up" : "; assumed order: gate, then up";
+    }
+    if (shared.stacked > 0) {
+      block.sure &= layer_.numbers().model_type.starts_with("inkling");
+      block.why += "; " + std::to_string(shared.stacked) + " more for every token, which " + Last(shared.folder) +
+                   " is called with, and with a number for each";
     }
     return block;
   }
@@ -175,11 +334,19 @@ class Experts {
   Number literal_;
 };
 
-// Items that are experts: folded ones, or stacked parameters.
+// Whether the item is a module of all experts: config.json tells their number, or the path says so.
+bool IsStackedLinear(const Layer& layer, size_t item) {
+  const std::vector<int64_t> shape = StackedWeight(layer.item(item));
+  const int64_t told = layer.numbers().experts.value;
+  return !shape.empty() && (told > 0 ? shape[0] == told : layer.name(item).find("expert") != std::string::npos);
+}
+
+// Items that are experts: folded ones, or stacked parameters, of a module or in modules of their own beside a router.
 bool IsExpert(const Layer& layer, size_t item) {
-  if (layer.item(item).copies > 1) return true;
+  if (layer.item(item).copies > 1 || IsStackedLinear(layer, item)) return true;
   const ModuleTree::Signature& parameters = *layer.item(item).parameters;
-  return layer.name(item).find("expert") != std::string::npos &&
+  return layer.name(item).find("expert") != std::string::npos && StackedWeight(layer.item(item)).empty() &&
+         !StackedShared(layer, item) &&
          std::ranges::any_of(parameters, [](const Parameter& p) { return p.shape.size() == 3; });
 }
 
@@ -192,6 +359,8 @@ void ReadExperts(Layer& layer, std::vector<Block>& blocks) {
     for (const size_t i : layer.Left("")) {
       if (!IsExpert(layer, i)) continue;
       std::string container = layer.name(i);
+      if (IsStackedLinear(layer, i) && Last(std::string(ParentOf(container))) == kContainer)
+        container = ParentOf(container);
       if (const size_t star = container.find(".*"); star != std::string::npos) container.resize(star);
       const std::string of(ParentOf(container));
       if (items.empty()) block = of;

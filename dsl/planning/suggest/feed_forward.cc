@@ -25,6 +25,7 @@ std::optional<FoundFeedForward> FindUp(const Layer& layer, const LayerLinear& do
     for (const LayerLinear& linear : layer.Linears(folder)) {
       if (linear.item == down.item || linear.shape.in != layer.hidden()) continue;
       if (square && linear.named.word != Word::kUp) continue;
+      if (!layer.FeedsElementwise(linear.item, down.item)) continue;
       if (linear.shape.out == down.shape.in) found.up.push_back(linear);
       if (linear.shape.out == 2 * down.shape.in) fused.push_back(linear);
     }
@@ -46,7 +47,7 @@ bool IsNamed(const FoundFeedForward& found) {
 // Whether shapes alone are enough: an unnamed pair is ambiguous if it is narrow, or not in a module of its own.
 bool IsPlausible(const Layer& layer, const FoundFeedForward& found) {
   const int64_t wide = found.down.shape.in;
-  if (IsNamed(found) || layer.numbers().wide.value == wide) return true;
+  if (IsNamed(found) || layer.numbers().wide.value == wide || layer.knows_flow()) return true;
   return !found.folder.empty() && 2 * wide >= layer.hidden();
 }
 
@@ -58,7 +59,10 @@ std::optional<size_t> LeftoverOfFeedForward(const Layer& layer, const FoundFeedF
                       std::ranges::any_of(found.up, [&](const LayerLinear& linear) { return linear.item == i; });
     const bool norm = IsNormName(layer.name(i)) && layer.item(i).VectorSize() == layer.hidden() &&
                       found.down.shape.in != layer.hidden();
-    if (!used && !norm) return i;
+    // The true flow shows what has nothing to do with the block's features.
+    const bool apart = layer.knows_flow() && !layer.Feeds(i, found.down.item) &&
+                       std::ranges::none_of(found.up, [&](const LayerLinear& up) { return layer.Feeds(up.item, i); });
+    if (!used && !norm && !apart) return i;
   }
   return std::nullopt;
 }
@@ -80,9 +84,14 @@ Block Read(Layer& layer, const FoundFeedForward& found) {
   Decision down = Decide(Part::kRowwise, {layer.name(found.down.item)});
   down.turned = layer.turned();
   block.decisions = {std::move(up), std::move(down)};
-  block.sure = !found.fused && (IsNamed(found) || (wide != layer.hidden() && config.value == wide));
+  const bool known = IsNamed(found) || layer.knows_flow();
   block.why = std::to_string(layer.hidden()) + " features to " + std::to_string(wide) + " and back";
-  if (found.fused) block.why += "; assumed order: gate, then up";
+  if (found.fused) {
+    block.sure = IsGateThenUp(layer.name(found.up.front().item), layer.numbers().model_type);
+    block.why += block.sure ? "; gate, then up" : "; assumed order: gate, then up";
+  } else {
+    block.sure = known || (wide != layer.hidden() && config.value == wide);
+  }
   if (!block.sure && !found.fused) block.why += "; found by shapes alone";
   return block;
 }

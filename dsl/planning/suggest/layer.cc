@@ -6,14 +6,53 @@
 
 namespace moonshard {
 
-Layer::Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned,
+Layer::Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned, const LayerFlow& flow,
              std::map<std::string, std::string> full_attention)
     : kind_(kind),
       numbers_(numbers),
       hidden_(hidden),
       turned_(turned),
       full_attention_(std::move(full_attention)),
-      taken_(kind.items.size()) {}
+      taken_(kind.items.size()) {
+  if (flow.flow == nullptr) return;
+  knows_flow_ = true;
+  const auto name_of = [&](int32_t call) -> std::string {
+    const std::string& path = flow.flow->calls[static_cast<size_t>(call)].module;
+    return path.starts_with(flow.path + ".") ? path.substr(flow.path.size() + 1) : std::string();
+  };
+  for (const FlowEdge& edge : flow.flow->edges) {
+    if (edge.from < 0 || edge.to < 0 || (edge.between & FlowEdge::kResidual) != 0) continue;
+    std::string from = name_of(edge.from);
+    std::string to = name_of(edge.to);
+    if (from.empty() || to.empty()) continue;
+    steps_[std::move(from)].push_back({std::move(to), (edge.between & FlowEdge::kOther) == 0});
+  }
+  for (const Item& item : kind.items) {
+    if (std::ranges::any_of(*item.parameters, [](const Parameter& p) { return !p.is_buffer && p.shape.size() >= 2; }))
+      matrices_.insert(item.name);
+  }
+}
+
+// Breadth first; another matrix ends a way.
+bool Layer::Reaches(size_t from, size_t to, bool elementwise) const {
+  if (!knows_flow_) return true;
+  std::set<std::string> seen = {name(from)};
+  std::vector<std::string> open = {name(from)};
+  while (!open.empty()) {
+    const auto found = steps_.find(open.back());
+    open.pop_back();
+    if (found == steps_.end()) continue;
+    for (const Step& step : found->second) {
+      if (elementwise && !step.elementwise) continue;
+      if (step.to == name(to)) return true;
+      if (!matrices_.contains(step.to) && seen.insert(step.to).second) open.push_back(step.to);
+    }
+  }
+  return false;
+}
+
+bool Layer::Feeds(size_t from, size_t to) const { return Reaches(from, to, false); }
+bool Layer::FeedsElementwise(size_t from, size_t to) const { return Reaches(from, to, true); }
 
 // The readers run from the most specific evidence to the least: latent attention and experts have distinctive structures,
 // attention needs head counts that agree with config.json, and a feed-forward block is any pair of projections through wider

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "dsl/planning/suggest/block.h"
 #include "dsl/planning/suggest/outline.h"
 #include "dsl/planning/suggest/words.h"
+#include "engine/layout/data_flow.h"
 
 namespace moonshard {
 
@@ -20,10 +23,16 @@ struct LayerLinear {
   Named named;
 };
 
+// Which modules of a layer feed which, where the model knows (an exported program). `path`: of one layer of its kind.
+struct LayerFlow {
+  std::shared_ptr<const DataFlow> flow;  // null: not known
+  std::string path;
+};
+
 class Layer {
  public:
   // `full_attention`: directories whose attention stays replicated in every layer, with the reason.
-  Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned,
+  Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned, const LayerFlow& flow,
         std::map<std::string, std::string> full_attention = {});
 
   // All blocks, in the order of the plan.
@@ -35,6 +44,13 @@ class Layer {
   const std::map<std::string, std::string>& full_attention() const { return full_attention_; }
   const Item& item(size_t index) const { return kind_.items[index]; }
   const std::string& name(size_t index) const { return kind_.items[index].name; }
+
+  // Whether the layer's data flow is known.
+  bool knows_flow() const { return knows_flow_; }
+  // Whether the result of one item flows into another, through modules that own no matrix, and not by way of the residual stream;
+  // and whether by elementwise operators and reshapes alone. True where the flow is not known.
+  bool Feeds(size_t from, size_t to) const;
+  bool FeedsElementwise(size_t from, size_t to) const;
 
   // Items in a directory that no reader has taken, by their index.
   std::vector<size_t> Left(const std::string& folder) const;
@@ -51,6 +67,15 @@ class Layer {
   bool turned_;
   std::map<std::string, std::string> full_attention_;
   std::vector<bool> taken_;
+  struct Step {
+    std::string to;
+    bool elementwise = true;
+  };
+  bool Reaches(size_t from, size_t to, bool elementwise) const;
+
+  bool knows_flow_ = false;
+  std::map<std::string, std::vector<Step>> steps_;  // by the name of a module in the layer
+  std::set<std::string> matrices_;                  // names of items that own a matrix
 };
 
 // The readers. Each adds its blocks and takes their modules.

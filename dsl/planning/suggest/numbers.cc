@@ -4,15 +4,18 @@
 // section about the text; a section is used only if the top level has no head count.
 #include "dsl/planning/suggest/numbers.h"
 
+#include <array>
 #include <initializer_list>
+#include <span>
 
 namespace moonshard {
 namespace {
 
 using Names = std::initializer_list<const char*>;
 
-constexpr Names kHeads = {"num_attention_heads", "n_head",          "n_heads",
-                          "num_heads",           "attention_heads", "decoder_attention_heads"};
+constexpr Names kHeads = {
+    "num_attention_heads",    "n_head", "n_heads", "num_heads", "attention_heads", "decoder_attention_heads",
+    "encoder_attention_heads"};
 
 int64_t IntOf(const JsonValue& object, const char* name) {
   const JsonValue* field = object.Find(name);
@@ -36,19 +39,12 @@ std::string SectionOf(const JsonValue& config) {
   return "";
 }
 
-}  // namespace
-
-Number Literal(int64_t value) { return {value, std::to_string(value)}; }
-
-ModelNumbers ReadNumbers(const ModelConfig& config) {
+// `name`: of the object in Lua.
+ModelNumbers NumbersIn(const JsonValue& fields, const std::string& name) {
   ModelNumbers out;
-  out.section = SectionOf(config.json());
-  const JsonValue& fields = out.section.empty() ? config.json() : *config.json().Find(out.section);
-  const auto first = [&](const Names& names) {
-    return FirstOf(fields, out.section.empty() ? "config" : "text", names);
-  };
-  out.hidden = first({"hidden_size", "n_embd", "d_model", "dim", "model_dim", "embed_dim"});
-  out.vocabulary = first({"vocab_size", "padded_vocab_size", "n_vocab"});
+  const auto first = [&](const Names& names) { return FirstOf(fields, name, names); };
+  out.hidden = first({"hidden_size", "n_embd", "d_model", "dim", "model_dim", "embed_dim", "emb_dim"});
+  out.vocabulary = first({"vocab_size", "padded_vocab_size", "n_vocab", "n_words"});
   out.heads = first(kHeads);
   out.kv_heads = first(
       {"num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "num_query_groups", "multi_query_group_num"});
@@ -58,8 +54,38 @@ ModelNumbers ReadNumbers(const ModelConfig& config) {
   out.experts = first({"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"});
   out.kv_latent = first({"kv_lora_rank"});
   out.rotary_dim = IntOf(fields, "qk_rope_head_dim");
-  out.model_type = config.model_type();
+  if (const JsonValue* type = fields.Find("model_type"); type != nullptr && type->is_string())
+    out.model_type = type->AsString();
   return out;
+}
+
+}  // namespace
+
+Number Literal(int64_t value) { return {value, std::to_string(value)}; }
+
+ModelNumbers ReadNumbers(const ModelConfig& config) {
+  const std::string section = SectionOf(config.json());
+  ModelNumbers out =
+      section.empty() ? NumbersIn(config.json(), "config") : NumbersIn(*config.json().Find(section), "text");
+  out.section = section;
+  if (out.model_type.empty()) out.model_type = config.model_type();
+  return out;
+}
+
+std::optional<ModelNumbers> ReadTowerNumbers(const ModelConfig& config, bool hears) {
+  constexpr std::array kHears = {"audio_config", "encoder_config"};
+  constexpr std::array kSees = {"vision_config"};
+  for (const char* section : hears ? std::span<const char* const>(kHears) : std::span<const char* const>(kSees)) {
+    const JsonValue* fields = config.Get(section);
+    if (fields == nullptr || !fields->is_object()) continue;
+    ModelNumbers out = NumbersIn(*fields, std::string("config.") + section);
+    if (out.model_type.empty()) out.model_type = config.model_type();
+    // Where both are there, hidden_size is that of the decoder, for which the tower's last projection makes its features.
+    if (const Number width = FirstOf(*fields, std::string("config.") + section, {"embed_dim"}); width.known())
+      out.hidden = width;
+    if (out.heads.known() && out.hidden.known()) return out;
+  }
+  return std::nullopt;
 }
 
 }  // namespace moonshard

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "engine/io/config/config.h"
@@ -35,5 +36,9 @@ struct ModelNumbers {
 };
 
 ModelNumbers ReadNumbers(const ModelConfig& config);
+
+// Those of the tower beside the decoder that sees (vision_config) or hears (audio_config); nothing where its number of heads
+// or its hidden size is not told.
+std::optional<ModelNumbers> ReadTowerNumbers(const ModelConfig& config, bool hears);
 
 }  // namespace moonshard

@@ -101,10 +101,36 @@ bool IsNormName(std::string_view path) {
   });
 }
 
-bool IsOtherSense(std::string_view path) {
+namespace {
+
+template <size_t kCount>
+bool HoldsOneOf(std::string_view path, const std::array<const char*, kCount>& words) {
   const std::string lower = Lower(path);
-  constexpr std::array kWords = {"vision", "visual", "image", "audio", "speech", "vit.", "clip", "siglip"};
-  return std::ranges::any_of(kWords, [&](const char* word) { return lower.find(word) != std::string::npos; });
+  return std::ranges::any_of(words, [&](const char* word) { return lower.find(word) != std::string::npos; });
+}
+
+}  // namespace
+
+bool IsHearing(std::string_view path) { return HoldsOneOf(path, std::array{"audio", "speech"}); }
+
+bool IsOtherSense(std::string_view path) {
+  return IsHearing(path) || HoldsOneOf(path, std::array{"vision", "visual", "image", "vit.", "clip", "siglip"});
+}
+
+bool IsGateThenUp(std::string_view path, std::string_view model_type) {
+  constexpr std::array kInterleaved = {"gpt_oss", "openai_privacy_filter"};
+  if (std::ranges::find(kInterleaved, model_type) != kInterleaved.end()) return false;
+  if (path == "gate_up_proj" || path.ends_with(".gate_up_proj")) return true;
+  constexpr std::array kTypes = {"aria_text",
+                                 "granitemoe",
+                                 "granitemoehybrid",
+                                 "granitemoeshared",
+                                 "jetmoe",
+                                 "kyutai_speech_to_text",
+                                 "modernbert",
+                                 "modernbert-decoder",
+                                 "moshi"};
+  return std::ranges::find(kTypes, model_type) != kTypes.end();
 }
 
 }  // namespace moonshard

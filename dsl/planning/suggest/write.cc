@@ -9,6 +9,8 @@
 #include <map>
 
 #include "dsl/planning/suggest/pattern_text.h"
+#include "dsl/planning/suggest/sequence.h"
+#include "dsl/planning/suggest/words.h"
 #include "engine/core/base/quoted.h"
 #include "engine/core/base/text.h"
 
@@ -16,6 +18,7 @@ namespace moonshard {
 namespace {
 
 constexpr size_t kCommentWidth = 112;
+constexpr size_t kWidestList = 100;  // a longer one has a line for each number
 constexpr size_t kLineWidth = 120;
 
 std::vector<std::string> Wrapped(const std::string& text, size_t width) {
@@ -33,23 +36,41 @@ class Writer {
  public:
   explicit Writer(const Draft& draft) : draft_(draft) {}
 
-  std::string Write() {
+  WrittenPlan Write() {
+    sequence_ = draft_.sequence;
     for (const Block& block : draft_.ends.first) AddBlock(block, nullptr, {});
     for (const ReadStack& read : draft_.stacks) {
+      sequence_ = draft_.sequence || read.sequence;
+      if (read.sequence) AddEndsOf(read);
+      gathered_.clear();
+      for (const ReadStack::Gathered& gathered : read.gathered) gathered_.insert(gathered.block);
       for (const ReadStack::Row& row : read.rows) AddBlock(row.block, read.stack, row.layers);
     }
+    sequence_ = draft_.sequence;
+    gathered_.clear();
     for (const Block& block : draft_.ends.last) AddBlock(block, nullptr, {});
     AddSections();
-    return Head() + body_ + "}\n";
+    const std::string head = Head();
+    for (BlockLines& lines : blocks_) {
+      lines.first += LinesOf(head);
+      lines.last += LinesOf(head);
+    }
+    return {head + body_ + "}\n", std::move(blocks_)};
   }
 
  private:
   std::string Head() const {
     std::string out =
         "-- A first plan for " + draft_.model + ", from names, shapes and config.json (moonshard suggest).\n";
-    out +=
-        "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare numbers before you rely on "
-        "it.\n";
+    out += draft_.only_sure
+               ? "-- \"sure\": all three agree. What another reading is possible of is replicated, or \"by rows\".\n"
+               : "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare numbers "
+                 "before you rely on it.\n";
+    if (HasRowsDecision()) {
+      out +=
+          "-- \"by rows\": linear layers whose use is unknown hold shards of their rows, and their outputs are "
+          "gathered.\n";
+    }
     if (!draft_.no_sequence.empty()) {
       for (const std::string& line : Wrapped("No sequence parallelism: " + draft_.no_sequence, kCommentWidth)) {
         out += "-- " + line + "\n";
@@ -58,63 +79,101 @@ class Writer {
     if (uses_transformer_) out += "local transformer <const> = require \"transformer\"\n";
     if (uses_experts_) out += "local experts <const> = require \"experts\"\n";
     std::vector<std::string> options;
-    if (draft_.sequence) options.emplace_back("sequence_parallel = false");
+    if (HasSequence()) options.emplace_back("sequence_parallel = false");
     if (draft_.ends.has_logits) options.emplace_back("loss_parallel = false");
     if (!options.empty()) out += "local opt <const> = options { " + Join(options, ", ") + " }\n";
-    if (draft_.sequence) {
+    if (HasSequence()) {
       out +=
           "local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between "
           "blocks\n";
     }
     if (draft_.ends.has_logits) out += "local logits <const> = opt.loss_parallel and shard(-1) or replicate\n";
-    if (uses_experts_) {
-      out += std::string("local stream <const> = { residual = ") + (draft_.sequence ? "residual" : "replicate") +
-             ", logits = " + (draft_.ends.has_logits ? "logits" : "replicate") + ", stable = false }\n";
-    }
+    if (uses_stream_)
+      out += std::string("local stream <const> = { residual = ") + (HasSequence() ? "residual, " : "replicate, ") +
+             StreamRest();
+    if (uses_plain_) out += "local plain <const> = { residual = replicate, " + StreamRest();
     if (uses_text_) out += "local text <const> = config." + draft_.numbers.section + "\n";
     if (uses_heads_) out += "local n_heads <const> = " + draft_.numbers.heads.lua + "\n";
     if (uses_kv_heads_) out += "local n_kv_heads <const> = " + draft_.numbers.kv_heads.lua + "\n";
+    if (uses_gathered_) {
+      out +=
+          "\n-- A block that gets all tokens, since its modules are not understood.\n"
+          "local gathered <const> = style {\n"
+          "  name = \"gathered\",\n"
+          "  inputs = { { residual, replicate } },\n"
+          "  outputs = { { replicate, residual } },\n"
+          "}\n";
+    }
     if (uses_turned_up_) out += TurnedUp();
     if (uses_turned_down_) out += TurnedDown();
     return out + "\nreturn plan {\n  api = 1,\n";
   }
 
-  std::string TurnedUp() const {
+  bool HasRowsDecision() const {
+    const auto has = [](const Block& block) {
+      return std::ranges::any_of(block.decisions, [](const Decision& d) { return d.part == Part::kRows; });
+    };
+    return std::ranges::any_of(draft_.ends.first, has) || std::ranges::any_of(draft_.ends.last, has) ||
+           std::ranges::any_of(draft_.stacks, [&](const ReadStack& read) {
+             return std::ranges::any_of(read.rows, has, &ReadStack::Row::block);
+           });
+  }
+
+  std::string StreamRest() const {
+    return std::string("logits = ") + (draft_.ends.has_logits ? "logits" : "replicate") + ", stable = false }\n";
+  }
+
+  static std::string TurnedUp() {
     return "\n-- Linear layers whose weight is stored as [in, out]: output features are sharded.\n"
-           "local function turned_colwise(layout)\n"
+           "local function turned_colwise(layout, input, output)\n"
            "  return style {\n"
            "    name = \"turned_colwise\",\n"
            "    params = { weight = layout(1), bias = layout(0) },\n"
-           "    inputs = { { " +
-           Residual("replicate") +
-           ", shared } },\n"
-           "    outputs = { { layout(-1), layout(-1) } },\n"
+           "    inputs = { { input, shared } },\n"
+           "    outputs = { { layout(-1), output or layout(-1) } },\n"
            "  }\n"
            "end\n";
   }
 
-  std::string TurnedDown() const {
+  static std::string TurnedDown() {
     return "\n-- And input features in shards.\n"
-           "local turned_rowwise <const> = style {\n"
-           "  name = \"turned_rowwise\",\n"
-           "  params = { weight = shard(0) },\n"
-           "  after = { \"bias\" },\n"
-           "  inputs = { { shard(-1), shard(-1) } },\n"
-           "  outputs = { { partial, " +
-           Residual("replicate") +
-           " } },\n"
-           "}\n";
+           "local function turned_rowwise(output)\n"
+           "  return style {\n"
+           "    name = \"turned_rowwise\",\n"
+           "    params = { weight = shard(0) },\n"
+           "    after = { \"bias\" },\n"
+           "    inputs = { { shard(-1), shard(-1) } },\n"
+           "    outputs = { { partial, output } },\n"
+           "  }\n"
+           "end\n";
   }
 
-  std::string Residual(const std::string& otherwise) const { return draft_.sequence ? "residual" : otherwise; }
+  // Whether the plan has the option, and whether the hidden states at the blocks that are written now are its shards.
+  bool HasSequence() const { return OffersSequence(draft_); }
+  std::string Residual() const { return sequence_ ? "residual" : "replicate"; }
+
+  static int LinesOf(const std::string& text) { return static_cast<int>(std::ranges::count(text, '\n')); }
+
+  static std::string HowLeft(const Block& block) {
+    const bool all = std::ranges::all_of(block.decisions, [](const Decision& d) { return d.part == Part::kRows; });
+    const bool any = std::ranges::any_of(block.decisions, [](const Decision& d) { return d.part == Part::kRows; });
+    return all ? "by rows: " : any ? "replicated or by rows: " : "replicated: ";
+  }
 
   void AddBlock(const Block& block, const Stack* stack, const std::set<int64_t>& layers) {
-    const std::string how = block.unknown ? "replicated: " : block.sure ? "sure: " : "guess: ";
+    const int before = LinesOf(body_);
+    const std::string how = block.unknown ? HowLeft(block) : block.sure ? "sure: " : "guess: ";
     if (block.why != said_ || block.why.empty()) {
       for (const std::string& line : Wrapped(how + block.why, kCommentWidth)) body_ += "  -- " + line + "\n";
     }
     said_ = block.why;
-    if (block.heads.known()) {
+    // The decoder's heads must fit the mesh. A tower is replicated where its heads do not.
+    const bool optional = block.heads.known() && !block.unknown && stack != nullptr && IsOtherSense(stack->path);
+    if (optional) {
+      AddLine(Text(block.heads) + " % mesh.tp == 0 and {");
+      indent_ = "    ";
+    }
+    if (block.heads.known() && !optional) {
       uses_transformer_ = true;
       std::string line =
           "transformer.heads_fit(" + Quoted(PathOf(stack, layers, {block.heads_of})) + ", " + Text(block.heads);
@@ -122,13 +181,49 @@ class Writer {
       AddLine(line + "),");
     }
     for (const Decision& decision : block.decisions) AddDecision(decision, stack, layers);
+    if (optional) {
+      indent_ = "  ";
+      AddLine("},");
+    }
+    blocks_.push_back({&block, stack, before + 1, LinesOf(body_)});
+  }
+
+  // Where the shards of the sequence begin and end in a stack, and the blocks in it that get all tokens.
+  void AddEndsOf(const ReadStack& read) {
+    std::set<int64_t> layers;
+    for (const LayerKind& kind : read.stack->kinds) layers.insert(kind.layers.begin(), kind.layers.end());
+    const std::string path = Literally(read.stack->path);
+    body_ += "  -- The hidden states are shards of the sequence within these layers.\n";
+    if (*layers.begin() == 0 && read.stack->only_layers && !path.empty()) {
+      uses_transformer_ = true;
+      AddLine("transformer.stack(" + Quoted(path) + ", { residual = residual }),");
+    } else {
+      const std::string before = path.empty() ? "" : path + ".";
+      const auto layer = [&](int64_t number) {
+        return "residual ~= replicate and at(" + Quoted(before + std::to_string(number)) + ", ";
+      };
+      if (layers.size() > 1) {
+        AddLine(layer(*layers.begin()) + "prepare_input { { replicate, residual } }),");
+        AddLine(layer(*layers.rbegin()) + "prepare_output { { residual, replicate } }),");
+      } else {
+        AddLine(layer(*layers.begin()) +
+                "style { name = \"stack\", inputs = { { replicate, residual } }, outputs = { { residual, replicate } } "
+                "}),");
+      }
+    }
+    for (const ReadStack::Gathered& gathered : read.gathered) {
+      uses_gathered_ = true;
+      AddLine("at(" + Quoted(PathOf(read.stack, gathered.layers, {gathered.block})) + ", gathered),");
+    }
   }
 
   void AddDecision(const Decision& decision, const Stack* stack, const std::set<int64_t>& layers) {
     if (decision.part == Part::kExperts) {
       uses_experts_ = true;
-      AddLine("experts.block(" + Quoted(PathOf(stack, layers, decision.names)) + ", stream, { " + decision.extra +
-              " }),");
+      const bool stream = sequence_ || !HasSequence();
+      (stream ? uses_stream_ : uses_plain_) = true;
+      AddLine("experts.block(" + Quoted(PathOf(stack, layers, decision.names)) +
+              (stream ? ", stream, { " : ", plain, { ") + decision.extra + " }),");
       uses_text_ |= decision.extra.find("text.") != std::string::npos;
       return;
     }
@@ -136,6 +231,7 @@ class Writer {
     std::vector<std::string> folders;
     std::map<std::string, std::vector<std::string>> names;
     for (const std::string& name : decision.names) {
+      if (gathered_.contains(name)) continue;  // it has a rule
       // The layer itself has no siblings within it.
       std::string folder(name.empty() ? "." : ParentOf(name));
       if (!names.contains(folder)) folders.push_back(folder);
@@ -180,11 +276,12 @@ class Writer {
   std::string List(const std::vector<Number>& numbers) {
     std::vector<std::string> texts;
     for (const Number& number : numbers) texts.push_back(Text(number));
-    return "{ " + Join(texts, ", ") + " }";
+    const std::string line = "{ " + Join(texts, ", ") + " }";
+    return line.size() <= kWidestList ? line : "{\n         " + Join(texts, ",\n         ") + ",\n       }";
   }
 
   std::string StyleOf(const Decision& decision) {
-    const std::string in = draft_.sequence ? "input = residual" : "";
+    const std::string in = sequence_ && !decision.from_all ? "input = residual" : "";
     const auto with = [](const std::string& name, const std::vector<std::string>& keys) {
       std::vector<std::string> said;
       for (const std::string& key : keys) {
@@ -194,9 +291,9 @@ class Writer {
     };
     const std::string heads = decision.heads.known() ? "heads = " + Text(decision.heads) : "";
     switch (decision.part) {
-      case Part::kEmbedding: return with("vocab_rowwise", {draft_.sequence ? "output = residual" : ""});
+      case Part::kEmbedding: return with("vocab_rowwise", {sequence_ ? "output = residual" : ""});
       case Part::kHead: return with("colwise", {in, draft_.ends.has_logits ? "output = logits" : "output = replicate"});
-      case Part::kNorm: return draft_.sequence ? "norm_on(residual)" : "replicated()";
+      case Part::kNorm: return sequence_ ? "norm_on(residual)" : "replicated()";
       case Part::kColwise: return decision.turned ? Turned(decision) : with("colwise", {in, heads});
       case Part::kRowwise: return Rowwise(decision);
       case Part::kFusedColwise: return decision.turned ? Turned(decision) : Fused(decision, in, with);
@@ -204,11 +301,15 @@ class Writer {
       case Part::kToLatent: return with("replicated", {in, "output = shared"});
       case Part::kSummed: return R"(style { name = "summed", params = { weight = shared } })";
       case Part::kPerHead: return "shard(0, { " + heads + " })";
+      case Part::kPerToken: return "shard(0)";
       case Part::kHeadTable:
         return "style { name = \"head_table\", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } "
                "}, " +
                heads + " }";
       case Part::kFullParameter: return "replicate";
+      case Part::kRows:
+        uses_turned_up_ |= decision.turned;
+        return decision.turned ? "turned_colwise(shard, replicate, replicate)" : "colwise { output = replicate }";
       case Part::kFromLatent: return with("colwise", {"input = shared", heads});
       default: return "replicated()";
     }
@@ -216,8 +317,8 @@ class Writer {
 
   std::string Rowwise(const Decision& decision) {
     uses_turned_down_ |= decision.turned;
-    if (decision.turned) return "turned_rowwise";
-    return draft_.sequence ? "rowwise { output = residual }" : "rowwise {}";
+    if (decision.turned) return "turned_rowwise(" + Residual() + ")";
+    return sequence_ ? "rowwise { output = residual }" : "rowwise {}";
   }
 
   template <class With>
@@ -230,12 +331,13 @@ class Writer {
 
   std::string Turned(const Decision& decision) {
     uses_turned_up_ = true;
+    const std::string input = ", " + (decision.from_all ? "replicate" : Residual()) + ")";
     if (decision.part == Part::kColwise) {
-      if (!decision.heads.known()) return "turned_colwise(shard)";
-      return "turned_colwise(function(d) return shard(d, { heads = " + Text(decision.heads) + " }) end)";
+      if (!decision.heads.known()) return "turned_colwise(shard" + input;
+      return "turned_colwise(function(d) return shard(d, { heads = " + Text(decision.heads) + " }) end" + input;
     }
     const std::string heads = decision.part_heads.empty() ? "" : ", { heads = " + List(decision.part_heads) + " }";
-    return "turned_colwise(function(d) return packed(d, " + List(decision.sizes) + heads + ") end)";
+    return "turned_colwise(function(d) return packed(d, " + List(decision.sizes) + heads + ") end" + input;
   }
 
   void AddSections() {
@@ -253,7 +355,7 @@ class Writer {
       AddLine("fsdp { wrap = " + (wraps.size() == 1 ? wraps.front() : "{ " + Join(wraps, ", ") + " }") + " },");
     }
     if (draft_.rest.empty()) return;
-    const std::string what = std::to_string(draft_.rest.size()) + " module" + (draft_.rest.size() == 1 ? "" : "s");
+    const std::string what = Count(draft_.rest.size(), "module");
     for (const std::string& line : Wrapped(
              "replicated: " + what + " without a rule, the first one " + Called(draft_.rest.front()), kCommentWidth)) {
       body_ += "  -- " + line + "\n";
@@ -263,16 +365,23 @@ class Writer {
 
   void AddLine(const std::string& line) {
     const size_t comma = line.find("\", ");
-    if (line.size() + 2 <= kLineWidth || comma == std::string::npos) {
-      body_ += "  " + line + "\n";
+    if (line.size() + indent_.size() <= kLineWidth || comma == std::string::npos) {
+      body_ += indent_ + line + "\n";
       return;
     }
-    body_ += "  " + line.substr(0, comma + 2) + "\n     " + line.substr(comma + 3) + "\n";
+    body_ += indent_ + line.substr(0, comma + 2) + "\n" + indent_ + "   " + line.substr(comma + 3) + "\n";
   }
 
   const Draft& draft_;
   std::string body_;
+  std::string indent_ = "  ";
+  std::vector<BlockLines> blocks_;
   std::string said_;
+  bool sequence_ = false;
+  std::set<std::string> gathered_;  // of the stack that is written now
+  bool uses_stream_ = false;
+  bool uses_plain_ = false;
+  bool uses_gathered_ = false;
   bool uses_transformer_ = false;
   bool uses_experts_ = false;
   bool uses_text_ = false;
@@ -284,6 +393,6 @@ class Writer {
 
 }  // namespace
 
-std::string WritePlan(const Draft& draft) { return Writer(draft).Write(); }
+WrittenPlan WritePlan(const Draft& draft) { return Writer(draft).Write(); }
 
 }  // namespace moonshard

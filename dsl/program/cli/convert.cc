@@ -10,7 +10,7 @@
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/convert.h"
-#include "engine/io/safetensors/tree.h"
+#include "engine/io/exported_program/program_archive.h"
 
 namespace moonshard {
 namespace {
@@ -102,15 +102,22 @@ int RunShard(const ShardVerb& verb) {
   std::optional<ModelFolder> folder = OpenModelFolder(verb.model, /*headers_only=*/false).Collect(found);
   std::optional<CompiledPlan> plan;
   if (folder) {
-    auto tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder->checkpoint, folder->config));
+    if (IsProgramPath(verb.model.model)) {
+      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a program has no weights to shard");
+      d.path = verb.model.model;
+      d.required = "the directory with the weights as MODEL, and the program in --program";
+      found.push_back(std::move(d));
+    }
+    auto tree = std::make_shared<const ModuleTree>(TreeOf(*folder));
     plan = ToResult(ResolveModel(verb.model, folder->config, folder->mesh, std::move(tree))).Collect(found);
   }
   Say(found, verb.say);
-  if (!plan) return kExitUsage;
+  if (!plan || HasErrors(found)) return kExitUsage;
+  const WeightRecipes recipes = folder->program ? RecipesOf(*folder->program) : WeightRecipes();
   if (verb.say.text() && !plan->plan->chosen.empty())
     std::cerr << "plan " << plan->plan->name << ": " << plan->plan->chosen << "\n";
   return Convert("shard", verb.out, verb.replace, verb.json, verb.say, [&](const ConvertOptions& options) {
-    return ShardModel(folder->checkpoint, *plan, verb.out, options);
+    return ShardModel(folder->checkpoint, *plan, verb.out, options, folder->program ? &recipes : nullptr);
   });
 }
 

@@ -103,7 +103,7 @@ int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
   if (verb.init) {
     Diagnostics found;
     mesh = MeshShape::Parse(verb.model.mesh).Collect(found);
-    (void)ModelConfig::Read(verb.model.model).Collect(found);
+    (void)ReadConfigOf(verb.model).Collect(found);
     if (HasErrors(found)) {
       Say(found, verb.say);
       return kExitUsage;

@@ -23,8 +23,10 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("MODEL", model.model,
                  "model directory: config.json and safetensors (headers are enough where no weight is used)")
       ->required(required);
-  app.add_option("--program", model.program,
-                 "exported program of the model (.pt2), run in place of a reference model; MODEL may be one itself");
+  app.add_option(
+      "--program", model.program,
+      "exported program of the model (.pt2, or a directory of them for several lengths), run in place of a reference "
+      "model; MODEL may be one itself");
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; chosen by architecture without it");
   app.add_option("--mesh", model.mesh,
@@ -67,7 +69,8 @@ std::string SubjectOf(const ModelOptions& model) {
 }
 
 void AddDType(CLI::App& app, std::string& dtype) {
-  app.add_option("--dtype", dtype, "dtype of the parameters; auto: that of the config, else of the file")
+  app.add_option("--dtype", dtype,
+                 "dtype of the parameters; auto: that of the program, else of the config, else of the file")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
 }
 
@@ -152,10 +155,10 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       "findings it has; with --json beside it");
   passes->excludes(html);
   explain_app
-      ->add_flag(
-          "--memory", explain.memory,
-          "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048), by module, with "
-          "its work; for a reference architecture")
+      ->add_flag("--memory", explain.memory,
+                 "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048 or the "
+                 "longest that a program was exported for), by module, with its work; for a reference architecture or "
+                 "a program")
       ->excludes(html)
       ->excludes(passes);
   AddDType(*explain_app, explain.dtype);
@@ -169,13 +172,20 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   check_app->add_flag("--json", check_json, "the same as --format json");
 
   EvalVerb eval;
-  CLI::App* eval_app = app.add_subcommand("eval", "run the reference architecture, sharded: logits, loss, gradients");
+  CLI::App* eval_app =
+      app.add_subcommand("eval", "run the reference architecture or the program, sharded: logits, loss, gradients");
   AddModel(*eval_app, eval.model, plan_options);
   AddSay(*eval_app, say);
   eval_app
-      ->add_option("--input", eval.input, "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids")
+      ->add_option(
+          "--input", eval.input,
+          "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids; of a program with other "
+          "inputs each by its name")
       ->required();
-  eval_app->add_option("--output", eval.output, "safetensors to write: logits, loss, grad.<parameter>")->required();
+  eval_app
+      ->add_option("--output", eval.output,
+                   "safetensors to write: logits, loss (of a program with other inputs every output), grad.<parameter>")
+      ->required();
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, unsharded");
   eval_app->add_option("--stats", eval.stats,
                        "JSON file for one rank's collectives, each rank's memory and the seconds; - for stdout");
@@ -190,16 +200,21 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddSay(*verify_app, say);
   verify_app->add_option("--input", verify.input, "as of eval; generated without it");
   verify_app->add_option("--tokens", verify.tokens,
-                         "B,S of the generated input (default 2,13; with --types 2 and 12 a rank)");
+                         "B,S of the generated input (default 2,13; with --types 2 and 12 a rank; of a program with "
+                         "other inputs the sizes of its export, with --types 2 and 12 a rank)");
   verify_app->add_option(
       "--tolerance", verify.tolerance,
       "largest difference that passes, relative to the largest value of the tensor (default 2e-4, or "
-      "more for a coarser dtype: 8 times its epsilon)");
+      "more for a coarser dtype: 12 times its epsilon)");
   CLI::Option* types =
       verify_app->add_flag("--types", verify.types, "prove the layouts of every operator, without peers or weights");
   verify_app->add_flag("--ops", verify.ops, "compare the results of every operator, not only of modules")
       ->excludes(types);
   verify_app->add_option("--rank", verify.rank, "with --types: the rank that is checked (default 0)")->needs(types);
+  verify_app
+      ->add_flag("--json", verify.json,
+                 "with --types: the proof as JSON: whether it holds, of what step, what it assumes, findings")
+      ->needs(types);
   AddRun(*verify_app, verify.run);
 
   TrainVerb train;
@@ -209,7 +224,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddTrain(*train_app, train);
 
   ShardVerb shard;
-  CLI::App* shard_app = app.add_subcommand("shard", "shard a checkpoint: one safetensors file a rank, bit for bit");
+  CLI::App* shard_app = app.add_subcommand("shard",
+                                           "shard a checkpoint: one safetensors file a rank, bit for bit; with "
+                                           "--program in the form of the program's model");
   AddModel(*shard_app, shard.model, plan_options);
   AddSay(*shard_app, say);
   AddConvert(*shard_app, shard.out, shard.replace, shard.json);
@@ -278,6 +295,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddSay(*suggest_app, say);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");
+  suggest_app->add_flag("--sure", suggest.sure,
+                        "shard only what is sure: the plan that is used where no other is for the model");
 
   CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
 

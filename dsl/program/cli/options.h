@@ -84,6 +84,7 @@ struct VerifyVerb {
   bool types = false;               // prove the layouts of each operator, in one process without peers
   bool ops = false;                 // compare each operator, not only modules
   int64_t rank = 0;                 // with types: the rank that is checked
+  bool json = false;                // with types: the proof on stdout
 };
 
 // A training run: what dsl/program/train/ works from.
@@ -144,6 +145,7 @@ struct SuggestVerb {
   SayOptions say;
   std::string out;  // of the plan file; "": stdout
   bool replace = false;
+  bool sure = false;  // guesses stay replicated, as in the plan that is chosen by structure
 };
 
 struct CompareVerb {

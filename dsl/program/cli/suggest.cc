@@ -5,8 +5,8 @@
 #include <iostream>
 #include <memory>
 
-#include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
+#include "dsl/planning/suggest/trial.h"
 #include "dsl/program/cli/say.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
@@ -15,29 +15,11 @@
 namespace moonshard {
 namespace {
 
-constexpr int64_t kMostRanks = 8;
-
-// The suggested plan on so many ranks.
-Resolution TryOn(int64_t ranks, const std::string& text, const std::string& name, const ModelFolder& folder,
-                 const std::shared_ptr<const ModuleTree>& tree) {
-  PlanInputs inputs;
-  inputs.config = folder.config.json();
-  inputs.mesh = MeshShape::Parse("tp=" + std::to_string(ranks)).ValueOrThrow();
-  inputs.model = tree.get();
-  Result<Plan> plan = EvaluatePlan(text, name, inputs);
-  if (!plan.ok()) {
-    Resolution failed;
-    failed.diagnostics = plan.diagnostics();
-    return failed;
-  }
-  return RunPasses(std::make_shared<const Plan>(std::move(plan).value()), tree, inputs.mesh);
-}
-
-// "6 blocks sure, 1 guess, 2 left replicated; check passes on tp = 1, 2, 4"
+// "6 blocks sure, 1 guess, 2 not understood; check passes on tp = 1, 2, 4"
 std::string Summary(const Suggestion& suggestion, const std::vector<std::string>& sizes) {
   std::string out = std::to_string(suggestion.sure) + (suggestion.sure == 1 ? " block" : " blocks") + " sure, " +
                     std::to_string(suggestion.guesses) + (suggestion.guesses == 1 ? " guess" : " guesses") + ", " +
-                    std::to_string(suggestion.full) + " left replicated; check passes on tp = " + Join(sizes, ", ");
+                    std::to_string(suggestion.full) + " not understood; check passes on tp = " + Join(sizes, ", ");
   return out;
 }
 
@@ -54,13 +36,17 @@ int RunSuggest(const SuggestVerb& verb) {
     return kExitFailed;
   }
   const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder.value()));
-  const Suggestion suggestion = SuggestPlan(*tree, folder.value().config);
-  const std::string name = verb.out.empty() ? "suggested.lua" : verb.out;
+  const PlanInputs inputs = {.config = folder.value().config.json()};
+  const Suggestion suggestion = SuggestPlan(
+      *tree, folder.value().config,
+      [&](const std::string& text, bool sequence) { return ErrorsOnAnyMesh(text, inputs, tree, sequence); },
+      verb.sure ? Certainty::kSure : Certainty::kGuess);
+  const std::string name = verb.out.empty() ? kSuggestedFile : verb.out;
   std::vector<std::string> sizes;
-  for (int64_t ranks = 1; ranks <= kMostRanks; ++ranks) {
-    const Resolution tried = TryOn(ranks, suggestion.text, name, folder.value(), tree);
+  for (int64_t ranks = 1; ranks <= kMostTriedRanks; ++ranks) {
+    const Resolution tried = TrySuggestion(suggestion.text, inputs, tree, ranks);
     if (tried.compiled) sizes.push_back(std::to_string(ranks));
-    // One rank fits everything: what is wrong then is ours.
+    // One rank fits everything, and a plan that replicates everything fits everything.
     Check(tried.compiled || ranks > 1,
           "the suggested plan has errors:\n" + ToText(tried.diagnostics) + suggestion.text);
   }

@@ -46,7 +46,9 @@ constexpr auto kCommands = std::to_array<CommandInfo>({
     {":flow", "LAYER", "the layouts from module to module of one layer",
      "LAYER is a number or a path. Headers do not contain the order of calls: modules are in the usual order of a "
      "decoder,\n"
-     "as far as names and layouts determine it.",
+     "as far as names and layouts determine it. An exported program does: its modules are in the order of their "
+     "calls,\n"
+     "and two tables show what feeds the layer (or any module) and what it feeds, with what lies between.",
      ArgumentKind::kLayer, &RunFlow},
     {":cost", "[B,S]", "bytes per rank and collectives of one step, total and by module",
      "B,S: batch and sequence of the input, for the bytes of collectives.", ArgumentKind::kNone, &RunCost},

@@ -103,7 +103,8 @@ Answer RunTry(CommandCall& call) {
   auto plan = std::make_shared<Plan>(*call.workspace.plan());
   for (Rule& other : plan->rules) ++other.level;
   plan->rules.insert(plan->rules.begin(), rule.value());
-  Resolution tried = RunPasses(plan, call.workspace.model()->tree, call.workspace.mesh());
+  Resolution tried =
+      RunPasses(plan, call.workspace.model()->tree, call.workspace.mesh(), call.workspace.model()->config);
   Answer out;
   const std::set<std::string> known = ErrorTexts(call.workspace.resolution().diagnostics);
   out.diagnostics = NewOnes(tried.diagnostics, call.workspace.resolution().diagnostics);

@@ -7,6 +7,7 @@
 
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/text.h"
+#include "engine/layout/data_flow.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/explain/texts.h"
 
@@ -126,6 +127,29 @@ std::string Collectives(const ModuleSteps& steps, const MeshShape& mesh, Directi
   return Join(texts, ", ");
 }
 
+// What feeds a module and what it feeds, where the model knows (an exported program).
+void AddTrueFlow(const DataFlow& flow, const std::string& module, Answer& out) {
+  Table into("what feeds " + module, {"from", "through", "to"});
+  for (const FlowEdge& edge : flow.Into(module)) {
+    into.rows.push_back({flow.FromText(edge), BetweenText(edge.between), flow.ToText(edge)});
+  }
+  Table from("what " + module + " feeds", {"from", "through", "to"});
+  for (const FlowEdge& edge : flow.OutOf(module)) {
+    from.rows.push_back({flow.FromText(edge), BetweenText(edge.between), flow.ToText(edge)});
+  }
+  out.tables.push_back(std::move(into));
+  out.tables.push_back(std::move(from));
+}
+
+// The first call of a module, or of what it holds, in the order of calls; those that are never called are last.
+size_t CallPlace(const DataFlow& flow, const std::string& module) {
+  for (size_t i = 0; i < flow.calls.size(); ++i) {
+    const std::string& path = flow.calls[i].module;
+    if (path == module) return i;
+  }
+  return flow.calls.size();
+}
+
 }  // namespace
 
 Answer RunFlow(CommandCall& call) {
@@ -169,7 +193,13 @@ Answer RunFlow(CommandCall& call) {
   for (const Entry& entry : entries) {
     if (!entry.block.empty() && !blocks.attention.contains(entry.block)) blocks.others.insert(entry.block);
   }
-  for (Entry& entry : entries) entry.place = UsualPlace(entry.paths.front(), entry, blocks);
+  const DataFlow* known = plan.tree->flow().get();
+  for (Entry& entry : entries) {
+    const std::string& below = entry.paths.front();
+    entry.place = known != nullptr
+                      ? static_cast<int>(CallPlace(*known, below == "(the layer)" ? *layer : *layer + "." + below))
+                      : UsualPlace(below, entry, blocks);
+  }
   std::ranges::stable_sort(entries, {}, &Entry::place);
   Table table("flow of " + *layer, {"module", "style", "arrives", "used as", "makes", "leaves", "forward", "backward"});
   for (const Entry& entry : entries) {
@@ -181,9 +211,12 @@ Answer RunFlow(CommandCall& call) {
   }
   Answer out;
   out.tables.push_back(std::move(table));
+  if (known != nullptr) AddTrueFlow(*known, *layer, out);
   out.notes.push_back("layer " + *layer +
-                      ", in the usual order of a decoder, as far as names and layouts determine it; siblings share "
-                      "redistributions of one tensor");
+                      (known != nullptr
+                           ? ", in the order of the program's calls; siblings share redistributions of one tensor"
+                           : ", in the usual order of a decoder, as far as names and layouts determine it; "
+                             "siblings share redistributions of one tensor"));
   return out;
 }
 

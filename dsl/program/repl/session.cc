@@ -53,7 +53,7 @@ Outcome Session::Open() {
   workspace_.SetIsolate(options_.model.isolate);
   for (const auto& [name, value] : options_.model.options) workspace_.SetOption(name, value);
   if (!options_.model.model.empty()) {
-    const Diagnostics more = workspace_.OpenModel(options_.model.model);
+    const Diagnostics more = workspace_.OpenModel(options_.model.model, options_.model.program);
     problems.insert(problems.end(), more.begin(), more.end());
   }
   opened_ = !HasErrors(problems);

@@ -5,9 +5,10 @@
 
 namespace moonshard {
 
-Diagnostics Workspace::OpenModel(const std::string& folder) {
+Diagnostics Workspace::OpenModel(const std::string& folder, const std::string& program) {
   ModelOptions options;
   options.model = folder;
+  options.program = program;
   Result<ModelFolder> opened = OpenModelFolder(options, /*headers_only=*/true);
   if (!opened.ok()) return opened.diagnostics();
   const ModelFolder& model = opened.value();

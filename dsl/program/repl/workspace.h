@@ -27,7 +27,8 @@ struct LoadedModel {
 class Workspace {
  public:
   // Reads config and headers of a model directory in place of the current model. On failure the current one is kept.
-  Diagnostics OpenModel(const std::string& folder);
+  // `program`: an exported program of it, whose modules are taken then; "": none, or `folder` is one itself.
+  Diagnostics OpenModel(const std::string& folder, const std::string& program = "");
   // For tests and embedders: an existing tree.
   void SetModel(std::string folder, JsonValue config, std::shared_ptr<const ModuleTree> tree);
   // Takes another plan (as ModelOptions::plan), mesh or option; Resolve then reports the result.

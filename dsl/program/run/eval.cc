@@ -40,8 +40,12 @@ void AppendOrThrow(std::optional<SafetensorsWriter>& writer, const at::Tensor& t
 
 // Full gradients are gathered on every rank one at a time; rank 0 writes each at once.
 void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepResult& result) {
-  std::vector<TensorSpec> specs = {SpecOf("logits", result.logits, result.logits.sizes().vec()),
-                                   SpecOf("loss", result.loss, {})};
+  std::vector<TensorSpec> specs;
+  std::map<std::string, at::Tensor> outputs;
+  for (const auto& [name, tensor] : result.outputs) {
+    specs.push_back(SpecOf(name, tensor, tensor.sizes().vec()));
+    outputs[name] = tensor;
+  }
   std::map<std::string, const LiveParameter*> gradients;
   for (const LiveParameter& parameter : applied.parameters()) {
     if (!verb.grads || parameter.is_buffer) continue;
@@ -52,10 +56,8 @@ void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepRes
   std::optional<SafetensorsWriter> writer;
   if (applied.mesh().rank() == 0) writer.emplace(SafetensorsWriter::Create(verb.output, specs).ValueOrThrow());
   for (const TensorSpec& spec : specs) {
-    if (spec.name == "logits") {
-      AppendOrThrow(writer, result.logits);
-    } else if (spec.name == "loss") {
-      AppendOrThrow(writer, result.loss);
+    if (outputs.contains(spec.name)) {
+      AppendOrThrow(writer, outputs.at(spec.name));
     } else {
       const LiveParameter& parameter = *gradients.at(spec.name);
       at::Tensor full = GatherFull(applied, parameter, parameter.tensor.grad());
@@ -127,7 +129,7 @@ int RunEval(const EvalVerb& verb) {
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);
   const AppliedPlan& applied = *sharded.applied;
   if (mesh.rank() == 0) Say(applied.plan().findings, verb.say);
-  const Inputs inputs = ReadInputs(verb.input, sharded.vocabulary, verb.micro_batches, mesh.device());
+  const Inputs inputs = ReadInputs(verb.input, sharded, verb.micro_batches, mesh.device());
 
   Timing timing;
   timing.memory_before_load = PeakMemory();
@@ -136,8 +138,7 @@ int RunEval(const EvalVerb& verb) {
   timing.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (mesh.rank() == 0) Say(warnings, verb.say);
 
-  const StepResult result = RunStep(sharded.model, FullLogits(applied, sharded.vocabulary), inputs,
-                                    {.grads = verb.grads, .micro_batches = verb.micro_batches});
+  const StepResult result = RunStep(sharded, inputs, {.grads = verb.grads, .micro_batches = verb.micro_batches});
   const CollectiveCounts counts = applied.counts();
   const int64_t peak = PeakMemory();
   const Diagnostics findings = applied.Findings();

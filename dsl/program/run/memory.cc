@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include <ATen/ops/empty.h>
 
@@ -42,7 +44,9 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
 
 int RunExplainMemory(const ExplainVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
-  const auto [batch, sequence] = ParseTokens(verb.tokens.empty() ? kTokens : verb.tokens).ValueOrThrow();
+  std::pair<int64_t, int64_t> tokens = ParseTokens(verb.tokens.empty() ? kTokens : verb.tokens).ValueOrThrow();
+  if (verb.tokens.empty() && folder.program) tokens = FittingTokens(*folder.program, tokens);
+  const auto [batch, sequence] = tokens;
   RunOptions run;
   run.dtype = verb.dtype;
   const std::optional<c10::ScalarType> type = ParameterType(run, folder);
@@ -53,21 +57,28 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  const auto loss = NextTokenLoss::Make(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow();
-  const at::Tensor ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
+  std::optional<NextTokenLoss> loss;
+  Inputs inputs;
+  if (sharded.by_name) {
+    inputs = MadeUpInputs("", verb.tokens, sharded, mesh.device());
+  } else {
+    loss.emplace(NextTokenLoss::Make(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow());
+    inputs.ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
+  }
 
   recorder->Begin(*sharded.applied);
   at::Tensor mean;
   {
     const auto inside = recorder->Inside("loss");
-    mean = loss.Mean({ids, ids});
+    mean = loss ? loss->Mean({inputs.ids, inputs.ids}) : LossOf(sharded, inputs);
   }
   mean.backward();
   const CompiledPlan& plan = sharded.applied->plan();
   Footprint footprint = recorder->End(*sharded.applied);
-  AddTo(footprint.collectives, loss.counts());
-  footprint.batch = batch;
-  footprint.sequence = sequence;
+  if (loss) AddTo(footprint.collectives, loss->counts());
+  const auto ids = std::ranges::find_if(inputs.named, [](const auto& one) { return one.second.dim() == 2; });
+  footprint.batch = ids == inputs.named.end() ? batch : ids->second.size(0);
+  footprint.sequence = ids == inputs.named.end() ? sequence : ids->second.size(1);
   footprint.dtype = type ? ToString(*DTypeOf(*type)) : "as stored";
   footprint.assumptions = AssumptionsIn(meta, experts, *plan.plan);
   if (verb.json) {

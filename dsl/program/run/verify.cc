@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "dsl/program/cli/verbs.h"
@@ -27,11 +29,13 @@ using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
 // No number at all differs by this.
 constexpr double kNothingToCompare = 1e6;
 
-// Of tensors that may be missing or of another shape, capped so that every rank can send it.
-double CappedDifference(const at::Tensor& got, const at::Tensor& expected) {
-  if (!got.defined() || !expected.defined()) return got.defined() == expected.defined() ? 0 : kNothingToCompare;
-  if (got.sizes() != expected.sizes()) return kNothingToCompare;
-  const double relative = RelativeDifference(got, expected);
+// Of tensors that may be missing, which is as good as zeros, or of another shape; capped so that every rank can send it.
+double CappedDifference(const at::Tensor& got, const at::Tensor& expected, double least_scale) {
+  if (!got.defined() && !expected.defined()) return 0;
+  if (got.defined() && expected.defined() && got.sizes() != expected.sizes()) return kNothingToCompare;
+  const at::Tensor& there = got.defined() ? got : expected;
+  const double relative = RelativeDifference(got.defined() ? got : at::zeros_like(there),
+                                             expected.defined() ? expected : at::zeros_like(there), least_scale);
   return relative < kNothingToCompare ? relative : kNothingToCompare;  // not a number is not smaller
 }
 
@@ -87,7 +91,7 @@ Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, OutputRec
                     OperatorHandler& routing, at::Tensor& loss) {
   sharded.applied->Watch(recorder);
   const OperatorScope scope(routing);
-  loss = RunStep(sharded.model, FullLogits(*sharded.applied, sharded.vocabulary), inputs, {}).loss;
+  loss = RunStep(sharded, inputs, {}).loss();
   sharded.applied->Unwatch(recorder);
   return std::move(recorder.outputs);
 }
@@ -95,10 +99,13 @@ Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, OutputRec
 // Compares in order and remembers the first difference and the largest.
 class Comparison {
  public:
-  Comparison(const AppliedPlan& applied, Tolerance tolerance) : applied_(applied), tolerance_(std::move(tolerance)) {}
+  // `largest`: of all values that are expected; `terms`: of the longest sums.
+  Comparison(const AppliedPlan& applied, Tolerance tolerance, double largest, int64_t terms)
+      : applied_(applied), tolerance_(std::move(tolerance)), least_scale_(tolerance_.LeastScale(largest, terms)) {}
 
   // `module`: whose rule is to blame. Collective: the worst rank counts.
-  void Add(const std::string& what, const std::string& module, double difference) {
+  void Add(const std::string& what, const std::string& module, const at::Tensor& got, const at::Tensor& expected) {
+    double difference = CappedDifference(got, expected, least_scale_);
     if (applied_.plan().mesh.size(MeshAxis::kTp) > 1) {
       const CollectiveLabel label("verify " + what);
       const auto scaled = static_cast<int64_t>(difference * 1e12);
@@ -142,6 +149,7 @@ class Comparison {
 
   const AppliedPlan& applied_;
   Tolerance tolerance_;
+  double least_scale_ = 0;
   int64_t count_ = 0;
   double largest_ = 0;
   std::string largest_name_ = "none";
@@ -168,8 +176,7 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
     const at::Tensor shard = ExpectedShard(expected[i].second.to(output.device()), output.sizes(), declared,
                                            plan.mesh.size(MeshAxis::kTp), applied.mesh().coordinate(MeshAxis::kTp));
     const bool terms = declared && declared->kind == LayoutKind::kPartial && plan.mesh.size(MeshAxis::kTp) > 1;
-    comparison.Add("the output of '" + path + "'", path,
-                   CappedDifference(terms ? SumOfTerms(applied, output, path) : output, shard));
+    comparison.Add("the output of '" + path + "'", path, terms ? SumOfTerms(applied, output, path) : output, shard);
   }
 }
 
@@ -185,8 +192,8 @@ void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, 
   for (const LiveParameter* parameter : order) {
     const at::Tensor full = GatherFull(applied, *parameter, parameter->tensor.grad());
     comparison.Add("the gradient of '" + parameter->path + "'",
-                   applied.plan().tree->modules()[parameter->ref.module].path,
-                   CappedDifference(full, expected.at(parameter->path)->tensor.grad()));
+                   applied.plan().tree->modules()[parameter->ref.module].path, full,
+                   expected.at(parameter->path)->tensor.grad());
   }
 }
 
@@ -203,17 +210,24 @@ int RunVerify(const VerifyVerb& verb) {
   at::Tensor expected_loss;
   OutputRecorder recorder(sharded.applied->plan());
   RoutingRecorder routing([&] { return LastModule(recorder); });
-  const Outputs outputs = RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()),
-                                      recorder, routing, loss);
+  const Outputs outputs =
+      RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded, mesh.device()), recorder, routing, loss);
   OutputRecorder expected_recorder(unsharded.applied->plan());
   RoutingReplay replay(routing.choices);
-  const Outputs expected = RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU),
+  const Outputs expected = RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, unsharded, c10::kCPU),
                                        expected_recorder, replay, expected_loss);
   const Tolerance tolerance = ToleranceOf(verb.tolerance, type, sharded.applied->plan());
-  Comparison forward(*sharded.applied, tolerance);
+  double largest = 0;
+  int64_t terms = 1;
+  for (const LiveParameter& parameter : unsharded.applied->parameters()) {
+    for (const int64_t size : parameter.tensor.sizes()) terms = std::max(terms, size);
+    if (!parameter.is_buffer) largest = std::max(largest, LargestValue(parameter.tensor.grad()));
+  }
+  // Of outputs there is no such value: some are masks.
+  Comparison forward(*sharded.applied, tolerance, /*largest=*/0, terms);
   CompareOutputs(*sharded.applied, outputs, expected, forward);
-  forward.Add("the loss", "", CappedDifference(loss, expected_loss));
-  Comparison backward(*sharded.applied, tolerance);
+  forward.Add("the loss", "", loss, expected_loss);
+  Comparison backward(*sharded.applied, tolerance, std::isfinite(largest) ? largest : 0, terms);
   CompareGradients(*sharded.applied, *unsharded.applied, backward);
 
   const bool good = !forward.first() && !backward.first();

@@ -15,11 +15,9 @@ namespace {
 void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& trace) {
   TypeOptions options;
   options.observer = trace.Recorder();
-  const FullLogits full(*sharded.applied, sharded.vocabulary);
   TypeScope scope(*sharded.applied, options);
-  scope.Input(inputs.labels);
-  CausalLmLoss(full(sharded.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids)), inputs.labels)
-      .backward();
+  if (inputs.labels.defined()) scope.Input(inputs.labels);
+  LossOf(sharded, inputs).backward();
   scope.Finish();
 }
 
@@ -53,8 +51,8 @@ int RunVerifyOps(const VerifyVerb& verb) {
 
   OperatorTrace trace;
   OperatorTrace expected;
-  Trace(sharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, mesh.device()), trace);
-  Trace(unsharded, MadeUpInputs(verb.input, verb.tokens, sharded.vocabulary, c10::kCPU), expected);
+  Trace(sharded, MadeUpInputs(verb.input, verb.tokens, sharded, mesh.device()), trace);
+  Trace(unsharded, MadeUpInputs(verb.input, verb.tokens, unsharded, c10::kCPU), expected);
   const Tolerance tolerance = ToleranceOf(verb.tolerance, type, sharded.applied->plan());
   AxisGroup& group = sharded.applied->group(MeshAxis::kTp);
   const OperatorDifferences differences = CompareOperators(trace, expected, group, 0, tolerance.relative);

@@ -20,19 +20,21 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   const c10::Device device(c10::kMeta);
   ShardedModel sharded;  // of the last run
   // Shards of one size: a rank without peers does not know the lengths of theirs.
-  const std::string tokens =
-      verb.tokens.empty() ? "2," + std::to_string(12 * folder.mesh.size(MeshAxis::kTp)) : verb.tokens;
+  std::string tokens = verb.tokens;
+  if (tokens.empty()) {
+    std::pair<int64_t, int64_t> sizes = {2, 12 * folder.mesh.size(MeshAxis::kTp)};
+    if (folder.program) sizes = FittingTokens(*folder.program, sizes);
+    tokens = std::to_string(sizes.first) + "," + std::to_string(sizes.second);
+  }
   const auto step = [&](const DeviceMesh& mesh, const TypeOptions& options) {
     ModelFolder of_mesh = folder;
     of_mesh.mesh = mesh.shape();
     sharded = MakeSharded(verb.model, of_mesh, mesh, ParameterType(verb.run, folder));
-    const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded.vocabulary, mesh.device());
-    const FullLogits full(*sharded.applied, sharded.vocabulary);
+    const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded, mesh.device());
     TypeScope scope(*sharded.applied, options);
     try {
-      scope.Input(inputs.labels);
-      const at::Tensor logits = full(sharded.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids));
-      const at::Tensor loss = CausalLmLoss(logits, inputs.labels);
+      if (inputs.labels.defined()) scope.Input(inputs.labels);
+      const at::Tensor loss = LossOf(sharded, inputs);
       scope.Loss(loss);
       loss.backward();
     } catch (const c10::Error& error) {
@@ -42,17 +44,23 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   };
   const Proof proof = ProveAtTwoSizes(folder.mesh, step, {}, verb.rank, device);
 
-  Say(sharded.applied->plan().findings, verb.say);
-  const Diagnostics findings = ToDiagnostics(proof, sharded.applied->plan());
+  const CompiledPlan& plan = sharded.applied->plan();
+  const Diagnostics findings = ToDiagnostics(proof, plan);
+  if (verb.json) {
+    std::cout << WriteJson(ProofJson(proof, plan), 2) << "\n";
+    return HasErrors(findings) ? kExitFailed : kExitGood;
+  }
+  Say(plan.findings, verb.say);
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
             << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
-  for (const std::string& taken : proof.taken) std::cout << "not checked: " << taken << "\n";
+  for (const Assumption& assumption : proof.assumptions) std::cout << "not checked: " << assumption.ToText() << "\n";
   Say(findings, verb.say);
   // Modules that were not called, and layouts that differ, follow from a step that stopped early.
   const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
   if (!stopped) Say(sharded.applied->Findings(), verb.say);
   if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitGood;
-  std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": proven\n";
+  std::cout << "plan " << plan.plan->name << " on " << folder.mesh.ToString() << ": proven for " << ScopeText(proof)
+            << "\n";
   return kExitGood;
 }
 

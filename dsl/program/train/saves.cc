@@ -9,13 +9,18 @@
 
 namespace moonshard {
 
-Saves::Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, torch::optim::Optimizer& optimizer,
-             Batches& data, Report& report)
+Saves::Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelConfig& config,
+             const WeightRecipes& recipes, torch::optim::Optimizer& optimizer, Batches& data, Report& report)
     : verb_(verb), data_(data), report_(report), state_{.model = &model, .optimizer = &optimizer} {
   if (verb.save.empty()) return;
   TrainingCheckpointOptions options;
   options.keep = verb.keep;
-  options.model_folder = verb.model.model;
+  if (IsProgramPath(verb.model.model)) {
+    options.model_files["config.json"] = WriteJson(config.json(), 2) + "\n";
+  } else {
+    options.model_folder = verb.model.model;
+  }
+  options.recipes = recipes;
   options.timeout = mesh.timeout();
   checkpoints_.emplace(TrainingCheckpoints::Open(verb.save, mesh, options));
 }

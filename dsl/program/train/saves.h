@@ -10,11 +10,11 @@
 
 namespace moonshard {
 
-// Does nothing without --save. All arguments outlive it; all functions are collective, and throw PlanError.
+// Does nothing without --save. `recipes`: CausalLm's. All other arguments outlive it; all functions are collective, and throw PlanError.
 class Saves {
  public:
-  Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, torch::optim::Optimizer& optimizer,
-        Batches& data, Report& report);
+  Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelConfig& config,
+        const WeightRecipes& recipes, torch::optim::Optimizer& optimizer, Batches& data, Report& report);
 
   // Loads the latest step, on the same mesh or another: returns its number of steps; nothing without a step.
   // kBadInput for a directory with a run without --resume, and for a run on other data.

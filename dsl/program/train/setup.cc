@@ -49,13 +49,14 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
   ShardedLm out;
   {
     const nn::DeferInit defer;
-    out.net = verb.model.program.empty() ? MakeCausalLm(config.json(), config.file_name()).ValueOrThrow()
-                                         : CausalLmOfProgram(Program::Open(verb.model.program)).ValueOrThrow();
+    const std::string program = ProgramPathOf(verb.model);
+    out.net = program.empty() ? MakeCausalLm(config.json(), config.file_name()).ValueOrThrow()
+                              : CausalLmOfProgram(Program::Open(program, StateType(verb))).ValueOrThrow();
   }
   const LiveTree live = ReadLiveTree(*out.net.module).ValueOrThrow();
   ApplyOptions apply;
-  // A program computes in the dtype that it was exported in.
-  if (verb.model.program.empty()) apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
+  if (ProgramPathOf(verb.model).empty())
+    apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
   apply.check_inputs = verb.check_inputs;
   out.model = AppliedPlan::Apply(
       live, ToResult(ResolveModel(verb.model, config, mesh.shape(), live.tree)).ValueOrThrow(), mesh, apply);
@@ -63,6 +64,12 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
 }
 
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const CausalLm& net, AppliedPlan& model) {
+  if (!verb.init && IsProgramPath(verb.model.model)) {
+    std::optional<Diagnostic> none = NoWeights(OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow());
+    if (!none) return {};
+    none->help = "--init SEED makes new weights";
+    throw PlanError({*std::move(none)});
+  }
   if (!verb.init) {
     return LoadCheckpoint(model, Checkpoint::Open(verb.model.model).ValueOrThrow(), {.recipes = net.recipes});
   }
@@ -94,6 +101,8 @@ c10::ScalarType ComputeType(const TrainVerb& verb) {
   if (verb.run.dtype == "bfloat16") return at::kBFloat16;
   return verb.run.dtype == "float64" ? at::kDouble : at::kFloat;
 }
+
+std::string StateType(const TrainVerb& verb) { return verb.run.dtype == "float64" ? "float64" : "float32"; }
 
 std::string Describe(const TrainVerb& verb) {
   return WriteJson(JsonValue::Object{{"dtype", verb.run.dtype},

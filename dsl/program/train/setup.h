@@ -32,13 +32,16 @@ struct ShardedLm {
 };
 ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh);
 
-// Initial weights: from --init, or loaded from the model directory. Returns warnings.
+// Initial weights: from --init, or loaded from the model directory, or those of a program that holds them. Returns warnings.
+// kMissingTensor: a program without weights in place of a directory.
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const CausalLm& net, AppliedPlan& model);
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);
 // The dtype of matrix products; everything else is float32, or float64 where this is.
 c10::ScalarType ComputeType(const TrainVerb& verb);
+// The dtype of everything else, "float32".
+std::string StateType(const TrainVerb& verb);
 
 // Every option that changes what is computed, as a text that must be equal on all ranks.
 std::string Describe(const TrainVerb& verb);

@@ -29,7 +29,7 @@ class TrainingRun {
       : verb_(verb),
         mesh_(OpenMesh(verb)),
         world_(mesh_),
-        config_(ModelConfig::Read(verb.model.model).ValueOrThrow()),
+        config_(ReadConfigOf(verb.model).ValueOrThrow()),
         data_(OpenData(verb.data, verb, mesh_, config_, verb.micro_batches)),
         lm_(MakeModel(verb, config_, mesh_)),
         model_(*lm_.model),
@@ -38,7 +38,7 @@ class TrainingRun {
         schedule_(ScheduleOf(verb)),
         compute_type_(ComputeType(verb)),
         report_(verb, mesh_, world_),
-        saves_(verb, mesh_, model_, optimizer_, data_, report_) {
+        saves_(verb, mesh_, model_, config_, lm_.net.recipes, optimizer_, data_, report_) {
     report_.Warn(model_.plan().findings);
     if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, config_, 1));
     Agree(mesh_, "the training run",

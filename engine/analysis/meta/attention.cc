@@ -2,6 +2,7 @@
 #include <limits>
 
 #include <ATen/OpMathType.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/empty.h>
@@ -28,8 +29,10 @@ int64_t KeysAtOnce(int64_t keys) { return std::min<int64_t>(keys, 512); }
 
 at::ScalarType Wide(const at::Tensor& query) { return at::toOpMathType(query.scalar_type()); }
 
-// Whether a CPU uses the fused kernel (LibTorch's use_flash_attention_cpp).
-bool Fuses(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout) {
+// Whether a CPU uses the fused kernel (LibTorch's use_flash_attention_cpp), which makes no gradient of a mask.
+bool Fuses(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+           const std::optional<at::Tensor>& mask, double dropout) {
+  if (mask && mask->defined() && mask->requires_grad() && at::GradMode::is_enabled()) return false;
   const auto fits = [](const at::Tensor& t) { return t.dim() == 4 && t.stride(-1) == 1 && t.size(2) > 0; };
   return dropout == 0 && fits(query) && fits(key) && fits(value) && query.size(3) == key.size(3) &&
          key.size(3) == value.size(3) && query.size(1) == key.size(1) && query.size(0) == key.size(0);
@@ -48,7 +51,7 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
   if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
     added = at::where(*mask, 0.0, at::scalar_tensor(-std::numeric_limits<double>::infinity(), query.options()));
   }
-  if (!grouped && Fuses(query, key, value, dropout)) {
+  if (!grouped && Fuses(query, key, value, mask, dropout)) {
     return std::get<0>(
         at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, is_causal, added, scale));
   }

@@ -40,6 +40,30 @@ void StayOnMeta(const c10::OperatorHandle& op, MetaArguments& arguments) {
   }
 }
 
+// A mask among indices stands for the places that it names, of which there are as many as nonzero finds. False: there is none.
+bool PlacesForMasks(MetaArguments& arguments, const MetaOptions& options) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isOptionalTensorList() && !arguments[i].isList()) continue;
+    c10::List<std::optional<at::Tensor>> places;
+    bool masks = false;
+    for (const c10::IValue& value : arguments[i].toListRef()) {
+      const std::optional<at::Tensor> index = value.toOptional<at::Tensor>();
+      if (!index || !index->defined() || index->scalar_type() != at::kBool || !index->is_meta()) {
+        places.push_back(index);
+        continue;
+      }
+      masks = true;
+      const double found = std::round(static_cast<double>(index->numel()) * options.routed_share);
+      for (int64_t dim = 0; dim < index->dim(); ++dim) {
+        places.push_back(at::empty({static_cast<int64_t>(found)}, index->options().dtype(at::kLong)));
+      }
+    }
+    if (masks) arguments[i] = std::move(places);
+    return masks;
+  }
+  return false;
+}
+
 [[noreturn]] void NoShape(const c10::OperatorHandle& op, const std::string& why) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "an operator that has no shape on the meta device");
   d.declared = op.schema().name() + (why.empty() ? "" : ": " + why);
@@ -74,6 +98,7 @@ void MetaScope::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& n
     return arguments.Return(rule->function(arguments, options_));
   }
   if (name == "aten::_to_copy") StayOnMeta(op, arguments);
+  if (name == "aten::index" && PlacesForMasks(arguments, options_)) assumptions_.insert("aten::nonzero");
   const bool has_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   if (!has_kernel && ReturnBySchema(op, arguments)) return;
   try {

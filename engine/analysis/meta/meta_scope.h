@@ -12,7 +12,7 @@
 //
 // What depends on values:
 //   a number read from a tensor (item)   1 of its type; so "all of the mask" holds and "every rank has a gradient"
-//   nonzero                              `routed_share` of the elements: balanced routing of tokens to experts
+//   nonzero, a mask as an index          `routed_share` of the elements: balanced routing of tokens to experts
 //   a copy to the CPU                    stays on the meta device
 //
 // An operator with neither kernel nor shape function is an error (kNotSupported) that names it.

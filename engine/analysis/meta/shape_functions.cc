@@ -107,10 +107,150 @@ Values LayerNormBackward(const MetaArguments& a, const MetaOptions& options) {
   return out;
 }
 
+// convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups). LibTorch's own has a Meta
+// kernel in Python alone.
+Values Convolution(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& input = a.tensor(0);
+  const at::Tensor& weight = a.tensor(1);
+  const int64_t dims = weight.dim() - 2;
+  const auto of = [&](size_t argument, int64_t dim) {
+    const std::vector<int64_t> values = a[argument].toIntVector();
+    return values.at(values.size() == 1 ? 0 : static_cast<size_t>(dim));
+  };
+  const bool transposed = a[6].toBool();
+  const int64_t groups = a[8].toInt();
+  TORCH_CHECK(input.dim() == weight.dim(), "a convolution of an input with ", input.dim(), " dims by a weight with ",
+              weight.dim());
+  TORCH_CHECK(input.size(1) == (transposed ? weight.size(0) : weight.size(1) * groups), "a convolution of ",
+              input.size(1), " channels by a weight of ", weight.sizes(), " in ", groups, " groups");
+  std::vector<int64_t> shape = {input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
+  for (int64_t dim = 0; dim < dims; ++dim) {
+    const int64_t reach = of(5, dim) * (weight.size(dim + 2) - 1);
+    const int64_t length = input.size(dim + 2);
+    shape.push_back(transposed ? (length - 1) * of(3, dim) - 2 * of(4, dim) + reach + of(7, dim) + 1
+                               : (length + 2 * of(4, dim) - reach - 1) / of(3, dim) + 1);
+  }
+  return {at::empty(shape, input.options())};
+}
+
+// convolution_backward(gradient, input, weight, bias sizes, ..., wanted[3]) -> of input, weight, bias.
+Values ConvolutionBackward(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const auto wanted = a[10].toBoolList();
+  Values out;
+  for (size_t i : {size_t{1}, size_t{2}}) {
+    out.emplace_back(wanted[i - 1] ? at::empty(a.tensor(i).sizes(), a.tensor(i).options()) : at::Tensor());
+  }
+  out.emplace_back(wanted[2] ? at::empty({a.tensor(0).size(1)}, a.tensor(0).options()) : at::Tensor());
+  return out;
+}
+
+// histc(self, bins, min, max) -> [bins].
+Values Histogram(const MetaArguments& a, const MetaOptions& /*options*/) {
+  return {at::empty({a[1].toInt()}, a.tensor(0).options())};
+}
+
+Values LikeFirst(const MetaArguments& a, const MetaOptions& /*options*/) { return {at::empty_like(a.tensor(0))}; }
+
+// log_sigmoid_forward(self) -> result, and what the backward uses.
+Values LogSigmoid(const MetaArguments& a, const MetaOptions& /*options*/) {
+  return {at::empty_like(a.tensor(0)), at::empty_like(a.tensor(0))};
+}
+
+// log_sigmoid_backward(gradient, self, buffer).
+Values LogSigmoidBackward(const MetaArguments& a, const MetaOptions& /*options*/) {
+  return {at::empty_like(a.tensor(0))};
+}
+
+// Of `self` over `dims`, none: all; they stay with size 1 where `keep`.
+std::vector<int64_t> Reduced(const at::Tensor& self, const c10::IValue& dims, bool keep) {
+  std::vector<int64_t> over = dims.isNone() ? std::vector<int64_t>() : dims.toIntVector();
+  for (int64_t& d : over) d = at::maybe_wrap_dim(d, self.dim());
+  std::vector<int64_t> shape;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (!over.empty() && std::ranges::find(over, d) == over.end()) {
+      shape.push_back(self.size(d));
+    } else if (keep) {
+      shape.push_back(1);
+    }
+  }
+  return shape;
+}
+
+// var(self, dims, correction, keepdim), and its older overloads.
+Values Variance(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& self = a.tensor(0);
+  const bool all = a.size() == 2;
+  return {at::empty(Reduced(self, all ? c10::IValue() : a[1], !all && a[3].toBool()), self.options())};
+}
+
+// logsumexp(self, dims, keepdim).
+Values LogSumExp(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& self = a.tensor(0);
+  const std::vector<int64_t> shape = Reduced(self, a[1], a[2].toBool());
+  const auto type = at::isIntegralType(self.scalar_type(), true) ? at::typeMetaToScalarType(at::get_default_dtype())
+                                                                 : self.scalar_type();
+  return {at::empty(shape, self.options().dtype(type))};
+}
+
+// abs(self): of a complex number a real one.
+Values Absolute(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& self = a.tensor(0);
+  return {at::empty_like(self, self.options().dtype(c10::toRealValueType(self.scalar_type())))};
+}
+
+// _grouped_mm(self, mat2, offs, ...): rows of all groups [rows, in] by [groups, in, out], as the forward has it; [in, rows] by
+// [rows, out] gives one matrix a group, as its backward has it.
+Values GroupedMatmul(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& self = a.tensor(0);
+  const at::Tensor& other = a.tensor(1);
+  std::vector<int64_t> shape;
+  if (self.dim() == 2 && other.dim() == 2) shape.push_back(a.tensor(2).size(0));
+  if (self.dim() == 3 && other.dim() == 3) shape.push_back(self.size(0));
+  shape.push_back(self.size(-2));
+  shape.push_back(other.size(-1));
+  return {at::empty(shape, self.options())};
+}
+
+// linalg_solve_triangular(a, b, ...) -> of b's shape, the batch dims of both.
+Values SolveTriangular(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& matrix = a.tensor(0);
+  const at::Tensor& right = a.tensor(1);
+  std::vector<int64_t> shape = at::infer_size(matrix.sizes().slice(0, static_cast<size_t>(matrix.dim()) - 2),
+                                              right.sizes().slice(0, static_cast<size_t>(right.dim()) - 2));
+  shape.push_back(right.size(-2));
+  shape.push_back(right.size(-1));
+  return {at::empty(shape, right.options())};
+}
+
+// masked_scatter_backward(gradient, mask, sizes) -> the gradient of the source, of these sizes.
+Values MaskedScatterBackward(const MetaArguments& a, const MetaOptions& /*options*/) {
+  return {at::empty(a[2].toIntVector(), a.tensor(0).options())};
+}
+
+// polar(abs, angle) -> complex of their shape.
+Values Polar(const MetaArguments& a, const MetaOptions& /*options*/) {
+  const at::Tensor& length = a.tensor(0);
+  const std::vector<int64_t> shape = at::infer_size(length.sizes(), a.tensor(1).sizes());
+  return {at::empty(shape, length.options().dtype(c10::toComplexType(length.scalar_type())))};
+}
+
 const std::unordered_map<std::string, ShapeRule>& Rules() {
   static const std::unordered_map<std::string, ShapeRule> rules = {
+      {"aten::convolution", {&Convolution}},
+      {"aten::convolution_backward", {&ConvolutionBackward}},
       {"aten::embedding", {&Embedding}},
       {"aten::embedding_dense_backward", {&EmbeddingBackward}},
+      {"aten::_grouped_mm", {&GroupedMatmul}},
+      {"aten::abs", {&Absolute}},
+      {"aten::flip", {&LikeFirst}},
+      {"aten::histc", {&Histogram}},
+      {"aten::linalg_solve_triangular", {&SolveTriangular}},
+      {"aten::log_sigmoid_forward", {&LogSigmoid}},
+      {"aten::log_sigmoid_backward", {&LogSigmoidBackward}},
+      {"aten::logsumexp", {&LogSumExp}},
+      {"aten::var", {&Variance}},
+      {"aten::masked_scatter_backward", {&MaskedScatterBackward}},
+      {"aten::polar", {&Polar}},
       {"aten::index_select", {&IndexSelect}},
       {"aten::masked_fill", {&MaskedFill}},
       {"aten::nonzero", {&Nonzero, true}},
@@ -133,7 +273,9 @@ bool ReturnsBool(const std::string& name) {
 
 // Broadcast shape and promoted type of all tensor arguments; the tag marks operators that follow these rules.
 bool ReturnPointwise(const c10::OperatorHandle& op, MetaArguments& a) {
-  if (!op.hasTag(at::Tag::pointwise) || op.schema().returns().size() != 1) return false;
+  // floor_divide has no tag.
+  if (!op.hasTag(at::Tag::pointwise) && op.schema().name() != "aten::floor_divide") return false;
+  if (op.schema().returns().size() != 1) return false;
   std::vector<at::Tensor> tensors;
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i].isTensor() && a.tensor(i).defined()) tensors.push_back(a.tensor(i));

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "engine/analysis/prove/type_scope.h"
+#include "engine/analysis/prove/proof.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/compiled_plan.h"
 
@@ -165,6 +165,14 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
     }
     if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size())
       d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
+    d.path = fault.path;
+    d.where = LineOf(plan, fault);
+    out.push_back(std::move(d));
+  }
+  for (const TypeFault& fault : proof.untrue) {
+    Diagnostic d = OfBoundary(fault);
+    d.severity = Severity::kWarning;
+    d.message += "; nothing is redistributed there, and no number depends on it";
     d.path = fault.path;
     d.where = LineOf(plan, fault);
     out.push_back(std::move(d));

@@ -7,6 +7,13 @@
 // tensor of wrong sizes or values here. It is also why operators are compared and not only modules: the first operator
 // that differs is next to the cause, where a module's output differs in all that follows.
 //
+// A shard whose indices are known (index_map.h) is compared index by index: each rank takes the elements that it is said to
+// hold out of the unsharded result, and nothing is gathered. That is the sharper test: joined in rank order, a rank's wrong
+// elements can be in the right places.
+//
+// A gradient that several operators contribute to is added up in the order in which the backward reaches them, which may be
+// another one at tp=1: the sums under way differ, and the whole one goes into an operator that is compared.
+//
 // Every rank holds the whole unsharded trace, so the order of the comparison is the unsharded one, equal on every
 // rank. Each decision that could differ between ranks (does it have this operator, how many results, do sizes fit) is
 // exchanged before a collective depends on it; a rank that decided alone would wait in a gather that no other joins.
@@ -37,6 +44,9 @@ double Difference(const at::Tensor& got, const at::Tensor& want) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (!got.defined() || got.sizes() != want.sizes()) return kNone;
   if (want.numel() == 0) return 0;
+  if (want.is_complex() && got.is_complex()) {
+    return Difference(at::view_as_real(got.resolve_conj()), at::view_as_real(want.resolve_conj()));
+  }
   if (!want.is_floating_point()) return at::equal(got.to(want.scalar_type()), want) ? 0 : kNone;
   const at::Tensor a = got.to(at::kDouble);
   const at::Tensor b = want.to(at::kDouble);
@@ -58,6 +68,7 @@ std::vector<int64_t> PartsOf(const AxisType& type) {
 
 std::function<void(const CheckedOperator&)> OperatorTrace::Recorder() {
   return [this](const CheckedOperator& op) {
+    if (op.backward && (op.name == "aten::add.Tensor" || op.name == "aten::add_.Tensor")) return;
     if (!op.computes || op.name.starts_with("aten::empty") || op.name.starts_with("aten::new_empty")) return;
     TracedOperator traced;
     traced.path = op.path;
@@ -124,6 +135,7 @@ at::Tensor Together(const AxisType& type, const std::vector<at::Tensor>& shards,
       for (int64_t c = 1; sum && c < every; ++c) one = one + of_part[p][static_cast<size_t>(r + c)];
       own.push_back(one);
     }
+    if (own.empty()) return {};  // more copies than ranks: its heads are others
     joined.push_back(at::cat(own, type.dim + 1));
   }
   return at::cat(joined, type.dim + 1).flatten(type.dim, type.dim + 1);
@@ -135,6 +147,11 @@ namespace {
 // longest, since an all-gather takes equal blocks, and cut to their own length after. Floating point goes as float64
 // and bool as bytes, which every backend can send.
 std::vector<at::Tensor> GatherAll(const at::Tensor& mine, AxisGroup& group, int64_t dim) {
+  if (mine.is_complex()) {
+    std::vector<at::Tensor> out = GatherAll(at::view_as_real(mine.resolve_conj()), group, dim);
+    for (at::Tensor& one : out) one = at::view_as_complex(one.contiguous());
+    return out;
+  }
   const CollectiveLabel label("the comparison of operators");
   const int64_t size = dim < 0 ? 0 : mine.size(dim);
   const std::vector<int64_t> sizes = group.ExchangeNumbers(size, label);
@@ -229,7 +246,8 @@ class Comparing {
   // One result of all ranks: together, in the ways that it can be.
   struct Candidate {
     bool comparable = false;
-    bool uniform = false;  // as large as the shard it was made for, whatever it is
+    bool uniform = false;   // as large as the shard it was made for, whatever it is
+    bool by_index = false;  // of a shard: `shards` is this rank's alone, and its type's map says what it holds
     std::vector<at::Tensor> shards;
     std::vector<AxisType> types;
   };
@@ -240,12 +258,17 @@ class Comparing {
     Candidate out;
     const bool comparable = type.is_replicate() || type.is_shard() || type.is_partial();
     // A rank that leaves one out leaves it out on every rank.
-    const std::vector<int64_t> kinds =
-        group_.ExchangeNumbers(comparable ? static_cast<int64_t>(type.kind) : -1, label_);
+    const bool by_index = HasIndices(type, op.outputs[i], op.backward);
+    const bool uniform = type.is_replicate() && type.uniform != 0;
+    constexpr int64_t kByIndex = 100;
+    constexpr int64_t kUniform = 200;
+    const int64_t kind = static_cast<int64_t>(type.kind) + (by_index ? kByIndex : 0) + (uniform ? kUniform : 0);
+    const std::vector<int64_t> kinds = group_.ExchangeNumbers(comparable ? kind : -1, label_);
     out.comparable = comparable && std::ranges::count(kinds, kinds.front()) == static_cast<int64_t>(kinds.size());
     if (!out.comparable) return out;
-    out.uniform = type.is_replicate() && type.uniform != 0;
-    if (type.is_replicate()) {
+    out.uniform = uniform;
+    out.by_index = by_index;
+    if (type.is_replicate() || by_index) {
       out.shards = {op.outputs[i]};
       out.types = {type};
       return out;
@@ -263,14 +286,38 @@ class Comparing {
     return out;
   }
 
+  // Heads that several ranks hold have a gradient on each that is a term of theirs: those are joined and added up.
+  bool HasIndices(const AxisType& type, const at::Tensor& output, bool backward) const {
+    if (!type.is_shard() || type.map == nullptr || (backward && type.map->shared())) return false;
+    return type.map->ranks() == group_.size() && type.map->length(group_.rank()) == output.size(type.dim);
+  }
+
+  // What this rank holds of the unsharded result; undefined where that has other sizes. Key heads that were repeated stand for
+  // as many full ones each.
+  at::Tensor Held(const Candidate& one, const at::Tensor& full) const {
+    const AxisType& type = one.types.front();
+    const int64_t size = type.map->size();
+    if (full.dim() != one.shards.front().dim() || size == 0 || full.size(type.dim) % size != 0) return {};
+    const int64_t times = full.size(type.dim) / size;
+    std::vector<int64_t> indices;
+    for (const Interval& interval : type.map->of(group_.rank())) {
+      for (int64_t at = 0; at < interval.length; ++at) indices.push_back((interval.begin + at) * times);
+    }
+    return full.index_select(type.dim, at::tensor(indices, at::kLong).to(full.device()));
+  }
+
   static at::Tensor Full(const Candidate& one, const at::Tensor& like, bool sum) {
     const AxisType& type = one.types.front();
     const int64_t size = type.is_shard() && type.dim < like.dim() ? like.size(type.dim) : 0;
     return Together(type, one.shards, one.types, size, sum);
   }
 
-  static bool Fits(const Candidate& one, const at::Tensor& want) {
+  bool Fits(const Candidate& one, const at::Tensor& want) const {
     if (!one.comparable || one.uniform) return true;
+    if (one.by_index) {
+      const at::Tensor held = Held(one, want);
+      return held.defined() && held.sizes() == one.shards.front().sizes();
+    }
     const at::Tensor full = Full(one, want, false);
     return full.defined() && full.sizes() == want.sizes();
   }
@@ -306,13 +353,15 @@ class Comparing {
   // in the unsharded step: rows are compared one after the other, and the first operator beyond the tolerance is the
   // one that ran first and not the one that was compared first.
   void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want, size_t place) {
-    if (!one.comparable || (one.uniform && one.shards.front().sizes() != want.sizes())) {
+    if (!one.comparable || (one.uniform && !Everywhere(one.shards.front().sizes() == want.sizes()))) {
       ++out_.left_out;
       return;
     }
-    double difference = Difference(Full(one, want, false), want);
+    double difference =
+        one.by_index ? Difference(one.shards.front(), Held(one, want)) : Difference(Full(one, want, false), want);
+    out_.by_index += one.by_index ? 1 : 0;
     // A gradient of heads that several ranks have.
-    if (op.backward && one.types.front().is_shard())
+    if (op.backward && one.types.front().is_shard() && !one.by_index)
       difference = std::min(difference, Difference(Full(one, want, true), want));
     ++out_.compared;
     const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);

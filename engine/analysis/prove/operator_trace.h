@@ -1,5 +1,6 @@
 // OperatorTrace: every operator of a step with its results, to be compared with the same step unsharded. Types decide how:
-// a replicated result equals the full one; shards are joined, and terms of a sum added up, before the comparison. verify
+// a replicated result equals the full one; a shard equals what its indices (index_map.h) pick of the full one, or is joined
+// with the others where they are not known; and terms of a sum are added up before the comparison. verify
 // --ops reports the differences; tests use them to show that the rules are sound.
 //
 //   OperatorTrace trace;
@@ -54,6 +55,7 @@ struct OperatorDifference {
 
 struct OperatorDifferences {
   int64_t compared = 0;                     // results
+  int64_t by_index = 0;                     // of those: shards, each element with the one that the rank is said to hold
   int64_t left_out = 0;                     // varying, unproven, or not in the other step
   double largest = 0;                       // over all ranks
   std::string largest_name;                 // "aten::mm in 'layers.0.mlp'"

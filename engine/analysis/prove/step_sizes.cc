@@ -75,6 +75,14 @@ std::string ShapeText(const std::vector<int64_t>& sizes) {
   return "[" + Join(out, ", ") + "]";
 }
 
+// Which indices a shard holds tells how long the full dim is. Heads that several ranks hold are repeated as often as a rank
+// has queries for them: at tp=1 once for each query of the whole group.
+// A gradient's may be those of the queries that its heads are terms of.
+bool ShardFits(const AxisType& type, int64_t local, int64_t full, bool backward) {
+  if (type.map == nullptr || type.by_value || backward) return local <= full;
+  return full == type.map->size() || (type.map->size() > 0 && full % type.map->size() == 0 && type.map->shared());
+}
+
 // Local sizes against those at tp=1. With h [2, 16, 4096] sharded along dim 2 on tp=4:
 //
 //   type        local           full                fits
@@ -84,12 +92,13 @@ std::string ShapeText(const std::vector<int64_t>& sizes) {
 //   partial     [2, 16, 4096]   [2, 16, 4096]       yes: terms have the size of their sum
 //
 // A replicate may have any size along a dim in which it is uniform: zeros that a forward makes as long as its shard.
-bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
+bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full,
+              bool backward) {
   const bool known = type.is_replicate() || type.is_partial() || type.is_shard();
   if (!known) return true;
   if (local.size() != full.size()) return false;
   // In one of the dims that it may be in.
-  if (type.floating) {
+  if (type.floating && type.is_shard()) {
     int64_t differ = 0;
     bool shorter = true;
     for (size_t d = 0; d < local.size(); ++d) {
@@ -99,12 +108,22 @@ bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std
     return shorter && differ <= 1;
   }
   for (size_t d = 0; d < local.size(); ++d) {
-    // How long a shard is follows from heads, parts and torch.chunk: boundaries and types check that.
     const bool shard = type.is_shard() && type.dim == static_cast<int>(d);
     const bool any = type.is_replicate() && type.uniform_along(static_cast<int64_t>(d));
-    if (shard ? local[d] > full[d] : local[d] != full[d] && !any) return false;
+    if (shard ? !ShardFits(type, local[d], full[d], backward) : local[d] != full[d] && !any) return false;
   }
   return true;
+}
+
+// Whether a shard of one element, as the one head of a rank, is in another dim than its type says, which went with one of the
+// dims that a view joined it with: the shard's dim is whole, and one other is longer at tp=1.
+bool OfOneElement(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
+  if (!type.is_shard() || type.length != 1 || local.size() != full.size()) return false;
+  const auto dim = static_cast<size_t>(type.dim);
+  if (local[dim] != full[dim]) return false;
+  int64_t differ = 0;
+  for (size_t d = 0; d < local.size(); ++d) differ += local[d] != full[d] ? 1 : 0;
+  return differ == 1;
 }
 
 bool SameNumber(double a, double b) {
@@ -256,7 +275,7 @@ class Pairing {
   // or may follow a value that the program read. What is left follows the size of this rank's shard.
   bool Differs(const SizedOperator& here, const SizedOperator& full, bool reliable) {
     for (size_t i = 0; i < std::min(here.sizes.size(), full.sizes.size()); ++i) {
-      if (SizesFit(here.types[i], here.sizes[i], full.sizes[i])) continue;
+      if (SizesFit(here.types[i], here.sizes[i], full.sizes[i], place_.backward)) continue;
       if (here.types[i].by_value) {
         ++out_.by_value;
         continue;
@@ -267,6 +286,11 @@ class Pairing {
       const std::string want = ShapeText(full.sizes[i]);
       if (!reliable) {
         out_.others.push_back("the sizes in " + Where() + ": " + here.name + " makes " + got + ", at tp=1 " + want);
+        return true;
+      }
+      if (here.types[i].floating || OfOneElement(here.types[i], here.sizes[i], full.sizes[i])) {
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " makes " + got + ", at tp=1 " + want +
+                              ": shards of one element could be in several of its dims");
         return true;
       }
       if (BlameView(here, full)) return true;
@@ -314,7 +338,7 @@ class Pairing {
       while (a != &here && a->name != kView) ++a;
       while (b != &full && b->name != kView) ++b;
       if (a == &here || b == &full) return false;
-      if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0])) continue;
+      if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward)) continue;
       Blame(*a, "makes other sizes than at tp=1", a->types[0].ToString() + " of " + ShapeText(a->sizes[0]),
             ShapeText(b->sizes[0]));
       return true;
@@ -335,6 +359,8 @@ class Pairing {
 // that was computed by the program from a read value cannot be told from one that was not.
 std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
   return [this, index](const CheckedOperator& op) {
+    // Gradients scaled to a mean as they arrive, in the order of their buckets, which follows the sizes of shards.
+    if (op.backward && op.path.empty() && op.name.starts_with("aten::mul_")) return;
     Run& run = runs_[{op.path, op.backward}];
     run.value = run.value || op.counts;
     for (const TensorType& type : op.types) {

@@ -18,7 +18,7 @@
 // What is not compared, and no report names it: results of which ranks hold different values or rows of their own;
 // operators that have another count of numbers on the mesh; operators without a counterpart in modules that mask rows of
 // other ranks; constants of more than 64 KiB or on the meta device, and what is written into a constant later. (Operators
-// with results of no known type are unproven already.) Proof::taken states this with every proof.
+// with results of no known type are unproven already.) Proof::assumptions states this with every proof.
 // Stage before: type_scope.h, which records a step. Stage after: Proof.
 #pragma once
 

@@ -20,15 +20,17 @@
 // The second half, sizes, is a comparison of two such runs (step_sizes.h). Its faults count only where the layouts
 // have none: with a layout fault in the forward most sizes behind it are wrong too, and would bury the cause.
 //
-// Why one rank suffices. A rule computes with layouts and this rank's sizes; what other ranks hold follows from the
-// layout. Where ranks run different operators (an expert without tokens, uneven shards) the proof is of the rank that
-// it ran for.
+// Why one rank suffices. A rule computes with layouts, with the indices of all ranks (index_map.h) and with this rank's
+// sizes. A shard that one rank owns is the exception: the owner holds the whole dim, whichever it is, and a wrong dim
+// shows on the others. Where ranks run different operators (an expert without tokens) the proof is of the rank that it
+// ran for.
 #include "engine/analysis/prove/type_scope.h"
 
 #include <algorithm>
 #include <array>
 #include <exception>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/core/base/text.h"
@@ -47,6 +49,11 @@ std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
   }
   return axes;
 }
+
+// What CompareSizes passes over without saying so each time (step_sizes.h).
+constexpr std::array kNoCounterpart = {
+    "values of a rank's own", "operators that take another count of numbers on the mesh", "lookups of masked rows",
+    "constants of more than 64 KiB and what is written into a constant later"};
 
 bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
 
@@ -109,6 +116,7 @@ struct TypeScope::State final : CallObserver {
       checker.Observe(recorder ? recorder : options.observer);
     }
     if (unsharded != nullptr) checker.ExpectSizesCompared();
+    if (options.believe_knowledge) checker.BelieveKnowledge();
     applied.Watch(*this);
   }
 
@@ -141,7 +149,8 @@ struct TypeScope::State final : CallObserver {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
       const bool batch = IsDataParallel(axis.axis) && tensor.dim() > 0;
-      type.push_back(batch ? AxisType::Shard(0, tensor.size(0)) : AxisType::Full());
+      const Layout layout = batch ? Layout::Shard(0) : Layout::Replicate();
+      type.push_back(TypeOfLayout(layout, tensor.sizes(), -1, axis.ranks, axis.rank));
     }
     return type;
   }
@@ -159,15 +168,17 @@ struct TypeScope::State final : CallObserver {
     const bool outermost = depth == 0;
     ++depth;
     checker.path().Enter(applied.plan().tree->modules()[module].path);
+    called.insert(module);
     const ModuleSteps& steps = applied.plan().StepsOf(module);
     for (const TensorSlot& slot : arguments) {
       if (!slot.tensor->defined()) continue;
       if (outermost && !IsTyped(*slot.tensor) && (!slot.tensor->requires_grad() || slot.tensor->is_leaf())) {
         SetType(*slot.tensor, TypeOfInput(*slot.tensor));
+        NoteInput(*slot.tensor);
       }
       if (slot.position >= steps.inputs.size() || !steps.inputs[slot.position]) continue;
       const std::string what = "input " + std::to_string(slot.position);
-      Anchor(*slot.tensor, steps.inputs[slot.position]->from, steps.in_features, what);
+      Anchor(*slot.tensor, *steps.inputs[slot.position], steps.in_features, what);
     }
   }
 
@@ -176,7 +187,7 @@ struct TypeScope::State final : CallObserver {
     for (const TensorSlot& slot : results) {
       if (!slot.tensor->defined() || slot.position >= steps.outputs.size() || !steps.outputs[slot.position]) continue;
       const std::string what = "output " + std::to_string(slot.position);
-      Anchor(*slot.tensor, steps.outputs[slot.position]->from, steps.out_features, what);
+      Anchor(*slot.tensor, *steps.outputs[slot.position], steps.out_features, what);
     }
   }
 
@@ -189,11 +200,12 @@ struct TypeScope::State final : CallObserver {
   // An axis other than tp only where the plan speaks of it: a placement that names tp alone has replicate on the
   // others by default, which would contradict a batch that is sharded there. The full size is known for the last dim
   // alone, from the weights; it places the heads of a shard and the parts of a fused one.
-  void Anchor(const at::Tensor& tensor, const Placement& declared, int64_t features, const std::string& what) {
+  void Anchor(const at::Tensor& tensor, const Redistribution& declared, int64_t features, const std::string& what) {
     for (const CheckedAxis& axis : checker.axes()) {
-      const Layout& layout = declared[axis.axis];
+      const Layout& layout = declared.from[axis.axis];
       if (axis.axis != MeshAxis::kTp && layout == Layout::Replicate()) continue;
-      checker.Anchor(tensor, axis.axis, layout, layout.is_shard() && layout.dim == -1 ? features : -1, what);
+      checker.Anchor(tensor, axis.axis, layout, layout.is_shard() && layout.dim == -1 ? features : -1, what,
+                     declared.from == declared.to);
     }
   }
 
@@ -226,43 +238,51 @@ struct TypeScope::State final : CallObserver {
     if (proof.faults.empty()) proof.faults = FoldedFaults(std::move(differences.faults));
     proof.sizes_not_compared = std::move(differences.others);
     proof.sizes_compared = proof.sizes_not_compared.empty();
-    proof.taken.emplace_back(
-        "sizes and numbers of: values of a rank's own, operators that take another count of numbers on the mesh, "
-        "lookups of masked rows, constants of more than 64 KiB and what is written into a constant later");
-    if (differences.by_value > 0) {
-      proof.taken.push_back(
-          std::to_string(differences.by_value) +
-          " results with sizes that follow values, as the tokens of an expert do: sizes not compared");
-    }
-    if (differences.outside > 0) {
-      proof.taken.push_back(std::to_string(differences.outside) +
-                            " slices outside of all modules begin elsewhere than at tp=1: not compared");
-    }
-    if (!differences.backwards.empty()) {
-      proof.taken.push_back("the backward of " + std::to_string(differences.backwards.size()) +
-                            " modules runs other operators at tp=1: taken as the derivative of the forward, which was "
-                            "compared (" +
-                            differences.backwards.front() + ")");
+    const auto assume = [&proof](Assumption::Kind kind, int64_t count, std::vector<std::string> of = {}) {
+      if (count > 0) proof.assumptions.push_back({kind, count, std::move(of)});
+    };
+    assume(Assumption::Kind::kNumbers, static_cast<int64_t>(kNoCounterpart.size()),
+           {kNoCounterpart.begin(), kNoCounterpart.end()});
+    assume(Assumption::Kind::kValueSizes, differences.by_value);
+    assume(Assumption::Kind::kSlices, differences.outside);
+    const auto backwards = static_cast<int64_t>(differences.backwards.size());
+    assume(Assumption::Kind::kBackwards, backwards, std::move(differences.backwards));
+  }
+
+  // A parameter that is left out of the forward and added to its result is right where the forward adds it last, which the
+  // classes of a product and a bias do. Of others nothing is known: a router may choose by what its bias makes, and it is left
+  // out at tp=1 as well, where sizes are taken from.
+  void AddLeftOut(UnprovenOperators& unproven) const {
+    constexpr std::array kProducts = {"Linear", "Conv1D", "Conv1d", "Conv2d", "Conv3d"};
+    const CompiledPlan& plan = applied.plan();
+    for (size_t m = 0; m < plan.steps_of.size() && plan.mesh.size(MeshAxis::kTp) > 1; ++m) {
+      const std::string& kind = plan.tree->modules()[m].kind;
+      if (plan.StepsOf(m).after.empty() || std::ranges::find(kProducts, kind) != kProducts.end()) continue;
+      Unproven& entry =
+          unproven["a parameter of a '" + kind + "' is added after its forward, which may use it elsewhere"];
+      if (entry.count++ == 0) entry.first = plan.tree->modules()[m].path;
     }
   }
 
   // What the proof rests on without having checked it.
-  std::vector<std::string> Taken() const {
-    std::vector<std::string> out;
-    if (checker.assumed() > 0) {
-      out.push_back(std::to_string(checker.assumed()) +
-                    " tensors from outside of the step: taken as equal on every tp rank, and on data-parallel ranks as "
-                    "either constants or rows of the batch");
-    }
-    if (!checker.trusted().empty()) {
-      out.push_back("regions that declare their layouts, their operators not checked: " +
-                    Join(std::vector<std::string>(checker.trusted().begin(), checker.trusted().end()), ", "));
-    }
+  std::vector<Assumption> Assumptions() const {
+    std::vector<Assumption> out;
+    const auto add = [&out](Assumption::Kind kind, std::vector<std::string> of) {
+      const auto count = static_cast<int64_t>(of.size());
+      if (count > 0) out.push_back({kind, count, std::move(of)});
+    };
+    if (checker.assumed() > 0) out.push_back({Assumption::Kind::kConstants, checker.assumed(), {}});
+    add(Assumption::Kind::kRegions, {checker.trusted().begin(), checker.trusted().end()});
+    std::vector<std::string> others;
     for (const CheckedAxis& axis : checker.axes()) {
-      if (axis.axis == MeshAxis::kTp) continue;
-      out.push_back("axis " + std::string(moonshard::ToString(axis.axis)) + ": layouts alone, sizes not compared");
+      if (axis.axis != MeshAxis::kTp) others.emplace_back(moonshard::ToString(axis.axis));
     }
+    add(Assumption::Kind::kAxes, std::move(others));
     return out;
+  }
+
+  void NoteInput(const at::Tensor& tensor) {
+    inputs.push_back(std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes().vec()));
   }
 
   void Close() {
@@ -279,7 +299,10 @@ struct TypeScope::State final : CallObserver {
   StepSizes* record = nullptr;
   StepSizes own_sizes;
   std::optional<std::string> stopped_in;  // the module that an exception left first
+  std::vector<std::string> inputs;        // ProofScope::inputs
+  std::set<size_t> called;
   int depth = 0;
+  bool loss_checked = false;
 };
 
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
@@ -289,9 +312,15 @@ TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.
 TypeScope::~TypeScope() { state_->Close(); }
 
-void TypeScope::Input(const at::Tensor& tensor) { SetType(tensor, state_->TypeOfInput(tensor)); }
+void TypeScope::Input(const at::Tensor& tensor) {
+  SetType(tensor, state_->TypeOfInput(tensor));
+  state_->NoteInput(tensor);
+}
 
-void TypeScope::Loss(const at::Tensor& loss) { state_->checker.CheckLoss(loss); }
+void TypeScope::Loss(const at::Tensor& loss) {
+  state_->checker.CheckLoss(loss);
+  state_->loss_checked = true;
+}
 
 void TypeScope::Stopped(const std::string& what) { state_->checker.Stopped(state_->stopped_in.value_or(""), what); }
 
@@ -300,7 +329,18 @@ Proof TypeScope::Finish() {
   state_->CheckGradients();
   const OperatorChecker& checker = state_->checker;
   Proof proof{checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
-  proof.taken = state_->Taken();
+  state_->AddLeftOut(proof.unproven);
+  proof.untrue = checker.untrue();
+  proof.loss_checked = state_->loss_checked;
+  proof.has_owners = std::ranges::any_of(state_->applied.parameters(), [](const LiveParameter& parameter) {
+    return parameter.placement[MeshAxis::kTp].owner >= 0;
+  });
+  proof.assumptions = state_->Assumptions();
+  proof.scope = {state_->applied.plan().mesh,
+                 {state_->applied.mesh().rank()},
+                 state_->inputs,
+                 static_cast<int64_t>(state_->called.size()),
+                 checker.backward_operators() > 0};
   state_->CompareWithUnsharded(proof);
   return proof;
 }
@@ -324,7 +364,24 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
   Proof first = run(DeviceMesh::Recording(MeshShape::Make(axes).ValueOrThrow(), rank / tp, device), alone);
   if (std::ranges::count(first.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return first;
   options.unsharded = &unsharded;
-  return run(DeviceMesh::Recording(shape, rank, device), options);
+  const auto prove = [&](int64_t at) {
+    options.believe_knowledge = false;
+    Proof proof = run(DeviceMesh::Recording(shape, at, device), options);
+    if (!proof.loss_checked || !std::ranges::any_of(proof.faults, &TypeFault::idle)) return proof;
+    // Some of the faults are declarations that nothing follows from. What is left of the others without them decides.
+    options.believe_knowledge = true;
+    Proof other = run(DeviceMesh::Recording(shape, at, device), options);
+    return other.faults.empty() && other.loss_checked ? other : proof;
+  };
+  Proof proof = prove(rank);
+  if (!proof.has_owners || !proof.faults.empty()) return proof;
+  // Owners make every rank's step another one: what a rank holds is computed there alone.
+  for (int64_t i = 1; i < tp; ++i) {
+    Proof other = prove(rank / tp * tp + (rank % tp + i) % tp);
+    if (!other.faults.empty() || (proof.holds() && !other.holds())) return other;
+    proof.scope.ranks.push_back(other.scope.ranks.front());
+  }
+  return proof;
 }
 
 }  // namespace moonshard

@@ -17,7 +17,7 @@
 // Input, is the same on every tp rank and a shard of the batch on the data-parallel axes. At each planned module the inputs
 // and outputs are compared with what the plan declares, and have the declared layout from there on, so that one fault gives
 // one finding; after the backward each parameter's gradient is compared too.
-// Stage before: apply, types. Stage after: programs that print a Proof (check, verify).
+// Stage before: apply, types. Stage after: Proof (proof.h).
 #pragma once
 
 #include <functional>
@@ -27,30 +27,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/analysis/prove/proof.h"
 #include "engine/analysis/prove/step_sizes.h"
 #include "engine/analysis/types/operator_checker.h"
 #include "engine/runtime/apply/applied_plan.h"
 
 namespace moonshard {
-
-struct Proof {
-  std::vector<TypeFault> faults;  // in the order in which the step met them
-  UnprovenOperators unproven;
-  int64_t operators = 0;  // that ran
-  int64_t assumed = 0;    // tensors from outside that were taken to be the same on every rank
-
-  bool sizes_compared = false;                  // all of them, with the step at tp=1; true where tp is 1
-  std::vector<std::string> sizes_not_compared;  // what of them was not, with why
-  // What the proof rests on and has not checked: constants, trusted regions, sizes that follow values. One sentence each,
-  // to be read beside holds().
-  std::vector<std::string> taken;
-
-  // Every operator is well typed: what is known along each axis follows from what the plan declares. Proves nothing of numbers
-  // that the forward takes from sizes of shards (step_sizes.h).
-  bool layouts_hold() const { return faults.empty() && unproven.empty(); }
-  // The layouts hold, and every size and number is that of the step at tp=1.
-  bool holds() const { return layouts_hold() && sizes_compared; }
-};
 
 struct TypeOptions {
   // Besides those of ATen, by name without overload ("mylib::rotate"); they win over them.
@@ -63,12 +45,15 @@ struct TypeOptions {
   const StepSizes* unsharded = nullptr;
   // Where this step's sizes are recorded; outlives the scope.
   StepSizes* record = nullptr;
+  // Declarations by which nothing is redistributed are not believed: a wrong one goes to Proof::untrue.
+  bool believe_knowledge = false;
 };
 
 // Proves a step at two sizes. `run` builds the model, applies the plan on the mesh that it is given, runs the step within a
 // TypeScope with the options that it is given, and returns the scope's proof. It is called twice, with a Recording mesh of
 // `shape` with tp=1 and with one of `shape`, both on `device`, and must build the same model and inputs in both; along data-parallel
-// axes the inputs are those of one rank. Returns the second proof, with holds() where all of it does. Where either step
+// axes the inputs are those of one rank. Where shards have owners, a second rank of tp is proved too, so that each is met
+// by one that does not own it. Returns the second proof, with holds() where all of it does. Where either step
 // stops, its faults are all there is.
 using StepOfMesh = std::function<Proof(const DeviceMesh& mesh, const TypeOptions& options)>;
 Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options = {}, int64_t rank = 0,
@@ -95,8 +80,5 @@ class TypeScope {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// The findings of a proof, with the lines of the plan and what to do about each.
-Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan);
 
 }  // namespace moonshard

@@ -28,8 +28,12 @@ bool AxisType::SameAs(const AxisType& other) const {
 
 std::string AxisType::ToString() const {
   switch (kind) {
-    case TypeKind::kReplicate: return outside ? "each rank's own, or a constant" : full ? "replicate" : "shared";
-    case TypeKind::kPartial: return mean ? "partial mean" : "partial";
+    case TypeKind::kReplicate:
+      if (last > 0) return "shared_last(" + std::to_string(last) + ")";
+      return outside ? "each rank's own, or a constant" : full ? "replicate" : "shared";
+    case TypeKind::kPartial:
+      if (last > 0) return "partial in the last " + std::to_string(last) + " features";
+      return mean ? "partial mean" : "partial";
     case TypeKind::kOwnRows: return "own rows";
     case TypeKind::kVarying: return "varying";
     case TypeKind::kUnproven: return "unproven";
@@ -98,12 +102,46 @@ bool AreUneven(const DimShards& shards) {
   return false;
 }
 
+// The other place of a shard of one element that a view has put at the end of a dim: at the beginning of the next.
+bool MoveBehind(AxisType& type, at::IntArrayRef sizes) {
+  if (!type.is_shard() || type.lead == 1 || type.length != 1 || static_cast<size_t>(type.dim) + 1 >= sizes.size()) {
+    return false;
+  }
+  if (sizes[static_cast<size_t>(type.dim)] != type.lead) return false;
+  if (type.map != nullptr) type.map = type.map->Opened(type.lead, 1);
+  ++type.dim;
+  if (type.map != nullptr) type.map = type.map->Flattened(1, sizes[static_cast<size_t>(type.dim)]);
+  type.lead = 1;
+  return true;
+}
+
+// The other reading of a shard that a view has opened into one row of several elements, or put into the first of several dims
+// of size 1 (rules/views.cc, IsNewDim): a new dim of size 1 in front of the shard.
+bool MoveOneOn(AxisType& type, at::IntArrayRef sizes) {
+  const auto next = static_cast<size_t>(type.dim) + 1;
+  if (!type.is_shard() || type.lead != 1 || type.length != 1 || next >= sizes.size() || sizes[next - 1] != 1)
+    return false;
+  if (type.inner == 1 ? sizes[next] != 1 : type.behind != type.dim + 1 || sizes[next] != type.inner) return false;
+  if (type.map != nullptr) type.map = type.map->Flattened(1, type.inner);
+  type.dim += 1;
+  type.length = type.inner;
+  type.inner = 1;
+  type.behind = -1;
+  type.heads = 0;
+  return true;
+}
+
 }  // namespace
 
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank) {
   switch (layout.kind) {
     case LayoutKind::kReplicate: return AxisType::Full();
-    case LayoutKind::kShared: return AxisType::Shared();
+    case LayoutKind::kShared: {
+      if (!layout.is_shared_last() || shape.empty() || layout.last >= shape.back()) return AxisType::Shared();
+      AxisType type = AxisType::Replicate();
+      type.last = layout.last;
+      return type;
+    }
     case LayoutKind::kPartial: return AxisType::Partial();
     case LayoutKind::kShard: break;
   }
@@ -119,13 +157,14 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
   // Local sizes do not show it: rank 0 of 7 rows over two ranks has 4, as it has of 8.
   const auto place = [&](const Layout& sized, int64_t size) {
     const Result<DimShards> shards = DimShards::Make(sized, size, ranks);
-    if (!shards.ok()) return;
+    if (!shards.ok() || shards.value().length(rank) != type.length) return;
+    type.map = IndexMap::Of(shards.value());
     type.uneven = AreUneven(shards.value());
     if (sized.parts.empty()) return;
     for (const DimShards::LocalPart& part : shards.value().PartsOf(rank)) type.parts.push_back(part.global.length);
   };
   if (layout.parts.empty()) {
-    if (full_size >= 0) place(layout, full_size);
+    if (full_size >= 0 || layout.is_plain_shard()) place(layout, full_size >= 0 ? full_size : type.length * ranks);
     return type;
   }
   Layout sized = layout.has_equal_parts() && full_size >= 0 ? layout.Sized(full_size) : layout;
@@ -135,6 +174,18 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
   // A dim of equal parts whose size is not known: the local shard is equal parts too.
   if (size == 0) type.parts.assign(sized.parts.size(), type.length / static_cast<int64_t>(sized.parts.size()));
   return type;
+}
+
+bool MoveToNextReading(AxisType& type, at::IntArrayRef sizes, bool sizes_compared, bool terms) {
+  if (MoveBehind(type, sizes)) return true;
+  if (!sizes_compared) return false;
+  if (MoveOneOn(type, sizes)) return true;
+  const bool one = type.is_shard() && type.length == 1 && !type.floating && !type.uneven;
+  if (!terms || !one) return false;
+  AxisType partial = AxisType::Partial();
+  partial.since = type.since;
+  type = partial;
+  return true;
 }
 
 }  // namespace moonshard

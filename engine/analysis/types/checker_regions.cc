@@ -7,12 +7,22 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "engine/analysis/types/operator_checker.h"
 #include "engine/layout/shards.h"
 
 namespace moonshard {
+
+namespace {
+
+// For a shard that is none of the usual: "shard(1), where rank 0 holds 0..3, 8..11, rank 1 holds 4..7, 12..15, of 16".
+std::string WithIndices(const AxisType& type) {
+  return type.ToString() + (type.is_shard() && type.map != nullptr ? ", where " + type.map->ToString() : "");
+}
+
+}  // namespace
 
 // What is known (`type`) against what is declared (`layout`). A claim may be weaker than the knowledge, never other:
 //
@@ -25,24 +35,40 @@ namespace moonshard {
 //
 // The parts of a packed dim are compared in a forward alone: a gradient is added up from slices and has lost them.
 bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
-                             bool backward) const {
+                             const CheckedAxis& axis, int64_t full_size, bool backward) const {
   if (!type.is_known() || type.outside) return true;
   const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
   switch (layout.kind) {
-    case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || !type.shared);
+    case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || (!type.shared && !type.is_mixed()));
     case LayoutKind::kShared:
-      if (layout.is_shared_last() && backward) return true;  // some of it is partial, some is not
-      return type.is_replicate() && (!needs_gradient || !type.full);
+      if (type.is_whole() && !backward) return true;
+      if (layout.is_shared_last()) {
+        const int64_t last = tensor.dim() > 0 && layout.last < tensor.size(-1) ? layout.last : 0;
+        if (backward) return type.is_partial() && !type.mean && type.last == last;
+        return type.is_replicate() && (!needs_gradient || (!type.full && type.last == last));
+      }
+      return type.is_replicate() && (!needs_gradient || (!type.full && !type.is_mixed()));
     // What each rank has of its own are terms too.
     case LayoutKind::kPartial:
-      return (type.is_partial() && !type.mean) || type.is(TypeKind::kVarying) || (type.is_replicate() && type.zero);
+      return (type.is_partial() && !type.mean && !type.is_mixed()) || type.is(TypeKind::kVarying) ||
+             (type.is_replicate() && type.zero);
     case LayoutKind::kShard: break;
   }
   if (layout.owner >= 0) return true;
   const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
-  if (type.is_replicate()) return type.uniform_along(dim);
+  if (type.is_replicate()) {
+    // The gradient of a shard that every rank holds whole is terms of a sum, as of shared.
+    const auto whole = [&] {
+      return TypeOfLayout(layout, tensor.sizes(), tensor.size(dim), axis.ranks, axis.rank).is_whole();
+    };
+    return type.uniform_along(dim) || (!backward && (!needs_gradient || !type.full) && whole());
+  }
   if (!type.is_shard() || type.dim != dim || type.lead != 1) return false;
-  return backward || type.parts.empty() == layout.parts.empty();
+  if (!backward && type.parts.empty() != layout.parts.empty()) return false;
+  if (type.map == nullptr) return true;
+  const int64_t size = full_size >= 0 ? full_size : type.map->size();
+  const AxisType declared = TypeOfLayout(layout, tensor.sizes(), size, axis.ranks, axis.rank);
+  return declared.map == nullptr || *declared.map == *type.map;
 }
 
 // Where claim and knowledge agree the knowledge stays: it is richer (the heads that a view made, the parts of a fused
@@ -50,22 +76,41 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
 // where it is a replicate of which no use is known, so that the declared `full` or `shared` holds for the uses that
 // follow.
 void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size,
-                             const std::string& what) {
+                             const std::string& what, bool idle) {
   const int index = AxisIndex(axis);
   if (index < 0 || !tensor.defined()) return;
   TensorType type = Get(tensor);
   AxisType& here = type[static_cast<size_t>(index)];
   const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
-  if (!Agrees(here, layout, tensor, /*backward=*/false)) {
-    Blame({TypeFault::Kind::kBoundary, path_.Here().path, false, axis, what, "", layout.ToText(), here.ToString(),
-           here.since ? *here.since : ""});
+  const bool unknown = here.is_shard() && here.map == nullptr && !here.by_value && !here.of_gradient;
+  if (unknown && layout.is_shard() && layout.owner < 0) {
+    NoteUnproven(what + " is declared " + layout.ToText() + ": which elements the ranks hold is not known");
+  }
+  const AxisType guessed = here;
+  bool agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
+  while (!agrees && MoveToNextReading(here, tensor.sizes(), sizes_compared_, /*terms=*/false)) {
+    agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
+  }
+  if (!agrees) here = guessed;
+  if (!agrees) {
+    TypeFault fault{
+        TypeFault::Kind::kBoundary,   path_.Here().path, false, axis, what, "", layout.ToText(), WithIndices(here),
+        here.since ? *here.since : ""};
+    fault.idle = idle;
+    if (idle && believes_knowledge_) return Add(std::move(fault), untrue_);
+    Blame(std::move(fault));
   } else if (here.is_known() && (!here.is_replicate() || here.full || here.shared)) {
     if (!here.is_shard() || here.uneven || full_size < 0) return;
-    here.uneven = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank).uneven;
-    if (here.uneven) SetType(tensor, std::move(type));
+    const AxisType declared = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
+    here.uneven = declared.uneven;
+    if (here.map == nullptr) here.map = declared.map;
+    if (here.uneven || unknown) SetType(tensor, std::move(type));
     return;
   }
+  // A layout says nothing of sizes that follow values.
+  const bool by_value = here.by_value;
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
+  here.by_value = by_value;
   SetType(tensor, std::move(type));
 }
 
@@ -81,10 +126,12 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
     return NoteUnproven("the gradient of a parameter");
   }
-  const bool fits = expected.is_shard()
-                        ? here.SameAs(expected) || (here.is_replicate() && here.uniform_along(expected.dim))
-                        : here.is(expected.kind);
+  const bool fits =
+      expected.is_shard()
+          ? here.SameAs(expected) || (here.is_replicate() && (here.uniform_along(expected.dim) || expected.is_whole()))
+          : here.is(expected.kind);
   if (fits) return;
+  if (one_element_) return NoteUnproven("the gradient of a parameter, behind shards of one element");
   Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
          here.since ? *here.since : ""});
 }
@@ -119,11 +166,20 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
   if (index < 0 || !tensor.defined()) return;
   const TensorType all = Get(tensor);
   const AxisType& here = all[static_cast<size_t>(index)];
-  if (!regions_.empty() && regions_.back().type.empty()) regions_.back() = {all, layout, tensor.sizes().vec()};
+  if (!regions_.empty() && regions_.back().type.empty()) {
+    regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl()};
+  }
   const ModulePath::Place place = path_.Here();
-  if (Agrees(here, layout, tensor, place.backward)) return;
+  const auto agrees = [&](const AxisType& type) {
+    return Agrees(type, layout, tensor, axes_[static_cast<size_t>(index)], -1, place.backward);
+  };
+  AxisType reading = here;
+  while (!agrees(reading)) {
+    if (!MoveToNextReading(reading, tensor.sizes(), sizes_compared_, place.backward)) break;
+  }
+  if (agrees(reading)) return;
   Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "",
-         layout.ToText(), here.ToString(), here.since ? *here.since : ""});
+         layout.ToText(), WithIndices(here), here.since ? *here.since : ""});
 }
 
 // Gradients are summed in buckets: copied into one flat buffer, summed there, copied back. The tensor that comes back
@@ -140,8 +196,17 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
                                            const Layout& layout) {
   const int index = AxisIndex(region.axis);
   const auto found = reduced_.find(parameter.unsafeGetTensorImpl());
-  if (index < 0 || found == reduced_.end()) return;
+  if (found == reduced_.end()) return;
+  // Over one rank nothing is summed, and the gradient has another dtype or memory.
+  if (index < 0) return SetType(sum, found->second);
   const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
+  // Along the other axes a gradient has the places of its parameter.
+  const auto leaf = leaves_.find(parameter.unsafeGetTensorImpl());
+  for (size_t axis = 0; leaf != leaves_.end() && axis < axes_.size(); ++axis) {
+    AxisType& here = found->second[axis];
+    if (here.is_shard() && leaf->second[axis].is_shard() && here.dim == leaf->second[axis].dim)
+      here.map = leaf->second[axis].map;
+  }
   found->second[static_cast<size_t>(index)] = TypeOfLayout(layout, sum.sizes(), -1, checked.ranks, checked.rank);
   SetType(sum, found->second);
 }
@@ -166,6 +231,14 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
   if (!tensor.defined()) return;
   const RegionSource input = regions_.empty() ? RegionSource() : regions_.back();
   TensorType type = input.type.empty() ? TensorType(axes_.size()) : input.type;
+  // Without gradients replicate and shared are one, and a region between them returns what it was given: the tensor is then
+  // what it was to all who use it besides, also where they use it with gradients again (a recomputed module).
+  if (const int index = AxisIndex(region.axis); index >= 0 && input.tensor == tensor.unsafeGetTensorImpl() && !summed &&
+                                                !c10::GradMode::is_enabled() && !path_.Here().backward &&
+                                                type[static_cast<size_t>(index)].is_replicate() && !layout.is_shard() &&
+                                                layout.kind != LayoutKind::kPartial) {
+    return;
+  }
   for (AxisType& one : type) {
     if (summed && (one.is_shard() || one.is(TypeKind::kVarying))) one = AxisType::Partial();
   }
@@ -173,7 +246,11 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
     const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
     AxisType& here = type[static_cast<size_t>(index)];
     const int64_t full_size = input.type.empty() ? -1 : FullSize(input, layout, tensor, checked);
+    const bool by_value = here.by_value;
     here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
+    here.by_value = by_value;
+    // A shard of one head is the whole on every rank, and the gradients of all ranks are summed: `shared`.
+    if (here.is_whole() && !path_.Here().backward) here = AxisType::Shared();
     std::string origin("'");
     origin.append(region.name).append("'");
     if (!region.label.empty()) origin.append(" at ").append(region.label);

@@ -4,6 +4,7 @@
 #include "engine/analysis/types/module_path.h"
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace moonshard {
 namespace {
@@ -28,9 +29,11 @@ void ModulePath::Leave() {
 
 ModulePath::Place ModulePath::Here() const {
   // entered_ always holds the root, so a size above 1 means that a module's call is open.
-  const auto node = torch::autograd::get_current_node();
   // A forward within a backward, as recomputation runs it, has entered modules too.
-  if (!node || entered_.size() > 1) return {path(entered_.back()), false};
+  if (entered_.size() > 1) return {path(entered_.back()), false};
+  // What autograd runs at the end of a backward, as the sum of gradients, is part of it and has no node.
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return {path(entered_.back()), torch::autograd::get_current_graph_task_id() != -1};
   return {path(marks_.PlaceOf(*node).value_or(kOutside)), true};
 }
 

@@ -25,7 +25,8 @@ struct Operand {
   const TensorType* type = nullptr;           // null: it has none
   c10::intrusive_ptr<c10::BackendMeta> kept;  // what it lies in
   c10::SmallVector<int64_t, 5> sizes;
-  int argument = 0;  // of the schema
+  c10::SmallVector<int64_t, 5> strides;  // of as_strided alone
+  int argument = 0;                      // of the schema
   bool needs_gradient = false;
   const void* storage = nullptr;
   const void* tensor = nullptr;  // identity
@@ -54,6 +55,7 @@ class Operands {
   size_t products() const { return products_.size(); }
   const AxisType& type(size_t i) const { return types_[i]; }
   at::IntArrayRef sizes(size_t i) const { return tensors_[i].sizes; }
+  at::IntArrayRef strides(size_t i) const { return tensors_[i].strides; }
   int64_t dims(size_t i) const { return static_cast<int64_t>(tensors_[i].sizes.size()); }
   at::IntArrayRef made(size_t i = 0) const { return products_[i].sizes; }
   int64_t made_dims(size_t i = 0) const { return static_cast<int64_t>(products_[i].sizes.size()); }
@@ -71,6 +73,10 @@ class Operands {
   // Where the schema has an argument of this name: it differs between overloads. As many as there are arguments: none.
   size_t Named(std::string_view argument) const;
 
+  bool backward() const { return backward_; }
+  void SetBackward(bool backward) { backward_ = backward; }
+  int64_t ranks() const { return ranks_; }  // of the axis
+  void SetRanks(int64_t ranks) { ranks_ = ranks; }
   // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h): a rule need not guess at them.
   bool sizes_compared() const { return sizes_compared_; }
   void SetSizesCompared(bool compared) { sizes_compared_ = compared; }
@@ -94,6 +100,8 @@ class Operands {
   c10::ArrayRef<c10::IValue> arguments_;
   c10::ArrayRef<Product> products_;
   bool sizes_compared_ = false;
+  bool backward_ = false;
+  int64_t ranks_ = 1;
   std::string fault_;
   SuggestedFix suggested_fix_ = SuggestedFix::kUnknown;  // of it
   std::string unproven_;

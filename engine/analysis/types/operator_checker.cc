@@ -45,6 +45,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "engine/analysis/types/written_view.h"
 #include "engine/core/base/check.h"
 
 namespace moonshard {
@@ -95,12 +96,12 @@ std::optional<double> NumberIn(const at::Tensor& tensor) {
 }
 
 // Plain arguments that are sizes of tensors or follow them: they differ between a shard and the full tensor, and the sizes
-// of the results tell whether they are right.
-bool IsSize(std::string_view argument) {
-  constexpr std::array kSizes = {"size",        "sizes",         "shape",      "end",         "length",
-                                 "split_size",  "split_sizes",   "bias_sizes", "input_sizes", "normalized_shape",
-                                 "num_weights", "padding_idx",   "repeats",    "groups",      "sym_sizes",
-                                 "stride",      "storage_offset"};
+// of the results tell whether they are right. Also those that say what a tensor is made of: a dtype is no number.
+bool IsSizeOrKind(std::string_view argument) {
+  constexpr std::array kSizes = {"size",        "sizes",          "shape",      "end",         "length",
+                                 "split_size",  "split_sizes",    "bias_sizes", "input_sizes", "normalized_shape",
+                                 "num_weights", "padding_idx",    "repeats",    "groups",      "sym_sizes",
+                                 "stride",      "storage_offset", "dtype",      "layout",      "memory_format"};
   return std::ranges::find(kSizes, argument) != kSizes.end();
 }
 
@@ -114,17 +115,6 @@ void AddNumbers(const c10::IValue& value, std::vector<double>& out) {
 }
 
 bool IsDataParallelAxis(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
-
-// The other place of a shard of one element that a view has put at the end of a dim: at the beginning of the next.
-bool MoveBehind(AxisType& type, at::IntArrayRef sizes) {
-  if (!type.is_shard() || type.lead == 1 || type.length != 1 || static_cast<size_t>(type.dim) + 1 >= sizes.size()) {
-    return false;
-  }
-  if (sizes[static_cast<size_t>(type.dim)] != type.lead) return false;
-  ++type.dim;
-  type.lead = 1;
-  return true;
-}
 
 // The name of one layer of several alike: "layers.*.mlp".
 std::string Folded(const std::string& path) {
@@ -171,7 +161,7 @@ struct OperatorChecker::Call {
     for (size_t a = 0; a < arguments.size(); ++a) {
       // A factory's "end" is a number (arange), a slice's a size.
       const c10::Argument& argument = schema.arguments()[a];
-      if (argument.type()->kind() == c10::TypeKind::NumberType || !IsSize(argument.name())) {
+      if (argument.type()->kind() == c10::TypeKind::NumberType || !IsSizeOrKind(argument.name())) {
         AddNumbers(arguments[a], out);
       }
       for (const Operand& operand : operands) {
@@ -192,6 +182,13 @@ struct OperatorChecker::Call {
     }
     return out + ")";
   }
+};
+
+struct OperatorChecker::Base {
+  at::Tensor tensor;
+  TensorType type;               // before the write
+  std::optional<BoxInBase> box;  // the view's
+  int64_t version = 0;
 };
 
 OperatorChecker::OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable& rules)
@@ -287,8 +284,14 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
                       is("scatter") || is("scatter_add") || is("scatter_reduce") || is("masked_scatter") ||
                       is("copy") || is("embedding_dense_backward");
   entry.copies = is("copy") || is("clone") || is("_to_copy");
+  entry.keeps_copies = is("expand") || is("unsqueeze") || is("squeeze") || is("transpose") || is("permute") ||
+                       is("clone") || is("_to_copy") || is("detach") || is("alias") || is("contiguous");
+  entry.keeps_features = is("clone") || is("_to_copy") || is("detach") || is("alias") || is("contiguous") ||
+                         is("slice") || is("narrow") || is("split") || is("split_with_sizes") || is("cat");
+  entry.adds_features = is("add") || is("slice_backward");
   entry.overwrites =
       entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random"));
+  entry.strided = is("as_strided");
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
   entry.collective = name.starts_with("c10d::");
   entry.returns = op.schema().returns().size();
@@ -311,8 +314,10 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   }
   Call call{op.schema(), {}, {}, {}, {}, {}, path_.Here()};
   ++operators_;
+  backward_operators_ += call.place.backward ? 1 : 0;
   const size_t count = call.schema.arguments().size();
   call.arguments.reserve(count);
+  std::optional<Base> base;
   for (size_t a = 0; a < count; ++a) {
     const c10::IValue& value = stack[stack.size() - count + a];
     ForEachTensor(value, [&](const at::Tensor& tensor) {
@@ -322,6 +327,10 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
         operand.type = &leaf->second;
       } else {
         operand.type = TypeOf(tensor);
+        if (operand.type == nullptr && tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr) {
+          RenewView(tensor);
+          operand.type = TypeOf(tensor);
+        }
         if (operand.type == nullptr || operand.type->size() != axes_.size()) {
           assumed = Assume(tensor, operand.type);
           operand.type = assumed ? TypeOf(tensor) : nullptr;
@@ -331,6 +340,8 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
       if (observer_ && (assumed || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
         operand.number = NumberIn(tensor);
       operand.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+      if (entry.strided) operand.strides.assign(tensor.strides().begin(), tensor.strides().end());
+      if (entry.writes && call.operands.size() == 1) base = BaseOf(tensor);
       operand.argument = static_cast<int>(a);
       operand.needs_gradient = !tensor.is_inference() && tensor.requires_grad();
       operand.storage = StorageOf(tensor);
@@ -359,6 +370,42 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     });
   }
   Judge(entry, call);
+  if (base && !call.types.empty()) JudgeBase(*base, call);
+}
+
+// Autograd names one base for all views of it, views of views included, and one counter of writes. A write makes the types of
+// the base and of all its views void; the base gets a new one here, and a view gets one from it when it is next used. Where
+// one axis has none they stay without a type, which is noted when they are used.
+std::optional<OperatorChecker::Base> OperatorChecker::BaseOf(const at::Tensor& view) const {
+  if (view.is_inference() || !view.is_view()) return std::nullopt;
+  const at::Tensor tensor(view._base());
+  const TensorType* type = TypeOf(tensor);
+  if (type == nullptr || type->size() != axes_.size() || leaves_.contains(tensor.unsafeGetTensorImpl())) {
+    return std::nullopt;
+  }
+  return Base{tensor, *type, FindBox(view.sizes(), view.strides(), tensor.sizes(), tensor.strides()),
+              VersionOf(tensor)};
+}
+
+void OperatorChecker::JudgeBase(const Base& base, const Call& call) const {
+  TensorType type;
+  for (size_t axis = 0; axis < axes_.size(); ++axis) {
+    type.push_back(
+        AfterWrite(base.type[axis], base.tensor.dim(), call.types[0][axis], base.box ? &*base.box : nullptr));
+    if (type.back().is(TypeKind::kUnproven)) return;
+  }
+  SetType(base.tensor, std::move(type), base.version, /*rises=*/true);
+}
+
+void OperatorChecker::RenewView(const at::Tensor& view) const {
+  const std::optional<Base> base = BaseOf(view);
+  if (!base) return;
+  TensorType type;
+  for (const AxisType& axis : base->type) {
+    type.push_back(TypeInBase(axis, base->box ? &*base->box : nullptr));
+    if (type.back().is(TypeKind::kUnproven)) return;
+  }
+  SetType(view, std::move(type));
 }
 
 // The version under which a result gets its type. Handlers run below the key that keeps versions, so at this point a
@@ -393,6 +440,8 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
 
 AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const {
   operands.SetSizesCompared(sizes_compared_);
+  operands.SetBackward(call.place.backward);
+  operands.SetRanks(axes_[axis].ranks);
   if (entry.collective && AxisOfGroup(call) < 0) return {operands.Unproven("a process group that is no axis")};
   if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) return {operands.type(operands.size() - 1)};
   if (entry.rule != nullptr) return (*entry.rule)(operands);
@@ -443,19 +492,30 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     return Apply(entry, call, axis, *judged);
   };
   AxisTypes made = apply();
-  // A shard of one element between two dims that were joined around it can belong to either: a view cannot tell, the
-  // operator that uses it can. The fault is that of the first guess where no guess fits.
+  // A shard of one element between two dims that were joined around it can belong to either, and so can a row of one shard:
+  // a view cannot tell, the operator that uses it can. The fault is that of the first guess where no guess fits.
   if (!judged->fault().empty()) {
     bool moved = false;
+    const bool terms = call.place.backward && std::ranges::any_of(types, &AxisType::is_partial);
     for (size_t i = 0; i < types.size() && !judged->fault().empty(); ++i) {
       const AxisType guessed = types[i];
-      if (!MoveBehind(types[i], call.operands[i].sizes)) continue;
-      moved = true;
-      made = apply();
+      const at::IntArrayRef sizes = call.operands[i].sizes;
+      while (!judged->fault().empty() && (MoveToNextReading(types[i], sizes, sizes_compared_, terms))) {
+        moved = true;
+        made = apply();
+      }
       if (!judged->fault().empty()) types[i] = guessed;
     }
     if (moved && !judged->fault().empty()) made = apply();
+    // What follows from a guess is one.
+    for (AxisType& type : made) type.floating = type.floating || (moved && judged->fault().empty());
+    // A gradient that is terms of it has no map.
+    if (!judged->fault().empty() && std::ranges::any_of(types, &AxisType::is_whole)) {
+      for (AxisType& type : types) type = type.is_whole() ? AxisType::Shared() : type;
+      made = apply();
+    }
     if (!judged->fault().empty() && std::ranges::any_of(types, &AxisType::floating)) {
+      one_element_ = true;
       NoteUnproven(entry.name +
                    ": shards of one element, which could be in several of its dims; prove the step with more "
                    "than one element a rank");
@@ -465,12 +525,20 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   Operands& operands = *judged;
   std::string fault = operands.fault();
   SuggestedFix suggested_fix = operands.suggested_fix();
+  if (fault.empty()) fault = MixedMisused(entry, call, types);
   if (fault.empty()) {
     fault = FullMisused(entry, call, types);
     suggested_fix = SuggestedFix::kShare;
   }
   // Which of the two it is would decide whether this is wrong.
   if (!fault.empty() && outside) return fill(TypeKind::kVarying);
+  // No plan shards what a data-parallel rank computes: each is a step of its own, on its own rows. What mixes those (a sort of
+  // its tokens) makes values of its own, whose gradients are terms as all of them are.
+  // A sum over its rows that has a gradient is a loss, or on the way to one; what has none counts something.
+  const bool counts_alone = std::ranges::none_of(call.operands, &Operand::needs_gradient);
+  const bool own_step = IsDataParallelAxis(axes_[axis].axis) && !entry.collective &&
+                        (call.place.backward || counts_alone || std::ranges::none_of(types, &AxisType::is_partial));
+  if (own_step && (!fault.empty() || !operands.unproven().empty())) return fill(TypeKind::kVarying);
   if (!fault.empty()) {
     AxisType terms = AxisType::Partial();
     std::shared_ptr<const std::string> since = OriginAmong(types, &terms);
@@ -488,6 +556,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     full = full || (types[i].is_replicate() && types[i].full);
     shared = shared || !types[i].is_replicate() || types[i].shared;
   }
+  // What is taken from one that is mixed is full, shared or mixed by its place (rules/views.cc).
+  const bool mixed = std::ranges::any_of(types, &AxisType::is_mixed);
   bool by_value = entry.counts;
   for (size_t i = 0; i < types.size(); ++i) {
     if (entry.into_places && i > 0) break;
@@ -498,12 +568,18 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     if (made.empty()) continue;
     type = i < made.size() ? made[i] : made.back();
     type.by_value = by_value;
+    if (!entry.keeps_copies) type.copies = 0;
+    if (type.is_replicate() && !type.zero) type.map = nullptr;
+    type.of_gradient = type.is_shard() && type.map == nullptr &&
+                       (call.place.backward || std::ranges::any_of(types, &AxisType::of_gradient));
     type.outside = outside && type.is_replicate();
     if (type.outside) type.uniform = 0;
-    if (type.is_replicate()) {
+    if (type.is_replicate() && !mixed) {
       type.full = full && !shared;
       type.shared = shared;
     }
+    if (!entry.keeps_features) type.zeros_behind = entry.base == "slice_backward" ? type.zeros_behind : 0;
+    if (!entry.keeps_features && !(entry.adds_features && call.place.backward)) type.last = 0;
     type.since = nullptr;
     if (!HasOrigin(type)) continue;
     type.since = OriginAmong(types, &type);
@@ -539,16 +615,31 @@ std::string OperatorChecker::FullMisused(const Entry& entry, const Call& call, c
          "its gradient of its own, and nothing sums them; it must be shared";
 }
 
-void OperatorChecker::Blame(TypeFault fault) {
+// Features that are used alike and features whose gradients are terms, in one tensor: only what keeps them apart is right.
+std::string OperatorChecker::MixedMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types) {
+  if (entry.keeps_features || (entry.adds_features && call.place.backward) || entry.base == "copy") return {};
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (!types[i].is_mixed()) continue;
+    if (types[i].is_partial()) {
+      return Phrase("terms of a sum in the last ", types[i].last, " features meet others: the sum must be made first");
+    }
+    if (call.place.backward || !call.operands[i].needs_gradient || !c10::GradMode::is_enabled()) continue;
+    return Phrase("a tensor that is shared in its last ", types[i].last,
+                  " features alone is used as one: it must be split there first, or be shared");
+  }
+  return {};
+}
+
+void OperatorChecker::Add(TypeFault fault, std::vector<TypeFault>& faults) {
   const std::string path = Folded(fault.path);
-  for (TypeFault& known : faults_) {
+  for (TypeFault& known : faults) {
     if (known.kind == fault.kind && known.backward == fault.backward && known.what == fault.what &&
         known.message == fault.message && known.axis == fault.axis && Folded(known.path) == path) {
       ++known.count;
       return;
     }
   }
-  faults_.push_back(std::move(fault));
+  faults.push_back(std::move(fault));
 }
 
 void OperatorChecker::NoteUnproven(const std::string& what) {

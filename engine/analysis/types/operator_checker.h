@@ -72,8 +72,10 @@ class OperatorChecker final : public OperatorHandler {
   TensorType Get(const at::Tensor& tensor) const;
   // Along one axis a boundary declares `layout` for what it has. A fault where it is known to be otherwise; from there on
   // it is as declared.
-  void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size,
-              const std::string& what);
+  // `idle`: nothing is redistributed there; where idle declarations are passed over (BelieveKnowledge), a wrong one is noted
+  // in untrue() and what is known stays.
+  void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size, const std::string& what,
+              bool idle = false);
   // The same for the gradient of a parameter once the backward is over.
   void CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis, const AxisType& expected,
                      const std::string& declared);
@@ -85,6 +87,8 @@ class OperatorChecker final : public OperatorHandler {
   // The step ended by an exception that no operator threw: in the innermost module that it left first.
   void Stopped(const std::string& path, const std::string& what);
 
+  void BelieveKnowledge() { believes_knowledge_ = true; }
+  const std::vector<TypeFault>& untrue() const { return untrue_; }
   // The sizes of this step are compared with those at tp=1 afterwards.
   void ExpectSizesCompared() { sizes_compared_ = true; }
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
@@ -92,6 +96,7 @@ class OperatorChecker final : public OperatorHandler {
   const std::vector<TypeFault>& faults() const { return faults_; }
   const UnprovenOperators& unproven() const { return unproven_; }
   int64_t operators() const { return operators_; }
+  int64_t backward_operators() const { return backward_operators_; }
   int64_t assumed() const { return assumed_; }
   // The names of the regions whose operators were not checked.
   const std::set<std::string, std::less<>>& trusted() const { return trusted_; }
@@ -116,7 +121,11 @@ class OperatorChecker final : public OperatorHandler {
     const OperatorRule* rule = nullptr;
     bool writes = false;      // into its first argument
     bool overwrites = false;  // without reading what is there
+    bool strided = false;     // its arguments name strides
     bool copies = false;
+    bool keeps_copies = false;    // what is the same along a dim stays so
+    bool adds_features = false;   // gradients of some features and of others, put together
+    bool keeps_features = false;  // each feature of the last dim stays one, or some are taken or put together
     bool random = false;
     bool counts = false;       // sizes of its results follow values
     bool into_places = false;  // sizes of its result are those of its first argument
@@ -124,23 +133,33 @@ class OperatorChecker final : public OperatorHandler {
     size_t returns = 0;
   };
   struct Call;  // one operator on its way
+  struct Base;  // what it writes into is a view of
 
   const Entry& EntryOf(const c10::OperatorHandle& op);
   int AxisIndex(MeshAxis axis) const;
   // Of a collective's group; -1: not known.
   int AxisOfGroup(const Call& call) const;
   void Judge(const Entry& entry, Call& call);
+  // What `view`, which an operator is about to write into, is a view of; nullopt where nothing is known of it.
+  std::optional<Base> BaseOf(const at::Tensor& view) const;
+  void JudgeBase(const Base& base, const Call& call) const;
+  // Gives a view whose type is void, since something was written into its base, what follows from the base's type.
+  void RenewView(const at::Tensor& view) const;
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
   AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
   // A replicate that needs a gradient beside shards: each rank would keep its own terms of it.
   static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
-  void Blame(TypeFault fault);
+  static std::string MixedMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
+  void Blame(TypeFault fault) { Add(std::move(fault), faults_); }
+  static void Add(TypeFault fault, std::vector<TypeFault>& faults);
   void NoteUnproven(const std::string& what);
   // Whether the tensor, which is no leaf and has no type on these axes, is assumed from now on. `known`: TypeOf(tensor).
   bool Assume(const at::Tensor& tensor, const TensorType* known);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
-  bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, bool backward) const;
+  // `full_size`: of the dim that `layout` shards, -1: as the type's.
+  bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, const CheckedAxis& axis,
+              int64_t full_size, bool backward) const;
 
   std::vector<CheckedAxis> axes_;
   const RuleTable& rules_;
@@ -152,16 +171,21 @@ class OperatorChecker final : public OperatorHandler {
   std::vector<at::Tensor> kept_leaves_;  // so that no address is used again
   std::function<void(const CheckedOperator&)> observer_;
   std::vector<TypeFault> faults_;
+  std::vector<TypeFault> untrue_;
+  bool believes_knowledge_ = false;
   UnprovenOperators unproven_;
   int64_t operators_ = 0;
+  int64_t backward_operators_ = 0;
   int64_t assumed_ = 0;
   bool sizes_compared_ = false;
+  bool one_element_ = false;  // an operator could not be judged since shards of one element could be in several dims
   std::set<std::string, std::less<>> trusted_;
   // The first input of a region that is open; no type before it.
   struct RegionSource {
     TensorType type;
     Layout layout;
     std::vector<int64_t> sizes;
+    const void* tensor = nullptr;  // identity
   };
   // The full size of the dim of `made` that `layout` shards, by the region's input; -1: not known.
   static int64_t FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,

@@ -31,6 +31,8 @@ struct TypeFault {
   std::string got;       // likewise
   std::string since;     // which operator made the offending operand so; may be empty
   SuggestedFix suggested_fix = SuggestedFix::kUnknown;
+  bool idle =
+      false;  // of a boundary: nothing is redistributed by the declaration, so that it alone computes nothing wrong
   int64_t count = 1;  // how often, with other layers of the same kind
 };
 

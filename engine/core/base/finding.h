@@ -57,6 +57,9 @@ enum class Finding {
   kUnreducedPartial,
   kNormLayoutDiffers,
   kCostsMoreThanItSaves,
+  kFixedSize,
+  kFlowDoesNotFit,
+  kOrderDiffers,
   // MS04xx: model directories and checkpoints
   kFileNotFound,
   kFileUnreadable,

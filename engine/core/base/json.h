@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/core/base/json_reader.h"
 #include "engine/core/base/result.h"
 
 namespace moonshard {
@@ -80,10 +81,11 @@ class JsonValue {
 
 // The text as a value. `file_name` is what errors call it. Integers beyond int64 become doubles. Errors (kBadJson, with
 // line and column): whatever ReadJson refuses (json_reader.h), and a key that is duplicated in one object.
-Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name);
+Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name,
+                            JsonDialect dialect = JsonDialect::kStrict);
 
 // The file's text as a value. Errors: kFileNotFound, kFileUnreadable, and as ParseJson.
-Result<JsonValue> ReadJsonFile(const std::string& path);
+Result<JsonValue> ReadJsonFile(const std::string& path, JsonDialect dialect = JsonDialect::kStrict);
 
 // The value as text, keys sorted, doubles as the shortest text that reads back as the same double ("1.0" keeps its
 // point; one that is not finite is null, for JSON has no such number). indent 0: one line, no spaces. indent n: n

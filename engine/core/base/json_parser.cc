@@ -8,8 +8,6 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/core/base/json_reader.h"
-
 namespace moonshard {
 namespace {
 
@@ -96,18 +94,19 @@ std::string ReadBytes(const std::string& path, std::string& text, bool& missing)
 
 }  // namespace
 
-Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name) {
+Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name, JsonDialect dialect) {
   Builder builder;
-  const std::optional<JsonFault> fault = ReadJson(text, [&](JsonToken& token) { return builder.Take(token); });
+  const std::optional<JsonFault> fault = ReadJson(
+      text, [&](JsonToken& token) { return builder.Take(token); }, dialect);
   if (!fault) return builder.TakeRoot();
   return MakeDiagnostic(Finding::kBadJson, fault->message, SpanOfByte(text, file_name, fault->byte));
 }
 
-Result<JsonValue> ReadJsonFile(const std::string& path) {
+Result<JsonValue> ReadJsonFile(const std::string& path, JsonDialect dialect) {
   std::string text;
   bool missing = false;
   const std::string why = ReadBytes(path, text, missing);
-  if (why.empty()) return ParseJson(text, path);
+  if (why.empty()) return ParseJson(text, path, dialect);
   Diagnostic d =
       MakeDiagnostic(missing ? Finding::kFileNotFound : Finding::kFileUnreadable, "cannot read '" + path + "': " + why);
   d.path = path;

@@ -1,9 +1,12 @@
 #include "engine/core/base/json_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -42,10 +45,53 @@ std::string WithoutPrefix(const std::string& what) {
   return message;
 }
 
+// A constant of Python's and where it is: how many texts, keys too, are before it.
+struct Constant {
+  size_t texts_before = 0;
+  double value = 0;
+};
+
+struct NamedConstant {
+  std::string_view name;
+  double value;
+};
+
+constexpr std::array kConstants = {NamedConstant{"-Infinity", -std::numeric_limits<double>::infinity()},
+                                   NamedConstant{"Infinity", std::numeric_limits<double>::infinity()},
+                                   NamedConstant{"NaN", std::numeric_limits<double>::quiet_NaN()}};
+
+// Puts a text of the same length in the place of every constant outside of texts, so that nlohmann reads it and every
+// place stays where it is. A constant within a longer word stays.
+std::vector<Constant> ReplaceConstants(std::string& text) {
+  const auto in_word = [&](size_t at) {
+    return at < text.size() && (text[at] == '_' || text[at] == '.' || text[at] == '-' || text[at] == '+' ||
+                                (text[at] >= '0' && text[at] <= '9') || (text[at] >= 'A' && text[at] <= 'Z') ||
+                                (text[at] >= 'a' && text[at] <= 'z'));
+  };
+  std::vector<Constant> out;
+  size_t texts = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') {
+      ++texts;
+      for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\' ? 1 : 0;
+      continue;
+    }
+    for (const auto& [name, value] : kConstants) {
+      if (text.compare(at, name.size(), name) != 0 || (at > 0 && in_word(at - 1)) || in_word(at + name.size()))
+        continue;
+      text.replace(at, name.size(), '"' + std::string(name.size() - 2, '_') + '"');
+      out.push_back({texts++, value});
+      at += name.size() - 1;
+      break;
+    }
+  }
+  return out;
+}
+
 // nlohmann's SAX interface on a JsonSink, with the guards that nlohmann lacks.
 class Guard {
  public:
-  explicit Guard(const JsonSink& sink) : sink_(sink) {}
+  Guard(const JsonSink& sink, std::vector<Constant> constants) : sink_(sink), constants_(std::move(constants)) {}
   const std::string& message() const { return message_; }
 
   bool null() { return Pass(JsonEvent::kNull); }
@@ -68,8 +114,17 @@ class Guard {
     token_.number = value;
     return Pass(JsonEvent::kDouble);
   }
-  bool string(std::string& value) { return PassText(JsonEvent::kString, value); }
-  bool key(std::string& value) { return PassText(JsonEvent::kKey, value); }
+  bool string(std::string& value) {
+    if (const Constant* constant = ConstantHere()) {
+      token_.number = constant->value;
+      return Pass(JsonEvent::kDouble);
+    }
+    return PassText(JsonEvent::kString, value);
+  }
+  bool key(std::string& value) {
+    if (ConstantHere() != nullptr) return Fail("not valid JSON in object key - a number");
+    return PassText(JsonEvent::kKey, value);
+  }
   bool binary(nlohmann::json::binary_t&) { return Fail("binary data"); }
   bool start_object(size_t) { return Open(JsonEvent::kBeginObject); }
   bool end_object() { return Close(JsonEvent::kEndObject); }
@@ -91,6 +146,11 @@ class Guard {
     std::string complaint = sink_(token_);
     return complaint.empty() || Fail(std::move(complaint));
   }
+  // The constant in whose place the text that was read stands; nullptr for a text of the file.
+  const Constant* ConstantHere() {
+    if (next_ == constants_.size() || constants_[next_].texts_before != texts_++) return nullptr;
+    return &constants_[next_++];
+  }
   bool PassText(JsonEvent event, std::string& text) {
     token_.text = std::move(text);
     return Pass(event);
@@ -106,6 +166,9 @@ class Guard {
   }
 
   const JsonSink& sink_;
+  std::vector<Constant> constants_;
+  size_t next_ = 0;   // of constants_
+  size_t texts_ = 0;  // that were read
   std::string message_;
   JsonToken token_;  // one for all events: a header has millions
   int depth_ = 0;
@@ -113,12 +176,20 @@ class Guard {
 
 }  // namespace
 
-std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink) {
+std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink, JsonDialect dialect) {
   if (text.starts_with("\xEF\xBB\xBF")) return JsonFault{0, "begins with a byte order mark"};
   // nlohmann takes a NUL for the end of the text and would pass over what follows.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) return JsonFault{nul, "has a NUL byte"};
+  std::string replaced;
+  std::vector<Constant> constants;
+  const bool any = text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
+  if (dialect == JsonDialect::kPython && any) {
+    replaced = text;
+    constants = ReplaceConstants(replaced);
+    text = replaced;
+  }
   const char* reached = text.data();
-  Guard guard(sink);
+  Guard guard(sink, std::move(constants));
   const bool read = nlohmann::json::sax_parse(TrackingIterator(text.data(), &reached),
                                               TrackingIterator(text.data() + text.size(), &reached), &guard);
   if (read) return std::nullopt;

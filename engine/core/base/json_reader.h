@@ -1,6 +1,9 @@
 // ReadJson: JSON text as a stream of tokens, as strict as Rust's serde_json. The sink builds what it needs
 // from the tokens: a JsonValue (json.h), a safetensors header (safetensors/header.h), a checkpoint's index.
 //
+// Python's json module writes doubles that are not finite as `NaN`, `Infinity` and `-Infinity`, which are no JSON; they are
+// read where the caller asks for its dialect, for files that Python programs write.
+//
 // Refused, beyond plain syntax: a byte order mark, a NUL byte, bytes that are not UTF-8, half of a surrogate pair,
 // anything but white space after the value, values nested 128 deep (serde_json's recursion limit) and numbers beyond a
 // double. Duplicated keys in one object are passed on: whether they are an error is decided by the sink.
@@ -18,6 +21,11 @@ namespace moonshard {
 
 // The nesting at which serde_json gives up: 127 objects or arrays inside each other are read, 128 are not.
 inline constexpr int kJsonDepthLimit = 128;
+
+enum class JsonDialect : uint8_t {
+  kStrict,
+  kPython,  // with NaN, Infinity and -Infinity as values
+};
 
 enum class JsonEvent : uint8_t {
   kNull,
@@ -53,7 +61,8 @@ struct JsonFault {
 };
 
 // Feeds the full text to `sink`. Nothing is returned where all of it was read.
-std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink);
+std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink,
+                                  JsonDialect dialect = JsonDialect::kStrict);
 
 // The place of a byte of a text: line, column, and the line's text unless it is long.
 SourceSpan SpanOfByte(std::string_view text, const std::string& file_name, size_t byte);

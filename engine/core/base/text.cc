@@ -14,6 +14,10 @@ std::string Join(std::span<const std::string> parts, std::string_view separator)
   return out;
 }
 
+std::string Count(size_t count, std::string_view one) {
+  return std::to_string(count) + " " + std::string(one) + (count == 1 ? "" : "s");
+}
+
 std::vector<std::string> Split(std::string_view text, char separator) {
   std::vector<std::string> out;
   size_t begin = 0;

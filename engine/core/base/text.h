@@ -10,6 +10,8 @@
 namespace moonshard {
 
 std::string Join(std::span<const std::string> parts, std::string_view separator);
+// "1 rule", "2 rules".
+std::string Count(size_t count, std::string_view one);
 // The parts between separators; an empty text gives one empty part.
 std::vector<std::string> Split(std::string_view text, char separator);
 // "[64, 32]".

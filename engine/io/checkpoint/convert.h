@@ -12,6 +12,7 @@
 
 #include "engine/core/base/result.h"
 #include "engine/io/safetensors/checkpoint.h"
+#include "engine/io/safetensors/weight_recipe.h"
 #include "engine/io/storage/storage.h"
 #include "engine/plan/compile/compiled_plan.h"
 
@@ -33,10 +34,13 @@ struct ConvertSummary {
   bool was_there = false;      // OUT already was what would be written, and is left as it was
 };
 
-// MODEL -> OUT. `source` was opened from the directory with its data, `plan` compiled for its tree. Errors:
-// kNotSupported (see LayOut, ListModelFiles; a directory inside the other), kFileUnreadable, kWriteFailed.
+// MODEL -> OUT. `source` was opened from the directory with its data, `plan` compiled for its tree, or for that of a program
+// with these `recipes` (Program::recipes): then what is sharded and stored are the model's tensors, and the manifest has how
+// the directory's own are made of them. Errors: kNotSupported (see LayOut, ListModelFiles; a directory inside the other; a
+// tensor of the directory that the model has a part of), kMissingTensor (a parameter that nothing makes), kTensorMismatch,
+// kFileUnreadable, kWriteFailed.
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
-                                  const ConvertOptions& options = {});
+                                  const ConvertOptions& options = {}, const WeightRecipes* recipes = nullptr);
 
 // SHARDED -> OUT; of a step of a training run the model's tensors alone (model_form.h). Everything that is read is
 // compared with its hash. Errors: those of Manifest::Parse; kCorruptData: for

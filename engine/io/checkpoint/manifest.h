@@ -4,7 +4,8 @@
 // (sharded_checkpoint.h). The directory:
 //
 //   moonshard.json            this, sorted, with a hash of itself
-//   rank-00000.safetensors    what one rank holds, under the parameters' own names, in local shapes
+//   rank-00000.safetensors    what one rank holds, under the parameters' own names, in local shapes; where the model has
+//                             another form than its model directory (stacked experts), in that of the model
 //   rank-00001.safetensors    ... one for each rank that holds other shards than the ranks before it
 //   config.json, ...          every other file of the model directory, as it is
 //   moonshard/FILE.header     the header of each safetensors file of the model directory
@@ -23,6 +24,7 @@
 
 #include "engine/core/base/json.h"
 #include "engine/core/base/result.h"
+#include "engine/io/safetensors/weight_recipe.h"
 #include "engine/layout/dtype.h"
 #include "engine/layout/mesh_shape.h"
 #include "engine/layout/shards.h"
@@ -77,6 +79,12 @@ struct ShardedTensor {
   std::vector<uint64_t> shard_hash;  // by rank file; 0 where the file does not have the tensor
 };
 
+// A tensor of the model directory that is stored as part of others: an expert of a stack.
+struct MadeTensor {
+  WeightRecipe recipe;           // of stored tensors, or of names that are tied to one
+  std::optional<uint64_t> hash;  // of its bytes, where it was read
+};
+
 struct Manifest {
   MeshShape mesh;
   std::string plan;       // its name
@@ -88,6 +96,7 @@ struct Manifest {
   std::vector<KeptFile> kept;                  // sorted by name
   std::vector<std::string> folders;            // of the model directory, sorted
   std::vector<ModelFile> source;               // sorted by name; empty where it was not made from a model directory
+  std::map<std::string, MadeTensor> made;      // by name in `source`; of other names the stored tensor has the name
   JsonValue extra = JsonValue::Object();       // the writer's own
 
   // nullptr where there is none.

@@ -16,9 +16,11 @@
 
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
+#include "engine/core/base/json_fields.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/cover.h"
 #include "engine/io/checkpoint/manifest.h"
+#include "engine/io/safetensors/recipe_json.h"
 
 namespace moonshard {
 namespace {
@@ -166,6 +168,7 @@ class ManifestReader {
       }
     }
     ReadFiles(json);
+    if (json.Find("made") != nullptr) ReadMade(fields_.Map(json, "made", ""));
     out_.extra = fields_.Map(json, "extra", "");
     if (!found_.empty()) return found_;
     return std::move(out_);
@@ -300,6 +303,21 @@ class ManifestReader {
     }
   }
 
+  void ReadMade(const JsonValue::Object& made) {
+    RecipeJsonReader recipes;
+    for (const auto& [name, json] : made) {
+      MadeTensor& tensor = out_.made[name];
+      if (json.Find("hash") != nullptr) tensor.hash = fields_.Hash(json, "hash", name);
+      const JsonValue* recipe = json.Find("recipe");
+      try {
+        tensor.recipe = recipes.Read(recipe != nullptr ? *recipe : JsonValue());
+      } catch (const json_fields::Fault& fault) {
+        fields_.Say(fault.message, name);
+        return;
+      }
+    }
+  }
+
   Diagnostics found_;
   Fields fields_;
   Manifest out_;
@@ -349,6 +367,15 @@ std::string Manifest::ToText() const {
                                      {"source", std::move(source_map)},
                                      {"folders", JsonValue::Array(folders.begin(), folders.end())},
                                      {"extra", extra}};
+  if (!made.empty()) {
+    JsonValue::Object made_map;
+    for (const auto& [name, tensor] : made) {
+      JsonValue::Object entry{{"recipe", moonshard::ToJson(tensor.recipe)}};
+      if (tensor.hash) entry.emplace("hash", HashToText(*tensor.hash));
+      made_map.emplace(name, std::move(entry));
+    }
+    json.AsObject().emplace("made", std::move(made_map));
+  }
   const std::string hash = HashToText(HashOf(WriteJson(json, 0)));
   json.AsObject().emplace(kSelfHash, hash);
   return WriteJson(json, 1) + "\n";

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/core/base/hash.h"
@@ -13,6 +15,7 @@
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/safetensors/header.h"
 #include "engine/io/safetensors/header_json.h"
+#include "engine/io/safetensors/read_recipe.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/storage/storage.h"
 
@@ -30,6 +33,9 @@ constexpr size_t kMostErrors = 20;
 //
 // Two hashes tell two kinds of damage apart: a shard that is not what was written (its own hash), and shards that are
 // all as written but do not belong together, as those of two saves (the hash of the full tensor).
+//
+// Tensors that are stored as parts of others (Manifest::made) are made of shards that were checked before, in a pass of their own:
+// they are needed a part at a time, in an order of their own.
 class Merger : private Conversion {
  public:
   Merger(ShardedCheckpoint& sharded, const std::string& out, const ConvertOptions& options)
@@ -92,15 +98,51 @@ class Merger : private Conversion {
   }
 
   // The tensor, or the one that is stored for it.
-  const ShardedTensor* Find(const std::string& name) const {
+  const ShardedTensor* Stored(const std::string& name) const {
     if (const ShardedTensor* found = manifest_.Find(name)) return found;
     const auto tie = stored_as_.find(name);
     return tie == stored_as_.end() ? nullptr : manifest_.Find(tie->second);
   }
 
+  // Of a tensor of the model directory.
+  const MadeTensor* Made(const std::string& name) const {
+    const auto found = manifest_.made.find(name);
+    return found == manifest_.made.end() ? nullptr : &found->second;
+  }
+
+  // The tensors that recipes take apart.
+  class StoredTensors : public RecipeSource {
+   public:
+    explicit StoredTensors(Merger& merger) : merger_(merger) {}
+    std::optional<RecipeTensor> Find(const std::string& name) const override {
+      const ShardedTensor* stored = merger_.Stored(name);
+      if (stored == nullptr) return std::nullopt;
+      return RecipeTensor{stored->dtype, merger_.manifest_.LayoutOf(*stored).shape};
+    }
+    Failure Read(const std::string& name, const ShardDims& dims, void* to) override {
+      return merger_.sharded_.ReadShard(*merger_.Stored(name), TidyShard(dims), to);
+    }
+
+   private:
+    Merger& merger_;
+  };
+
+  // What the tensor of a model directory's header is here; nothing where nothing is.
+  std::optional<RecipeTensor> FormOf(const std::string& name) {
+    StoredTensors stored(*this);
+    const MadeTensor* made = Made(name);
+    if (made == nullptr) return stored.Find(name);
+    std::string why;
+    return HasSources(made->recipe, stored) ? MadeBy(made->recipe, stored, why) : std::nullopt;
+  }
+
+  std::optional<uint64_t> HashOfTensor(const std::string& name) const {
+    const MadeTensor* made = Made(name);
+    return made != nullptr ? made->hash : Stored(name)->hash;
+  }
+
   void CheckKnown(const HeaderTensor& tensor, const std::string& path) {
-    const ShardedTensor* known = Find(tensor.name);
-    if (known && known->dtype == tensor.dtype && manifest_.LayoutOf(*known).shape == tensor.shape) return;
+    if (FormOf(tensor.name) == RecipeTensor{tensor.dtype, tensor.shape}) return;
     Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "tensor " + QuotedName(tensor.name) + " of '" + path +
                                                              "' is not as the manifest has it");
     d.path = tensor.name;
@@ -126,6 +168,7 @@ class Merger : private Conversion {
     std::vector<std::string> rank_paths;
     for (const RankFile& file : manifest_.rank_files) rank_paths.push_back(sharded_.folder() + "/" + file.name);
     inputs_.emplace(std::move(rank_paths));
+    if (Failure failed = CheckParts()) return failed;
     for (const Rebuilt& rebuilt : rebuilt_) {
       names.push_back(rebuilt.file->name);
       if (Failure failed = WriteRebuilt(rebuilt)) return failed;
@@ -174,7 +217,7 @@ class Merger : private Conversion {
       if (!is(file.name, 0, rebuilt.text.size(), file.bytes, file.header_hash)) return false;
       for (const HeaderTensor& tensor : rebuilt.header.tensors) {
         const uint64_t begin = rebuilt.header.data_begin + tensor.begin;
-        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, Find(tensor.name)->hash)) return false;
+        if (!is(file.name, begin, tensor.end - tensor.begin, file.bytes, HashOfTensor(tensor.name))) return false;
       }
     }
     std::error_code ignored;
@@ -195,21 +238,49 @@ class Merger : private Conversion {
   // does not stop the merge at once: further tensors are checked, so that one run reports all damaged files up to a
   // limit, but nothing is committed.
   Failure WriteTensor(const HeaderTensor& stored, const Rebuilt& rebuilt, OutputFiles& output) {
-    const ShardedTensor& tensor = *Find(stored.name);
-    const ShardLayout& layout = manifest_.LayoutOf(tensor);
     const uint64_t begin = rebuilt.header.data_begin + stored.begin;
-    uint64_t shards_bytes = 0;
-    for (const auto& shard : layout.shards) shards_bytes += shard ? ShareBytes(tensor.dtype, *shard) : 0;
+    const MadeTensor* made = Made(stored.name);
+    const ShardedTensor* tensor = made != nullptr ? nullptr : Stored(stored.name);
     if (TakeNoted(stored.name, output.path(0), begin, stored.end - stored.begin)) {
+      const uint64_t shards_bytes = tensor != nullptr ? ShardsBytes(*tensor) : 0;
       summary_.resumed_bytes += shards_bytes;
       Report(shards_bytes);
       return std::nullopt;
     }
-    const size_t errors_before = found_.size();
+    const auto write = [&](const Chunk& chunk) {
+      return output.Write(0, begin + chunk.begin, buffer_.data(), chunk.bytes);
+    };
+    uint64_t hash = 0;
+    if (tensor == nullptr) {
+      if (Failure failed = Make(stored, made->recipe, write, hash)) return failed;
+    } else {
+      const size_t errors_before = found_.size();
+      if (Failure failed = Assemble(*tensor, write, hash)) return failed;
+      if (found_.size() > errors_before) return std::nullopt;
+    }
+    // Every shard is what was written, and still the full tensor is not: two ranks held different replicas.
+    const std::optional<uint64_t> expected = HashOfTensor(stored.name);
+    if (expected && hash != *expected) {
+      found_.push_back(Corrupt(output.path(0), stored.name, hash, *expected));
+      return std::nullopt;
+    }
+    return staging().Record(stored.name, {hash});
+  }
+
+  uint64_t ShardsBytes(const ShardedTensor& tensor) const {
+    uint64_t bytes = 0;
+    for (const auto& shard : manifest_.LayoutOf(tensor).shards) bytes += shard ? ShareBytes(tensor.dtype, *shard) : 0;
+    return bytes;
+  }
+
+  // Hands the chunks of the full tensor to `take`, in buffer_. A shard that is not what was written goes to found_.
+  template <class Take>
+  Failure Assemble(const ShardedTensor& tensor, const Take& take, uint64_t& hash) {
+    const ShardLayout& layout = manifest_.LayoutOf(tensor);
     Hasher full;
     std::vector<Hasher> hashers(layout.shards.size());
     std::vector<uint64_t> at(layout.shards.size(), 0);
-    ChunkWalk walk(stored.shape, stored.dtype);
+    ChunkWalk walk(layout.shape, tensor.dtype);
     for (Chunk chunk; walk.Next(chunk);) {
       buffer_.resize(std::max<size_t>(buffer_.size(), chunk.bytes));
       for (size_t file = 0; file < layout.shards.size(); ++file) {
@@ -218,19 +289,56 @@ class Merger : private Conversion {
           return failed;
       }
       full.Add(buffer_.data(), chunk.bytes);
-      if (Failure failed = output.Write(0, begin + chunk.begin, buffer_.data(), chunk.bytes)) return failed;
+      if (Failure failed = take(chunk)) return failed;
     }
     for (size_t file = 0; file < layout.shards.size(); ++file) {
       if (!layout.shards[file] || hashers[file].Value() == tensor.shard_hash[file]) continue;
       found_.push_back(Corrupt(inputs_->path(file), tensor.name, hashers[file].Value(), tensor.shard_hash[file]));
     }
-    if (found_.size() > errors_before) return std::nullopt;
-    // Every shard is what was written, and still the full tensor is not: two ranks held different replicas.
-    if (tensor.hash && full.Value() != *tensor.hash) {
-      found_.push_back(Corrupt(output.path(0), tensor.name, full.Value(), *tensor.hash));
-      return std::nullopt;
+    hash = full.Value();
+    return std::nullopt;
+  }
+
+  // The stored tensors that others are made of: their shards, and that these belong together.
+  Failure CheckParts() {
+    std::set<const ShardedTensor*> parts;
+    for (const Rebuilt& rebuilt : rebuilt_) {
+      for (const HeaderTensor& tensor : rebuilt.header.tensors) {
+        std::vector<std::string> names;
+        if (const MadeTensor* made = Made(tensor.name)) made->recipe.AddSources(names);
+        for (const std::string& name : names) parts.insert(Stored(name));
+      }
     }
-    return staging().Record(stored.name, {full.Value()});
+    for (const ShardedTensor& tensor : manifest_.tensors) {
+      if (!parts.contains(&tensor)) continue;
+      if (found_.size() >= kMostErrors) return std::nullopt;
+      uint64_t hash = 0;
+      const size_t errors_before = found_.size();
+      const auto nothing = [](const Chunk&) -> Failure { return std::nullopt; };
+      if (Failure failed = Assemble(tensor, nothing, hash)) return failed;
+      if (found_.size() > errors_before || !tensor.hash || hash == *tensor.hash) continue;
+      found_.push_back(Corrupt(sharded_.folder(), tensor.name, hash, *tensor.hash));
+    }
+    return std::nullopt;
+  }
+
+  // A tensor that is part of others, likewise.
+  template <class Take>
+  Failure Make(const HeaderTensor& stored, const WeightRecipe& recipe, const Take& take, uint64_t& hash) {
+    StoredTensors parts(*this);
+    Hasher full;
+    ChunkWalk walk(stored.shape, stored.dtype,
+                   HasReshape(recipe) ? std::max(stored.end - stored.begin, kChunkBytes) : kChunkBytes);
+    for (Chunk chunk; walk.Next(chunk);) {
+      buffer_.resize(std::max<size_t>(buffer_.size(), chunk.bytes));
+      ShardDims dims;
+      for (size_t d = 0; d < stored.shape.size(); ++d) dims.push_back({{chunk.first[d], chunk.lengths[d]}});
+      if (Failure failed = ReadRecipe(recipe, parts, dims, buffer_.data())) return failed;
+      full.Add(buffer_.data(), chunk.bytes);
+      if (Failure failed = take(chunk)) return failed;
+    }
+    hash = full.Value();
+    return std::nullopt;
   }
 
   // A file's share of a chunk into buffer_. Replicas are read and checked like everything else.

@@ -17,6 +17,8 @@
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/header.h"
+#include "engine/io/safetensors/invert_recipes.h"
+#include "engine/io/safetensors/read_recipe.h"
 #include "engine/io/safetensors/writer.h"
 #include "engine/io/storage/staging.h"
 
@@ -69,7 +71,14 @@ class Fitter {
     for (const auto& [file, header] : form.headers) {
       std::vector<HeaderTensor>& in_file = tensors_[file];
       in_file = TensorsOf(header, file, metadata_[file]);
-      for (const HeaderTensor& tensor : in_file) known_.insert(tensor.name);
+      for (const HeaderTensor& tensor : in_file) {
+        known_.insert(tensor.name);
+        const auto made = form.made.find(tensor.name);
+        if (made == form.made.end()) continue;
+        std::vector<std::string> parts;
+        made->second.AddSources(parts);
+        known_.insert(parts.begin(), parts.end());
+      }
     }
     // A model that was made in code has no files: it gets one, with all tensors. Buffers are not added to files that a
     // form has: a directory without one (rotary frequencies, which are computed) would be merged into one with a tensor
@@ -87,16 +96,16 @@ class Fitter {
       std::vector<TensorSpec> specs;
       bool same = form_.headers.contains(file);
       for (const HeaderTensor& tensor : tensors) {
-        const auto found = by_name_.find(tensor.name);
-        if (found == by_name_.end()) {
+        std::optional<TensorSpec> spec = SpecOf(tensor.name);
+        if (!spec) {
           same = false;
           continue;
         }
-        specs.push_back(SpecOf(tensor.name, *found->second));
+        specs.push_back(std::move(*spec));
         same = same && specs.back().dtype == tensor.dtype && specs.back().shape == tensor.shape;
       }
       if (file == tensors_.rbegin()->first) {
-        for (const std::string& name : added_) specs.push_back(SpecOf(name, *by_name_.at(name)));
+        for (const std::string& name : added_) specs.push_back(*SpecOf(name));
         same = same && added_.empty();
       }
       out_.headers[file] = same ? form_.headers.at(file) : NewHeader(file, specs);
@@ -116,8 +125,35 @@ class Fitter {
            std::ranges::any_of(tensor.aliases, [&](const std::string& alias) { return known_.contains(alias); });
   }
 
-  TensorSpec SpecOf(const std::string& name, const ShardedTensor& stored) const {
-    return {name, stored.dtype, manifest_.LayoutOf(stored).shape};
+  // The tensors as they are now, as recipes take them apart.
+  class TensorsNow : public RecipeSource {
+   public:
+    explicit TensorsNow(const Fitter& fitter) : fitter_(fitter) {}
+    std::optional<RecipeTensor> Find(const std::string& name) const override {
+      const auto found = fitter_.by_name_.find(name);
+      if (found == fitter_.by_name_.end()) return std::nullopt;
+      return RecipeTensor{found->second->dtype, fitter_.manifest_.LayoutOf(*found->second).shape};
+    }
+    Failure Read(const std::string& /*name*/, const ShardDims& /*dims*/, void* /*to*/) override {
+      Check(false, "a form has no values");
+      return std::nullopt;
+    }
+
+   private:
+    const Fitter& fitter_;
+  };
+
+  // Of a tensor of the form or of the model; notes the recipe of one that is made. Nothing for one that the model lacks.
+  std::optional<TensorSpec> SpecOf(const std::string& name) {
+    const TensorsNow now(*this);
+    const auto made = form_.made.find(name);
+    std::string why;
+    const std::optional<RecipeTensor> tensor = made == form_.made.end()        ? now.Find(name)
+                                               : HasSources(made->second, now) ? MadeBy(made->second, now, why)
+                                                                               : std::nullopt;
+    if (!tensor) return std::nullopt;
+    if (made != form_.made.end()) out_.made.insert(*made);
+    return TensorSpec{name, tensor->dtype, tensor->shape};
   }
 
   std::string NewHeader(const std::string& file, std::vector<TensorSpec> specs) {
@@ -165,7 +201,7 @@ class Fitter {
 
 // The form is read without the data: a header is all bytes before the first tensor, so checkpoints of any size cost
 // their headers and their small files.
-Result<ModelForm> FormOfModel(const std::string& folder) {
+Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& recipes) {
   Diagnostics found;
   HeaderOptions headers_only;
   headers_only.allow_header_only = true;
@@ -205,6 +241,35 @@ Result<ModelForm> FormOfModel(const std::string& folder) {
       form.headers[name] = std::move(*text);
     }
   }
+  ShardReader reader(*checkpoint);
+  const CheckpointSource source(*checkpoint, reader);
+  const std::map<std::string, const WeightRecipe*> hold = RecipesThatHold(recipes, source, found);
+  if (HasErrors(found)) return found;
+  InvertedRecipes inverted = InvertRecipes(hold, source);
+  form.made = std::move(inverted.recipes);
+  // A tensor of the model that has a part of an incomplete one is stored as it is, and nothing is made of it.
+  std::set<std::string> kept;
+  for (const auto& [path, recipe] : hold) {
+    std::vector<std::string> parts;
+    recipe->AddSources(parts);
+    const auto incomplete = [&](const std::string& name) {
+      return std::ranges::binary_search(inverted.incomplete, name);
+    };
+    if (std::ranges::any_of(parts, incomplete)) kept.insert(path);
+  }
+  std::erase_if(form.made, [&](const auto& made) {
+    std::vector<std::string> of;
+    made.second.AddSources(of);
+    return std::ranges::any_of(of, [&](const std::string& path) { return kept.contains(path); });
+  });
+  for (const std::string& name : inverted.incomplete) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "the model has a part of tensor '" + name + "' alone: merging a step leaves it out");
+    d.severity = Severity::kWarning;
+    d.path = name;
+    d.help = "merging gives the model's own tensors in its place, which a program of the model loads";
+    found.push_back(std::move(d));
+  }
   return {std::move(form), std::move(found)};
 }
 
@@ -221,6 +286,7 @@ Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manif
   };
   for (const KeptFile& file : manifest.kept) form.kept[file.name] = read(file.stored, file.hash);
   for (const ModelFile& file : manifest.source) form.headers[file.name] = read(file.header, file.header_hash);
+  for (const auto& [name, tensor] : manifest.made) form.made.emplace(name, tensor.recipe);
   return {std::move(form), std::move(found)};
 }
 
@@ -245,6 +311,7 @@ Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& 
     manifest.kept.push_back({name, StoredName(name), content.size(), HashOf(content)});
     if (Failure failed = write(manifest.kept.back().stored, content)) return failed;
   }
+  for (const auto& [name, recipe] : form.made) manifest.made[name].recipe = recipe;
   for (const auto& [name, header] : form.headers) {
     std::map<std::string, std::string> metadata;
     uint64_t bytes = header.size();

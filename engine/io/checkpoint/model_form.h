@@ -11,6 +11,7 @@
 
 #include "engine/core/base/result.h"
 #include "engine/io/checkpoint/manifest.h"
+#include "engine/io/safetensors/weight_recipe.h"
 #include "engine/io/storage/storage.h"
 
 namespace moonshard {
@@ -19,14 +20,18 @@ struct ModelForm {
   std::map<std::string, std::string> headers;  // by safetensors file: its header, with the length before it
   std::map<std::string, std::string> kept;     // by name: the content of every other file
   std::vector<std::string> folders;            // sorted
+  // Of tensors in the headers that the model has in another form: how they are made of the model's.
+  std::map<std::string, WeightRecipe> made;
 };
 
 // Files besides the tensors that are longer than this are not part of the form.
 inline constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 
-// A directory without safetensors files (a run from a config alone) has other files only. Errors: those of
-// Checkpoint::Open and ListModelFiles. Warnings: a file that is left out because it is too long.
-Result<ModelForm> FormOfModel(const std::string& folder);
+// A directory without safetensors files (a run from a config alone) has other files only. `recipes` make the model's tensors of
+// the directory's (Program::recipes). Errors: those of Checkpoint::Open, ListModelFiles and RecipesThatHold. Warnings: a file
+// that is left out because it is too long; tensors that cannot be made of the model's again, in whose place merging gives
+// those of the model.
+Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& recipes = {});
 // Of a sharded checkpoint. Errors: kFileNotFound, kFileUnreadable, kCorruptData.
 Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manifest);
 

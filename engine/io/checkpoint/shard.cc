@@ -7,15 +7,21 @@
 // The intervals of a shard ascend along each dim, so its elements have the order that they have in the full tensor.
 // What a chunk of the source holds of a shard therefore continues what the chunks before it held: each rank file has
 // one place where it is extended, and no more than a chunk is in memory.
+//
+// Where the model has another form than the directory (stacked experts), the walk is over the model's tensors: a chunk of one is
+// read from those that it is made of.
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
+#include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
+#include "engine/core/base/text.h"
 #include "engine/io/checkpoint/chunks.h"
 #include "engine/io/checkpoint/conversion.h"
 #include "engine/io/checkpoint/convert.h"
@@ -23,7 +29,10 @@
 #include "engine/io/checkpoint/lay_out.h"
 #include "engine/io/checkpoint/model_files.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
+#include "engine/io/safetensors/invert_recipes.h"
+#include "engine/io/safetensors/read_recipe.h"
 #include "engine/io/safetensors/reader.h"
+#include "engine/io/safetensors/recipe_json.h"
 #include "engine/io/storage/storage.h"
 
 namespace moonshard {
@@ -41,12 +50,21 @@ std::vector<std::string> PathsOf(const Checkpoint& source) {
 // with the hashes.
 class Sharder : private Conversion {
  public:
-  Sharder(const Checkpoint& source, const CompiledPlan& plan, const std::string& out, const ConvertOptions& options)
-      : Conversion(out, options), source_(source), plan_(plan), inputs_(PathsOf(source)) {}
+  Sharder(const Checkpoint& source, const CompiledPlan& plan, const std::string& out, const ConvertOptions& options,
+          const WeightRecipes* recipes)
+      : Conversion(out, options),
+        source_(source),
+        plan_(plan),
+        recipes_(recipes),
+        inputs_(PathsOf(source)),
+        reader_(source),
+        parts_(source, reader_) {}
 
   Result<ConvertSummary> Run() {
     if (Failure nested = RefuseNested(source_.path(), out())) return *nested;
     std::optional<ModelFiles> files = ListModelFiles(source_.path(), source_).Collect(found_);
+    ListTensors();
+    if (HasErrors(found_)) return found_;
     std::optional<LaidOut> laid_out = LayOut(Placed(), plan_.mesh).Collect(found_);
     if (!files || !laid_out) return found_;
     laid_out_ = std::move(*laid_out);
@@ -54,6 +72,7 @@ class Sharder : private Conversion {
     manifest.plan = plan_.plan->name;
     manifest.plan_hash = plan_.Hash();
     manifest.ties = Ties();
+    for (const auto& [name, recipe] : own_of_model_) manifest.made[name].recipe = recipe;
     manifest.kept = std::move(files->kept);
     manifest.folders = std::move(files->folders);
     CountBytes();
@@ -61,21 +80,101 @@ class Sharder : private Conversion {
   }
 
  private:
+  // A tensor that is stored: one of the source, or one that a recipe makes of it.
+  struct Item {
+    std::string name;
+    RecipeTensor form;
+    const StoredTensor* stored = nullptr;  // where the source has it; else
+    const WeightRecipe* recipe = nullptr;
+    std::pair<uint32_t, uint64_t> at;  // file and offset of its first byte
+    uint64_t bytes = 0;
+  };
+
   // The tensors in the order of the source's bytes. One that the plan's model does not have keeps the default
   // placement, which is replicated: it is in every rank file, and merging gives it back.
-  std::vector<PlacedTensor> Placed() {
-    by_offset_.resize(source_.tensors().size());
-    std::iota(by_offset_.begin(), by_offset_.end(), 0U);
-    std::ranges::sort(by_offset_, {}, [&](uint32_t t) {
-      const StoredTensor& tensor = source_.tensors()[t];
-      return std::pair(tensor.file, tensor.begin);
-    });
+  void ListTensors() {
+    std::set<std::string> used;
+    if (recipes_ != nullptr) ListMade(used);
+    if (HasErrors(found_)) return;
+    for (const StoredTensor& tensor : source_.tensors()) {
+      if (used.contains(tensor.name)) continue;
+      items_.push_back(
+          {tensor.name, {tensor.dtype, tensor.shape}, &tensor, nullptr, {tensor.file, tensor.begin}, tensor.bytes});
+    }
+    std::ranges::sort(items_, {}, [](const Item& item) { return std::tie(item.at, item.name); });
+    if (recipes_ != nullptr) CheckModel();
+  }
+
+  // The tensors that recipes make, and how those of the source, added to `used`, follow from them.
+  void ListMade(std::set<std::string>& used) {
+    std::map<std::string, std::string> stored_as;  // tied names
+    for (const std::vector<std::string>& tie : Ties()) {
+      for (const std::string& name : tie) stored_as[name] = tie.front();
+    }
+    std::map<std::string, const WeightRecipe*> made;
+    for (const auto& [path, recipe] : RecipesThatHold(*recipes_, parts_, found_)) {
+      const auto tie = stored_as.find(path);
+      made.emplace(tie == stored_as.end() ? path : tie->second, recipe);
+    }
+    if (HasErrors(found_)) return;
+    InvertedRecipes inverted = InvertRecipes(made, parts_);
+    for (const std::string& name : inverted.incomplete) {
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model has a part of tensor '" + name + "'" +
+                                                                " alone: merging could not give it back");
+      d.path = name;
+      d.help = "shard without --program: then the checkpoint's own tensors are sharded, by a plan for their names";
+      found_.push_back(std::move(d));
+    }
+    for (const auto& [path, recipe] : made) {
+      std::vector<std::string> names;
+      recipe->AddSources(names);
+      std::string why;
+      Item item{path, *MadeBy(*recipe, parts_, why), nullptr, recipe, {UINT32_MAX, 0}, 0};
+      item.bytes = static_cast<uint64_t>(ShardBytes(item.form.dtype, FullShard(item.form.shape)));
+      for (const std::string& name : names) {
+        const StoredTensor& tensor = *source_.Find(name);
+        item.at = std::min(item.at, std::pair(tensor.file, tensor.begin));
+        used.insert(name);
+      }
+      items_.push_back(std::move(item));
+    }
+    own_of_model_ = std::move(inverted.recipes);
+  }
+
+  // Every parameter has its tensor, of its shape: those of a program were not read from this source.
+  void CheckModel() {
+    std::map<std::string, const Item*> by_name;
+    for (const Item& item : items_) by_name[item.name] = &item;
+    for (const std::vector<std::string>& tie : Ties()) {
+      const auto some = std::ranges::find_if(tie, [&](const std::string& name) { return by_name.contains(name); });
+      if (some == tie.end()) continue;
+      for (const std::string& name : tie) by_name.emplace(name, by_name.at(*some));
+    }
+    for (uint32_t m = 0; m < plan_.tree->modules().size(); ++m) {
+      const ModuleTree::Signature& parameters = plan_.tree->parameters(plan_.tree->modules()[m]);
+      for (uint32_t p = 0; p < parameters.size(); ++p) {
+        const std::string path = plan_.tree->PathOf({m, p});
+        const auto found = by_name.find(path);
+        if (found != by_name.end() && found->second->form.shape == parameters[p].shape) continue;
+        if (found == by_name.end() && parameters[p].is_buffer) continue;
+        Diagnostic d = found == by_name.end()
+                           ? MakeDiagnostic(Finding::kMissingTensor, "the checkpoint has no tensor '" + path + "'")
+                           : MakeDiagnostic(Finding::kTensorMismatch,
+                                            "tensor '" + path + "' of the checkpoint is not the model's");
+        d.path = path;
+        if (found != by_name.end()) d.declared = ShapeToString(found->second->form.shape);
+        d.required = ShapeToString(parameters[p].shape);
+        found_.push_back(std::move(d));
+      }
+    }
+  }
+
+  std::vector<PlacedTensor> Placed() const {
     std::vector<PlacedTensor> placed;
-    for (uint32_t t : by_offset_) {
-      const StoredTensor& tensor = source_.tensors()[t];
-      placed.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+    for (const Item& item : items_) {
+      placed.push_back({item.name, item.form.dtype, item.form.shape, {}});
       ParamRef param;
-      if (plan_.tree->FindParameter(tensor.name, &param))
+      if (plan_.tree->FindParameter(item.name, &param))
         placed.back().placement = plan_.StepsOf(param.module).params[param.param];
     }
     return placed;
@@ -103,9 +202,9 @@ class Sharder : private Conversion {
   bool IsThere() override {
     std::error_code ignored;
     if (!std::filesystem::exists(out() + "/" + kManifestFile, ignored)) return false;
-    const Result<ShardedCheckpoint> there = ShardedCheckpoint::Open(out());
-    if (!there.ok()) return false;
-    const Manifest& known = there.value().manifest();
+    const Result<ShardedCheckpoint> opened = ShardedCheckpoint::Open(out());
+    if (!opened.ok()) return false;
+    const Manifest& known = opened.value().manifest();
     Manifest same = laid_out_.manifest;
     if (same.tensors.size() != known.tensors.size() || same.kept.size() != known.kept.size()) return false;
     for (size_t i = 0; i < same.tensors.size(); ++i) {
@@ -113,6 +212,10 @@ class Sharder : private Conversion {
       same.tensors[i].shard_hash = known.tensors[i].shard_hash;
     }
     for (size_t i = 0; i < same.kept.size(); ++i) same.kept[i].hash = known.kept[i].hash;
+    for (auto& [name, tensor] : same.made) {
+      const auto there = known.made.find(name);
+      if (there != known.made.end()) tensor.hash = there->second.hash;
+    }
     // Hashes are what this run does not know yet. They are taken from the manifest that is there, so that the texts
     // compare everything else; SourceIs then compares the hashes with the source's bytes.
     same.source = known.source;
@@ -121,7 +224,9 @@ class Sharder : private Conversion {
 
   bool SourceIs(const Manifest& known) {
     const auto tensor_is = [&](const StoredTensor& tensor) {
-      return HasHash(source_.files()[tensor.file].path, tensor.begin, tensor.bytes, known.Find(tensor.name)->hash);
+      const auto made = known.made.find(tensor.name);
+      return HasHash(source_.files()[tensor.file].path, tensor.begin, tensor.bytes,
+                     made == known.made.end() ? known.Find(tensor.name)->hash : made->second.hash);
     };
     return known.source.size() == source_.files().size() &&
            std::ranges::all_of(known.kept,
@@ -148,6 +253,7 @@ class Sharder : private Conversion {
              std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
     };
     std::string work = std::string("shard ") + kManifestVersion + " " + source_.path() + "\n" + plan_.CanonicalText();
+    for (const auto& [name, recipe] : own_of_model_) work += name + " " + WriteJson(ToJson(recipe), 0) + "\n";
     for (const CheckpointFile& file : source_.files()) work += file.path + " " + stamp(file.path) + "\n";
     for (const KeptFile& file : laid_out_.manifest.kept) {
       work += file.name + " " + stamp(source_.path() + "/" + file.name) + "\n";
@@ -168,10 +274,10 @@ class Sharder : private Conversion {
       if (Failure failed = outputs.Truncate(file, manifest.rank_files[file].bytes)) return failed;
       if (Failure failed = outputs.Write(file, 0, header.data(), header.size())) return failed;
     }
-    for (size_t i = 0; i < by_offset_.size(); ++i) {
-      const StoredTensor& stored = source_.tensors()[by_offset_[i]];
-      if (Failure failed = WriteTensor(stored, laid_out_.order[i], outputs)) return failed;
+    for (size_t i = 0; i < items_.size(); ++i) {
+      if (Failure failed = WriteTensor(items_[i], laid_out_.order[i], outputs)) return failed;
     }
+    if (Failure failed = HashMade()) return failed;
     if (Failure failed = WriteSourceForm()) return failed;
     if (Failure failed = WriteKept()) return failed;
     const std::string text = manifest.ToText();
@@ -181,10 +287,10 @@ class Sharder : private Conversion {
 
   // The hashes of a tensor that an earlier process has written, if its bytes are there. The record in the journal is
   // compared with the bytes in the files, so a record whose data never reached the disk only costs a second write.
-  bool TakeNoted(const StoredTensor& stored, uint32_t t) {
+  bool TakeNoted(const Item& item, uint32_t t) {
     ShardedTensor& tensor = laid_out_.manifest.tensors[t];
     const ShardLayout& layout = laid_out_.manifest.LayoutOf(tensor);
-    const std::vector<uint64_t>* noted = staging().Recorded(stored.name);
+    const std::vector<uint64_t>* noted = staging().Recorded(item.name);
     if (!noted || noted->size() != layout.shards.size() + 1) return false;
     for (size_t file = 0; file < layout.shards.size(); ++file) {
       const std::string path = staging().PathOf(laid_out_.manifest.rank_files[file].name);
@@ -193,25 +299,20 @@ class Sharder : private Conversion {
     }
     tensor.shard_hash.assign(noted->begin(), noted->end() - 1);
     tensor.hash = noted->back();
-    summary_.resumed_bytes += stored.bytes;
+    summary_.resumed_bytes += item.bytes;
     return true;
   }
 
   // Memory is one chunk and one share of it, whatever the size of the tensor. Two kinds of hashes are taken from the
   // same pass: one for each shard, which finds damage in a rank file, and one of the full tensor, which finds shards
   // that are intact and do not belong together.
-  Failure WriteTensor(const StoredTensor& stored, uint32_t t, OutputFiles& outputs) {
-    if (TakeNoted(stored, t)) {
-      Report(stored.bytes);
+  Failure WriteTensor(const Item& item, uint32_t t, OutputFiles& outputs) {
+    if (TakeNoted(item, t)) {
+      Report(item.bytes);
       return std::nullopt;
     }
-    const Result<const File*> opened = inputs_.At(stored.file);
-    if (!opened.ok()) return opened.diagnostics().front();
-    if (opened.value()->bytes() != source_.files()[stored.file].bytes) {
-      Diagnostic d =
-          MakeDiagnostic(Finding::kFileUnreadable, "'" + opened.value()->path() + "' changed while it was read");
-      d.path = stored.name;
-      return d;
+    if (item.stored != nullptr) {
+      if (Failure changed = CheckLength(*item.stored)) return changed;
     }
     ShardedTensor& tensor = laid_out_.manifest.tensors[t];
     const ShardLayout& layout = laid_out_.manifest.LayoutOf(tensor);
@@ -219,18 +320,19 @@ class Sharder : private Conversion {
     for (size_t file = 0; file < layout.shards.size(); ++file) at.push_back(laid_out_.begin[file][t]);
     std::vector<Hasher> hashers(layout.shards.size());
     Hasher full;
-    ChunkWalk walk(stored.shape, stored.dtype);
+    // A reshape is read in full for any part of it.
+    const bool at_once = item.recipe != nullptr && HasReshape(*item.recipe);
+    ChunkWalk walk(item.form.shape, item.form.dtype, at_once ? std::max(item.bytes, kChunkBytes) : kChunkBytes);
     for (Chunk chunk; walk.Next(chunk);) {
       buffer_.resize(std::max<size_t>(buffer_.size(), chunk.bytes));
-      if (Failure failed = inputs_.Read(stored.file, stored.begin + chunk.begin, buffer_.data(), chunk.bytes))
-        return failed;
+      if (Failure failed = ReadChunk(item, chunk)) return failed;
       full.Add(buffer_.data(), chunk.bytes);
       for (size_t file = 0; file < layout.shards.size(); ++file) {
         const ShardDims share = ShardInChunk(*layout.shards[file], chunk);
-        const uint64_t bytes = ShareBytes(stored.dtype, share);
+        const uint64_t bytes = ShareBytes(item.form.dtype, share);
         if (bytes == 0) continue;
         share_.resize(std::max<size_t>(share_.size(), bytes));
-        const char* data = TakeFromChunk(chunk, stored.dtype, share, buffer_.data(), share_.data());
+        const char* data = TakeFromChunk(chunk, item.form.dtype, share, buffer_.data(), share_.data());
         hashers[file].Add(data, bytes);
         if (Failure failed = outputs.Write(file, at[file], data, bytes)) return failed;
         at[file] += bytes;
@@ -242,7 +344,39 @@ class Sharder : private Conversion {
     tensor.shard_hash = noted;
     tensor.hash = full.Value();
     noted.push_back(*tensor.hash);
-    return staging().Record(stored.name, noted);
+    return staging().Record(item.name, noted);
+  }
+
+  Failure CheckLength(const StoredTensor& stored) {
+    const Result<const File*> opened = inputs_.At(stored.file);
+    if (!opened.ok()) return opened.diagnostics().front();
+    if (opened.value()->bytes() == source_.files()[stored.file].bytes) return std::nullopt;
+    Diagnostic d =
+        MakeDiagnostic(Finding::kFileUnreadable, "'" + opened.value()->path() + "' changed while it was read");
+    d.path = stored.name;
+    return d;
+  }
+
+  Failure ReadChunk(const Item& item, const Chunk& chunk) {
+    if (item.stored != nullptr) {
+      return inputs_.Read(item.stored->file, item.stored->begin + chunk.begin, buffer_.data(), chunk.bytes);
+    }
+    ShardDims dims;
+    for (size_t d = 0; d < item.form.shape.size(); ++d) dims.push_back({{chunk.first[d], chunk.lengths[d]}});
+    return ReadRecipe(*item.recipe, parts_, dims, buffer_.data());
+  }
+
+  // Of the source's tensors that are stored as parts of others: with it a merge finds out that what it makes is the original.
+  Failure HashMade() {
+    for (auto& [name, tensor] : laid_out_.manifest.made) {
+      const StoredTensor& stored = *source_.Find(name);
+      const Result<const File*> opened = inputs_.At(stored.file);
+      if (!opened.ok()) return opened.diagnostics().front();
+      const Result<uint64_t> hash = HashFile(*opened.value(), stored.begin, stored.bytes);
+      if (!hash.ok()) return hash.diagnostics().front();
+      tensor.hash = hash.value();
+    }
+    return std::nullopt;
   }
 
   // The header of each of the source's files, byte for byte: order, padding and metadata of the original are in it, and
@@ -298,16 +432,20 @@ class Sharder : private Conversion {
 
   const Checkpoint& source_;
   const CompiledPlan& plan_;
+  const WeightRecipes* recipes_;
   InputFiles inputs_;
-  std::vector<uint32_t> by_offset_;  // of the source's tensors
+  ShardReader reader_;
+  CheckpointSource parts_;
+  std::vector<Item> items_;
+  std::map<std::string, WeightRecipe> own_of_model_;  // how tensors of the source are made of items
   LaidOut laid_out_;
 };
 
 }  // namespace
 
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
-                                  const ConvertOptions& options) {
-  return Sharder(source, plan, out, options).Run();
+                                  const ConvertOptions& options, const WeightRecipes* recipes) {
+  return Sharder(source, plan, out, options, recipes).Run();
 }
 
 }  // namespace moonshard

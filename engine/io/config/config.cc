@@ -1,15 +1,41 @@
 #include "engine/io/config/config.h"
 
+#include <limits>
 #include <utility>
 
 namespace moonshard {
+namespace {
+
+// {"__float__": "-Infinity"} and its like, in place of doubles that JSON has not.
+void ReadFloats(JsonValue& value) {
+  if (value.is_array()) {
+    for (JsonValue& one : value.AsArray()) ReadFloats(one);
+  }
+  if (!value.is_object()) return;
+  const JsonValue* named = value.Find("__float__");
+  if (named != nullptr && named->is_string() && value.AsObject().size() == 1) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const std::string& name = named->AsString();
+    if (name == "Infinity" || name == "-Infinity") {
+      value = name.front() == '-' ? -kInfinity : kInfinity;
+    } else if (name == "NaN") {
+      value = std::numeric_limits<double>::quiet_NaN();
+    }
+    return;
+  }
+  for (auto& [key, one] : value.AsObject()) ReadFloats(one);
+}
+
+}  // namespace
 
 ModelConfig::ModelConfig(JsonValue::Object fields, std::string file_name)
-    : json_(std::move(fields)), file_name_(std::move(file_name)) {}
+    : json_(std::move(fields)), file_name_(std::move(file_name)) {
+  ReadFloats(json_);
+}
 
 Result<ModelConfig> ModelConfig::Read(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  Result<JsonValue> read = ReadJsonFile(path);
+  Result<JsonValue> read = ReadJsonFile(path, JsonDialect::kPython);
   if (!read.ok()) return read.diagnostics();
   if (!read.value().is_object()) {
     Diagnostic d = MakeDiagnostic(Finding::kBadJson, std::string("the file holds a JSON ") + read.value().KindName());

@@ -1,8 +1,11 @@
 #include "engine/io/exported_program/exported_program.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 
-#include "engine/io/exported_program/json_fields.h"
+#include "engine/core/base/json_fields.h"
 #include "engine/io/exported_program/parse_graph.h"
 #include "engine/io/exported_program/parse_record.h"
 
@@ -42,7 +45,7 @@ const auto& ScalarNames() {
 template <class Read>
 std::optional<Diagnostic> ReadEntry(const std::string& file, const char* entry, std::string_view text,
                                     const Read& read) {
-  Result<JsonValue> json = ParseJson(text, file + ": " + entry);
+  Result<JsonValue> json = ParseJson(text, file + ": " + entry, JsonDialect::kPython);
   if (!json.ok()) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, json.diagnostics().front().message);
     d.path = json.diagnostics().front().where.ToString();
@@ -51,7 +54,7 @@ std::optional<Diagnostic> ReadEntry(const std::string& file, const char* entry, 
   std::string at;
   try {
     read(json.value(), at);
-  } catch (const program_json::Fault& fault) {
+  } catch (const json_fields::Fault& fault) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, (at.empty() ? "" : at + ": ") + fault.message);
     d.path = file + ": " + entry;
     d.help = "export the model again (moonshard export-script prints the script)";
@@ -91,7 +94,116 @@ Result<ExportedProgram> ParseProgram(std::string_view model, std::string_view re
   return program;
 }
 
+namespace {
+
+// The numbers that models take from the range of their dtype, to mask with.
+std::optional<double> LargestOf(std::string_view dtype) {
+  if (dtype == "float16") return 65504.0;
+  if (dtype == "bfloat16") return 0x1.fep127;
+  if (dtype == "float32") return static_cast<double>(std::numeric_limits<float>::max());
+  if (dtype == "float64") return std::numeric_limits<double>::max();
+  return std::nullopt;
+}
+
+// Every place of a program that names the model's dtype.
+class DTypeChange {
+ public:
+  DTypeChange(std::string_view from, std::string_view to)
+      : from_(*SerializedDType(from)),
+        to_(*SerializedDType(to)),
+        largest_(*LargestOf(from)),
+        largest_to_(*LargestOf(to)) {}
+
+  void Type(int& serialized) const {
+    if (serialized == from_) serialized = to_;
+  }
+  void Argument(ProgramArgument& argument) const {
+    if (argument.kind == ProgramArgument::Kind::kScalarType && argument.integer == from_) argument.integer = to_;
+    if (argument.kind == ProgramArgument::Kind::kFloat && std::abs(argument.number) == largest_) {
+      argument.number = std::copysign(largest_to_, argument.number);
+    }
+    for (ProgramArgument& element : argument.elements) Argument(element);
+  }
+
+ private:
+  int from_;
+  int to_;
+  double largest_;
+  double largest_to_;
+};
+
+}  // namespace
+
+Result<ExportedProgram> InDType(const ExportedProgram& program, const std::string& dtype) {
+  if (program.dtype == dtype) return program;
+  if (program.dtype == "float32" || !LargestOf(program.dtype) || !LargestOf(dtype)) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the program cannot be computed in " + dtype);
+    d.path = program.file;
+    d.declared = program.dtype.empty() ? "an export without a dtype" : "an export in " + program.dtype;
+    if (program.dtype == "float32")
+      d.declared += ", in which a cast to the model's dtype and one to float32 are the same";
+    d.required = "an export in bfloat16, which is computed in every dtype: export it again with --dtype bfloat16";
+    return d;
+  }
+  ExportedProgram out = program;
+  const DTypeChange change(program.dtype, dtype);
+  out.dtype = dtype;
+  for (ProgramValue& value : out.values) change.Type(value.dtype);
+  for (ProgramTensor& tensor : out.tensors) change.Type(tensor.dtype);
+  for (ProgramNode& node : out.graph.nodes) {
+    for (auto& [name, argument] : node.inputs) change.Argument(argument);
+  }
+  for (ProgramInput& input : out.inputs) {
+    if (input.dtype == program.dtype) input.dtype = dtype;
+  }
+  for (std::shared_ptr<const ExportedProgram>& other : out.others) {
+    Result<ExportedProgram> changed = InDType(*other, dtype);
+    if (!changed.ok()) return changed.diagnostics();
+    other = std::make_shared<const ExportedProgram>(std::move(changed).value());
+  }
+  return out;
+}
+
 // A parameter that is listed under a module belongs to it whether or not the graph uses it, as in the model itself.
+bool HasWeights(const ExportedProgram& program) {
+  return std::ranges::all_of(program.tensors, [](const ProgramTensor& tensor) {
+    return tensor.kind != ProgramTensor::Kind::kParameter || tensor.tied_to >= 0 || !tensor.entry.empty();
+  });
+}
+
+WeightRecipes RecipesOf(const ExportedProgram& program) {
+  WeightRecipes out;
+  for (const ProgramTensor& tensor : program.tensors) {
+    if (!tensor.recipes.empty()) out[tensor.name] = tensor.recipes;
+  }
+  return out;
+}
+
+std::pair<int64_t, int64_t> FittingTokens(const ExportedProgram& program, std::pair<int64_t, int64_t> wanted) {
+  std::vector<std::pair<int64_t, int64_t>> lengths;
+  const auto take = [&](const ExportedProgram& archive) {
+    const auto ids = std::ranges::find(archive.inputs, "ids", &ProgramInput::kind);
+    if (ids == archive.inputs.end() || ids->shape.size() != 2) return;
+    if (ids->shape[0].op == SizeExpression::Op::kNumber) wanted.first = ids->shape[0].number;
+    if (ids->shape[1].op == SizeExpression::Op::kNumber) {
+      lengths.emplace_back(ids->shape[1].number, ids->shape[1].number);
+    } else if (const auto valid = archive.valid.find(ids->shape[1].text); valid != archive.valid.end()) {
+      lengths.insert(lengths.end(), valid->second.begin(), valid->second.end());
+    }
+  };
+  take(program);
+  for (const auto& other : program.others) take(*other);
+  if (lengths.empty()) return wanted;
+  std::optional<int64_t> longest;
+  int64_t shortest = std::numeric_limits<int64_t>::max();
+  for (const auto& [from, to] : lengths) {
+    shortest = std::min(shortest, from);
+    if (from <= wanted.second) longest = std::max(longest.value_or(0), std::min(to, wanted.second));
+  }
+  wanted.second = longest.value_or(shortest);
+  return wanted;
+}
+
 ModuleTree ProgramTree(const ExportedProgram& program) {
   std::map<std::string, std::vector<size_t>, std::less<>> of_module;
   for (size_t i = 0; i < program.tensors.size(); ++i) {

@@ -129,6 +129,7 @@ struct ProgramNode {
   std::vector<uint32_t> outputs;                                // values; kNoValue: a result that is no value
   bool outputs_in_list = false;                                 // the operator returns one list that holds all of them
   int32_t stack = -1;  // index into ExportedProgram::stacks; -1: the exporter's own node, of no module
+  std::string place;   // of the model's source, "modeling_llama.py:245"; "" where the archive does not have it
 };
 
 // Flat: graphs inside of operators that only switch a mode stand in place, between kEnterGradMode or kEnterAutocast and kLeave.
@@ -152,6 +153,7 @@ struct ProgramTensor {
   std::string entry;
   std::vector<int64_t> strides;
   int64_t storage_offset = 0;         // elements
+  int entry_dtype = 0;                // serialized, of the bytes there: `dtype`, but for a program in another dtype
   int32_t tied_to = -1;               // index of the first tensor of its group of ties; -1: not tied, or the first
   std::vector<WeightRecipe> recipes;  // the first one whose tensors exist holds; none: the tensor of its own name
 };
@@ -219,7 +221,12 @@ struct ExportedProgram {
   std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> valid;  // of symbols: ranges that hold, for messages
   std::map<std::string, std::string> unsupported;  // tensors that cannot be made from a checkpoint: why
   bool trains = true;                              // exported in training mode
+  std::string dtype;                               // of the model's computation, "bfloat16"; "": not recorded
   std::optional<JsonValue> config;                 // config.json of the model
+  // Of a directory of archives: the lengths that its index has for this one, and the archives of the same model behind it. They
+  // have its modules, parameters and buffers, and other graphs.
+  std::vector<std::pair<int64_t, int64_t>> lengths;
+  std::vector<std::shared_ptr<const ExportedProgram>> others;
 };
 
 // The element type behind a serialized number of the schema; nothing for one that no checkpoint can hold.
@@ -234,6 +241,21 @@ std::optional<int> SerializedDType(std::string_view name);
 Result<ExportedProgram> ParseProgram(std::string_view model, std::string_view record, const std::string& file);
 
 inline constexpr size_t kMaxProgramNodes = 4'000'000;
+
+// The program as if it was exported in another dtype ("float32", "bfloat16", "float16" or "float64"): parameters, constants and
+// casts to the model's dtype. Casts to float32 that the model has whatever its dtype stay. In an export in float32 these two
+// cannot be told apart. Errors (kNotSupported): an export in float32, or without a recorded dtype.
+Result<ExportedProgram> InDType(const ExportedProgram& program, const std::string& dtype);
+
+// Batch and length of tokens that the program takes, as far as its shapes and ranges tell, over all its archives: `wanted` where
+// that fits; else the number that it was exported for, or of the lengths the longest that is shorter, or the shortest.
+std::pair<int64_t, int64_t> FittingTokens(const ExportedProgram& program, std::pair<int64_t, int64_t> wanted);
+
+// Whether the archive holds the values of all parameters.
+bool HasWeights(const ExportedProgram& program);
+
+// How its tensors are made of a checkpoint's, of those that have recipes.
+WeightRecipes RecipesOf(const ExportedProgram& program);
 
 // The module tree of the program: every module, its parameters and persistent and other buffers, with ties; as a live
 // model's is read.

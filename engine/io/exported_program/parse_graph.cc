@@ -16,7 +16,6 @@
 #include <set>
 
 #include "engine/core/base/text.h"
-#include "engine/io/exported_program/json_fields.h"
 
 namespace moonshard::program_json {
 namespace {
@@ -76,15 +75,21 @@ class GraphParser {
     for (const JsonValue& output : List(graph, "outputs")) {
       program_.graph.outputs.push_back(Argument(output, top_));
     }
-    Names names;
-    for (const auto& [name, binding] : top_) {
-      if (binding.argument.kind == Kind::kValue) names[name].push_back(binding.argument.value);
-      if (binding.input && binding.input->kind == Kind::kValue) names[name].push_back(binding.input->value);
-    }
-    return names;
+    AddNames(top_);
+    return std::move(names_);
   }
 
  private:
+  // A finished scope, under the path of its graph.
+  void AddNames(const Scope& scope) {
+    for (const auto& [name, binding] : scope) {
+      std::vector<uint32_t> values;
+      if (binding.argument.kind == Kind::kValue) values.push_back(binding.argument.value);
+      if (binding.input && binding.input->kind == Kind::kValue) values.push_back(binding.input->value);
+      if (!values.empty()) names_.emplace(region_ + name, std::move(values));
+    }
+  }
+
   uint32_t NewValue(const std::string& name, const JsonValue& graph, std::string_view kind) {
     ProgramValue value;
     value.name = name;
@@ -204,6 +209,7 @@ class GraphParser {
     ProgramNode node;
     if (const JsonValue* name = json.Find("name"); name != nullptr && name->is_string()) node.name = name->AsString();
     node.stack = StackOf(Required(json, "metadata"));
+    node.place = PlaceOf(Required(json, "metadata"));
     user_ = node.stack;
     const std::string& target = Text(json, "target");
     constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
@@ -287,7 +293,8 @@ class GraphParser {
     const JsonValue::Array& inputs = List(json, "inputs");
     if (inputs.size() <= own) Fail("'" + what + "' has too few arguments");
     for (size_t i = 0; i < own; ++i) node.inputs.emplace_back("", Argument(Required(inputs[i], "arg"), scope));
-    const JsonValue& inner = Required(Required(Required(inputs[own], "arg"), "as_graph"), "graph");
+    const JsonValue& inside = Required(Required(inputs[own], "arg"), "as_graph");
+    const JsonValue& inner = Required(inside, "graph");
     const JsonValue::Array& formal = List(inner, "inputs");
     if (formal.size() != inputs.size() - own - 1)
       Fail("'" + what + "' is given another number of values than its graph takes");
@@ -302,7 +309,11 @@ class GraphParser {
     leave.inputs.clear();
     program_.graph.nodes.push_back(std::move(node));
     const std::string at = at_;
+    const std::string around = region_;
+    region_ += Text(inside, "name") + "/";
     ReadNodes(inner, names);
+    AddNames(names);
+    region_ = around;
     at_ = at;
     program_.graph.nodes.push_back(std::move(leave));
     --depth_;
@@ -472,6 +483,25 @@ class GraphParser {
     return found->second;
   }
 
+  // Of 'File "/lib/modeling_llama.py", line 245, in forward' and a line of source, the innermost last.
+  static std::string PlaceOf(const JsonValue& metadata) {
+    const JsonValue* text = metadata.Find("stack_trace");
+    if (text == nullptr || !text->is_string()) return {};
+    const std::string_view trace = text->AsString();
+    const size_t file = trace.rfind("File \"");
+    if (file == std::string_view::npos) return {};
+    const size_t begin = file + 6;
+    const size_t end = trace.find('"', begin);
+    const size_t line = trace.find(", line ", begin);
+    if (end == std::string_view::npos || line == std::string_view::npos) return {};
+    const std::string_view path = trace.substr(begin, end - begin);
+    const size_t digits = line + 7;
+    const size_t stop = std::min(trace.find_first_not_of("0123456789", digits), trace.size());
+    constexpr size_t kLongest = 200;
+    return std::string(path.substr(path.rfind('/') + 1).substr(0, kLongest)) + ":" +
+           std::string(trace.substr(digits, std::min<size_t>(stop - digits, 9)));
+  }
+
   static std::string TextOfStack(const std::vector<ModuleCall>& stack) {
     std::string out;
     for (const ModuleCall& call : stack) out += call.path + "@" + std::to_string(call.occurrence) + ";";
@@ -481,6 +511,8 @@ class GraphParser {
   ExportedProgram& program_;
   std::string& at_;
   Scope top_;
+  Names names_;
+  std::string region_;            // the path of the graph that is being read: "", "submod_1/"
   int32_t user_ = -1;             // stack of the node that is being read
   std::vector<int32_t> made_in_;  // by value: the stack of the node that makes it; -1: given
   int depth_ = 0;

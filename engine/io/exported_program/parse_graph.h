@@ -7,11 +7,25 @@
 #include <vector>
 
 #include "engine/core/base/json.h"
+#include "engine/core/base/json_fields.h"
 #include "engine/io/exported_program/exported_program.h"
 
 namespace moonshard::program_json {
 
-// By the names that the outermost graph uses: the value that each stands for. Of a node that only handed on its input, the
+using json_fields::Fail;
+using json_fields::FailKind;
+using json_fields::Integer;
+using json_fields::IntegerOf;
+using json_fields::List;
+using json_fields::MultiplySize;
+using json_fields::Object;
+using json_fields::Required;
+using json_fields::Size;
+using json_fields::Text;
+using json_fields::TextOf;
+
+// By the names that the graphs use: the value that each stands for. Names of a graph inside of another have its path before
+// them: `submod_1/linear_3`. Of a node that only handed on its input, the
 // input too: which of the two it is depends on who uses it.
 using Names = std::map<std::string, std::vector<uint32_t>, std::less<>>;
 

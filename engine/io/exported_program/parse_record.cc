@@ -6,8 +6,9 @@
 #include <set>
 #include <utility>
 
+#include "engine/core/base/json_fields.h"
 #include "engine/core/base/text.h"
-#include "engine/io/exported_program/json_fields.h"
+#include "engine/io/safetensors/recipe_json.h"
 
 namespace moonshard::program_json {
 namespace {
@@ -81,100 +82,6 @@ std::vector<SizeExpression> ShapeOf(const JsonValue& object, std::string_view ke
   return out;
 }
 
-// Reads recipes. What they make is bounded: a stack of numbered tensors is a short text for many names.
-class RecipeReader {
- public:
-  WeightRecipe Read(const JsonValue& json, int depth = 0) {
-    if (depth > kDeepestRecord) Fail("a recipe is nested too deep");
-    WeightRecipe out;
-    if (json.Find("tensor") != nullptr) {
-      out.tensor = Text(json, "tensor");
-      Count(out);
-    } else if (const JsonValue* stack = json.Find("stack"); stack != nullptr) {
-      out.kind = Kind::kStack;
-      out.dim = Integer(json, "dim");
-      if (stack->is_string()) {
-        ReadNumbered(stack->AsString(), Size(json, "count"), out);
-      } else {
-        ReadParts(*stack, depth, out);
-      }
-    } else if (const JsonValue* joined = json.Find("concatenate"); joined != nullptr) {
-      out.kind = Kind::kConcatenate;
-      out.dim = Integer(json, "dim");
-      ReadParts(*joined, depth, out);
-    } else if (const JsonValue* slice = json.Find("slice"); slice != nullptr) {
-      out.kind = Kind::kSlice;
-      out.dim = Integer(json, "dim");
-      out.start = Size(json, "start");
-      out.stop = Size(json, "stop");
-      if (out.start > out.stop) {
-        Fail("a recipe takes a slice from " + std::to_string(out.start) + " to " + std::to_string(out.stop));
-      }
-      ReadPart(*slice, depth, out);
-    } else if (const JsonValue* select = json.Find("select"); select != nullptr) {
-      out.kind = Kind::kSelect;
-      out.dim = Integer(json, "dim");
-      out.start = Size(json, "index");
-      ReadPart(*select, depth, out);
-    } else if (const JsonValue* permute = json.Find("permute"); permute != nullptr) {
-      out.kind = Kind::kPermute;
-      std::set<int64_t> seen;
-      for (const JsonValue& dim : List(json, "dims")) out.shape.push_back(IntegerOf(dim, "dims"));
-      const auto dims = static_cast<int64_t>(out.shape.size());
-      for (const int64_t dim : out.shape) {
-        if (dim < 0 || dim >= dims || !seen.insert(dim).second) {
-          Fail("a recipe permutes by " + ShapeToString(out.shape) + ", which is no order of dims");
-        }
-      }
-      ReadPart(*permute, depth, out);
-    } else if (const JsonValue* reshape = json.Find("reshape"); reshape != nullptr) {
-      out.kind = Kind::kReshape;
-      int64_t elements = 1;
-      for (const JsonValue& size : List(json, "shape")) {
-        out.shape.push_back(IntegerOf(size, "shape"));
-        if (out.shape.back() < 0 || !MultiplySize(elements, out.shape.back())) {
-          Fail("a recipe makes the shape " + ShapeToString(out.shape) + ", which is of no tensor");
-        }
-      }
-      ReadPart(*reshape, depth, out);
-    } else {
-      Fail("a recipe is of no known kind");
-    }
-    return out;
-  }
-
- private:
-  using Kind = WeightRecipe::Kind;
-
-  void Count(const WeightRecipe& tensor) {
-    constexpr size_t kMostBytes = size_t{1} << 29;
-    bytes_ += sizeof(WeightRecipe) + tensor.tensor.size();
-    if (bytes_ > kMostBytes) Fail("the recipes name too many tensors");
-  }
-
-  void ReadPart(const JsonValue& part, int depth, WeightRecipe& out) { out.parts.push_back(Read(part, depth + 1)); }
-
-  void ReadParts(const JsonValue& list, int depth, WeightRecipe& out) {
-    if (!list.is_array() || list.AsArray().empty()) Fail("a recipe joins no tensors");
-    for (const JsonValue& part : list.AsArray()) ReadPart(part, depth, out);
-  }
-
-  // "model.experts.{}.up_proj.weight" with a number in place of the braces.
-  void ReadNumbered(const std::string& text, int64_t count, WeightRecipe& out) {
-    const size_t at = text.find("{}");
-    if (at == std::string::npos) Fail("'" + text + "' has no {} for a number");
-    if (count < 1) Fail("a recipe stacks " + std::to_string(count) + " tensors");
-    for (int64_t i = 0; i < count; ++i) {
-      WeightRecipe part;
-      part.tensor = text.substr(0, at) + std::to_string(i) + text.substr(at + 2);
-      Count(part);
-      out.parts.push_back(std::move(part));
-    }
-  }
-
-  size_t bytes_ = 0;
-};
-
 // Whether the names between the dots are no empty ones, as those of modules and parameters are.
 bool IsPath(std::string_view path) {
   return !path.empty() && path.front() != '.' && path.back() != '.' && path.find("..") == std::string_view::npos;
@@ -207,12 +114,15 @@ class RecordParser {
     program_.model_class = Text(model, "class");
     if (const JsonValue* options = record.Find("options"); options != nullptr) {
       const JsonValue* train = options->Find("train");
+      if (const JsonValue* dtype = options->Find("dtype"); dtype != nullptr && dtype->is_string()) {
+        program_.dtype = dtype->AsString();
+      }
       program_.trains = train == nullptr || !train->is_bool() || train->AsBool();
     }
     const JsonValue* config = model.Find("config");
     if (config == nullptr || config->is_null()) return;
     at_ = "the config";
-    Result<JsonValue> parsed = ParseJson(TextOf(*config, "config"), program_.file + ": config");
+    Result<JsonValue> parsed = ParseJson(TextOf(*config, "config"), program_.file + ": config", JsonDialect::kPython);
     if (!parsed.ok() || !parsed.value().is_object()) Fail("'config' is not the text of a JSON object");
     program_.config = std::move(parsed).ValueOrThrow();
   }
@@ -527,7 +437,7 @@ class RecordParser {
   std::string& at_;
   std::set<std::string, std::less<>> paths_;
   std::map<std::string, size_t, std::less<>> tensor_of_;
-  RecipeReader recipes_;
+  RecipeJsonReader recipes_;
 };
 
 }  // namespace

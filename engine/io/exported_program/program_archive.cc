@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <span>
 #include <utility>
 
-#include "engine/io/exported_program/json_fields.h"
+#include "engine/core/base/json.h"
+#include "engine/core/base/json_fields.h"
 
 namespace moonshard {
 namespace {
@@ -145,66 +148,67 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
   if (!archive.Has(table)) return std::nullopt;
   Result<std::string> text = archive.Read(table);
   if (!text.ok()) return text.diagnostics().front();
-  Result<JsonValue> json = ParseJson(text.value(), archive.path() + ": " + table);
+  Result<JsonValue> json = ParseJson(text.value(), archive.path() + ": " + table, JsonDialect::kPython);
   if (!json.ok()) return BadArchive(archive.path() + ": " + table, json.diagnostics().front().message);
   std::map<std::string, ProgramTensor*, std::less<>> by_name;
   for (ProgramTensor& tensor : program.tensors) by_name[tensor.name] = &tensor;
   std::string at = "the table";
   try {
-    for (const auto& [name, entry] : program_json::Object(json.value(), "config")) {
+    for (const auto& [name, entry] : json_fields::Object(json.value(), "config")) {
       at = "tensor '" + name + "'";
       const auto found = by_name.find(name);
       if (found == by_name.end()) continue;
       ProgramTensor& tensor = *found->second;
-      const std::string path = base + program_json::Text(entry, "path_name");
+      const std::string path = base + json_fields::Text(entry, "path_name");
       const JsonValue* pickled = entry.Find("use_pickle");
-      if (pickled != nullptr && pickled->is_bool() && pickled->AsBool()) program_json::Fail("its values are pickled");
+      if (pickled != nullptr && pickled->is_bool() && pickled->AsBool()) json_fields::Fail("its values are pickled");
       const std::optional<uint64_t> bytes = archive.BytesOf(path);
-      if (!bytes) program_json::Fail("the archive has no entry '" + path + "'");
+      if (!bytes) json_fields::Fail("the archive has no entry '" + path + "'");
       // Without weights all tensors of checkpoints share one empty entry.
       if (*bytes == 0 && folder == "weights") continue;
-      const JsonValue& meta = program_json::Required(entry, "tensor_meta");
+      const JsonValue& meta = json_fields::Required(entry, "tensor_meta");
       // The last element that the strides reach must be within the bytes.
       int64_t last = 0;
       int64_t elements = 1;
       bool empty = false;
       std::vector<int64_t> strides;
-      const JsonValue::Array& sizes = program_json::List(meta, "sizes");
-      for (const JsonValue& stride : program_json::List(meta, "strides")) {
-        strides.push_back(program_json::Size(stride, "as_int"));
+      const JsonValue::Array& sizes = json_fields::List(meta, "sizes");
+      for (const JsonValue& stride : json_fields::List(meta, "strides")) {
+        strides.push_back(json_fields::Size(stride, "as_int"));
       }
       if (sizes.size() != tensor.shape.size() || strides.size() != sizes.size()) {
-        program_json::Fail("its values have another number of dims");
+        json_fields::Fail("its values have another number of dims");
       }
       for (size_t i = 0; i < sizes.size(); ++i) {
-        const int64_t size = program_json::Size(sizes[i], "as_int");
-        if (size != tensor.shape[i]) program_json::Fail("its values have another shape");
+        const int64_t size = json_fields::Size(sizes[i], "as_int");
+        if (size != tensor.shape[i]) json_fields::Fail("its values have another shape");
         int64_t reach = 0;
         if (__builtin_mul_overflow(std::max<int64_t>(size - 1, 0), strides[i], &reach) ||
             __builtin_add_overflow(last, reach, &last)) {
-          program_json::Fail("its strides reach too far");
+          json_fields::Fail("its strides reach too far");
         }
-        if (!program_json::MultiplySize(elements, size)) program_json::Fail("its shape is of no tensor");
+        if (!json_fields::MultiplySize(elements, size)) json_fields::Fail("its shape is of no tensor");
         empty = empty || size == 0;
       }
-      const int64_t offset = program_json::Size(program_json::Required(meta, "storage_offset"), "as_int");
-      if (program_json::Integer(meta, "dtype") != tensor.dtype) program_json::Fail("its values have another dtype");
+      const int64_t offset = json_fields::Size(json_fields::Required(meta, "storage_offset"), "as_int");
+      if (json_fields::Integer(meta, "dtype") != tensor.dtype) json_fields::Fail("its values have another dtype");
       const std::optional<DType> dtype = DTypeOfProgram(tensor.dtype);
-      if (!dtype) program_json::Fail("its values have a dtype that is not supported");
+      if (!dtype) json_fields::Fail("its values have a dtype that is not supported");
       const auto held = static_cast<int64_t>(*bytes) * 8 / BitsOf(*dtype);
       if (!empty && (last >= held || offset > held - 1 - last)) {
-        program_json::Fail("its values are longer than entry '" + path + "'");
+        json_fields::Fail("its values are longer than entry '" + path + "'");
       }
       // A dim of stride 0 says an element many times; the tensor that is made of it has a place for each.
       constexpr int64_t kMostRepeated = int64_t{1} << 28;
       if (!empty && elements > held && elements > kMostRepeated) {
-        program_json::Fail("its values repeat " + std::to_string(held) + " elements to " + std::to_string(elements));
+        json_fields::Fail("its values repeat " + std::to_string(held) + " elements to " + std::to_string(elements));
       }
       tensor.entry = path;
+      tensor.entry_dtype = tensor.dtype;
       tensor.strides = std::move(strides);
       tensor.storage_offset = offset;
     }
-  } catch (const program_json::Fault& fault) {
+  } catch (const json_fields::Fault& fault) {
     return BadArchive(archive.path() + ": " + table, at + ": " + fault.message);
   }
   return std::nullopt;
@@ -241,6 +245,101 @@ std::optional<uint64_t> ProgramArchive::BytesOf(std::string_view entry) const {
   return found == entries_.end() ? std::nullopt : std::optional<uint64_t>(found->second.bytes);
 }
 
-bool IsProgramPath(std::string_view path) { return path.ends_with(".pt2"); }
+bool IsProgramPath(const std::string& path) {
+  std::error_code ignored;
+  return path.ends_with(".pt2") || std::filesystem::exists(std::filesystem::path(path) / kProgramIndex, ignored);
+}
+
+namespace {
+
+// What the index has for each archive.
+struct IndexEntry {
+  std::string file;
+  std::vector<std::pair<int64_t, int64_t>> lengths;
+};
+
+std::vector<IndexEntry> ReadIndexEntries(const JsonValue& json) {
+  constexpr int64_t kFormat = 1;
+  if (const int64_t format = json_fields::Integer(json, "format"); format != kFormat) {
+    json_fields::Fail("the index has format " + std::to_string(format) + ", required: 1");
+  }
+  std::vector<IndexEntry> out;
+  for (const JsonValue& program : json_fields::List(json, "programs")) {
+    IndexEntry entry;
+    entry.file = json_fields::Text(program, "file");
+    if (entry.file.find('/') != std::string::npos || !entry.file.ends_with(".pt2")) {
+      json_fields::Fail("'" + entry.file + "' is no archive in the directory");
+    }
+    for (const JsonValue& range : json_fields::List(program, "ranges")) {
+      if (!range.is_array() || range.AsArray().size() != 2) json_fields::Fail("a range has not two ends");
+      entry.lengths.emplace_back(json_fields::IntegerOf(range.AsArray()[0], "ranges"),
+                                 json_fields::IntegerOf(range.AsArray()[1], "ranges"));
+    }
+    out.push_back(std::move(entry));
+  }
+  if (out.empty()) json_fields::Fail("the index has no programs");
+  return out;
+}
+
+// The first thing in which a program is of another model.
+std::string DifferenceOf(const ExportedProgram& a, const ExportedProgram& b) {
+  const auto same_module = [](const ExportedModule& x, const ExportedModule& y) {
+    return x.path == y.path && x.kind == y.kind;
+  };
+  if (!std::ranges::equal(a.modules, b.modules, same_module)) return "its modules";
+  const auto is_own = [](const ProgramTensor& tensor) { return tensor.kind != ProgramTensor::Kind::kConstant; };
+  const auto same_tensor = [](const ProgramTensor& x, const ProgramTensor& y) {
+    return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.dtype == y.dtype && x.tied_to == y.tied_to;
+  };
+  const auto own = [&](const ExportedProgram& program) {
+    return std::span(program.tensors.begin(), std::ranges::find_if_not(program.tensors, is_own));
+  };
+  if (!std::ranges::equal(own(a), own(b), same_tensor)) return "its parameters or buffers";
+  const auto same_name = [](const auto& x, const auto& y) { return x.name == y.name; };
+  if (!std::ranges::equal(a.inputs, b.inputs, same_name)) return "its inputs";
+  if (!std::ranges::equal(a.outputs, b.outputs, same_name)) return "its outputs";
+  return a.dtype == b.dtype ? "" : "its dtype";
+}
+
+}  // namespace
+
+Result<ExportedProgram> ReadProgramPath(const std::string& path) {
+  const auto read = [](const std::string& file) -> Result<ExportedProgram> {
+    const Result<ProgramArchive> archive = ProgramArchive::Open(file);
+    if (!archive.ok()) return archive.diagnostics();
+    return ReadProgram(archive.value());
+  };
+  const std::filesystem::path index = std::filesystem::path(path) / kProgramIndex;
+  std::error_code ignored;
+  if (!std::filesystem::exists(index, ignored)) return read(path);
+  const Result<JsonValue> json = ReadJsonFile(index.string());
+  if (!json.ok()) return json.diagnostics();
+  const auto bad = [&](const std::string& message) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadProgram, message);
+    d.path = index.string();
+    d.help = "export the directory again (--lengths of the exporter)";
+    return d;
+  };
+  std::vector<IndexEntry> entries;
+  try {
+    entries = ReadIndexEntries(json.value());
+  } catch (const json_fields::Fault& fault) {
+    return bad(fault.message);
+  }
+  std::optional<ExportedProgram> first;
+  for (IndexEntry& entry : entries) {
+    Result<ExportedProgram> program = read((std::filesystem::path(path) / entry.file).string());
+    if (!program.ok()) return program.diagnostics();
+    program.value().lengths = std::move(entry.lengths);
+    if (!first) {
+      first = std::move(program).value();
+      continue;
+    }
+    const std::string difference = DifferenceOf(*first, program.value());
+    if (!difference.empty()) return bad("'" + entry.file + "' is of another model: " + difference + " differ");
+    first->others.push_back(std::make_shared<const ExportedProgram>(std::move(program).value()));
+  }
+  return *std::move(first);
+}
 
 }  // namespace moonshard

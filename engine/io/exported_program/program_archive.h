@@ -50,11 +50,19 @@ class ProgramArchive {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-// Whether a path names a program and no model directory: a file whose name ends in ".pt2".
-bool IsProgramPath(std::string_view path);
+// Whether a path names a program and no model directory: a file whose name ends in ".pt2", or a directory of such files with
+// their index (kProgramIndex).
+bool IsProgramPath(const std::string& path);
 
 // The program in an archive, with the places of its values (ProgramTensor::entry). Errors: as ProgramArchive::Open and
 // ParseProgram; kBadProgram for an entry that is missing, and for values whose length is not that of their shape.
 Result<ExportedProgram> ReadProgram(const ProgramArchive& archive);
+
+// Of a directory of archives, each for other lengths: their names, and which lengths they are for.
+inline constexpr const char* kProgramIndex = "index.json";
+
+// The program in a file, or the programs in a directory: the first one of the index, with the `others` behind it. Errors: as
+// ReadProgram; kBadProgram: an index of another form or format, without archives, or of archives of other models.
+Result<ExportedProgram> ReadProgramPath(const std::string& path);
 
 }  // namespace moonshard

@@ -61,7 +61,7 @@ Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::st
 }
 
 Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path) {
-  const Result<JsonValue> json = ReadJsonFile(path);
+  const Result<JsonValue> json = ReadJsonFile(path, JsonDialect::kPython);
   if (!json.ok()) return json.diagnostics();
   return CheckpointIndexFrom(json.value(), path);
 }

@@ -2,8 +2,8 @@
 // rest is its parameter. What names do not give is inferred, each from evidence that holds for Hugging Face models:
 //   buffers   by name, or by the shape of a mask
 //   kinds     Embedding, Linear or Norm, from the name and the number of dims of the weight
-//   ties      the head shares the embedding's tensor if config.json declares it, or if no head is stored and the model
-//             type ties by default
+//   ties      the head shares the embedding's tensor if config.json declares it, if its bias alone is stored, or if no head is
+//             stored and the model type ties by default
 //   order     components as text, numbers as numbers: layer 10 comes after layer 9
 // The tree is marked incomplete: it lacks modules without parameters, which later stages know.
 #include "engine/io/safetensors/tree.h"
@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::string_view kHead = "lm_head";
 constexpr std::string_view kWeight = "weight";
+constexpr std::string_view kBias = "bias";
 // Last components of the token embedding's path, in Hugging Face models.
 constexpr std::array<std::string_view, 6> kTokenEmbeddings = {"embed_tokens", "wte",       "word_embeddings",
                                                               "embed_in",     "embedding", "tok_embeddings"};
@@ -84,7 +85,10 @@ std::string GuessKind(std::string_view path, const ModuleTree::Signature& parame
   const std::string_view last = LastComponent(path);
   const size_t rank = weight->shape.size();
   const bool embeds = last.starts_with("embed") && last != "embed_out";  // that one is GPT-NeoX's head
-  if (rank == 2 && (embeds || last == "wte" || last == "wpe")) return "Embedding";
+  // T5 looks up a bias for each head by distance.
+  const bool table =
+      last == "wte" || last == "wpe" || last == "relative_attention_bias" || last.ends_with("_embeddings");
+  if (rank == 2 && (embeds || table)) return "Embedding";
   if (rank == 2) return "Linear";
   const bool others = std::ranges::any_of(parameters, [](const Parameter& p) { return p.shape.size() != 1; });
   return rank == 1 && !others ? "Norm" : "";
@@ -121,6 +125,27 @@ std::string FindHead(const std::map<std::string, ModuleTree::Signature, NaturalO
   return named.size() == 1 ? named.front() : std::string(kHead);
 }
 
+// A head whose bias alone is stored, of one number for each row of the embedding, has the embedding as its weight: as itself
+// (ELECTRA's `generator_lm_head`), or, where other modules lie beside the bias, as their `decoder`, whose bias is the one
+// around it (BERT's `cls.predictions`, RoBERTa's `lm_head`). Empty: there is none, or more than one.
+struct HeadOfBias {
+  std::string around;  // owns the bias
+  std::string path;    // of the head
+};
+
+HeadOfBias FindHeadOfBias(const std::map<std::string, ModuleTree::Signature, NaturalOrder>& modules, int64_t rows) {
+  HeadOfBias out;
+  for (const auto& [path, parameters] : modules) {
+    const Parameter& bias = parameters.front();
+    if (parameters.size() != 1 || bias.name != kBias || bias.shape != std::vector<int64_t>{rows}) continue;
+    if (!out.path.empty()) return {};
+    const std::string prefix = path + ".";
+    const bool holds = std::ranges::any_of(modules, [&](const auto& other) { return other.first.starts_with(prefix); });
+    out = {path, holds ? prefix + "decoder" : path};
+  }
+  return modules.contains(out.path) && out.path != out.around ? HeadOfBias() : out;
+}
+
 }  // namespace
 
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
@@ -136,26 +161,41 @@ ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& c
   }
   for (auto& [path, parameters] : modules) std::ranges::stable_sort(parameters, {}, PlaceInModule);
 
-  const std::string head = FindHead(modules);
-  const bool head_stored = modules.contains(head);
-  const std::string* embedding = TiesHead(config, head_stored) ? FindEmbedding(modules) : nullptr;
-  if (embedding && !head_stored) {
-    const ModuleTree::Signature& source = modules.at(*embedding);
-    modules[head] = {*std::ranges::find(source, kWeight, &Parameter::name)};
+  std::string head = FindHead(modules);
+  const std::string* embedding = FindEmbedding(modules);
+  const auto weight_of = [&](const std::string& path) {
+    return *std::ranges::find(modules.at(path), kWeight, &Parameter::name);
+  };
+  HeadOfBias of_bias;
+  if (embedding && config.tie_word_embeddings().value_or(true)) {
+    of_bias = FindHeadOfBias(modules, weight_of(*embedding).shape[0]);
+  }
+  const bool head_stored = modules.contains(head) && of_bias.path.empty();
+  if (!of_bias.path.empty()) {
+    head = of_bias.path;
+    ModuleTree::Signature signature = {weight_of(*embedding), modules.at(of_bias.around).front()};
+    modules[head] = std::move(signature);
+  } else if (!TiesHead(config, head_stored)) {
+    embedding = nullptr;
+  } else if (embedding && !head_stored) {
+    ModuleTree::Signature signature = {weight_of(*embedding)};
+    modules[head] = std::move(signature);
   }
   ModuleTree tree;
   for (auto& [path, parameters] : modules) {
     std::string kind = GuessKind(path, parameters);
     tree.Add(path, std::move(kind), parameters);
   }
-  if (embedding) {
-    ParamRef stored;
-    ParamRef tied;
-    const std::string weight = "." + std::string(kWeight);
-    const bool both = tree.FindParameter(*embedding + weight, &stored) && tree.FindParameter(head + weight, &tied);
-    // A stored head of another shape is not a copy of the embedding, whatever the config declares.
-    if (both && tree.At(stored).shape == tree.At(tied).shape) tree.AddTie({stored, tied});
-  }
+  // A stored head of another shape is not a copy of the embedding, whatever the config declares.
+  const auto tie = [&](const std::string& a, const std::string& b, std::string_view name) {
+    ParamRef one;
+    ParamRef other;
+    const std::string suffix = "." + std::string(name);
+    const bool both = tree.FindParameter(a + suffix, &one) && tree.FindParameter(b + suffix, &other);
+    if (both && a != b && tree.At(one).shape == tree.At(other).shape) tree.AddTie({one, other});
+  };
+  if (embedding) tie(*embedding, head, kWeight);
+  if (!of_bias.path.empty()) tie(of_bias.around, head, kBias);
   tree.set_complete(false);
   return tree;
 }

@@ -1,9 +1,11 @@
 // WeightRecipe: how a tensor of a model is made from tensors of a checkpoint whose names or forms differ: experts that are
 // stored one by one and computed as a stack, projections that are stored apart and computed as one.
-// Made by engine/io/exported_program. Stage after: apply/load.h, which reads only what a rank's shard is made of.
+// Made by engine/io/exported_program. Stages after: read_recipe.h, which reads only what a shard is made of, and
+// invert_recipes.h, which gives the checkpoint's own tensors back.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,5 +26,9 @@ struct WeightRecipe {
   // The names of checkpoint tensors in it, in order.
   void AddSources(std::vector<std::string>& names) const;
 };
+
+// By path of a parameter: in order of preference, the first one whose tensors all exist holds. A parameter without one is the
+// tensor of its own name.
+using WeightRecipes = std::map<std::string, std::vector<WeightRecipe>>;
 
 }  // namespace moonshard

@@ -42,6 +42,7 @@ struct Instruction {
   enum class Kind : uint8_t {
     kOperator,
     kLookup,         // aten::embedding by a parameter, which may hold some rows only
+    kAttention,      // aten::scaled_dot_product_attention, whose kernels end the process where keys have no heads
     kSize,           // of a tensor: operands tensor, dim
     kParameterSize,  // of a parameter of the program: `tensor`, `dim`; its local shape, whatever it holds at the moment
     kArithmetic,     // `arithmetic` on numbers

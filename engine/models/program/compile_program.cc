@@ -10,7 +10,7 @@
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 
-#include "engine/models/program/call_tree.h"
+#include "engine/graph/call_tree.h"
 
 namespace moonshard::program {
 namespace {
@@ -338,6 +338,7 @@ class BodyCompiler {
     if (node.target == "aten::embedding" && instruction.operands[0].kind == Operand::Kind::kParameter) {
       instruction.kind = Instruction::Kind::kLookup;
     }
+    if (node.target == "aten::scaled_dot_product_attention") instruction.kind = Instruction::Kind::kAttention;
     return true;
   }
 

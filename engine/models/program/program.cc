@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <ATen/Functions.h>
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
+#include "engine/graph/program_checks.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/runtime/nn/defer_init.h"
 
@@ -46,8 +48,9 @@ bool ProgramOutputs::Has(std::string_view name) const {
 // Makes modules, tensors and bodies, and joins them.
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ProgramArchive& archive, std::shared_ptr<const ExportedProgram> exported)
-      : archive_(archive), exported_(std::move(exported)) {}
+  // `archives`: of the program and of its others.
+  ProgramBuilder(std::vector<ProgramArchive> archives, std::shared_ptr<const ExportedProgram> exported)
+      : archives_(std::move(archives)), exported_(std::move(exported)) {}
 
   Result<std::shared_ptr<Program>> Build() {
     for (const ProgramInput& input : exported_->inputs) {
@@ -55,29 +58,71 @@ class ProgramBuilder {
       if (input.shape.empty() && input.value >= 0 &&
           exported_->values[static_cast<size_t>(input.value)].kind != ProgramValue::Kind::kTensor) {
         return ProgramError(Finding::kNotSupported, "input '" + input.name + "' of the program is a number",
-                            archive_.path());
+                            exported_->file);
       }
     }
-    Result<program::CompiledProgram> compiled = program::CompileProgram(*exported_);
-    if (!compiled.ok()) return compiled.diagnostics();
+    std::vector<std::shared_ptr<const ExportedProgram>> graphs = {exported_};
+    graphs.insert(graphs.end(), exported_->others.begin(), exported_->others.end());
+    std::vector<program::CompiledProgram> compiled;
+    int32_t calls = 1;  // of any module in any graph
+    for (const auto& graph : graphs) {
+      Result<program::CompiledProgram> one = program::CompileProgram(*graph);
+      if (!one.ok()) return one.diagnostics();
+      compiled.push_back(std::move(one).value());
+      for (const auto& [key, body] : compiled.back().bodies) calls = std::max(calls, key.second + 1);
+    }
     shared_ = std::make_shared<ProgramShared>();
     for (const ProgramTensor& tensor : exported_->tensors) shared_->shapes.push_back(tensor.shape);
+    for (uint32_t i = 0; i < exported_->tensors.size(); ++i) {
+      const int32_t first = exported_->tensors[i].tied_to;
+      if (first < 0) continue;
+      auto& group = shared_->ties[static_cast<uint32_t>(first)];
+      if (!group) group = std::make_shared<std::vector<uint32_t>>(1, static_cast<uint32_t>(first));
+      group->push_back(i);
+      shared_->ties[i] = group;
+    }
     if (auto error = MakeTensors()) return *error;
     MakeModules();
-    Bind(compiled.value());
-    program_->distinct_bodies_ = compiled.value().distinct;
-    program_->torn_ = compiled.value().torn;
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      const int32_t first_call = static_cast<int32_t>(i) * calls;
+      Tensors by_name = by_name_;
+      if (i > 0) {
+        if (auto error = MakeConstants(*graphs[i], archives_[i], by_name)) return *error;
+      }
+      Bind(compiled[i], by_name, first_call);
+      program_->AddGraph(graphs[i], first_call);
+      program_->distinct_bodies_ += compiled[i].distinct;
+      for (const std::string& call : compiled[i].torn) {
+        modules_.at(call.substr(0, call.rfind('@')))->torn_ = true;
+      }
+      program_->torn_.insert(program_->torn_.end(), compiled[i].torn.begin(), compiled[i].torn.end());
+    }
     return program_;
   }
 
  private:
+  using Tensors = std::map<std::string, at::Tensor, std::less<>>;
+
+  // Those of a further graph, which has the other tensors of the first one.
+  std::optional<Diagnostic> MakeConstants(const ExportedProgram& graph, const ProgramArchive& archive,
+                                          Tensors& by_name) {
+    for (const ProgramTensor& tensor : graph.tensors) {
+      if (tensor.kind != ProgramTensor::Kind::kConstant) continue;
+      at::Tensor made;
+      if (auto error = MakeTensor(tensor, archive, made)) return error;
+      program_->constants_.push_back(made);
+      by_name[tensor.name] = std::move(made);
+    }
+    return std::nullopt;
+  }
+
   // The first of a group of ties may come behind the others of it.
   std::optional<Diagnostic> MakeTensors() {
     tensors_.resize(exported_->tensors.size());
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const ProgramTensor& tensor = exported_->tensors[i];
       if (tensor.tied_to >= 0) continue;
-      if (auto error = MakeTensor(tensor, tensors_[i])) return error;
+      if (auto error = MakeTensor(tensor, archives_.front(), tensors_[i])) return error;
     }
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const int32_t same = exported_->tensors[i].tied_to;
@@ -86,18 +131,20 @@ class ProgramBuilder {
     return std::nullopt;
   }
 
-  std::optional<Diagnostic> MakeTensor(const ProgramTensor& tensor, at::Tensor& made) {
+  static std::optional<Diagnostic> MakeTensor(const ProgramTensor& tensor, const ProgramArchive& archive,
+                                              at::Tensor& made) {
     const c10::ScalarType type = program::ScalarTypeOfProgram(tensor.dtype);
     if (tensor.entry.empty()) {
       made = at::empty(tensor.shape, at::TensorOptions().dtype(type).device(c10::kMeta));
     } else {
-      Result<std::string> bytes = archive_.Read(tensor.entry);
+      Result<std::string> bytes = archive.Read(tensor.entry);
       if (!bytes.ok()) return bytes.diagnostics().front();
       made = at::empty(tensor.shape, type);
       if (made.numel() > 0) {
         std::string& data = bytes.value();
-        const auto offset = static_cast<size_t>(tensor.storage_offset) * made.element_size();
-        made.copy_(at::from_blob(data.data() + offset, tensor.shape, tensor.strides, type));
+        const c10::ScalarType stored = program::ScalarTypeOfProgram(tensor.entry_dtype);
+        const auto offset = static_cast<size_t>(tensor.storage_offset) * c10::elementSize(stored);
+        made.copy_(at::from_blob(data.data() + offset, tensor.shape, tensor.strides, stored));
       }
     }
     if (tensor.kind == ProgramTensor::Kind::kParameter && at::isFloatingType(type)) {
@@ -136,7 +183,7 @@ class ProgramBuilder {
     }
   }
 
-  void Bind(const program::CompiledProgram& compiled) {
+  void Bind(const program::CompiledProgram& compiled, const Tensors& by_name, int32_t first_call) {
     for (const auto& [key, body] : compiled.bodies) {
       const auto& [path, occurrence] = key;
       ProgramModule* module = modules_.at(path);
@@ -147,55 +194,71 @@ class ProgramBuilder {
       };
       ProgramModule::BoundBody bound;
       bound.body = body;
-      for (const std::string& name : body->parameters) bound.parameters.push_back(by_name_.at(full(name)));
+      bound.first_call = first_call;
+      for (const std::string& name : body->parameters) bound.parameters.push_back(by_name.at(full(name)));
       for (const program::ChildCall& child : body->children) bound.children.push_back(modules_.at(full(child.module)));
-      if (module->bodies_.size() <= static_cast<size_t>(occurrence)) {
-        module->bodies_.resize(static_cast<size_t>(occurrence) + 1);
-      }
-      module->bodies_[static_cast<size_t>(occurrence)] = std::move(bound);
+      const auto at = static_cast<size_t>(first_call + occurrence);
+      if (module->bodies_.size() <= at) module->bodies_.resize(at + 1);
+      module->bodies_[at] = std::move(bound);
     }
   }
 
-  const ProgramArchive& archive_;
+  std::vector<ProgramArchive> archives_;
   std::shared_ptr<const ExportedProgram> exported_;
   std::shared_ptr<ProgramShared> shared_;
   std::shared_ptr<Program> program_;
   std::vector<at::Tensor> tensors_;
   std::map<std::string, ProgramModule*, std::less<>> modules_;
-  std::map<std::string, at::Tensor, std::less<>> by_name_;
+  Tensors by_name_;
 };
 
 Program::Program(std::shared_ptr<const ExportedProgram> exported, std::shared_ptr<ProgramShared> shared)
-    : ProgramModule("", exported->modules.front().kind, std::move(shared)), exported_(std::move(exported)) {
+    : ProgramModule("", exported->modules.front().kind, std::move(shared)), exported_(std::move(exported)) {}
+
+void Program::AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t root) {
+  Graph graph;
+  graph.root = root;
   std::map<std::string, size_t, std::less<>> inputs;
   std::map<std::string, size_t, std::less<>> tensors;
-  for (size_t i = 0; i < exported_->inputs.size(); ++i) inputs[exported_->inputs[i].name] = i;
-  for (size_t i = 0; i < exported_->tensors.size(); ++i) tensors[exported_->tensors[i].name] = i;
-  for (const auto& [name, symbol] : exported_->symbols) {
+  for (size_t i = 0; i < exported->inputs.size(); ++i) inputs[exported->inputs[i].name] = i;
+  for (size_t i = 0; i < exported->tensors.size(); ++i) tensors[exported->tensors[i].name] = i;
+  for (const auto& [name, symbol] : exported->symbols) {
     const bool of_input = !symbol.input.empty();
     if (!of_input && symbol.tensor.empty()) continue;  // it depends on data
-    sources_.push_back({name, of_input, of_input ? inputs.at(symbol.input) : tensors.at(symbol.tensor), symbol.dim});
+    graph.sources.push_back(
+        {name, of_input, of_input ? inputs.at(symbol.input) : tensors.at(symbol.tensor), symbol.dim});
   }
+  graph.exported = std::move(exported);
+  graphs_.push_back(std::move(graph));
 }
 
-std::shared_ptr<Program> Program::Open(const std::string& path) {
-  const ProgramArchive archive = ProgramArchive::Open(path).ValueOrThrow();
-  auto program = std::make_shared<const ExportedProgram>(ReadProgram(archive).ValueOrThrow());
-  return FromArchive(archive, std::move(program)).ValueOrThrow();
+std::shared_ptr<Program> Program::Open(const std::string& path, const std::string& dtype) {
+  ExportedProgram program = ReadProgramPath(path).ValueOrThrow();
+  if (!dtype.empty()) program = InDType(program, dtype).ValueOrThrow();
+  return FromProgram(std::make_shared<const ExportedProgram>(std::move(program))).ValueOrThrow();
+}
+
+Result<std::shared_ptr<Program>> Program::FromProgram(std::shared_ptr<const ExportedProgram> program) {
+  std::vector<std::string> files = {program->file};
+  for (const auto& other : program->others) files.push_back(other->file);
+  std::vector<ProgramArchive> archives;
+  for (const std::string& file : files) {
+    Result<ProgramArchive> archive = ProgramArchive::Open(file);
+    if (!archive.ok()) return archive.diagnostics();
+    archives.push_back(std::move(archive).value());
+  }
+  return ProgramBuilder(std::move(archives), std::move(program)).Build();
 }
 
 Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& archive,
                                                       std::shared_ptr<const ExportedProgram> program) {
-  return ProgramBuilder(archive, std::move(program)).Build();
+  Check(program->others.empty(), "a directory of archives as one archive");
+  return ProgramBuilder({archive}, std::move(program)).Build();
 }
 
-std::map<std::string, std::vector<WeightRecipe>> Program::recipes() const {
-  std::map<std::string, std::vector<WeightRecipe>> out;
-  for (const ProgramTensor& tensor : exported_->tensors) {
-    if (!tensor.recipes.empty()) out[tensor.name] = tensor.recipes;
-  }
-  return out;
-}
+WeightRecipes Program::recipes() const { return RecipesOf(*exported_); }
+
+void Program::AddKnowledge(ModuleTree& tree) const { AddProgramKnowledge(tree, exported_); }
 
 std::string Program::Summary() const {
   std::string out = std::to_string(exported_->graph.nodes.size()) + " nodes, " +
@@ -211,37 +274,27 @@ std::vector<std::string> Program::InputNames() const {
   return names;
 }
 
-// A size that is a symbol binds it or must equal what bound it; one that is an expression must have its value. A symbol of a
-// parameter has the local size. Each set of sizes is looked at once: a training step compares a few integers.
-void Program::CheckSizes(const std::vector<at::Tensor>& inputs) {
-  std::vector<int64_t> key;
-  for (const at::Tensor& input : inputs) {
-    key.push_back(input.defined() ? input.dim() : -1);
-    if (input.defined()) key.insert(key.end(), input.sizes().begin(), input.sizes().end());
-  }
-  for (const SymbolSource& source : sources_) {
-    if (!source.of_input) key.push_back(shared()->shapes[source.index][static_cast<size_t>(source.dim)]);
-  }
-  if (checked_.contains(key)) return;
-  Symbols symbols;
-  for (const SymbolSource& source : sources_) {
-    if (!source.of_input) {
-      symbols[source.symbol] = shared()->shapes[source.index][static_cast<size_t>(source.dim)];
-    } else if (inputs[source.index].defined() && source.dim < inputs[source.index].dim()) {
-      symbols[source.symbol] = inputs[source.index].size(source.dim);
+namespace {
+
+// Ranges that touch or overlap are one.
+std::vector<std::pair<int64_t, int64_t>> UnionOf(std::vector<std::pair<int64_t, int64_t>> ranges) {
+  std::sort(ranges.begin(), ranges.end());
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (const auto& [first, last] : ranges) {
+    if (!out.empty() && first <= out.back().second + 1) {
+      out.back().second = std::max(out.back().second, last);
+    } else {
+      out.emplace_back(first, last);
     }
   }
-  CheckShapes(inputs, symbols);
-  CheckGuards(symbols);
-  constexpr size_t kRemembered = 1024;
-  if (checked_.size() >= kRemembered) checked_.clear();
-  checked_.insert(std::move(key));
+  return out;
 }
 
-void Program::CheckShapes(const std::vector<at::Tensor>& inputs, const Symbols& symbols) const {
+Diagnostics CheckShapes(const ExportedProgram& program, const std::vector<at::Tensor>& inputs,
+                        const std::map<std::string, int64_t, std::less<>>& symbols) {
   Diagnostics errors;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const ProgramInput& input = this->inputs()[i];
+    const ProgramInput& input = program.inputs[i];
     if (!inputs[i].defined()) continue;
     bool fits = static_cast<size_t>(inputs[i].dim()) == input.shape.size();
     std::vector<std::string> wanted;
@@ -252,18 +305,18 @@ void Program::CheckShapes(const std::vector<at::Tensor>& inputs, const Symbols& 
                                                                         : (size ? std::to_string(*size) : "?"));
     }
     if (fits) continue;
-    Diagnostic d = ProgramError(Finding::kBadInput,
-                                "the input '" + input.name + "' has the shape " + ShapeToString(inputs[i].sizes()),
-                                exported_->file);
+    Diagnostic d =
+        ProgramError(Finding::kBadInput,
+                     "the input '" + input.name + "' has the shape " + ShapeToString(inputs[i].sizes()), program.file);
     d.required = "[" + Join(wanted, ", ") + "]";
     errors.push_back(std::move(d));
   }
-  if (!errors.empty()) throw PlanError(std::move(errors));
+  return errors;
 }
 
-void Program::CheckGuards(const Symbols& symbols) const {
+Diagnostics CheckGuards(const ExportedProgram& program, const std::map<std::string, int64_t, std::less<>>& symbols) {
   Diagnostics errors;
-  for (const SizeGuard& guard : exported_->guards) {
+  for (const SizeGuard& guard : program.guards) {
     const std::optional<int64_t> holds = guard.condition.Evaluate(symbols);
     if (holds && *holds != 0) continue;
     std::set<std::string> names;
@@ -271,13 +324,13 @@ void Program::CheckGuards(const Symbols& symbols) const {
     std::string sizes;
     std::string valid;
     for (const std::string& name : names) {
-      const auto symbol = exported_->symbols.find(name);
-      if (symbol == exported_->symbols.end()) continue;
+      const auto symbol = program.symbols.find(name);
+      if (symbol == program.symbols.end()) continue;
       const std::string source = symbol->second.input.empty() ? symbol->second.tensor : symbol->second.input;
       const auto value = symbols.find(name);
       sizes += (sizes.empty() ? "" : ", ") + name + " = dim " + std::to_string(symbol->second.dim) + " of '" + source +
                "'" + (value == symbols.end() ? "" : " = " + std::to_string(value->second));
-      if (const auto ranges = exported_->valid.find(name); ranges != exported_->valid.end()) {
+      if (const auto ranges = program.valid.find(name); ranges != program.valid.end()) {
         valid += (valid.empty() ? "" : "; ") + name + ": " + TextOf(ranges->second);
       }
     }
@@ -285,14 +338,77 @@ void Program::CheckGuards(const Symbols& symbols) const {
         ProgramError(Finding::kProgramGuard,
                      "the program does not hold for these sizes: " +
                          (holds ? "'" + guard.text + "' is false" : "'" + guard.text + "' cannot be evaluated"),
-                     exported_->file);
+                     program.file);
     d.declared = sizes;
     d.required = valid.empty() ? guard.text : "with the other sizes as exported: " + valid;
     d.help = "export the model for these sizes too (--lengths of the exporter)" +
              (guard.place.empty() ? std::string() : "; the condition is of " + guard.place);
     errors.push_back(std::move(d));
   }
-  if (!errors.empty()) throw PlanError(std::move(errors));
+  return errors;
+}
+
+}  // namespace
+
+// A size that is a symbol binds it or must equal what bound it; one that is an expression must have its value. A symbol of a
+// parameter has the local size.
+Diagnostics Program::CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const {
+  Symbols symbols;
+  for (const SymbolSource& source : graph.sources) {
+    if (!source.of_input) {
+      symbols[source.symbol] = shared()->shapes[source.index][static_cast<size_t>(source.dim)];
+    } else if (inputs[source.index].defined() && source.dim < inputs[source.index].dim()) {
+      symbols[source.symbol] = inputs[source.index].size(source.dim);
+    }
+  }
+  Diagnostics errors = CheckShapes(*graph.exported, inputs, symbols);
+  return errors.empty() ? CheckGuards(*graph.exported, symbols) : errors;
+}
+
+// Each set of sizes is looked at once: a training step compares a few integers.
+const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
+  std::vector<int64_t> key;
+  for (const at::Tensor& input : inputs) {
+    key.push_back(input.defined() ? input.dim() : -1);
+    if (input.defined()) key.insert(key.end(), input.sizes().begin(), input.sizes().end());
+  }
+  for (const Graph& graph : graphs_) {
+    for (const SymbolSource& source : graph.sources) {
+      if (!source.of_input) key.push_back(shared()->shapes[source.index][static_cast<size_t>(source.dim)]);
+    }
+  }
+  if (const auto known = checked_.find(key); known != checked_.end()) return graphs_[known->second];
+  Diagnostics first;
+  for (size_t i = 0; i < graphs_.size(); ++i) {
+    Diagnostics errors = CheckSizes(graphs_[i], inputs);
+    if (errors.empty()) {
+      constexpr size_t kRemembered = 1024;
+      if (checked_.size() >= kRemembered) checked_.clear();
+      checked_.emplace(std::move(key), i);
+      return graphs_[i];
+    }
+    if (i == 0) first = std::move(errors);
+  }
+  if (graphs_.size() == 1) throw PlanError(std::move(first));
+  throw PlanError({NoGraphHolds(inputs)});
+}
+
+Diagnostic Program::NoGraphHolds(const std::vector<at::Tensor>& inputs) const {
+  std::vector<std::string> shapes;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined()) shapes.push_back(this->inputs()[i].name + " " + ShapeToString(inputs[i].sizes()));
+  }
+  std::vector<std::pair<int64_t, int64_t>> lengths;
+  for (const Graph& graph : graphs_) {
+    lengths.insert(lengths.end(), graph.exported->lengths.begin(), graph.exported->lengths.end());
+  }
+  Diagnostic d = ProgramError(Finding::kProgramGuard,
+                              "none of the " + std::to_string(graphs_.size()) + " archives holds for these sizes",
+                              exported_->file.substr(0, exported_->file.rfind('/')));
+  d.declared = Join(shapes, ", ");
+  d.required = "with the other sizes as exported, lengths " + TextOf(UnionOf(std::move(lengths)));
+  d.help = "export the model for these sizes too (--lengths of the exporter)";
+  return d;
 }
 
 void Program::SetDevice(const at::Device& device) {
@@ -311,13 +427,13 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
     d.required = std::to_string(names.size()) + ": " + Join(names, ", ");
     throw PlanError({std::move(d)});
   }
-  CheckSizes(inputs);
+  const Graph& graph = GraphFor(inputs);
   if (!inputs.empty() && inputs[0].defined()) SetDevice(inputs[0].device());
   std::vector<c10::IValue> values;
   for (at::Tensor& input : inputs) values.emplace_back(std::move(input));
   inputs.clear();
   std::vector<at::Tensor> tensors;
-  for (c10::IValue& value : Call(0, std::move(values))) tensors.push_back(std::move(value).toTensor());
+  for (c10::IValue& value : Call(graph.root, std::move(values))) tensors.push_back(std::move(value).toTensor());
   std::vector<std::string> names;
   for (const ProgramOutput& output : exported_->outputs) names.push_back(output.name);
   return {std::move(names), std::move(tensors)};

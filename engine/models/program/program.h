@@ -10,7 +10,9 @@
 // checker see what they would see of the original. Modules have the paths and class names of the original; a call of a module
 // is the span of nodes that was made in it, with its tensors by the positions of its arguments.
 //
-// A program holds for the sizes that its guards allow; other sizes are an error (kProgramGuard).
+// A program holds for the sizes that its guards allow; other sizes are an error (kProgramGuard). A directory of archives, each
+// exported for other lengths, is one program: each call takes the first archive that holds for its sizes. All of them share
+// the modules, and so the parameters and what a plan makes of them.
 //
 // Stage before: engine/io/exported_program. Stages after: engine/runtime/apply, or a host.
 #pragma once
@@ -18,7 +20,6 @@
 #include <concepts>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,10 +52,14 @@ class ProgramOutputs {
 
 class Program : public ProgramModule {
  public:
+  // `path`: an archive, or a directory of archives with their index (ReadProgramPath).
   // Parameters that the archive holds no values of are on the meta device until a plan is applied and a checkpoint loaded.
-  // Throws PlanError: as ReadProgram and program::CompileProgram; kNotSupported for inputs that are no tensors.
-  static std::shared_ptr<Program> Open(const std::string& path);
-  // `program` was read from the archive.
+  // `dtype`: that of the model's computation, as InDType has it; "": as exported. Throws PlanError: as ReadProgram, InDType
+  // and program::CompileProgram; kNotSupported for inputs that are no tensors.
+  static std::shared_ptr<Program> Open(const std::string& path, const std::string& dtype = {});
+  // `program` was read by ReadProgramPath; the values in its archives are read now.
+  static Result<std::shared_ptr<Program>> FromProgram(std::shared_ptr<const ExportedProgram> program);
+  // `program` was read from the archive, and has no others.
   static Result<std::shared_ptr<Program>> FromArchive(const ProgramArchive& archive,
                                                       std::shared_ptr<const ExportedProgram> program);
 
@@ -74,7 +79,8 @@ class Program : public ProgramModule {
   const std::vector<ProgramInput>& inputs() const { return exported_->inputs; }
   const ExportedProgram& exported() const { return *exported_; }
   // How parameters are made from the tensors of a checkpoint whose names or forms differ (NameRules::recipes).
-  std::map<std::string, std::vector<WeightRecipe>> recipes() const;
+  WeightRecipes recipes() const;
+  void AddKnowledge(ModuleTree& tree) const override;
   // How the graph was compiled, for people and tests: nodes, distinct bodies, torn calls.
   std::string Summary() const;
 
@@ -89,17 +95,27 @@ class Program : public ProgramModule {
   };
   using Symbols = std::map<std::string, int64_t, std::less<>>;
 
+  // An archive: its graph, and where its symbols have their values.
+  struct Graph {
+    std::shared_ptr<const ExportedProgram> exported;
+    std::vector<SymbolSource> sources;
+    int32_t root = 0;  // which call of the root module runs it
+  };
+
+  void AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t root);
   std::vector<std::string> InputNames() const;
-  void CheckSizes(const std::vector<at::Tensor>& inputs);
-  void CheckShapes(const std::vector<at::Tensor>& inputs, const Symbols& symbols) const;
-  void CheckGuards(const Symbols& symbols) const;
+  // The first graph that holds for these sizes. Throws where none does.
+  const Graph& GraphFor(const std::vector<at::Tensor>& inputs);
+  // What is wrong with the sizes; empty where the graph holds.
+  Diagnostics CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;
+  Diagnostic NoGraphHolds(const std::vector<at::Tensor>& inputs) const;
   // Where operators make tensors, and the constants are.
   void SetDevice(const at::Device& device);
 
-  std::shared_ptr<const ExportedProgram> exported_;
+  std::shared_ptr<const ExportedProgram> exported_;  // the first archive
+  std::vector<Graph> graphs_;
   std::vector<at::Tensor> constants_;
-  std::vector<SymbolSource> sources_;
-  std::set<std::vector<int64_t>> checked_;  // sizes of inputs and of sharded dims for which everything holds
+  std::map<std::vector<int64_t>, size_t> checked_;  // by sizes of inputs and of sharded dims: the graph that holds
   size_t distinct_bodies_ = 0;
   std::vector<std::string> torn_;
 };

@@ -102,6 +102,7 @@ std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std:
 // A parameter can be left out where every operator that reads it adds it to its result, as a bias: of linear and conv, which
 // may be absent, and of addmm, which run_body.cc then replaces by a product.
 bool ProgramModule::HoldBack(std::string_view parameter) {
+  if (IsNeverCalled()) return true;
   bool used = false;
   const std::string name = "." + std::string(parameter);
   for (const BoundBody& bound : bodies_) {
@@ -128,15 +129,21 @@ void ProgramModule::ReleaseBack(std::string_view parameter) {
   if (held_back_ == "." + std::string(parameter)) held_back_.clear();
 }
 
-// Only where the table is used by lookups alone: a module that multiplies by it too would need its own rule.
+// Only where the table is used by lookups alone: a module that multiplies by it too would need its own rule. A table that is tied
+// to another module's has that module's name in the body.
 bool ProgramModule::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
+  // Of a table that others are tied to, in a module that is never called, nothing is looked up.
+  if (IsNeverCalled()) return true;
   bool looked_up = false;
+  const auto own = named_parameters(/*recurse=*/false);
+  const at::Tensor* table = own.find("weight");
+  if (table == nullptr) return false;
   for (const BoundBody& bound : bodies_) {
     if (bound.body == nullptr) continue;
     for (const Instruction& instruction : bound.body->instructions) {
       for (size_t i = 0; i < instruction.operands.size(); ++i) {
         const Operand& operand = instruction.operands[i];
-        if (operand.kind != Operand::Kind::kParameter || bound.body->parameters[operand.index] != ".weight") continue;
+        if (operand.kind != Operand::Kind::kParameter || !bound.parameters[operand.index].is_same(*table)) continue;
         if (instruction.kind != Instruction::Kind::kLookup || i != 0) return false;
         looked_up = true;
       }
@@ -148,7 +155,11 @@ bool ProgramModule::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
 
 void ProgramModule::SetLocalShape(std::string_view tensor, at::IntArrayRef shape) {
   const auto found = tensor_index_.find(tensor);
-  if (found != tensor_index_.end()) shared_->shapes[found->second] = shape.vec();
+  if (found == tensor_index_.end()) return;
+  shared_->shapes[found->second] = shape.vec();
+  const auto tied = shared_->ties.find(found->second);
+  if (tied == shared_->ties.end()) return;
+  for (const uint32_t same : *tied->second) shared_->shapes[same] = shape.vec();
 }
 
 }  // namespace moonshard

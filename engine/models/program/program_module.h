@@ -27,6 +27,8 @@ namespace moonshard {
 struct ProgramShared {
   // By index of the program's tensors: the local shape, full but for what the plan shards over tp.
   std::vector<std::vector<int64_t>> shapes;
+  // By index: the indices of all tensors that are one with it, itself too; tied ones alone.
+  std::map<uint32_t, std::shared_ptr<std::vector<uint32_t>>> ties;
   // Of the inputs: operators that name the device of the export make their tensors here.
   at::Device device = at::Device(at::kCPU);
 };
@@ -61,8 +63,11 @@ class ProgramModule : public torch::nn::Module, public Hookable {
     std::shared_ptr<const program::Body> body;
     std::vector<at::Tensor> parameters;    // parallel to body->parameters: the registered tensors
     std::vector<ProgramModule*> children;  // parallel to body->children; owned by the tree
+    int32_t first_call = 0;                // of its graph: added to the occurrences that the body names
   };
 
+  // Whether nothing of the program computes with its own tensors as its own.
+  bool IsNeverCalled() const { return bodies_.empty() && !torn_; }
   std::vector<c10::IValue> CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs);
   const BoundBody& BodyOf(int32_t occurrence) const;
 
@@ -70,8 +75,10 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   std::string kind_;
   std::shared_ptr<ProgramShared> shared_;
   std::map<std::string, uint32_t, std::less<>> tensor_index_;  // own tensors by name: index of the program's
-  std::vector<BoundBody> bodies_;  // by occurrence; without a body where it was never recorded
-  std::string held_back_;          // ".bias", as bodies name it; "": nothing
+  // By occurrence, those of one graph of the program behind those of another; without a body where it was never recorded.
+  std::vector<BoundBody> bodies_;
+  bool torn_ = false;      // some call of it is part of the call around it (CallTree::torn)
+  std::string held_back_;  // ".bias", as bodies name it; "": nothing
   std::optional<nn::LocalRows> local_rows_;
 };
 

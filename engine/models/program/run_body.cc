@@ -126,6 +126,12 @@ struct Frame {
   }
 };
 
+// A size of the graph that a plan made local, as where a fused projection is taken apart, leaves no key heads.
+void CheckHeads(const at::Tensor& query, const at::Tensor& key) {
+  TORCH_CHECK(key.dim() < 3 || key.size(-3) > 0 || query.size(-3) == 0, "queries of ", query.size(-3),
+              " heads meet keys of none: a size that the graph has as a number is local under this plan");
+}
+
 }  // namespace
 
 std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
@@ -140,7 +146,8 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
   for (const Instruction& instruction : body.instructions) {
     switch (instruction.kind) {
       case Instruction::Kind::kOperator:
-      case Instruction::Kind::kLookup: {
+      case Instruction::Kind::kLookup:
+      case Instruction::Kind::kAttention: {
         stack.clear();
         for (const Operand& operand : instruction.operands) stack.push_back(frame.Value(operand));
         try {
@@ -157,6 +164,7 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
             stack.clear();
             stack.emplace_back(rows);
           } else {
+            if (instruction.kind == Instruction::Kind::kAttention) CheckHeads(stack[0].toTensor(), stack[1].toTensor());
             instruction.op->callBoxed(stack);
           }
         } catch (c10::Error& error) {
@@ -192,8 +200,8 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
         std::vector<c10::IValue> given;
         given.reserve(instruction.operands.size());
         for (const Operand& operand : instruction.operands) given.push_back(frame.Value(operand));
-        std::vector<c10::IValue> made =
-            bound.children[instruction.child]->Call(body.children[instruction.child].occurrence, std::move(given));
+        std::vector<c10::IValue> made = bound.children[instruction.child]->Call(
+            bound.first_call + body.children[instruction.child].occurrence, std::move(given));
         for (size_t i = 0; i < instruction.outputs.size(); ++i) {
           frame.registers[instruction.outputs[i]] = std::move(made[i]);
         }

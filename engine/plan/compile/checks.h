@@ -24,6 +24,12 @@ void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics);
 // are then adjacent). An error; in a lenient plan a warning.
 void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics);
 
+// kStyleDoesNotFit for each rule whose style shards a matrix of packed integers on tp: a quantized weight (bitsandbytes, GPTQ,
+// AWQ, MXFP4), whose rows and columns are not those of the matrix that it stands for, and whose scales have shapes of their
+// own. The format is named where the parameters beside it show it. Not where a rule names the parameter itself: its author
+// knows what it holds. Each line of the plan is reported once. An error.
+void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics);
+
 // kStyleDoesNotFit for each rule whose weight layout contradicts the redistributions of its style. A Linear sharded
 // along its output features makes shards; sharded along its input features it needs shards and makes partial values;
 // replicated it needs full features and makes full ones. A norm or scale sharded along its features needs shards.

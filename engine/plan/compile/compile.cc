@@ -49,6 +49,7 @@ class Compiler {
     CheckUnclaimed(out_, diagnostics_);
     CheckMissing();
     CheckFusedAsOne(out_, diagnostics_);
+    CheckPackedIntegers(out_, diagnostics_);
     CheckWeightAndRedistributions(out_, diagnostics_);
     CheckTies();
     CompilePrecision(matched_, out_, diagnostics_);

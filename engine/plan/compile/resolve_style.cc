@@ -19,6 +19,7 @@
 #include "engine/core/base/text.h"
 #include "engine/layout/redistributions.h"
 #include "engine/layout/shards.h"
+#include "engine/plan/compile/block_scales.h"
 #include "engine/plan/compile/checks.h"
 
 namespace moonshard {
@@ -135,6 +136,7 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   if (shards && steps.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
     steps.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
   }
+  std::vector<std::pair<size_t, size_t>> scales;  // which nobody placed, and the weights that they follow
   for (size_t i = 0; i < landing.signature->size(); ++i) {
     const Parameter& parameter = (*landing.signature)[i];
     Placement& placement = steps.params[i];
@@ -144,6 +146,9 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
       placement = named && said != nullptr ? *said : LatePlacement(style);
     } else if (said != nullptr && (named || !parameter.is_buffer)) {
       placement = *said;
+    } else if (const int64_t weight = WeightOfScales(*landing.signature, i); weight >= 0) {
+      scales.emplace_back(i, static_cast<size_t>(weight));
+      continue;
     } else if (shards && !parameter.is_buffer) {
       Diagnostic d = At(landing, Finding::kUnclaimedParameter,
                         "style '" + style.name + "' declares no layout for parameter '" + parameter.name + "'");
@@ -154,6 +159,10 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
     }
     FillHeads(style.heads, placement);
     ResolvePlacement(parameter, landing, mesh, placement, diagnostics);
+  }
+  for (const auto& [i, weight] : scales) {
+    steps.params[i] = PlacementOfScales((*landing.signature)[i], (*landing.signature)[weight], steps.params[weight],
+                                        landing, mesh, diagnostics);
   }
   for (const std::string& name : style.after) {
     if (Owns(*landing.signature, name)) steps.after.push_back(name);

@@ -49,8 +49,8 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
     const std::vector<int64_t> local = LocalShape(signature[i].shape, steps.params[i], plan.mesh, options.rank);
     std::string shapes = ShapeToString(signature[i].shape);
     if (local != signature[i].shape) shapes += " -> " + ShapeToString(local);
-    out += "    " + Padded(signature[i].name, 12) + Padded(shapes, 36) + "  " + Padded(steps.params[i].ToText(), 20) +
-           "  " + ToString(signature[i].dtype) + "\n";
+    out += "    " + Padded(signature[i].name, 11) + " " + Padded(shapes, 36) + "  " +
+           Padded(steps.params[i].ToText(), 20) + "  " + ToString(signature[i].dtype) + "\n";
   }
   AddRedistributions(out, "output", steps.outputs, plan.mesh);
 }

@@ -110,7 +110,8 @@ ModuleGroup Flow::MakeGroup(size_t module) const {
 
 // Groups by path class and steps: layers that a plan treats differently (the first, or every fourth) are groups of their
 // own with the same class path, and each is checked. Sorted by path, so that findings come in one order.
-Flow::Flow(const CompiledPlan& plan) : plan_(plan), group_of_(plan.tree->modules().size()) {
+Flow::Flow(const CompiledPlan& plan, HeadCounts heads)
+    : plan_(plan), heads_(std::move(heads)), group_of_(plan.tree->modules().size()) {
   constexpr uint32_t kNone = UINT32_MAX;
   const std::vector<Module>& modules = plan.tree->modules();
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> known;  // by path class and steps
@@ -134,7 +135,7 @@ Flow::Flow(const CompiledPlan& plan) : plan_(plan), group_of_(plan.tree->modules
 std::optional<Flow> Flow::ByLayers() const {
   const std::vector<int> layers = KindsOfLayers(*plan_.tree, group_of_);
   if (layers.empty()) return std::nullopt;
-  Flow out(plan_, group_of_);
+  Flow out(plan_, heads_, group_of_);
   std::map<std::pair<uint32_t, int>, size_t> known;  // by group and kind of layer
   for (size_t m = 0; m < layers.size(); ++m) {
     const auto [entry, fresh] = known.try_emplace({group_of_[m], layers[m]}, out.groups_.size());
@@ -175,18 +176,24 @@ std::vector<const ModuleGroup*> Flow::Below(std::string_view scope, const Module
   std::vector<const ModuleGroup*> out;
   for (const ModuleGroup& group : groups_) {
     if (&group == self) continue;
-    if (self != nullptr && self->layers >= 0 && group.layers >= 0 && group.layers != self->layers) continue;
     const std::string_view path = group.path;
+    const bool sibling = self != nullptr && ParentOf(path) == scope && ParentOf(self->path) == scope &&
+                         InList(path.substr(scope.size())) && InList(std::string_view(self->path).substr(scope.size()));
+    // The modules of a sequence outside of all layers count as layers of several kinds.
+    const bool other_layer = self != nullptr && self->layers >= 0 && group.layers >= 0 &&
+                             group.layers != self->layers && (!sibling || InList(scope));
+    if (other_layer) continue;
     const bool below = scope.empty() || path == scope ||
                        (path.size() > scope.size() && path.starts_with(scope) && path[scope.size()] == '.');
-    if (below && (into_lists || path.size() <= scope.size() || !InList(path.substr(scope.size()))))
+    if (below && (into_lists || sibling || path.size() <= scope.size() || !InList(path.substr(scope.size()))))
       out.push_back(&group);
   }
   return out;
 }
 
 // Walks up the tree until a part has another matrix that passes. Lists below a part are left out unless the part is itself
-// in a list: the layers of a model are not siblings of its head, but the experts of an MLP are siblings of each other.
+// in a list: the layers of a model are not siblings of its head, but the experts of an MLP are siblings of each other, and
+// so are the modules of a sequence (mlp.0, mlp.2).
 std::string_view Flow::BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const {
   std::string_view scope = ParentOf(group.path);
   while (!scope.empty()) {

@@ -12,6 +12,7 @@
 
 #include "engine/core/base/diagnostic.h"
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/lint/head_counts.h"
 
 namespace moonshard {
 
@@ -29,7 +30,8 @@ struct ModuleGroup {
 
 class Flow {
  public:
-  explicit Flow(const CompiledPlan& plan);
+  // `heads`: what the model's config declares.
+  explicit Flow(const CompiledPlan& plan, HeadCounts heads = {});
 
   // The Flow by layers: only modules of layers that are alike as a whole are one group, so that what is around a group is
   // what its modules have around them. Here the groups are fewer, and may have in one layer what they lack in another.
@@ -37,8 +39,12 @@ class Flow {
   std::optional<Flow> ByLayers() const;
 
   const CompiledPlan& plan() const { return plan_; }
+  const HeadCounts& heads() const { return heads_; }
   // Sorted by path.
   const std::vector<ModuleGroup>& groups() const { return groups_; }
+
+  // A group of this module alone.
+  ModuleGroup GroupAt(size_t module) const { return MakeGroup(module); }
 
   // The tensor dim of the module's matrix `weight` that tp shards; -1 if there is none, or another form of shard.
   int CutOfWeight(const ModuleGroup& group) const;
@@ -47,7 +53,8 @@ class Flow {
   // Whether features are taken sharded: declared by an input; without a declared input, by a weight sharded along dim 1.
   bool TakesShards(const ModuleGroup& group) const;
 
-  // All groups at or below `scope` ("": all of them) but `self`. `within_layer` false: not those in lists below it.
+  // All groups at or below `scope` ("": all of them) but `self`. `into_lists` false: of lists below it only `self`'s own
+  // one, where `self` is directly in it.
   std::vector<const ModuleGroup*> Below(std::string_view scope, const ModuleGroup* self, bool into_lists) const;
   // The smallest part of the tree around the group in which another matrix passes `other`; "" where only the full tree
   // is that.
@@ -75,10 +82,12 @@ class Flow {
 
  private:
   // Without groups; `group_of` as below.
-  Flow(const CompiledPlan& plan, std::vector<uint32_t> group_of) : plan_(plan), group_of_(std::move(group_of)) {}
+  Flow(const CompiledPlan& plan, HeadCounts heads, std::vector<uint32_t> group_of)
+      : plan_(plan), heads_(std::move(heads)), group_of_(std::move(group_of)) {}
   ModuleGroup MakeGroup(size_t module) const;
 
   const CompiledPlan& plan_;
+  HeadCounts heads_;
   std::vector<ModuleGroup> groups_;
   std::vector<uint32_t> group_of_;  // by module: the number of its path class with its steps
 };

@@ -95,6 +95,10 @@ void LintShardedHeads(const Flow& flow, Diagnostics& diagnostics) {
       // Heads of values may have a size of their own.
       const bool like_key = IsKey(other) || (IsValue(other) && key_features.contains(other.steps->out_features));
       if (!like_key || ParentOf(other.path) != block || !CutsThrough(flow, other, head_size)) continue;
+      // Queries that carry a gate have twice the features of a key: LintHeadOrder, where the config shows it.
+      const std::optional<HeadCount> count =
+          flow.heads().Of(query.steps->in_features, query.steps->out_features, other.steps->out_features);
+      if (count && count->head_size != head_size) continue;
       Cut& cut = cuts[other.steps->rule];
       if (cut.query != nullptr && ParentOf(cut.query->path) != block) continue;
       cut.query = &query;

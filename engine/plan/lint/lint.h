@@ -13,6 +13,10 @@
 //   kHeadsDoNotFit         keys or values whose shards split heads of the queries' size; queries of which a rank has
 //                          another number of features than the projection that ends the block takes
 //   kBadDim                an activation of a projection, an embedding or a norm that is sharded along a fourth dim
+//                          (LintHeads). Where the model's config declares the numbers of heads: a rank's queries that meet keys
+//                          of another head, or shards that end inside one (LintHeadOrder)
+//   kOrderDiffers          features that a rank makes in one order and the next module takes in another; a redistribution
+//                          that puts them in another order than the weight has them
 //   kUnreducedPartial      a partial sum leaves a module, and neither a module around it nor any other takes a partial
 // one
 //   kNormLayoutDiffers     a norm on the full residual stream between neighbours that take shards of the sequence, or
@@ -25,7 +29,7 @@
 // A block is the smallest part of the tree around a module in which another module owns a matrix. Modules whose paths
 // differ only in numbers count as one, so what only layer 7 lacks is not found. All are warnings, but for
 // kUnreducedPartial on a live tree: a forward may do what no declaration shows.
-// Run as passes of engine/plan/resolve. Stage before: compile.
+// Run as passes of engine/plan/resolve; the first two, and LintStream, only where the model does not know its own flow. Stage before: compile.
 #pragma once
 
 #include "engine/core/base/diagnostic.h"
@@ -38,6 +42,8 @@ class Flow;
 // tp, and are run where it has more than one rank.
 void LintShards(const Flow& flow, Diagnostics& diagnostics);           // features: kShardsNotTaken, kShardsNotMade
 void LintHeads(const Flow& flow, Diagnostics& diagnostics);            // kHeadsDoNotFit
+void LintHeadOrder(const Flow& flow, Diagnostics& diagnostics);        // kHeadsDoNotFit, by the config
+void LintOrder(const Flow& flow, Diagnostics& diagnostics);            // kOrderDiffers
 void LintStream(const Flow& flow, Diagnostics& diagnostics);           // the stream: the same two, kBadDim
 void LintPartialSums(const Flow& flow, Diagnostics& diagnostics);      // kUnreducedPartial
 void LintNorms(const Flow& flow, Diagnostics& diagnostics);            // kNormLayoutDiffers

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/core/base/text.h"
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compile.h"
 #include "engine/plan/lint/flow.h"
@@ -19,14 +20,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string Count(size_t count, const std::string& one) {
-  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
-}
-
 // What the passes work on. `flow` refers to `out.compiled`, which stays where it is until the last pass has run.
 struct Work {
   Resolution out;
   std::optional<Flow> flow;
+  HeadCounts heads = {};
 };
 
 // `run` adds its findings to `found` and returns what it made, for PassRecord::made.
@@ -60,7 +58,7 @@ std::string RunShare(Work& work, Diagnostics& found) {
 // in the headers may be the one that the others wait for.
 std::string RunFlow(Work& work, Diagnostics&) {
   work.out.compiled->findings = work.out.diagnostics;
-  work.flow.emplace(*work.out.compiled);
+  work.flow.emplace(*work.out.compiled, work.heads);
   const size_t classes = work.flow->groups().size();
   return std::to_string(classes) + (classes == 1 ? " class of modules" : " classes of modules");
 }
@@ -79,6 +77,13 @@ std::string RunTpLint(Work& work, Diagnostics& found) {
   return "";
 }
 
+// Lints that infer from names and neighbourhood which module feeds which: where the model itself knows, its checks decide.
+template <void (*Lint)(const Flow&, Diagnostics&)>
+std::string RunGuessedFlow(Work& work, Diagnostics& found) {
+  if (!work.out.tree->checks().empty()) return "not run: the model's own flow is known";
+  return RunTpLint<Lint>(work, found);
+}
+
 // In the order in which their findings are reported. The passes from the first of lint on only read the compiled plan.
 constexpr Pass kPasses[] = {
     {"match", RunMatch},
@@ -86,9 +91,11 @@ constexpr Pass kPasses[] = {
     {"lint-share", RunShare},
     {"flow", RunFlow},
     {"lint-large", RunLint<LintLargeReplicated>},
-    {"lint-shards", RunTpLint<LintShards>},
-    {"lint-heads", RunTpLint<LintHeads>},
-    {"lint-stream", RunTpLint<LintStream>},
+    {"lint-shards", RunGuessedFlow<LintShards>},
+    {"lint-heads", RunGuessedFlow<LintHeads>},
+    {"lint-head-order", RunTpLint<LintHeadOrder>},
+    {"lint-order", RunTpLint<LintOrder>},
+    {"lint-stream", RunGuessedFlow<LintStream>},
     {"lint-partial", RunTpLint<LintPartialSums>},
     {"lint-norms", RunTpLint<LintNorms>},
     {"lint-cost", RunTpLint<LintCost>},
@@ -107,6 +114,23 @@ bool CanGoOn(const Work& work, size_t passes_run) {
   return passes_run == 1 ? work.out.matched.has_value() : work.out.compiled.has_value();
 }
 
+// Of the model itself. A plan that has errors already is not held against its forward: what follows from them would be
+// reported again.
+void RunChecks(Resolution& out) {
+  const bool sound = !HasErrors(out.diagnostics);
+  for (const PlanCheck& check : out.tree->checks()) {
+    Diagnostics found;
+    const Clock::time_point begin = Clock::now();
+    std::string made = out.mesh.size(MeshAxis::kTp) == 1 ? "not run: one rank of tp"
+                       : sound                           ? check.run(*out.compiled, found)
+                                                         : "not run: the plan has errors";
+    std::ranges::stable_sort(found, Before);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    out.passes.push_back(MakeRecord(check.name, std::move(made), found, seconds));
+    out.diagnostics.insert(out.diagnostics.end(), found.begin(), found.end());
+  }
+}
+
 }  // namespace
 
 PassRecord MakeRecord(std::string name, std::string made, const Diagnostics& found, double seconds) {
@@ -116,12 +140,14 @@ PassRecord MakeRecord(std::string name, std::string made, const Diagnostics& fou
   return {std::move(name), std::move(made), of(Severity::kError), of(Severity::kWarning), of(Severity::kNote), seconds};
 }
 
-Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh) {
+Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh,
+                     const JsonValue& config) {
   Check(plan && tree, "ResolvePlan needs a plan and a module tree");
   Work work;
   work.out.plan = std::move(plan);
   work.out.tree = std::move(tree);
   work.out.mesh = mesh;
+  work.heads = HeadCounts(config);
   for (const Pass& pass : kPasses) {
     Diagnostics found;
     const Clock::time_point begin = Clock::now();
@@ -132,6 +158,7 @@ Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const Mod
     work.out.diagnostics.insert(work.out.diagnostics.end(), found.begin(), found.end());
     if (!CanGoOn(work, work.out.passes.size())) return std::move(work.out);
   }
+  RunChecks(work.out);
   if (HasErrors(work.out.diagnostics)) {
     work.out.compiled.reset();
   } else {

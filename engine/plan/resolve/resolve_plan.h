@@ -3,6 +3,7 @@
 //   match        Plan + ModuleTree -> MatchedPlan       engine/plan/match
 //   compile      MatchedPlan + MeshShape -> CompiledPlan engine/plan/compile
 //   flow, lint-* CompiledPlan -> findings               engine/plan/lint
+//   checks of the model itself (ModuleTree::checks): an exported program's sizes and flow, engine/graph
 //
 // The programs, Parallelize() and tests resolve through it, so that a plan that one of them refuses is refused by all, and
 // the findings of a plan on a module tree and a mesh are the same everywhere. They are a function of the arguments: nothing
@@ -49,9 +50,12 @@ struct Resolution {
 
 // Runs the passes until one of them leaves nothing to go on with, and keeps what was made until then. Lint passes all run,
 // also after one that found an error; any error leaves `compiled` empty. Both pointers are not null.
-Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh);
+// `config`: config.json of the model, with which numbers of heads are compared; null: not known.
+Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh,
+                     const JsonValue& config = {});
 
-// The compiled plan alone. Errors: those of MatchRules and CompilePlan, and kUnreducedPartial of lint.
+// The compiled plan alone. Errors: those of MatchRules and CompilePlan, and kUnreducedPartial of lint, and those of
+// the model's own checks.
 Result<CompiledPlan> ResolvePlan(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree,
                                  const MeshShape& mesh);
 Result<CompiledPlan> ToResult(Resolution resolution);

@@ -177,6 +177,11 @@ class Applier {
       }
       if (steps.lookup != Lookup::kMasked || s_.plan.mesh.size(MeshAxis::kTp) == 1) continue;
       const int64_t total = TensorAt(m, "weight").size(0);
+      if (!HasRows(m, total)) {
+        Refuse(m, "cannot look up in the rows of " + WeightOf(m)[MeshAxis::kTp].ToText(),
+               "a weight of which each rank has rows in a row that no other rank has, as of shard(0)");
+        continue;
+      }
       const Interval rows = RowsOf(m, total);
       if (hook->SetLocalRows(rows.begin, rows.length, total)) {
         undo_.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
@@ -189,10 +194,29 @@ class Applier {
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
   }
 
-  Interval RowsOf(size_t m, int64_t total) const {
+  const Placement& WeightOf(size_t m) const {
     const ModuleTree::Signature& signature = s_.plan.tree->parameters(ModuleAt(m));
     const auto weight = std::ranges::find(signature, "weight", &Parameter::name) - signature.begin();
-    const Placement placement = Gathered(s_.plan.StepsOf(m).params[static_cast<size_t>(weight)]);
+    return s_.plan.StepsOf(m).params[static_cast<size_t>(weight)];
+  }
+
+  // Ids are shifted by where a rank's rows begin, those of others are masked, and the ranks' results are added up: the rows
+  // of a rank must be one interval, and no two ranks may have the same ones.
+  bool HasRows(size_t m, int64_t total) const {
+    const Layout& layout = WeightOf(m)[MeshAxis::kTp];
+    if (!layout.is_shard()) return true;
+    if (layout.dim != 0) return false;
+    const Result<DimShards> shards = DimShards::Make(layout.has_equal_parts() ? layout.Sized(total) : layout, total,
+                                                     s_.plan.mesh.size(MeshAxis::kTp));
+    if (!shards.ok() || shards.value().replicas() != 1) return false;
+    for (int64_t rank = 0; rank < shards.value().ranks(); ++rank) {
+      if (shards.value().of(rank).size() > 1) return false;
+    }
+    return true;
+  }
+
+  Interval RowsOf(size_t m, int64_t total) const {
+    const Placement placement = Gathered(WeightOf(m));
     const std::vector<Interval> rows = LocalIntervals({total}, placement, s_.plan.mesh, s_.mesh.rank()).front();
     return rows.empty() ? Interval{total, 0} : rows.front();
   }

@@ -21,6 +21,7 @@ class Reader {
     for (std::vector<ParamRef>& same : uses_) {
       if (same.size() > 1) tree_->AddTie(std::move(same));
     }
+    if (const auto* hook = dynamic_cast<const Hookable*>(&root); hook != nullptr) hook->AddKnowledge(*tree_);
     out_.tree = tree_;
     if (!diagnostics_.empty()) return std::move(diagnostics_);
     return std::move(out_);

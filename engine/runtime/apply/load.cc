@@ -14,11 +14,11 @@
 #include <re2/re2.h>
 
 #include "engine/core/base/text.h"
+#include "engine/io/safetensors/read_recipe.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/match/pattern.h"
 #include "engine/runtime/apply/local_shard.h"
-#include "engine/runtime/apply/recipe_reader.h"
 #include "engine/runtime/apply/scalar_type.h"
 
 namespace moonshard {
@@ -43,6 +43,7 @@ struct LoadMatch {
 struct RecipeMatch {
   const LiveParameter* parameter;
   const WeightRecipe* recipe;
+  c10::ScalarType type;  // as stored
 };
 
 std::unique_ptr<RE2> QuietRegex(const std::string& text) {
@@ -225,7 +226,8 @@ void ReadInto(ShardReader& reader, const StoredTensor& stored, const LoadMatch& 
 namespace {
 
 // The recipe that makes each parameter, where one holds; throws where it makes another shape.
-std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names) {
+std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint& checkpoint,
+                                      const RecipeSource& source, const NameRules& names) {
   std::vector<RecipeMatch> matches;
   Diagnostics errors;
   for (const LiveParameter& parameter : model.parameters()) {
@@ -234,22 +236,20 @@ std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint
     const WeightRecipe* recipe = nullptr;
     for (const std::string& path : paths) {
       const auto listed = names.recipes.find(path);
-      if (listed == names.recipes.end() || recipe != nullptr) continue;
-      for (const WeightRecipe& one : listed->second) {
-        if (recipe == nullptr && HasSources(one, checkpoint)) recipe = &one;
-      }
+      if (listed != names.recipes.end() && recipe == nullptr) recipe = FirstThatHolds(listed->second, source);
     }
     if (recipe == nullptr) continue;
     std::string why;
-    const std::optional<std::vector<int64_t>> shape = ShapeOf(*recipe, checkpoint, why);
-    if (shape == parameter.shape) {
-      matches.push_back({&parameter, recipe});
+    const std::optional<RecipeTensor> made = MadeBy(*recipe, source, why);
+    const std::optional<c10::ScalarType> type = made ? ScalarTypeOf(made->dtype) : std::nullopt;
+    if (made && type && made->shape == parameter.shape) {
+      matches.push_back({&parameter, recipe, *type});
       continue;
     }
     Diagnostic d =
         MakeDiagnostic(Finding::kTensorMismatch, "the tensors that make '" + parameter.path + "' do not fit");
     d.path = checkpoint.path();
-    d.declared = shape ? ShapeToString(*shape) : why;
+    d.declared = made ? std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape) : why;
     d.required = ShapeToString(parameter.shape);
     errors.push_back(std::move(d));
   }
@@ -267,7 +267,9 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
                        tensor.shape, ScalarTypeOf(tensor.dtype).has_value()});
   }
   Diagnostics warnings;
-  const std::vector<RecipeMatch> recipes = MatchRecipes(model, checkpoint, names);
+  ShardReader reader(checkpoint);
+  CheckpointSource source(checkpoint, reader);
+  const std::vector<RecipeMatch> recipes = MatchRecipes(model, checkpoint, source, names);
   std::set<std::string> made;
   std::set<std::string> used;
   for (const RecipeMatch& match : recipes) {
@@ -282,13 +284,14 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
   const std::vector<StoredTensor>& stored = checkpoint.tensors();
   std::ranges::sort(matches, {},
                     [&](const LoadMatch& m) { return std::pair(stored[m.source].file, stored[m.source].begin); });
-  ShardReader reader(checkpoint);
   for (const LoadMatch& match : matches) {
     ReadInto(reader, stored[match.source], match, ShardOf(model, *match.parameter));
   }
   for (const RecipeMatch& match : recipes) {
-    match.parameter->tensor.detach().copy_(
-        ReadRecipe(*match.recipe, checkpoint, reader, ShardOf(model, *match.parameter)));
+    const std::vector<std::vector<Interval>> shard = ShardOf(model, *match.parameter);
+    at::Tensor made = at::empty(ShardShape(shard), at::TensorOptions().dtype(match.type));
+    if (Failure failed = ReadRecipe(*match.recipe, source, shard, made.mutable_data_ptr())) throw PlanError({*failed});
+    match.parameter->tensor.detach().copy_(made);
   }
   return warnings;
 }

@@ -34,7 +34,7 @@ struct NameRules {
   // Parameters by path that are made of other tensors, or of several: the first recipe whose tensors are all there holds; of
   // a parameter without one that holds, the tensor of its own name. Names in recipes are those of the checkpoint, before
   // `renamed`. An exported program brings its own (Program::recipes). LoadFullState takes none.
-  std::map<std::string, std::vector<WeightRecipe>> recipes = {};
+  WeightRecipes recipes = {};
 };
 
 // Every parameter from the tensor of its path, or of one it is tied to; buffers where the checkpoint has them. A tensor

@@ -14,11 +14,30 @@
 
 namespace moonshard {
 
+namespace {
+
+// Whether a module of the same class with the very same tensors was called: T5's `shared`, whose table its encoder and decoder
+// have under names of their own. A head that is tied to an embedding is of another class: its product must be its own call.
+bool TwinWasCalled(const CompiledPlan& plan, const LiveTree& live, size_t module) {
+  const std::vector<at::Tensor>& own = live.tensors[module];
+  if (own.empty()) return false;
+  for (size_t m = 0; m < live.modules.size(); ++m) {
+    if (m == module || live.hooks[m] == nullptr || live.hooks[m]->calls() == 0) continue;
+    if (plan.tree->modules()[m].kind != plan.tree->modules()[module].kind) continue;
+    const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+    if (std::ranges::equal(own, live.tensors[m], same)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
   Diagnostics out;
   for (size_t m = 0; m < live.modules.size(); ++m) {
     const ModuleSteps& steps = plan.StepsOf(m);
     if (!steps.needs_calls() || plan.ProgramOf(m).empty() || live.hooks[m]->calls() > 0) continue;
+    if (TwinWasCalled(plan, live, m)) continue;
     const bool used = std::ranges::any_of(live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
     const std::string& path = plan.tree->modules()[m].path;
     Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,

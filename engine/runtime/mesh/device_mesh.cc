@@ -10,13 +10,20 @@
 // from its ranks in the groups, and the result is checked against what the other members derive (CheckMembers).
 #include "engine/runtime/mesh/device_mesh.h"
 
+#include <fcntl.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
@@ -36,6 +43,9 @@ namespace moonshard {
 namespace {
 
 constexpr auto kCloseTimeout = std::chrono::seconds(5);
+constexpr auto kEndTimeout = std::chrono::milliseconds(300);
+constexpr std::string_view kServerEnds = "ends";
+constexpr std::string_view kServerStays = "stays";
 constexpr const char* kLoopback = "127.0.0.1";
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
@@ -61,6 +71,9 @@ auto Rendezvous(const std::string& what, F&& run) {
   }
 }
 
+// Counts the meshes that a rank has open over a store from the environment.
+std::string OpenKey(int64_t rank) { return "moonshard/open/" + std::to_string(rank); }
+
 bool IsLoopback(const std::string& host) { return host == kLoopback || host == "localhost" || host == "::1"; }
 
 // A store is where ranks that do not know each other's addresses meet: keys with values, and a wait for a key. It is a
@@ -69,7 +82,8 @@ bool IsLoopback(const std::string& host) { return host == kLoopback || host == "
 StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
   return Rendezvous("the store", [&]() -> StorePtr {
     if (!launch.store_file.empty()) {
-      auto store = c10::make_intrusive<c10d::FileStore>(launch.store_file, static_cast<int>(launch.world_size));
+      // Without a number of workers the store does not remove its file: Close does, when no rank uses it any more.
+      auto store = c10::make_intrusive<c10d::FileStore>(launch.store_file, -1);
       store->setTimeout(options.rendezvous_timeout);
       return store;
     }
@@ -84,6 +98,53 @@ StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
     return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
   });
 }
+
+// The end of a store as another rank than 0 sees it without asking the store: a file that is open has no name any more,
+// and a connection to the server ends.
+class StoreEnd {
+ public:
+  // Of a store that still exists.
+  static StoreEnd Of(const std::string& file, const std::string& server, uint16_t port) {
+    if (!file.empty()) return StoreEnd(open(file.c_str(), O_RDONLY | O_CLOEXEC), false);
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (server.empty() || getaddrinfo(server.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
+      return StoreEnd(-1, true);
+    }
+    int fd = -1;
+    for (const addrinfo* at = found; at != nullptr && fd < 0; at = at->ai_next) {
+      fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
+      if (fd < 0 || connect(fd, at->ai_addr, at->ai_addrlen) == 0) continue;
+      close(fd);
+      fd = -1;
+    }
+    freeaddrinfo(found);
+    return StoreEnd(fd, true);
+  }
+  StoreEnd(StoreEnd&& other) noexcept : fd_(std::exchange(other.fd_, -1)), connection_(other.connection_) {}
+  StoreEnd& operator=(StoreEnd&&) = delete;
+  ~StoreEnd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  // Until the end, `until` at the latest.
+  void Wait(std::chrono::steady_clock::time_point until) const {
+    while (fd_ >= 0 && !Ended() && std::chrono::steady_clock::now() < until) usleep(1000);
+  }
+
+ private:
+  StoreEnd(int fd, bool connection) : fd_(fd), connection_(connection) {}
+  bool Ended() const {
+    struct stat status {};
+    if (!connection_) return fstat(fd_, &status) != 0 || status.st_nlink == 0;
+    char byte = 0;
+    const ssize_t got = recv(fd_, &byte, 1, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  }
+
+  int fd_;
+  bool connection_;
+};
 
 // One existing group of this rank, with the axis that it becomes.
 struct GivenGroup {
@@ -198,6 +259,11 @@ struct DeviceMesh::State {
   MeshOptions options;
   ChosenDevice device;
   StorePtr store;
+  // Of a store from the environment: itself without prefix, its file, where rank 0 serves it over TCP.
+  StorePtr root;
+  std::string store_file;
+  std::string server;
+  uint16_t port = 0;
   bool closed = false;
   std::shared_ptr<CollectiveLog> log;  // of a Recording mesh
   // By axis and size; the full axis is the group of its size.
@@ -279,12 +345,18 @@ DeviceMesh DeviceMesh::FromEnvironment(const MeshShape& shape, const MeshOptions
     state->options.host = kLoopback;
   }
   state->store = OpenStore(launch, options);
+  state->root = state->store;
+  state->store_file = launch.store_file;
+  if (!launch.agent_serves) state->server = launch.host;
+  state->port = launch.port;
   // A launcher that restarts failed ranks may keep its store, with the keys of the attempt that failed: the new ranks
   // must not meet those.
   if (launch.attempt != "0") {
     state->store = c10::make_intrusive<c10d::PrefixStore>("attempt_" + launch.attempt, state->store);
   }
-  return Join(std::move(state), launch.local_rank);
+  DeviceMesh mesh = Join(std::move(state), launch.local_rank);
+  if (shape.world_size() > 1) mesh.state_->root->add(OpenKey(launch.rank), 1);
+  return mesh;
 }
 
 DeviceMesh DeviceMesh::FromStore(const StorePtr& store, int64_t rank, const MeshShape& shape,
@@ -427,26 +499,65 @@ const std::vector<RecordedCollective>& DeviceMesh::recorded() const {
   return *state_->log;
 }
 
-// The process of rank 0 may serve the store over TCP. If it exits first, ranks that still read from the store fail at
-// the end of a run that succeeded. So ranks count themselves in the store, and only rank 0 waits for the count, for a
-// bounded time.
+// A store may end with rank 0: over TCP its process serves it, and it removes the file. Two things must not happen:
+// - ranks that still read from the store fail at the end of a run that succeeded: so ranks count themselves in the store,
+//   and rank 0 waits for the count;
+// - a rank opens the store of its next mesh, of the same file or port, while the old one is about to go, and waits there
+//   for ranks that meet in the new one: so the others wait until rank 0 has ended the store (StoreEnd).
+// FileStore's destructor writes to the file and makes it anew if it is gone. So ranks tell rank 0 by a file beside it that
+// they have dropped theirs, and rank 0 removes the store's file after that.
+// A store that serves another open mesh does not end; the count of a rank's own meshes tells, which is the same on all
+// ranks. Nor does a server that groups or the embedder's code still hold: rank 0 tells of the first, and for the second
+// ranks wait kEndTimeout in vain. All waits are bounded, since a rank that failed does not come.
 void DeviceMesh::Close() {
   if (state_->closed) return;
   state_->closed = true;
-  if (state_->store && state_->shape.world_size() > 1 && !recording()) {
-    try {
-      state_->store->add("closing", 1);
-      const auto give_up = std::chrono::steady_clock::now() + kCloseTimeout;
-      while (state_->rank == 0 && std::chrono::steady_clock::now() < give_up &&
-             state_->store->add("closing", 0) < state_->shape.world_size()) {
-        usleep(1000);
-      }
-    } catch (const std::exception&) {
-      // The store ended with a rank that failed: there is no rank to wait for.
+  StorePtr store = std::exchange(state_->store, nullptr);
+  StorePtr root = std::exchange(state_->root, nullptr);
+  if (!store || state_->shape.world_size() == 1 || recording()) {
+    state_->groups.clear();
+    return;
+  }
+  const bool first = state_->rank == 0;
+  const bool served = !state_->server.empty();
+  const auto give_up = std::chrono::steady_clock::now() + kCloseTimeout;
+  const auto wait_for_count = [&](const char* key, int64_t count) {
+    while (store->add(key, 0) < count && std::chrono::steady_clock::now() < give_up) usleep(1000);
+  };
+  bool ends = false;
+  std::optional<StoreEnd> end;
+  try {
+    ends = root && root->add(OpenKey(state_->rank), -1) == 0;
+    if (ends && !first) end.emplace(StoreEnd::Of(state_->store_file, state_->server, state_->port));
+    store->add("closing", 1);
+    if (first) wait_for_count("closing", state_->shape.world_size());
+    state_->groups.clear();
+    root.reset();
+    if (ends && served && first) {
+      store->set("closed", std::string(store.use_count() > 1 ? kServerStays : kServerEnds));
+      wait_for_count("read", state_->shape.world_size() - 1);
+    } else if (ends && served) {
+      store->wait({"closed"}, kCloseTimeout);
+      ends = store->get_to_str("closed") == kServerEnds;
+      store->add("read", 1);
     }
+  } catch (const std::exception&) {
+    // The store ended with a rank that failed: there is no rank to wait for.
   }
   state_->groups.clear();
-  state_->store.reset();
+  store.reset();
+  root.reset();
+  if (!ends) return;
+  if (!state_->store_file.empty()) {
+    const std::string& file = state_->store_file;
+    const auto mark = [&](int64_t rank) { return file + ".closed." + std::to_string(rank); };
+    if (!first) close(open(mark(state_->rank).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    for (int64_t rank = 1; first && rank < state_->shape.world_size(); ++rank) {
+      while (unlink(mark(rank).c_str()) != 0 && std::chrono::steady_clock::now() < give_up) usleep(1000);
+    }
+    if (first) unlink(file.c_str());
+  }
+  if (end) end->Wait(served ? std::chrono::steady_clock::now() + kEndTimeout : give_up);
 }
 
 }  // namespace moonshard

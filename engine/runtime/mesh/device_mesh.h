@@ -100,8 +100,9 @@ class DeviceMesh {
   const std::vector<RecordedCollective>& recorded() const;
 
   // Releases groups and store, after waiting a few seconds for the other ranks to call it too: rank 0 may serve the
-  // store that they still read. Groups that others hold stay open. Never throws. Without it the last copy's destructor
-  // closes without waiting, which is right when this rank failed.
+  // store that they still read. Groups that others hold stay open. Then the environment may give another mesh, and the
+  // file MOONSHARD_STORE is removed unless a mesh is still open over it. Never throws. Without it the last copy's
+  // destructor closes without waiting, which is right when this rank failed; the file stays.
   void Close();
 
  private:

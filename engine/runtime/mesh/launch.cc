@@ -80,7 +80,8 @@ void ReadTorchrun(Reader& reader, Launch& launch) {
         BadMesh("the environment variable MASTER_ADDR is missing", "", "MASTER_ADDR = the host of rank 0"));
   }
   // torchrun's agent may serve the store itself; then every rank is a client of it.
-  launch.serves_store = launch.rank == 0 && reader.Text("TORCHELASTIC_USE_AGENT_STORE") != "True";
+  launch.agent_serves = reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  launch.serves_store = launch.rank == 0 && !launch.agent_serves;
   launch.attempt = reader.Text("TORCHELASTIC_RESTART_COUNT").value_or("0");
 }
 

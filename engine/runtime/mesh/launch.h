@@ -34,6 +34,7 @@ struct Launch {
   std::string host;
   uint16_t port = 0;
   bool serves_store = false;  // this rank opens the TCP store
+  bool agent_serves = false;  // the launcher opened it, and it outlives the ranks
   std::string attempt = "0";  // a restart by torchrun meets under new keys
 };
 

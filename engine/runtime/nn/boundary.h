@@ -33,6 +33,8 @@
 
 namespace moonshard {
 
+class ModuleTree;
+
 // One tensor of a call. Arguments are numbered by their position in forward's signature, whether or not an optional
 // before them is absent; every tensor inside one argument (a tuple, a vector) has that argument's position. Results
 // are numbered by their place in the returned tuple, a single tensor is 0. `tensor` may be undefined.
@@ -189,6 +191,9 @@ class Hookable {
   // have it: the local shape on tp, but the full one where the module gathers what it computes. For exported programs,
   // whose graphs compute sizes of activations from those of parameters.
   virtual void SetLocalShape(std::string_view /*tensor*/, at::IntArrayRef /*shape*/) {}
+
+  // Adds to the tree of a model, of which this is the root, what the model knows of its own forward (ModuleTree::checks).
+  virtual void AddKnowledge(ModuleTree& /*tree*/) const {}
 
   // The class of the module where it is not that of the C++ object (an exported program's); "": it is.
   virtual std::string_view Kind() const { return {}; }

@@ -35,8 +35,9 @@ void Materialize(at::Tensor& parameter, const at::Tensor& shard) {
     autograd->grad_accumulator_.reset();
   }
   // As set_data, but without its refusal of meta: takes over metadata and storage; autograd's metadata and the version
-  // counter stay.
+  // counter stay. What a scope noted of the shard (its type, for the shard's count of writes) is not the parameter's.
   parameter.unsafeGetTensorImpl()->shallow_copy_from(shard.getIntrusivePtr());
+  parameter.unsafeGetTensorImpl()->set_backend_meta(nullptr);
 }
 
 }  // namespace moonshard::nn

@@ -117,14 +117,16 @@ RowStatistics Statistics(const Vocabulary& vocabulary, const ShardedLogits& logi
 }
 
 // The layout of input `i` of `count`: shards of the vocabulary, or what they are computed from.
-Layout InputLayout(size_t i, size_t count) {
+// `whole`: every rank has the whole vocabulary, and computes as one rank does.
+Layout InputLayout(size_t i, size_t count, bool whole) {
+  if (whole) return Layout::Replicate();
   if (i > 0) return Layout::Shard(0);
   return count == 1 ? Layout::Shard(-1) : Layout::Shared();
 }
 
-void Take(Region& region, const ShardedLogits& logits) {
+void Take(Region& region, const ShardedLogits& logits, bool whole) {
   const std::vector<at::Tensor>& inputs = logits.inputs();
-  for (size_t i = 0; i < inputs.size(); ++i) region.DeclareInput(inputs[i], InputLayout(i, inputs.size()));
+  for (size_t i = 0; i < inputs.size(); ++i) region.DeclareInput(inputs[i], InputLayout(i, inputs.size(), whole));
 }
 
 // What a loss's backward needs: the rows' softmax, and how the incoming gradient becomes coefficients. All losses have
@@ -139,11 +141,13 @@ struct LossTape {
 
 class LossBackward final : public autograd::Node {
  public:
-  LossBackward(std::string name, const std::string& label, MeshAxis axis, const ShardedLogits& logits, LossTape tape)
+  LossBackward(std::string name, const std::string& label, MeshAxis axis, bool whole, const ShardedLogits& logits,
+               LossTape tape)
       : Node(autograd::collect_next_edges(at::TensorList(logits.inputs()))),
         name_(std::move(name)),
         label_(label),
         axis_(axis),
+        whole_(whole),
         logits_(logits.Emptied()),
         tape_(std::move(tape)) {
     for (const at::Tensor& input : logits.inputs()) inputs_.emplace_back(input, false);
@@ -167,7 +171,7 @@ class LossBackward final : public autograd::Node {
     std::vector<bool> needed;
     for (size_t i = 0; i < num_outputs(); ++i) needed.push_back(task_should_compute_output(i));
     Region region(name_, label_, axis_);
-    region.DeclareInput(logits.inputs()[0], InputLayout(0, logits.inputs().size()));
+    region.DeclareInput(logits.inputs()[0], InputLayout(0, logits.inputs().size(), whole_));
     region.DeclareInput(gradient, Layout::Replicate());
     const GradientCoefficients coefficients = tape_.coefficients(gradient);
     std::vector<at::Tensor> out = logits.Backward(
@@ -178,7 +182,7 @@ class LossBackward final : public autograd::Node {
         },
         needed);
     for (size_t i = 0; i < out.size(); ++i) {
-      region.DeclareOutput(out[i], GradientLayout(InputLayout(i, out.size())), /*summed=*/i > 0);
+      region.DeclareOutput(out[i], GradientLayout(InputLayout(i, out.size(), whole_)), /*summed=*/i > 0 && !whole_);
     }
     return out;
   }
@@ -195,6 +199,7 @@ class LossBackward final : public autograd::Node {
   std::string name_;
   std::string label_;
   MeshAxis axis_;
+  bool whole_;
   std::vector<autograd::SavedVariable> inputs_;  // with the error of a write into one of them in between
   ShardedLogits logits_;
   LossTape tape_;
@@ -207,9 +212,10 @@ at::Tensor Record(const char* name, const Vocabulary& vocabulary, const ShardedL
                         return input.defined() && input.requires_grad();
                       });
   if (!wanted) return value;
-  const auto node = std::shared_ptr<LossBackward>(
-      new LossBackward(name, vocabulary.label().text(), vocabulary.group().axis(), logits, std::move(tape)),
-      autograd::deleteNode);
+  const auto node =
+      std::shared_ptr<LossBackward>(new LossBackward(name, vocabulary.label().text(), vocabulary.group().axis(),
+                                                     vocabulary.group().size() == 1, logits, std::move(tape)),
+                                    autograd::deleteNode);
   autograd::create_gradient_edge(value, node);
   return value;
 }
@@ -261,7 +267,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
   {
     const at::NoGradGuard no_grad;
     Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
-    Take(region, logits);
+    Take(region, logits, vocabulary.group().size() == 1);
     const Targets read = ReadTargets(vocabulary, targets, options.ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true, .shifted_sum = e > 0});
     const at::Tensor log_sum_exp = row.max + row.log_sum;
@@ -313,7 +319,7 @@ at::Tensor TokenLogProbs(const Vocabulary& vocabulary, const ShardedLogits& logi
   {
     const at::NoGradGuard no_grad;
     Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
-    Take(region, logits);
+    Take(region, logits, vocabulary.group().size() == 1);
     const Targets read = ReadTargets(vocabulary, targets, ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true});
     const at::Tensor ignored = read.counted.logical_not().view(targets.sizes());
@@ -335,7 +341,7 @@ at::Tensor Entropy(const Vocabulary& vocabulary, const ShardedLogits& logits) {
   {
     const at::NoGradGuard no_grad;
     Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
-    Take(region, logits);
+    Take(region, logits, vocabulary.group().size() == 1);
     const RowStatistics row = Statistics(vocabulary, logits, {}, {.moment = true});
     const at::Tensor entropy = row.log_sum - row.moment / row.log_sum.exp();
     // A copy, because a caller may write into the result and the backward needs its own.
@@ -358,7 +364,7 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   vocabulary.CheckCall(DescribeLoss("TopK", logits, "k " + std::to_string(k)), {}, 0, std::move(errors));
   const at::NoGradGuard no_grad;
   Region region("TopK", vocabulary.label().text(), vocabulary.group().axis());
-  Take(region, logits);
+  Take(region, logits, vocabulary.group().size() == 1);
   // The k largest of the vocabulary are among the k largest of each shard, so k candidates a rank are enough. An
   // all-gather takes equal blocks: all are as wide as rank 0's, whose shard is the longest, and the padding is removed
   // before the second selection, so that it never competes with a logit.

@@ -290,8 +290,13 @@ TrainingCheckpoints TrainingCheckpoints::Open(const std::string& folder, const D
   if (impl->ranks.rank() == 0 && !options.model_folder.empty()) {
     // Steps within the model directory would be files of the model.
     if (Failure nested = RefuseNested(options.model_folder, folder)) found.push_back(std::move(*nested));
-    std::optional<ModelForm> form = FormOfModel(options.model_folder).Collect(found);
+    std::optional<ModelForm> form = FormOfModel(options.model_folder, options.recipes).Collect(found);
     if (form) impl->form = std::make_shared<const ModelForm>(std::move(*form));
+  }
+  if (options.model_folder.empty() && !options.model_files.empty()) {
+    ModelForm form;
+    form.kept = options.model_files;
+    impl->form = std::make_shared<const ModelForm>(std::move(form));
   }
   impl->ranks.GatherOrFail("open '" + folder + "'", Only(found, true), nullptr,
                            [](const std::vector<JsonValue>&) { return JsonValue(); });

@@ -41,6 +41,7 @@
 
 #include "engine/core/base/diagnostic.h"
 #include "engine/io/checkpoint/run_directory.h"  // IWYU pragma: export
+#include "engine/io/safetensors/weight_recipe.h"
 #include "engine/io/storage/storage.h"
 #include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/mesh/device_mesh.h"
@@ -65,6 +66,10 @@ struct TrainingCheckpointOptions {
   // The model directory that the run began from; "": none, or that of the checkpoint that is loaded. Its files besides
   // the tensors (of up to 64 MiB) are read once, by Open, and are in every step; so are its tensors' names and order.
   std::string model_folder = {};
+  // Without a model_folder: what its files besides the tensors would be, as config.json; each step has them.
+  std::map<std::string, std::string> model_files = {};
+  // How the model's tensors are made of those of model_folder where names or forms differ (Program::recipes).
+  WeightRecipes recipes = {};
   // The longest wait for another rank to do its part of a save or a load.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // Whether loading compares every byte that was saved with its hash, each on some rank. false: only the shards that

@@ -28,6 +28,9 @@ VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_att
 PIXTRAL = VISION | dict(model_type="pixtral", head_dim=16, image_size=32, patch_size=8)
 DELTA = dict(linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=8, linear_value_head_dim=8)
 KINDS = dict(layer_types=["sliding_attention", "full_attention"])
+LATENT = dict(q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8)
+EXPERTS = dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1)
+LLAMA4 = HEADS | dict(intermediate_size_mlp=96, num_local_experts=4, interleave_moe_layer_step=2)
 GEMMA4 = HEADS | KINDS | dict(hidden_size_per_layer_input=0)
 
 
@@ -35,13 +38,29 @@ def gemma4(**text):
     return hf.Gemma4ForConditionalGeneration, hf.Gemma4Config(text_config=GEMMA4 | text, vision_config=None)
 
 
+STACKS = dict(vocab_size=72, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=8,
+              decoder_attention_heads=8, encoder_ffn_dim=96, decoder_ffn_dim=96, bos_token_id=1, eos_token_id=2,
+              pad_token_id=0, decoder_start_token_id=1, tie_word_embeddings=False)  # fmt: skip
+GPT2 = dict(vocab_size=72, n_embd=64, n_layer=2, n_head=8, n_positions=64, tie_word_embeddings=False)
+
 CLASSES = {
+    "bart": (hf.BartForConditionalGeneration, hf.BartConfig(**STACKS)),
+    "bert": (hf.BertLMHeadModel, hf.BertConfig(
+        **SIZES, is_decoder=True, tie_word_embeddings=False, max_position_embeddings=64)),
+    "deepseek_v2": (hf.DeepseekV2ForCausalLM, hf.DeepseekV2Config(
+        **SIZES | {"num_key_value_heads": 8} | LATENT | EXPERTS, n_group=2, topk_group=1)),
     "deepseek_v3": (hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config(
-        **SIZES | {"num_key_value_heads": 8}, n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2,
-        moe_intermediate_size=32, first_k_dense_replace=1, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=4,
-        qk_nope_head_dim=8, v_head_dim=8)),
+        **SIZES | {"num_key_value_heads": 8} | LATENT | EXPERTS, n_group=2, topk_group=1)),
+    "deepseek_v32": (hf.DeepseekV32ForCausalLM, hf.DeepseekV32Config(
+        **SIZES | {"num_key_value_heads": 8} | LATENT | EXPERTS, n_group=2, topk_group=1, index_head_dim=8,
+        index_n_heads=4)),
     "falcon_h1": (hf.FalconH1ForCausalLM, hf.FalconH1Config(
         **HEADS, mamba_d_ssm=64, mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=16)),
+    "dots1": (hf.Dots1ForCausalLM, hf.Dots1Config(
+        **HEADS | EXPERTS, n_shared_experts=1, n_group=2, topk_group=1)),
+    "falcon": (hf.FalconForCausalLM, hf.FalconConfig(
+        **{k: v for k, v in SIZES.items() if not k.startswith(("intermediate", "num_key"))}, num_kv_heads=4,
+        new_decoder_architecture=True, alibi=False, bias=False, tie_word_embeddings=False)),
     "gemma3": (hf.Gemma3ForCausalLM, hf.Gemma3TextConfig(**HEADS)),
     "gemma3_classification": (hf.Gemma3TextForSequenceClassification, hf.Gemma3TextConfig(**HEADS, num_labels=4)),
     "gemma3_vlm": (hf.Gemma3ForConditionalGeneration, hf.Gemma3Config(
@@ -52,19 +71,40 @@ CLASSES = {
     "gemma4_text": (hf.Gemma4ForCausalLM, hf.Gemma4TextConfig(**GEMMA4)),
     "glm": (hf.GlmForCausalLM, hf.GlmConfig(**HEADS)),
     "glm4": (hf.Glm4ForCausalLM, hf.Glm4Config(**HEADS)),
+    "glm4_moe": (hf.Glm4MoeForCausalLM, hf.Glm4MoeConfig(**HEADS | EXPERTS, n_group=2, topk_group=1, use_qk_norm=True)),
+    "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2)),
+    "gpt_neox": (hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig(**SIZES, tie_word_embeddings=False)),
+    "gpt_oss": (hf.GptOssForCausalLM, hf.GptOssConfig(**HEADS, num_local_experts=4)),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**SIZES)),
     "llama_classification": (hf.LlamaForSequenceClassification, hf.LlamaConfig(**SIZES, num_labels=2)),
     "llama_tied": (hf.LlamaForCausalLM, hf.LlamaConfig(
         **SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True)),
+    "llama4": (hf.Llama4ForCausalLM, hf.Llama4TextConfig(**LLAMA4)),
+    "llama4_vlm": (hf.Llama4ForConditionalGeneration, hf.Llama4Config(
+        text_config=LLAMA4, tie_word_embeddings=False, vision_config=VISION | dict(
+            image_size=32, patch_size=8, projector_input_dim=64, projector_output_dim=64, vision_output_dim=64))),
+    "minicpm3": (hf.MiniCPM3ForCausalLM, hf.MiniCPM3Config(**SIZES | {"num_key_value_heads": 8} | LATENT)),
+    "minimax_m2": (hf.MiniMaxM2ForCausalLM, hf.MiniMaxM2Config(**HEADS, num_local_experts=4, num_experts_per_tok=2)),
     "ministral3": (hf.Ministral3ForCausalLM, hf.Ministral3Config(**HEADS)),
     "mistral": (hf.MistralForCausalLM, hf.MistralConfig(**SIZES)),
     "mistral3": (hf.Mistral3ForConditionalGeneration, hf.Mistral3Config(
         text_config=HEADS | {"model_type": "mistral"}, vision_config=PIXTRAL, tie_word_embeddings=False)),
     "mixtral": (hf.MixtralForCausalLM, hf.MixtralConfig(**SIZES, num_local_experts=4)),
     "olmo": (hf.OlmoForCausalLM, hf.OlmoConfig(**SIZES)),
+    "olmo2": (hf.Olmo2ForCausalLM, hf.Olmo2Config(**SIZES)),
+    "olmoe": (hf.OlmoeForCausalLM, hf.OlmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2)),
+    "opt": (hf.OPTForCausalLM, hf.OPTConfig(
+        vocab_size=72, hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=8, word_embed_proj_dim=64,
+        max_position_embeddings=64, tie_word_embeddings=False)),
     "phi": (hf.PhiForCausalLM, hf.PhiConfig(**SIZES, qk_layernorm=True)),
     "phi3": (hf.Phi3ForCausalLM, hf.Phi3Config(**SIZES)),
     "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config(**SIZES)),
+    "qwen2_vl": (hf.Qwen2VLForConditionalGeneration, hf.Qwen2VLConfig(
+        text_config=SIZES, tie_word_embeddings=False, vision_config=dict(
+            depth=1, embed_dim=32, hidden_size=64, num_heads=4, mlp_ratio=2, patch_size=4))),
+    "qwen2_5_vl": (hf.Qwen2_5_VLForConditionalGeneration, hf.Qwen2_5_VLConfig(
+        text_config=SIZES, tie_word_embeddings=False, vision_config=dict(
+            depth=1, hidden_size=32, intermediate_size=48, num_heads=4, out_hidden_size=64, patch_size=4))),
     "qwen3": (hf.Qwen3ForCausalLM, hf.Qwen3Config(**HEADS)),
     "qwen3_classification": (hf.Qwen3ForSequenceClassification, hf.Qwen3Config(**HEADS, num_labels=2)),
     "qwen3_5": (hf.Qwen3_5ForCausalLM, hf.Qwen3_5TextConfig(**HEADS | {"num_hidden_layers": 4}, **DELTA)),
@@ -74,7 +114,14 @@ CLASSES = {
                            patch_size=4))),
     "qwen3_moe": (hf.Qwen3MoeForCausalLM, hf.Qwen3MoeConfig(
         **HEADS, num_experts=4, moe_intermediate_size=32, mlp_only_layers=[0])),
+    "qwen3_next": (hf.Qwen3NextForCausalLM, hf.Qwen3NextConfig(
+        **HEADS | {"num_hidden_layers": 4} | DELTA, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        shared_expert_intermediate_size=32)),
     "smollm3": (hf.SmolLM3ForCausalLM, hf.SmolLM3Config(**SIZES)),
+    "t5": (hf.T5ForConditionalGeneration, hf.T5Config(
+        vocab_size=72, d_model=64, d_kv=8, d_ff=96, num_layers=2, num_heads=8, tie_word_embeddings=False)),
+    "whisper": (hf.WhisperForConditionalGeneration, hf.WhisperConfig(
+        **STACKS, num_mel_bins=16, max_source_positions=24, max_target_positions=24)),
 }  # fmt: skip
 
 
@@ -287,9 +334,10 @@ def with_tied_head(config, tensors):
     """The head too, where it is the embedding and so no parameter of its own."""
     heads = [path for path in tensors if path.endswith(("lm_head.weight", "score.weight"))]
     tied = config.get("tie_word_embeddings", config.get("model_type") == "gemma3")
-    if heads or not tied:
+    embeddings = [s for path, s in tensors.items() if path.endswith("embed_tokens.weight")]
+    if heads or not tied or not embeddings:
         return tensors
-    return tensors | {"lm_head.weight": next(s for path, s in tensors.items() if path.endswith("embed_tokens.weight"))}
+    return tensors | {"lm_head.weight": embeddings[0]}
 
 
 def sharded(plan, tensors):

@@ -95,5 +95,9 @@ PLANS = {
     "qwen3_5_vlm": QWEN3_5_VLM,
     "qwen3_moe": LLAMA,
     "smollm3": LLAMA,
+    **dict.fromkeys(("bart", "bert", "deepseek_v2", "deepseek_v32", "dots1", "falcon", "glm4_moe", "gpt2", "gpt_neox", "gpt_oss",
+                     "llama4", "minicpm3", "minimax_m2", "olmo2", "olmoe", "opt", "qwen3_next", "t5", "whisper"), LLAMA),
+    "llama4_vlm": decoder("language_model.model", head="language_model.lm_head"),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), decoder(TEXT)),
     "wan": WAN,
 }  # fmt: skip

@@ -1,1 +1,1 @@
-return plan { extends "lama", extends "gpt9" }
+return plan { extends "lama", extends "zebra" }

@@ -1,8 +1,9 @@
 -- A first plan for BertForMaskedLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: the use of bert.embeddings.LayerNorm is unknown with the sequence
+-- "by rows": linear layers whose use is unknown hold shards of their rows, and their outputs are gathered.
 local transformer <const> = require "transformer"
-local opt <const> = options { loss_parallel = false }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
 local n_heads <const> = config.num_attention_heads
 
@@ -12,20 +13,26 @@ return plan {
   at("bert.embeddings.word_embeddings", vocab_rowwise {}),
   -- replicated: not recognized
   at("bert.embeddings.{LayerNorm,position_embeddings,token_type_embeddings}", replicated()),
+  at("cls.predictions.transform.LayerNorm", replicated()),
+  -- The hidden states are shards of the sequence within these layers.
+  transformer.stack("bert.encoder.layer", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
-  at("bert.encoder.layer.*.attention.output.LayerNorm", replicated()),
-  at("bert.encoder.layer.*.output.LayerNorm", replicated()),
+  at("bert.encoder.layer.*.attention.output.LayerNorm", norm_on(residual)),
+  at("bert.encoder.layer.*.output.LayerNorm", norm_on(residual)),
   -- sure: 8 heads of 8 features
   transformer.heads_fit("bert.encoder.layer.*.attention.self", n_heads),
-  at("bert.encoder.layer.*.attention.self.{query,key,value}", colwise { heads = n_heads }),
-  at("bert.encoder.layer.*.attention.output.dense", rowwise {}),
+  at("bert.encoder.layer.*.attention.self.{query,key,value}", colwise { input = residual, heads = n_heads }),
+  at("bert.encoder.layer.*.attention.output.dense", rowwise { output = residual }),
   -- sure: 64 features to 256 and back
-  at("bert.encoder.layer.*.intermediate.dense", colwise {}),
-  at("bert.encoder.layer.*.output.dense", rowwise {}),
-  -- guess: the head: logits of 96 tokens
+  at("bert.encoder.layer.*.intermediate.dense", colwise { input = residual }),
+  at("bert.encoder.layer.*.output.dense", rowwise { output = residual }),
+  -- sure: the head: logits of 96 tokens
   at("cls.predictions.decoder", colwise { output = logits }),
+  -- by rows: not recognized
+  at("bert.pooler.dense", colwise { output = replicate }),
+  at("cls.predictions.transform.dense", colwise { output = replicate }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "bert.encoder.layer.*" },
-  -- replicated: 4 modules without a rule, the first one bert.pooler.dense
+  -- replicated: 1 module without a rule, the first one cls.predictions
   default(replicated()),
 }

@@ -1,8 +1,8 @@
 -- A first plan for OddForCausalLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: the use of 4 is unknown with the sequence
 local transformer <const> = require "transformer"
-local opt <const> = options { loss_parallel = false }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
 local n_heads <const> = config.num_attention_heads
 local n_kv_heads <const> = config.num_key_value_heads
@@ -13,16 +13,19 @@ return plan {
   at("0", vocab_rowwise {}),
   -- replicated: not recognized
   at("4", replicated()),
+  -- The hidden states are shards of the sequence within these layers.
+  residual ~= replicate and at("1", prepare_input { { replicate, residual } }),
+  residual ~= replicate and at("3", prepare_output { { residual, replicate } }),
   -- sure: norms over all 64 features of the hidden states
-  at("{1..3}.{input,post_attention}_layernorm", replicated()),
+  at("{1..3}.{input,post_attention}_layernorm", norm_on(residual)),
   -- sure: 8 heads of 8 features
   transformer.heads_fit("{1..3}.attention", n_heads, n_kv_heads),
-  at("{1..3}.attention.q_proj", colwise { heads = n_heads }),
-  at("{1..3}.attention.{k,v}_proj", colwise { heads = n_kv_heads }),
-  at("{1..3}.attention.o_proj", rowwise {}),
+  at("{1..3}.attention.q_proj", colwise { input = residual, heads = n_heads }),
+  at("{1..3}.attention.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
+  at("{1..3}.attention.o_proj", rowwise { output = residual }),
   -- sure: 64 features to 256 and back
-  at("{1..3}.mlp.{gate,up}_proj", colwise {}),
-  at("{1..3}.mlp.down_proj", rowwise {}),
+  at("{1..3}.mlp.{gate,up}_proj", colwise { input = residual }),
+  at("{1..3}.mlp.down_proj", rowwise { output = residual }),
   -- guess: the head: logits of 96 tokens
   at("5", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.

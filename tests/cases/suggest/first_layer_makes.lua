@@ -1,6 +1,7 @@
 -- A first plan for OddEncoder, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: not everything in a layer is understood
+-- "by rows": linear layers whose use is unknown hold shards of their rows, and their outputs are gathered.
+-- No sequence parallelism: encoder.block: the use of layer.0.SelfAttention.k in a layer is unknown
 
 return plan {
   api = 1,
@@ -9,15 +10,16 @@ return plan {
   -- sure: norms over all 64 features of the hidden states
   at("encoder.block.*.layer.0.layer_norm", replicated()),
   at("encoder.block.*.layer.1.layer_norm", replicated()),
-  -- replicated: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and one layer
-  -- may use what another makes
-  at("encoder.block.0.layer.0.SelfAttention.{k,o,q,rotary_table,v}", replicated()),
+  -- replicated or by rows: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and
+  -- one layer may use what another makes
+  at("encoder.block.0.layer.0.SelfAttention.{k,o,q,v}", colwise { output = replicate }),
+  at("encoder.block.*.layer.0.SelfAttention.rotary_table", replicated()),
   -- sure: 64 features to 256 and back
   at("encoder.block.*.layer.1.DenseReluDense.wi", colwise {}),
   at("encoder.block.*.layer.1.DenseReluDense.wo", rowwise {}),
-  -- replicated: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and one layer
-  -- may use what another makes
-  at("encoder.block.{1,2}.layer.0.SelfAttention.{k,o,q,v}", replicated()),
+  -- by rows: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and one layer may
+  -- use what another makes
+  at("encoder.block.{1,2}.layer.0.SelfAttention.{k,o,q,v}", colwise { output = replicate }),
   -- sure: the norm after the last layer
   at("encoder.final_layer_norm", replicated()),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.

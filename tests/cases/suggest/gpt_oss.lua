@@ -1,24 +1,34 @@
 -- A first plan for GptOssForCausalLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: not everything in a layer is understood
 local transformer <const> = require "transformer"
-local opt <const> = options { loss_parallel = false }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
 local n_heads <const> = config.num_attention_heads
 local n_kv_heads <const> = config.num_key_value_heads
+
+-- A block that gets all tokens, since its modules are not understood.
+local gathered <const> = style {
+  name = "gathered",
+  inputs = { { residual, replicate } },
+  outputs = { { replicate, residual } },
+}
 
 return plan {
   api = 1,
   -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
   at("model.embed_tokens", vocab_rowwise {}),
+  -- The hidden states are shards of the sequence within these layers.
+  transformer.stack("model.layers", { residual = residual }),
+  at("model.layers.*.mlp", gathered),
   -- sure: norms over all 64 features of the hidden states
-  at("model.layers.*.{input,post_attention}_layernorm", replicated()),
+  at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
   -- guess: 8 heads of 16 features, 2 of them for keys and values; sinks is taken for a number for each head
   transformer.heads_fit("model.layers.*.self_attn", n_heads, n_kv_heads),
-  at("model.layers.*.self_attn.q_proj", colwise { heads = n_heads }),
-  at("model.layers.*.self_attn.{k,v}_proj", colwise { heads = n_kv_heads }),
+  at("model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
+  at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
   at("model.layers.*.self_attn.sinks", shard(0, { heads = n_heads })),
-  at("model.layers.*.self_attn.o_proj", rowwise {}),
+  at("model.layers.*.self_attn.o_proj", rowwise { output = residual }),
   -- replicated: the experts stay replicated: the stdlib has no block for experts of this form
   at("model.layers.*.mlp.{experts,router}", replicated()),
   -- sure: the norm after the last layer

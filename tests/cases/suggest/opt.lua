@@ -1,8 +1,8 @@
 -- A first plan for OPTForCausalLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: the use of model.decoder.embed_positions is unknown with the sequence
 local transformer <const> = require "transformer"
-local opt <const> = options { loss_parallel = false }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
 local n_heads <const> = config.num_attention_heads
 
@@ -12,15 +12,17 @@ return plan {
   at("model.decoder.embed_tokens", vocab_rowwise {}),
   -- replicated: not recognized
   at("model.decoder.embed_positions", replicated()),
+  -- The hidden states are shards of the sequence within these layers.
+  transformer.stack("model.decoder.layers", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
-  at("model.decoder.layers.*.{final,self_attn}_layer_norm", replicated()),
+  at("model.decoder.layers.*.{final,self_attn}_layer_norm", norm_on(residual)),
   -- sure: 8 heads of 8 features
   transformer.heads_fit("model.decoder.layers.*.self_attn", n_heads),
-  at("model.decoder.layers.*.self_attn.{q,k,v}_proj", colwise { heads = n_heads }),
-  at("model.decoder.layers.*.self_attn.out_proj", rowwise {}),
+  at("model.decoder.layers.*.self_attn.{q,k,v}_proj", colwise { input = residual, heads = n_heads }),
+  at("model.decoder.layers.*.self_attn.out_proj", rowwise { output = residual }),
   -- sure: 64 features to 256 and back
-  at("model.decoder.layers.*.fc1", colwise {}),
-  at("model.decoder.layers.*.fc2", rowwise {}),
+  at("model.decoder.layers.*.fc1", colwise { input = residual }),
+  at("model.decoder.layers.*.fc2", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("model.decoder.final_layer_norm", replicated()),
   -- sure: the head: logits of 96 tokens

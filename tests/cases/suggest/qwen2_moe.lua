@@ -20,7 +20,7 @@ return plan {
   at("model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
   at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
   at("model.layers.*.self_attn.o_proj", rowwise { output = residual }),
-  -- guess: 4 experts of 48 features, each sharded; shared_expert_gate is taken for a gate on the shared mlp
+  -- sure: 4 experts of 48 features, each sharded
   experts.block("model.layers.*.mlp", stream, { shared = "shared_expert" }),
   at("model.layers.*.mlp.shared_expert_gate", style { name = "summed", params = { weight = shared } }),
   -- sure: the norm after the last layer

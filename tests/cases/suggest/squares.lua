@@ -1,6 +1,6 @@
 -- A first plan for StrangeModel, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: not everything in a layer is understood
+-- No sequence parallelism: net.stage: the use of mix.a in a layer is unknown
 local opt <const> = options { loss_parallel = false }
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
 

@@ -1,8 +1,8 @@
 -- A first plan for UMT5ForConditionalGeneration, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: there is more than one stack of layers
 local transformer <const> = require "transformer"
-local opt <const> = options { loss_parallel = false }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
 local n_heads <const> = config.num_heads
 
@@ -12,35 +12,39 @@ return plan {
   at("decoder.embed_tokens", vocab_rowwise {}),
   at("encoder.embed_tokens", vocab_rowwise {}),
   at("shared", vocab_rowwise {}),
+  -- The hidden states are shards of the sequence within these layers.
+  transformer.stack("decoder.block", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
-  at("decoder.block.*.layer.0.layer_norm", replicated()),
-  at("decoder.block.*.layer.1.layer_norm", replicated()),
-  at("decoder.block.*.layer.2.layer_norm", replicated()),
-  -- guess: 8 heads of 8 features; relative_attention_bias is taken for a table with a column for each head
+  at("decoder.block.*.layer.0.layer_norm", norm_on(residual)),
+  at("decoder.block.*.layer.1.layer_norm", norm_on(residual)),
+  at("decoder.block.*.layer.2.layer_norm", norm_on(residual)),
+  -- sure: 8 heads of 8 features
   transformer.heads_fit("decoder.block.*.layer.0.SelfAttention", n_heads),
-  at("decoder.block.*.layer.0.SelfAttention.{q,k,v}", colwise { heads = n_heads }),
+  at("decoder.block.*.layer.0.SelfAttention.{q,k,v}", colwise { input = residual, heads = n_heads }),
   at("decoder.block.*.layer.0.SelfAttention.relative_attention_bias",
      style { name = "head_table", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } }, heads = n_heads }),
-  at("decoder.block.*.layer.0.SelfAttention.o", rowwise {}),
-  -- sure: 8 heads of 8 features
+  at("decoder.block.*.layer.0.SelfAttention.o", rowwise { output = residual }),
   transformer.heads_fit("decoder.block.*.layer.1.EncDecAttention", n_heads),
-  at("decoder.block.*.layer.1.EncDecAttention.{q,k,v}", colwise { heads = n_heads }),
-  at("decoder.block.*.layer.1.EncDecAttention.o", rowwise {}),
+  at("decoder.block.*.layer.1.EncDecAttention.q", colwise { input = residual, heads = n_heads }),
+  at("decoder.block.*.layer.1.EncDecAttention.{k,v}", colwise { heads = n_heads }),
+  at("decoder.block.*.layer.1.EncDecAttention.o", rowwise { output = residual }),
   -- sure: 64 features to 256 and back
-  at("decoder.block.*.layer.2.DenseReluDense.wi_{0,1}", colwise {}),
-  at("decoder.block.*.layer.2.DenseReluDense.wo", rowwise {}),
+  at("decoder.block.*.layer.2.DenseReluDense.wi_{0,1}", colwise { input = residual }),
+  at("decoder.block.*.layer.2.DenseReluDense.wo", rowwise { output = residual }),
+  -- The hidden states are shards of the sequence within these layers.
+  transformer.stack("encoder.block", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
-  at("encoder.block.*.layer.0.layer_norm", replicated()),
-  at("encoder.block.*.layer.1.layer_norm", replicated()),
-  -- guess: 8 heads of 8 features; relative_attention_bias is taken for a table with a column for each head
+  at("encoder.block.*.layer.0.layer_norm", norm_on(residual)),
+  at("encoder.block.*.layer.1.layer_norm", norm_on(residual)),
+  -- sure: 8 heads of 8 features
   transformer.heads_fit("encoder.block.*.layer.0.SelfAttention", n_heads),
-  at("encoder.block.*.layer.0.SelfAttention.{q,k,v}", colwise { heads = n_heads }),
+  at("encoder.block.*.layer.0.SelfAttention.{q,k,v}", colwise { input = residual, heads = n_heads }),
   at("encoder.block.*.layer.0.SelfAttention.relative_attention_bias",
      style { name = "head_table", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } }, heads = n_heads }),
-  at("encoder.block.*.layer.0.SelfAttention.o", rowwise {}),
+  at("encoder.block.*.layer.0.SelfAttention.o", rowwise { output = residual }),
   -- sure: 64 features to 256 and back
-  at("encoder.block.*.layer.1.DenseReluDense.wi_{0,1}", colwise {}),
-  at("encoder.block.*.layer.1.DenseReluDense.wo", rowwise {}),
+  at("encoder.block.*.layer.1.DenseReluDense.wi_{0,1}", colwise { input = residual }),
+  at("encoder.block.*.layer.1.DenseReluDense.wo", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("encoder.final_layer_norm", replicated()),
   at("decoder.final_layer_norm", replicated()),

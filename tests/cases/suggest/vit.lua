@@ -1,22 +1,26 @@
 -- A first plan for vit, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- No sequence parallelism: the use of the model's own parameters is unknown with the sequence
 local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
 local n_heads <const> = config.num_heads
 
 return plan {
   api = 1,
   -- replicated: not recognized
   at("{cls_token,pos_embed}", replicate),
+  -- The hidden states are shards of the sequence within these layers.
+  transformer.stack("blocks", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
-  at("blocks.*.{norm1,norm2}", replicated()),
+  at("blocks.*.{norm1,norm2}", norm_on(residual)),
   -- guess: 8 heads of 8 features; assumed order: all queries, all keys, all values
   transformer.heads_fit("blocks.*.attn", n_heads),
-  at("blocks.*.attn.qkv", transformer.fused_colwise { sizes = { 64, 64, 64 }, heads = { n_heads, n_heads, n_heads } }),
-  at("blocks.*.attn.proj", rowwise {}),
+  at("blocks.*.attn.qkv",
+     transformer.fused_colwise { input = residual, sizes = { 64, 64, 64 }, heads = { n_heads, n_heads, n_heads } }),
+  at("blocks.*.attn.proj", rowwise { output = residual }),
   -- sure: 64 features to 256 and back
-  at("blocks.*.mlp.fc1", colwise {}),
-  at("blocks.*.mlp.fc2", rowwise {}),
+  at("blocks.*.mlp.fc1", colwise { input = residual }),
+  at("blocks.*.mlp.fc2", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("norm", replicated()),
   -- sure: the head of a classifier of 10

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """Makes the program fixtures: small Hugging Face checkpoints, the exported program of each, and what transformers computes.
 
-    make_programs.py [OUT [CASE...]]      needs torch, transformers and safetensors (./dev fixtures); default: this folder
+    make_programs.py [OUT [CASE...]]      needs torch, transformers and safetensors (./dev fixtures); default: this directory
 
 Each folder OUT/CASE holds config.json, model.safetensors, program.pt2 (engine/models/program/export), inputs.safetensors
 (the program's inputs by name) and expected.safetensors: what the program returns by the names of its outputs, and grad.<parameter>
 of the loss. Weights are random, norms and biases too. Everything is float32 on the CPU, computed by the eager model with the
-attention that was exported.
+attention that was exported. The case `dtypes`
+is a program exported in bfloat16, with what transformers computes of it in each dtype.
+
+OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
+OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
 import pathlib
+import re
 import sys
 import zipfile
 
@@ -20,9 +25,11 @@ from safetensors.torch import save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2] / "engine" / "models" / "program" / "export"))
+sys.path.insert(0, str(HERE.parent))
 
 import export_program  # noqa: E402
 import hugging_face  # noqa: E402
+import stand_ins  # noqa: E402
 
 SMALL = dict(vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=4, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)  # fmt: skip
@@ -60,6 +67,18 @@ CASES: dict[str, tuple[str, dict]] = {
     "mixtral": ("mixtral", {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}),
 }  # fmt: skip
 
+# Of those that are not exported with what a text model takes; the grid of the images is part of the program.
+INPUTS = {"qwen2_5_vl": ["input_ids", "pixel_values", "image_grid_thw", "position_ids", "labels"]}
+
+# A program that is exported in bfloat16, and what the model computes in each of these types.
+DTYPES = ("bfloat16", "float32", "float64")
+DTYPES_HERE = HERE / "dtypes"
+
+
+# Checkpoints of tests/parity, one of each architecture that has a C++ model.
+REFERENCE = ("baichuan1", "baichuan2", "decilm", "gemma3_softcap", "llama_gqa", "ministral3_yarn", "mistral_window8", "mixtral",
+             "phi3_gqa", "phi_partial", "qwen2_tied", "qwen3_head_dim12", "qwen3_moe")  # fmt: skip
+
 
 def shrunk_vl(config: transformers.PretrainedConfig) -> None:
     """Qwen2.5-VL: two layers of text and of vision."""
@@ -68,7 +87,7 @@ def shrunk_vl(config: transformers.PretrainedConfig) -> None:
         setattr(text, name, value)
     text.rope_parameters = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
     text.layer_types = ["full_attention"] * 2
-    for name, value in dict(depth=2, hidden_size=32, intermediate_size=48, num_heads=4, out_hidden_size=32, patch_size=4,
+    for name, value in dict(depth=2, hidden_size=32, intermediate_size=48, num_heads=8, out_hidden_size=32, patch_size=4,
                             spatial_merge_size=2, window_size=16, fullatt_block_indexes=[1]).items():
         setattr(vision, name, value)
     config.image_token_id, config.video_token_id, config.vision_start_token_id = 5, 6, 7
@@ -86,21 +105,36 @@ def random_values(model: torch.nn.Module) -> None:
                 parameter.copy_(0.15 * noise)
 
 
-def slim(path: pathlib.Path) -> None:
-    """Leaves out what nothing reads: stack traces of the model's Python, and the example inputs."""
+def slim(path: pathlib.Path, bare: bool = False) -> None:
+    """Leaves out what nothing reads: stack traces of the model's Python, and the example inputs; `bare`: strides and expressions
+    of values and the Python modules of classes too."""
     with zipfile.ZipFile(path) as archive:
         entries = [(info, archive.read(info)) for info in archive.infolist() if "/sample_inputs/" not in info.filename]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for info, data in entries:
             if info.filename.endswith("models/model.json"):
-                data = json.dumps(without_traces(json.loads(data)), separators=(",", ":")).encode()
+                model = without_keys(json.loads(data), ("stack_trace", "torch_fn"))
+                if bare:
+                    strip(model)
+                data = json.dumps(model, separators=(",", ":")).encode()
             archive.writestr(zipfile.ZipInfo(info.filename), data)
 
 
-def without_traces(value):
+def without_keys(value, names):
     if isinstance(value, dict):
-        return {k: without_traces(v) for k, v in value.items() if k not in ("stack_trace", "torch_fn")}
-    return [without_traces(v) for v in value] if isinstance(value, list) else value
+        return {k: without_keys(v, names) for k, v in value.items() if k not in names}
+    return [without_keys(v, names) for v in value] if isinstance(value, list) else value
+
+
+def strip(model: dict) -> None:
+    graph = model["graph_module"]["graph"]
+    unread = ("strides", "storage_offset", "layout", "device", "requires_grad", "expr_str")
+    graph["tensor_values"] = without_keys(graph["tensor_values"], unread)
+    graph["nodes"] = without_keys(graph["nodes"], ("is_hop_single_tensor_return",))
+    for node in graph["nodes"]:
+        metadata = node["metadata"]
+        if "nn_module_stack" in metadata:
+            metadata["nn_module_stack"] = re.sub(r"[\w.]+\.(\w+)(?=;|$)", r"\1", metadata["nn_module_stack"])
 
 
 def make(out: pathlib.Path, case: str) -> None:
@@ -116,28 +150,96 @@ def make(out: pathlib.Path, case: str) -> None:
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     program = folder / "program.pt2"
-    exported = export_program.export_model(folder, export_program.Options(dtype="float32"), program)
+    exported = export_program.export_model(folder, export_program.Options(dtype="float32", inputs=INPUTS.get(case)), program)
     slim(program)
 
-    real = hugging_face.build(hugging_face.load_config(folder), torch.float32, folder=folder).train()
     names = [one["name"] for one in exported.description["inputs"]]
-    inputs, _ = hugging_face.example_inputs(real, [*names, *exported.description["fixed"]], 4, 12, seed=3)
+    given = [*names, *exported.description["fixed"]]
+    # With images the batch is part of the program.
+    inputs, expected = computed(folder, torch.float32, given, 3 if case in INPUTS else 4)
+    save_file({name: inputs[name].contiguous() for name in names}, folder / "inputs.safetensors")
+    save_file({name: one.float().contiguous() for name, one in expected.items()}, folder / "expected.safetensors")
+    sizes = {path.name: path.stat().st_size // 1024 for path in folder.iterdir()}
+    print(case, float(expected["loss"]), exported.description["notes"], sizes, flush=True)
+
+
+def computed(folder: pathlib.Path, dtype: torch.dtype, names: list[str], batch: int) -> tuple[dict, dict]:
+    """Inputs, and what the model computes in this type: outputs and gradients by name."""
+    real = hugging_face.build(hugging_face.load_config(folder), dtype, folder=folder).train()
+    inputs, _ = hugging_face.example_inputs(real, names, batch, 12, seed=3)
     results = real(**inputs, **hugging_face.forward_options(real))
     results.loss.backward()
-    expected = {name: results[name] for name in ("loss", "logits") if name in results}
+    expected = {name: results[name].detach() for name in ("loss", "logits") if name in results}
     expected |= {f"grad.{name}": p.grad for name, p in real.named_parameters() if p.grad is not None}
-    save_file({name: inputs[name].contiguous() for name in names}, folder / "inputs.safetensors")
-    save_file({name: one.detach().float().contiguous() for name, one in expected.items()}, folder / "expected.safetensors")
-    sizes = {path.name: path.stat().st_size // 1024 for path in folder.iterdir()}
-    print(case, float(results.loss), exported.description["notes"], sizes, flush=True)
+    return inputs, expected
+
+
+def make_dtypes(folder: pathlib.Path) -> None:
+    """Gemma3, which has norms and softmax in float32 whatever its type, and windows."""
+    config = transformers.AutoConfig.for_model(
+        "gemma3_text", **{**GROUPED, "hidden_size": 16, "intermediate_size": 24, "head_dim": 4, "query_pre_attn_scalar": 4,
+                          "vocab_size": 32, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]})  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = hugging_face.build(config, torch.float32)
+    random_values(model)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    program = folder / "bfloat16.pt2"
+    export_program.export_model(folder, export_program.Options(dtype="bfloat16"), program)
+    slim(program)
+    for dtype in DTYPES:
+        inputs, expected = computed(folder, getattr(torch, dtype), ["input_ids", "labels"], 3)
+        save_file(inputs, folder / "inputs.safetensors")
+        save_file({name: one.float().contiguous() for name, one in expected.items()}, folder / f"expected_{dtype}.safetensors")
+        print(dtype, float(expected["loss"]), flush=True)
+
+
+def make_with_weights(out: pathlib.Path, case: str) -> None:
+    """The program again, with the values of its parameters in the archive."""
+    program = out / case / "with_weights.pt2"
+    export_program.export_model(out / case, export_program.Options(dtype="float32", weights=True), program)
+    slim(program, bare=True)
+
+
+def make_double(out: pathlib.Path, case: str) -> None:
+    program = out / case / "program_float64.pt2"
+    export_program.export_model(out / case, export_program.Options(dtype="float64", experts="batched_mm"), program)
+    slim(program, bare=True)
+    print(case, "float64", program.stat().st_size // 1024, flush=True)
+
+
+def make_reference(out: pathlib.Path, name: str) -> None:
+    for cls in (stand_ins.BaiChuanForCausalLM, stand_ins.BaichuanForCausalLM, stand_ins.DeciLMForCausalLM):
+        setattr(transformers, cls.__name__, cls)
+    for config in (stand_ins.BaichuanConfig, stand_ins.NemotronNasConfig):
+        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+    program = out / "reference" / f"{name}.pt2"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    # Experts of odd sizes, whose shards grouped_mm would not take.
+    options = export_program.Options(dtype="float32", experts="batched_mm" if name == "mixtral" else None)
+    exported = export_program.export_model(HERE.parent / name, options, program)
+    slim(program, bare=True)
+    print(name, exported.description["notes"], program.stat().st_size // 1024, flush=True)
 
 
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or CASES:
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "dtypes", *(f"reference/{name}" for name in REFERENCE)):
         try:
-            make(out, case)
+            if case == "dtypes":
+                make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
+            elif case in CASES:
+                make(out, case)
+                if case == "deepseek_v3":
+                    make_double(out, case)
+            elif case.endswith("/with_weights"):
+                make_with_weights(out, case.removesuffix("/with_weights"))
+            elif case.endswith("/float64"):
+                make_double(out, case.removesuffix("/float64"))
+            else:
+                make_reference(out, case.removeprefix("reference/"))
         except Exception as error:  # noqa: BLE001
             print(case, "FAILED", type(error).__name__, str(error)[:300])
 

@@ -1,5 +1,6 @@
 // softmax(q k^T) v in one operator, q, k, v [batch, heads, sequence, dim]: each head and each row of the batch by itself,
-// the sequence only whole.
+// the sequence only whole. A mask that is added to the scores [batch or 1, heads or 1, sequence, sequence] meets the same heads
+// and rows: of heads in shards it is the same shard, or one for all heads.
 //
 // Heads and rows do not mix, so one shard of either passes through. A shard of the keys would give a softmax over a part of
 // them and a shard of the head's dims scores that are terms of a sum inside a softmax: both are refused, since the operator
@@ -13,10 +14,42 @@ namespace {
 
 constexpr int kHeads = 1;
 
-// What q, k and v (from operand `first` on) are together.
+// The mask or bias that is added to the scores, among the operands; -1: none.
+int MaskOf(const Operands& o) {
+  for (const char* name : {"attn_mask", "attn_bias"}) {
+    const size_t argument = o.Named(name);
+    if (argument < o.arguments()) return o.TensorOf(static_cast<int>(argument));
+  }
+  return -1;
+}
+
+// Fewer heads of keys and values than of queries, where the operator itself repeats them (enable_gqa): as they are once they
+// are repeated. Each rank repeats as often as it has queries for each.
+AxisType RepeatedFor(const AxisType& queries, const AxisType& keys) {
+  AxisType out = keys;
+  if (out.map == nullptr || queries.map == nullptr || out.map->ranks() != queries.map->ranks()) return out;
+  int64_t times = 0;
+  for (int64_t rank = 0; rank < out.map->ranks(); ++rank) {
+    const int64_t heads = out.map->length(rank);
+    const int64_t own = heads == 0 || queries.map->length(rank) % heads != 0 ? 0 : queries.map->length(rank) / heads;
+    if (own == 0 || (times != 0 && own != times)) return out;
+    times = own;
+  }
+  if (times > 1) out.map = out.map->Repeated(times);
+  return out;
+}
+
+// What q, k and v (from operand `first` on) and the mask are together.
 AxisType Together(Operands& o, size_t first, int64_t made) {
-  c10::SmallVector<Meeting, 3> meeting;
-  for (size_t i = first; i < first + 3; ++i) {
+  c10::SmallVector<Meeting, 4> meeting;
+  c10::SmallVector<AxisType, 4> types;
+  c10::SmallVector<size_t, 4> among = {first, first + 1, first + 2};
+  if (const int mask = MaskOf(o); mask >= 0 && o.dims(static_cast<size_t>(mask)) == made) {
+    among.push_back(static_cast<size_t>(mask));
+  } else if (mask >= 0 && !o.type(static_cast<size_t>(mask)).is_replicate()) {
+    return o.Unproven("a mask of fewer dims that is not the same on every rank");
+  }
+  for (const size_t i : among) {
     const AxisType& type = o.type(i);
     if (type.is_partial())
       return o.Fault("attention among terms of a sum: the sum must be made first", SuggestedFix::kMakeSum);
@@ -24,8 +57,10 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
       return o.Fault(
           Phrase("attention in shards along dim ", type.dim, ": each query needs every key and all of its dims"));
     }
-    meeting.push_back({&o.type(i), o.sizes(i)});
+    const bool keys = i > first && i < first + 3 && type.is_shard() && type.dim == kHeads;
+    types.push_back(keys ? RepeatedFor(o.type(first), type) : type);
   }
+  for (size_t i = 0; i < among.size(); ++i) meeting.push_back({&types[i], o.sizes(among[i])});
   AxisType result = Meet(o, meeting, made, Dependence::kAny);
   result.uniform = 0;
   return result;
@@ -52,7 +87,12 @@ AxisTypes AttentionBackward(Operands& o) {
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&type, o.sizes(1)}};
   AxisType result = Meet(o, meeting, 4, Dependence::kAny);
   result.uniform = 0;
-  return {result};
+  AxisTypes out(3, result);
+  // Keys and values have heads of their own.
+  for (size_t i = 1; i < 3; ++i) {
+    if (result.is_shard() && o.type(i + 1).is_shard()) out[i].map = o.type(i + 1).map;
+  }
+  return out;
 }
 
 }  // namespace

@@ -31,7 +31,9 @@ AxisTypes AllGather(Operands& o) {
 
 AxisTypes ReduceScatter(Operands& o) {
   const AxisType& type = o.type(1);
-  if (type.is_partial() && !type.mean) return {AxisType::Shard(0, o.made()[0])};
+  if (type.is_partial() && !type.mean) {
+    return {TypeOfLayout(Layout::Shard(0), o.made(), o.made()[0] * o.ranks(), o.ranks(), 0)};
+  }
   return {o.Fault(Phrase("a reduce-scatter of what are no terms of a sum: it is ", type))};
 }
 

@@ -1,5 +1,7 @@
 #include "engine/analysis/types/rules/combine.h"
 
+#include <algorithm>
+
 // What tensors that meet element by element make. Order matters: partial is judged first, since what may meet terms of a sum
 // depends on how the operator depends on them; then values that no layout describes; then shards, beside which a replicated
 // tensor is right only where it is the same along the sharded dim (a bias of size 1, zeros, an expanded dim): any other
@@ -25,16 +27,26 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
     if (tensor.type->is_partial() && ++count == 1) first = &tensor;
   }
   for (const Meeting& tensor : tensors) {
-    if (tensor.type->is_shard() || tensor.type->is(TypeKind::kVarying)) {
+    if (tensor.type->is_shard() || tensor.type->is(TypeKind::kVarying) || tensor.type->is(TypeKind::kOwnRows)) {
       return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
     }
   }
   switch (dependence) {
-    case Dependence::kLinear:
+    case Dependence::kLinear: {
+      // Gradients of the features in front and of those behind, which alone are terms.
+      const auto in_front = [&](const Meeting& tensor) {
+        return &tensor == first || (tensor.type->is_replicate() && tensor.type->zeros_behind >= first->type->last);
+      };
+      if (count == 1 && first->type->is_mixed() && std::ranges::all_of(tensors, in_front)) return *first->type;
+      const auto other_mean = [&](const Meeting& tensor) {
+        return tensor.type->is_partial() && tensor.type->mean != first->type->mean;
+      };
+      if (std::ranges::any_of(tensors, other_mean)) return o.Unproven("terms of a mean and terms of a sum");
       if (count + zeros == tensors.size()) return *first->type;
       return o.Fault(
           "terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
           SuggestedFix::kMakeSum);
+    }
     case Dependence::kMultilinear:
       if (count == 1) return *first->type;
       return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
@@ -46,6 +58,33 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
 }
 
 }  // namespace
+
+// A gradient is made by operators that autograd chose for those of the forward, at the places that were compared there, and
+// an optimizer goes on with it. Sizes that follow values (the tokens of an expert) are no full dim's shard.
+bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
+  if (into.map != nullptr && other.map != nullptr) {
+    const bool other_size = into.map->size() != other.map->size();
+    if (!(other_size && o.backward()) && !Corresponds(*into.map, *other.map)) {
+      o.Fault(Phrase("shards of dim ", into.dim, " meet that hold other elements: ") + into.map->ToString() + "; and " +
+              other.map->ToString());
+      return false;
+    }
+    // A gradient of key heads is made of terms of the queries' that use them, whose features are flattened with them.
+    if (other_size && o.backward()) {
+      into.map = nullptr;
+    } else if (other.map->size() > into.map->size()) {
+      into.map = other.map;
+    }
+    return true;
+  }
+  const bool passed_over = into.by_value || other.by_value || into.of_gradient || other.of_gradient;
+  if (!o.backward() && !passed_over) {
+    o.Unproven(Phrase("which elements of dim ", into.dim, " the ranks hold is not known"));
+    return false;
+  }
+  into.map = nullptr;
+  return true;
+}
 
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence) {
   AxisType result = AxisType::Replicate();
@@ -65,6 +104,8 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     if (shift != 0) here.behind = -1;
     if (cut && !here.SameAs(result))
       return o.Fault(Phrase("shards along different dims meet: ", here) + " and " + result.ToString());
+    if (cut && !MeetMaps(o, here, result))
+      return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
     here.uneven = here.uneven || result.uneven;
     cut = true;
     result = here;
@@ -106,6 +147,10 @@ AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to) {
   result.uniform = 0;
   for (size_t d = 0; d < to.size() && d < 64; ++d) {
     if (to[d] >= 0 && type.uniform_along(static_cast<int64_t>(d))) result.uniform |= uint64_t{1} << to[d];
+  }
+  result.copies = 0;
+  for (size_t d = 0; d < to.size() && d < 64; ++d) {
+    if (to[d] >= 0 && ((type.copies >> d) & 1) != 0) result.copies |= uint64_t{1} << to[d];
   }
   if (type.is_shard()) result.dim = static_cast<int>(to[static_cast<size_t>(type.dim)]);
   const bool opened = type.behind >= 0 && static_cast<size_t>(type.behind) < to.size();

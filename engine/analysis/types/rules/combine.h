@@ -18,6 +18,10 @@ struct Meeting {
   at::IntArrayRef sizes;
 };
 
+// Joins what is known of the indices of two shards that meet along one dim: `into` has the finer map then. False where they
+// are known to differ, which is a fault, or, in a forward, where the indices of one are not known, which is unproven.
+bool MeetMaps(Operands& o, AxisType& into, const AxisType& other);
+
 // The type of what they make, a tensor of `made` dims.
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence);
 

@@ -48,18 +48,41 @@ AxisType At(AxisType shard, int dim) {
   return shard;
 }
 
+// Channels in shards, each group by itself. A group is `from` channels of the input and `to` of the output: what each rank
+// holds of both sides must be the same groups.
+AxisType Grouped(Operands& o, const AxisType& x, const AxisType& weight) {
+  const int64_t from = o.sizes(1)[kInChannels];
+  const int64_t groups = from == 0 ? 0 : o.sizes(0)[kChannels] / from;
+  const int64_t to = groups == 0 ? 0 : o.sizes(1)[kOutChannels] / groups;
+  AxisType of_input = x;
+  AxisType of_output = weight;
+  of_output.dim = kChannels;
+  if (x.map != nullptr) of_input.map = x.map->Opened(1, from);
+  if (weight.map != nullptr) of_output.map = weight.map->Opened(1, to);
+  if (!MeetMaps(o, of_input, of_output)) {
+    return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
+  }
+  return At(from == to ? x : weight, kChannels);
+}
+
 AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool groups) {
   bool done = false;
   AxisType common = Common(o, x, weight, done);
   if (done) return common;
   if (x.is_shard() && x.dim == kBatch && weight.is_replicate()) return At(x, kBatch);
   if (groups) {
-    if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kOutChannels) return At(x, kChannels);
+    if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kOutChannels) {
+      return Grouped(o, x, weight);
+    }
     return o.Fault("groups of channels are in shards on one side alone");
   }
   if (x.is_replicate() && weight.dim == kOutChannels) return At(weight, kChannels);
   if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kInChannels) {
     if (x.lead != weight.lead) return o.Fault("the channels that are summed over are sharded in two ways");
+    AxisType summed = x;
+    if (!MeetMaps(o, summed, weight)) {
+      return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
+    }
     return AxisType::Partial();
   }
   return o.Fault("the channels that are summed over are in shards on one side alone");
@@ -85,6 +108,9 @@ AxisTypes Convolution(Operands& o) {
   const bool by_channel = product.is_shard() && product.dim == kChannels;
   const bool fits = by_channel ? added.is_shard() || added.uniform_along(0) : added.is_replicate();
   if (!fits) return {o.Fault("the bias and the channels that it is added to are not in the same shards")};
+  if (by_channel && added.is_shard() && !MeetMaps(o, product, At(added, kChannels))) {
+    return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
+  }
   return {product};
 }
 

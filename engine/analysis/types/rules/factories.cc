@@ -13,7 +13,12 @@ AxisTypes Constant(Operands& o) {
 
 AxisTypes Zeros(Operands& o) {
   AxisTypes out = Constant(o);
-  for (AxisType& type : out) type.zero = true;
+  for (AxisType& type : out) {
+    type.zero = true;
+    if (o.size() == 0 || !o.type(0).is_shard() || o.made() != o.sizes(0)) continue;
+    type.map = o.type(0).map;
+    type.dim = o.type(0).dim;
+  }
   return out;
 }
 

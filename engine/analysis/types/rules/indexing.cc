@@ -74,10 +74,13 @@ AxisTypes IndexSelect(Operands& o) {
   if (places.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
     if (places.is_shard()) {
+      if (!places.by_value && !o.backward())
+        return {o.Unproven("places in a shard that are not known to be the rank's own")};
       AxisType result = x;  // places within the rank's own shard
       result.length = o.made()[static_cast<size_t>(dim)];
       result.lead = 1;
       result.parts.clear();
+      result.map = places.map;
       return {result};
     }
     return {o.Fault(
@@ -119,17 +122,31 @@ AxisTypes IndexAdd(Operands& o) {
     return {
         o.Fault("a whole value is added to terms of a sum and would count once for each rank", SuggestedFix::kMakeSum)};
   if (places.is_shard() && source.is_shard() && source.dim == dim) {
+    AxisType rows = source;
+    AxisType of_places = places;
+    of_places.dim = rows.dim;
+    if (!MeetMaps(o, rows, of_places)) {
+      return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
+    }
+    if (!places.by_value && !o.backward())
+      return {o.Unproven("places in a shard that are not known to be the rank's own")};
     if (x.is_shard() && x.dim == dim) return {x};
     if (zeros) {
       AxisType result = source;
       result.length = o.made()[static_cast<size_t>(dim)];
+      result.map = x.dim == dim ? x.map : nullptr;  // rows of what the zeros were made as long as
       return {result};
     }
     return {o.Fault("slices in shards are added to a whole tensor")};
   }
   if (source.is_shard() && source.dim == dim) return {o.Fault("slices in shards are added at places in the whole dim")};
   if (source.is_shard()) {
-    if (x.is_shard() ? x.SameAs(source) : x.uniform_along(source.dim)) return {source};
+    if (x.is_shard() && x.SameAs(source)) {
+      AxisType result = source;
+      if (MeetMaps(o, result, x)) return {result};
+      return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
+    }
+    if (!x.is_shard() && x.uniform_along(source.dim)) return {source};
     return {o.Fault("shards and a whole tensor, or shards along different dims, are added")};
   }
   if (x.is_shard()) return {o.Fault("a whole tensor is added to shards")};
@@ -159,6 +176,9 @@ AxisTypes Index(Operands& o) {
       AxisType result = x;
       result.dim = static_cast<int>(x.dim - taken + longest);
       return {result};
+    }
+    if (at.is_shard() && !at.by_value && !o.backward()) {
+      return {o.Unproven("places in a shard that are not known to be the rank's own")};
     }
     if (at.is_shard()) return {at};  // places within the rank's own shard
     return {o.Fault("elements are taken by places in a whole dim, and each rank has a shard of it")};
@@ -198,7 +218,11 @@ AxisTypes IndexPut(Operands& o) {
     if (!cut && values.is_shard()) {
       AxisType result = values;
       result.dim += static_cast<int>(o.made_dims() - o.dims(last));
-      if (zeros || (x.is_shard() && x.SameAs(result))) return {result};
+      if (zeros) return {result};
+      if (x.is_shard() && x.SameAs(result)) {
+        if (MeetMaps(o, result, x)) return {result};
+        return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
+      }
     }
     return {o.Fault("shards are written into a whole tensor")};
   }
@@ -224,7 +248,10 @@ AxisTypes Gather(Operands& o) {
     return {places.is_replicate() ? AxisTypes{x}
                                   : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
   if (x.is_shard() && places.is_shard()) {
-    return {x.SameAs(places) ? x : o.Fault("the tensor and the places are in different shards")};
+    if (!x.SameAs(places)) return {o.Fault("the tensor and the places are in different shards")};
+    AxisType result = x;
+    if (MeetMaps(o, result, places)) return {result};
+    return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
   }
   if (x.is_shard()) return {o.Fault("places of the whole tensor are looked up in this rank's shard")};
   if (places.is_shard() && places.dim != dim && !x.uniform_along(places.dim)) {

@@ -18,6 +18,7 @@ AxisTypes Cat(Operands& o) {
   size_t other = 0;  // not a shard, not empty
   bool uniform = true;
   std::vector<int64_t> parts;
+  std::vector<IndexMapPtr> maps;
   for (size_t i = 0; i < o.size(); ++i) {
     AxisType type = o.type(i);
     const bool empty = !stack && o.dims(i) == 1 && o.sizes(i)[0] == 0;  // what at::cat leaves out
@@ -36,12 +37,24 @@ AxisTypes Cat(Operands& o) {
     if (stack && type.dim >= dim) ++type.dim;
     if (cut && !type.SameAs(result)) return {o.Fault("shards along different dims are put together")};
     type.uneven = type.uneven || result.uneven;
+    const bool along = !stack && type.dim == dim;
+    if (cut && !along && !MeetMaps(o, type, result)) {
+      return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
+    }
     cut = true;
     result = type;
-    if (!stack && type.dim == dim) {
+    if (along) {
+      maps.push_back(type.map);
       if (type.parts.empty()) parts.push_back(type.length);
       parts.insert(parts.end(), type.parts.begin(), type.parts.end());
     }
+  }
+  // The gradient of features of which some are full and some shared, as split's backward joins it.
+  if (partial == 1 && other == 1 && !cut && o.size() == 2 && o.type(1).is_partial() && !o.type(1).is_mixed() &&
+      !stack && dim + 1 == o.made_dims() && o.backward()) {
+    AxisType mixed = o.type(1);
+    mixed.last = o.sizes(1).back();
+    return {mixed};
   }
   if (partial > 0) {
     if (cut || other > 0)
@@ -68,6 +81,7 @@ AxisTypes Cat(Operands& o) {
   if (parts.size() > 1) {
     result.length = o.made()[static_cast<size_t>(dim)];
     result.parts = parts;
+    result.map = IndexMap::Joined(maps);
     result.heads = 0;
   }
   return {result};

@@ -23,12 +23,21 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& targets = o.type(1);
   if (targets.is_partial()) return {o.Fault("targets that are terms of a sum", SuggestedFix::kMakeSum)};
-  if (x.is_shard() && x.dim == static_cast<int>(o.dims(0)) - 1) {
+  const int classes = o.dims(0) == 1 ? 0 : 1;
+  if (x.is_shard() && x.dim == classes) {
     return {o.Fault("a loss on this rank's shard of the classes: targets count classes of the whole")};
   }
   if (x.is_partial()) return {x, AxisType::Replicate()};
   const bool either = x.is_shard() && targets.is_replicate() && targets.uniform_along(x.dim);
   if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not in the same shards")};
+  if (x.is_shard() && targets.is_shard()) {
+    AxisType rows = x;  // without the classes
+    if (rows.dim > classes) --rows.dim;
+    if (!rows.SameAs(targets)) return {o.Fault("values and targets are not in the same shards")};
+    if (!MeetMaps(o, rows, targets)) {
+      return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
+    }
+  }
   const AxisType total = x.is_shard() ? AxisType::Partial() : x;
   return {Reduced(o, x, o.Int(3, kMean)), total};
 }

@@ -45,10 +45,13 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   if (a.is_shard() && b.is_shard()) {
     if (a.dim == inner && b.dim == row) {
       if (a.lead != b.lead) return o.Fault("the dim that is summed over is cut in two ways");
+      AxisType summed = a;
+      if (!MeetMaps(o, summed, b)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
       return AxisType::Partial();
     }
     if (a.dim == b.dim && a.dim < batch) {
       AxisType result = product(a);
+      if (!MeetMaps(o, result, b)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
       result.uneven = a.uneven || b.uneven;
       return result;
     }
@@ -92,15 +95,77 @@ AxisTypes MatVec(Operands& o) {
   const AxisType& a = o.type(0);
   const AxisType& b = o.type(1);
   if (a.is_shard() && b.is_replicate() && o.name() == "mv" && a.dim == 0) return {a};
-  if (a.is_shard() && b.is_shard() && a.dim == o.dims(0) - 1) return {AxisType::Partial()};
+  if (a.is_shard() && b.is_shard() && a.dim == o.dims(0) - 1 && a.lead == b.lead) {
+    AxisType summed = a;
+    if (MeetMaps(o, summed, b)) return {AxisType::Partial()};
+    return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
+  }
   if (a.is_replicate() && b.is_replicate()) return {AxisType::Replicate()};
   if (a.is_partial() != b.is_partial() && (a.is_partial() ? b : a).is_replicate()) return {a.is_partial() ? a : b};
   return {o.Fault("the dim that is summed over is not in the same shards on both sides")};
 }
 
+// _grouped_mm(a, b, offs, ...): rows come in groups, one after the other, and group g ends before row offs[g].
+//
+//   forward             a [rows, inner]   x  b [groups, inner, columns]   [rows, columns]
+//   gradient of b       a [inner', rows]  x  b [rows, columns]            [groups, inner', columns]
+//   a batch             a [groups, row, inner] x b [groups, inner, column]
+//
+// For each group it is a product of matrices, so features follow the rule of those with the dim of groups taken away. The
+// rows and the groups are what `offs` counts: where they are in shards and `offs` is that of all, a rank multiplies rows by
+// matrices of other groups, and rows that are summed over group by group make no terms.
+AxisTypes GroupedMatMul(Operands& o) {
+  const int offs = o.TensorOf(2);
+  const bool batch_left = o.dims(0) == 3;
+  const bool batch_right = o.dims(1) == 3;
+  if (batch_left && batch_right) return {Product(o, o.type(0), o.type(1), 1)};
+  if (batch_left || offs < 0) return {o.Unproven("a form of it that has no rule")};
+  const AxisType& bounds = o.type(static_cast<size_t>(offs));
+  const AxisType& left = o.type(0);
+  const AxisType& right = o.type(1);
+  const int rows = batch_right ? 0 : 1;
+  if (bounds.is(TypeKind::kVarying)) return {bounds};
+  if (!bounds.is_replicate()) return {o.Unproven("the bounds of its groups are in shards")};
+  if (left.is_shard() && left.dim == rows) {
+    return {o.Fault("the rows are in shards, and the bounds of their groups are those of all rows")};
+  }
+  if (!batch_right) {
+    if (right.is_shard() && right.dim == 0) {
+      return {o.Fault("the rows are in shards, and the bounds of their groups are those of all rows")};
+    }
+    const c10::SmallVector<int64_t, 2> behind_groups = {1, 2};
+    return {MapDims(Product(o, left, right, 0), behind_groups)};
+  }
+  if (right.is_shard() && right.dim == 0) {
+    return {o.Fault("the groups are in shards, and the bounds of their rows are those of all groups")};
+  }
+  const c10::SmallVector<int64_t, 3> without_groups = {-1, 0, 1};
+  return {Product(o, left, MapDims(right, without_groups), 0)};
+}
+
+// linalg_solve_triangular(a, b): x with a x = b, or x a = b. It is the product of b with the inverse of a, whose elements each
+// depend on all of a's.
+AxisTypes SolveTriangular(Operands& o) {
+  const AxisType& a = o.type(0);
+  const AxisType& b = o.type(1);
+  const auto batch = static_cast<int>(o.dims(0)) - 2;
+  const bool left = o.arguments() < 4 || o.argument(3).isNone() || o.Flag(3);
+  if (a.is_partial())
+    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+  if (o.dims(0) != o.dims(1)) return {o.Unproven("operands of other dims")};
+  if (a.is_shard() && a.dim >= batch)
+    return {o.Fault("a triangular matrix in shards: what solves it depends on the whole one")};
+  if (b.is_shard() && b.dim == (left ? batch : batch + 1)) {
+    return {o.Fault("the dim along which a triangular matrix is solved is in shards")};
+  }
+  return {left ? Product(o, a, b, batch) : Product(o, b, a, batch)};
+}
+
 }  // namespace
 
 void AddMatmulRules(RuleTable& table) {
+  table.AddAten({"_grouped_mm"}, GroupedMatMul);
+  table.AddAten({"linalg_solve_triangular"}, SolveTriangular);
   table.AddAten({"mm"}, MatMul);
   table.AddAten({"bmm"}, BatchMatMul);
   table.AddAten({"addmm", "baddbmm"}, AddMatMul);

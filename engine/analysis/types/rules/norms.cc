@@ -21,6 +21,7 @@ AxisTypes Norm(Operands& o) {
   if (x.is_partial()) return {o.Fault("a norm of terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
   if (!Full(o, 0, o.Ints(1).size())) return {o.Fault("a norm over a dim of which each rank sees its shard alone")};
   for (size_t i = 1; i < o.size(); ++i) {
+    if (o.type(i).is_partial()) return {o.Fault("a norm whose weight is terms of a sum", SuggestedFix::kMakeSum)};
     if (o.type(i).is_shard())
       return {o.Fault("the weight of a norm is in shards and what it normalizes is whole there")};
   }

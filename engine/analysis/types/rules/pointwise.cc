@@ -47,7 +47,8 @@ AxisTypes BackwardOfAny(Operands& o) {
 AxisTypes MaskedFill(Operands& o) {
   const int mask = o.TensorOf(1);
   const bool to_zero = o.argument(2).isScalar() && o.argument(2).toScalar().equal(0);
-  if (mask >= 0 && o.type(static_cast<size_t>(mask)).is(TypeKind::kOwnRows) && to_zero && !o.type(0).is_shard()) {
+  if (mask >= 0 && o.type(static_cast<size_t>(mask)).is(TypeKind::kOwnRows) && to_zero && !o.type(0).is_shard() &&
+      !o.type(0).is_partial()) {
     if (o.type(0).is(TypeKind::kOwnRows)) return {o.type(0)};
     // Each rank keeps what it holds the rows of, and every row is held by one of them.
     return {AxisType::Partial()};
@@ -58,7 +59,7 @@ AxisTypes MaskedFill(Operands& o) {
 
 // where(condition, a, b): linear in a and b together.
 AxisTypes Where(Operands& o) {
-  if (!o.type(0).is_partial()) {
+  if (o.type(0).is_replicate()) {
     const bool a = o.size() > 1 && o.type(1).is_partial();
     const bool b = o.size() > 2 && o.type(2).is_partial();
     const auto zeros = [&](size_t i) { return o.size() > i && o.dims(i) == 0 && o.type(i).is_replicate(); };
@@ -92,6 +93,15 @@ AxisTypes CopyInto(Operands& o) {
   return {Meet(o, source, o.made_dims(), Dependence::kLinear)};
 }
 
+// The triangle of a matrix begins at its first row and column, which each rank has in a shard of either.
+AxisTypes Triangle(Operands& o) {
+  if (o.type(0).is_shard() && o.type(0).dim >= o.dims(0) - 2) {
+    return {o.Fault(Phrase("a triangle of a matrix of which dim ", o.type(0).dim,
+                           " is in shards: each rank has other rows or columns"))};
+  }
+  return Multilinear(o);
+}
+
 // native_dropout(x) -> what is left, mask. Ranks that hold the same draw the same (the random numbers of replicated
 // values are equal on every rank).
 AxisTypes Dropout(Operands& o) {
@@ -123,10 +133,11 @@ const OperatorRule& RuleTable::AnyPointwise() {
 }
 
 void AddPointwiseRules(RuleTable& table) {
-  table.AddAten({"add", "sub", "rsub", "neg", "positive", "clone", "contiguous", "_to_copy", "to", "lift_fresh", "real",
-                 "conj", "_conj", "detach", "alias", "detach_copy", "alias_copy"},
+  table.AddAten({"add", "sub", "rsub", "neg", "positive", "clone", "contiguous", "_to_copy", "to", "lift_fresh",
+                 "lift_fresh_copy", "real", "conj", "_conj", "detach", "alias", "detach_copy", "alias_copy"},
                 Linear);
-  table.AddAten({"mul", "native_dropout_backward", "tril", "triu"}, Multilinear);
+  table.AddAten({"mul", "native_dropout_backward"}, Multilinear);
+  table.AddAten({"tril", "triu"}, Triangle);
   table.AddAten({"div", "true_divide"}, Divide);
   table.AddAten({"silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward",
                  "hardtanh_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "logit_backward",

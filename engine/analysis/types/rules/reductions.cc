@@ -29,6 +29,12 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
     return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), SuggestedFix::kMakeSum);
   }
   if (type.is_shard() && goes(type.dim)) {
+    // Nothing is wrong with either place of a floating shard, so that nothing would ask for the other one.
+    AxisType other = type;
+    if (type.floating && MoveToNextReading(other, o.sizes(0), o.sizes_compared(), /*terms=*/false) &&
+        !goes(other.dim)) {
+      return o.Unproven("shards of one element, which could be in several of its dims");
+    }
     if (kind == Kind::kSum) return AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
     return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees this rank's shard of it alone")));

@@ -17,6 +17,7 @@
 
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
+#include "engine/analysis/types/written_view.h"
 
 namespace moonshard {
 namespace {
@@ -82,7 +83,7 @@ std::string HeadFault(const Operands& o, const AxisType& type, int64_t rest, int
 // A dim of size 1 at `j`, where a shard of several elements begins, is one row of them (the one head of this rank) or a new
 // dim in front of them. It is new where the next dim tells: it is as long as the shard, whose elements were joined with
 // others behind them, so that the view takes them apart again; or longer than the shard's dim, so that the view joins them
-// with what lies behind.
+// with what lies behind. Elsewhere it counts as the row until an operator needs the other reading (MoveToNextReading).
 bool IsNewDim(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
   const int64_t size = from[static_cast<size_t>(type.dim)] / type.lead;
   while (j < to.size() && to[j] == 1) ++j;
@@ -97,6 +98,34 @@ bool FoldsBatch(at::IntArrayRef from, at::IntArrayRef to, int dim) {
          to[2] == from[dims - 1];
 }
 
+// The map of dim `j` of the new shape, where the shard is in it. What was merged into the dim is flattened, what was taken
+// off it is opened; dims behind it that are copies of one element stand for no elements of their own.
+IndexMapPtr ViewMap(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
+  if (type.map == nullptr) return nullptr;
+  const auto product = [](at::IntArrayRef sizes) {
+    return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+  };
+  const auto d = static_cast<size_t>(type.dim);
+  const int64_t front = product(from.slice(0, d));
+  const int64_t behind = product(from.slice(d + 1));
+  const int64_t new_front = product(to.slice(0, j));
+  const int64_t new_behind = product(to.slice(j + 1));
+  if (front == 0 || behind == 0 || new_front == 0 || new_behind == 0) return nullptr;
+  IndexMapPtr map = type.map;
+  if (behind % new_behind == 0) {
+    const int64_t merged = behind / new_behind;
+    int64_t copied = 1;
+    size_t e = d + 1;
+    for (; e < from.size() && copied < merged && ((type.copies >> e) & 1) != 0; ++e) copied *= from[e];
+    if (merged > 1) map = copied == merged ? map->Repeated(merged) : map->Flattened(1, merged);
+  } else {
+    map = new_behind % behind == 0 ? map->Opened(1, new_behind / behind) : nullptr;
+  }
+  if (map == nullptr || front == new_front) return map;
+  if (front % new_front == 0) return map->Flattened(front / new_front, 1);
+  return new_front % front == 0 ? map->Opened(new_front / front, 1) : nullptr;
+}
+
 // The shard begins behind `before` elements of what lies in front of it; in the new shape there is a dim that begins no
 // later and holds it, or the shard is cut.
 AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
@@ -107,9 +136,11 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   if (type.lead == 1) {
     for (int d = type.dim - 1; d >= 0 && from[static_cast<size_t>(d)] == 1; --d) ++skip;
   }
+  // Unless the new shape has no such dims left.
+  const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
+  while (skip > 0 && type.length == 1 && alone && !HasDimAt(to, before, skip) && HasDimAt(to, before, skip - 1)) --skip;
   // A shard of one element has no place of its own where dims are joined: it goes with what it was opened from, else with
   // what lies in front.
-  const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
   const bool joins_front =
       type.length == 1 && alone && (type.inner == 1 || FoldsBatch(from, to, type.dim)) && !HasDimAt(to, before, skip);
   int64_t begin = 1;
@@ -126,6 +157,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1) && !behind)) continue;
     AxisType result = type;
     result.dim = static_cast<int>(j);
+    result.map = ViewMap(type, from, to, j);
+    result.copies = 0;
     result.lead = lead;
     result.behind = -1;
     result.floating = type.floating || (type.length == 1 && alone && type.inner == 1 && size != 1);
@@ -134,12 +167,18 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
       if (type.length != 0 && rest % type.length != 0) break;
       if (rest != type.length) result.heads = 0;  // rows of what was opened: the heads of queries and keys may differ
       if (type.length != 0) result.inner = std::max<int64_t>(1, type.inner / (rest / type.length));
+      // The dims in front were joined by the same view: the one head of a rank is one of their elements, or goes with its own.
+      const bool joined = j > 0 && type.dim > 0 && SizeOf(to, j - 1) != SizeOf(from, static_cast<size_t>(type.dim) - 1);
+      result.floating = result.floating || (joined && type.length == 1 && alone && rest > 1);
       return result;
     }
     const int64_t inner = type.length / rest;  // what each of its elements was made of
     if (type.length % rest != 0) break;
     if (type.heads > 0 && type.head > 1) {
-      const std::string fault = HeadFault(o, type, rest, inner);
+      const bool across = inner % type.head != 0 && type.head % inner != 0;
+      // Heads of another number that end where shards do: the indices are known, the heads are not those declared.
+      if (across && result.map != nullptr) result.heads = 0;
+      const std::string fault = result.heads == 0 ? "" : HeadFault(o, type, rest, inner);
       if (!fault.empty()) return o.Fault(fault);
       result.head = std::max<int64_t>(1, type.head / inner);
     }
@@ -155,9 +194,53 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   return o.Fault(Phrase("a view cuts across the shards of dim ", type.dim));
 }
 
+// Shards of several parts of one size, which a view takes apart into a row for each, are the same shard of every row: queries,
+// keys and values of one projection, [.., 3 x heads x features] seen as [.., 3, heads, features]. Where a row is not taken
+// apart further, as many rows as parts are heads: [.., 2, features] of two parts with one head each.
+AxisType RowsOfParts(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  const auto parts = static_cast<int64_t>(type.parts.size());
+  const bool alike = std::ranges::all_of(type.parts, [&](int64_t part) { return part == type.parts.front(); });
+  if (parts < 2 || !alike || type.lead != 1 || from[static_cast<size_t>(type.dim)] != type.length) return type;
+  int64_t before = 1;
+  for (int d = 0; d < type.dim; ++d) before *= SizeOf(from, static_cast<size_t>(d));
+  int64_t begin = 1;
+  for (size_t j = 0; j < to.size() && begin <= before; begin *= SizeOf(to, j), ++j) {
+    const int64_t rows = to[j];
+    if (begin != before || rows < 2 || parts % rows != 0) continue;
+    const int64_t row = type.length / rows;
+    if (j + 2 >= to.size() || SizeOf(to, j + 1) * SizeOf(to, j + 2) != row) continue;
+    AxisType result = type;
+    result.lead = rows;
+    result.length = row;
+    result.parts.resize(static_cast<size_t>(parts / rows));
+    if (result.parts.size() == 1) result.parts.clear();
+    result.heads = 0;  // were those of all parts
+    return result;
+  }
+  return type;
+}
+
+// And back in a backward, where the parts are the features of the last dim, as those of the projection's weight are.
+AxisType PartsOfRows(Operands& o, AxisType type, at::IntArrayRef to) {
+  const bool last = type.is_shard() && to.size() > 1 && static_cast<size_t>(type.dim) + 1 == to.size();
+  if (!last || !o.backward() || type.lead == 1 || type.length <= 1) return type;
+  const int64_t row = to.back() / type.lead;
+  const int64_t parts = std::max<int64_t>(1, static_cast<int64_t>(type.parts.size()));
+  if (to.back() % type.lead != 0 || row % type.length != 0 || row % parts != 0) return type;
+  type.parts.assign(static_cast<size_t>(type.lead * parts), row / parts);
+  type.length = to.back();
+  type.lead = 1;
+  type.inner = 1;
+  type.behind = -1;
+  return type;
+}
+
 AxisTypes View(Operands& o) {
   const AxisType& type = o.type(0);
-  if (type.is_shard()) return {ViewShard(o, type, o.sizes(0), o.made())};
+  if (type.is_shard()) {
+    const AxisType rows = RowsOfParts(type, o.sizes(0), o.made());
+    return {PartsOfRows(o, ViewShard(o, rows, o.sizes(0), o.made()), o.made())};
+  }
   return {ViewUniform(type, o.sizes(0), o.made())};
 }
 
@@ -213,12 +296,17 @@ AxisTypes Squeeze(Operands& o) {
 // New dims in front, and dims of size 1 made longer: the same along them.
 AxisTypes Expand(Operands& o) {
   const int64_t added = o.made_dims() - o.dims(0);
+  const AxisType& from = o.type(0);
+  if (from.is_shard() && o.sizes(0)[static_cast<size_t>(from.dim)] != o.made()[static_cast<size_t>(from.dim + added)]) {
+    return {o.Fault(Phrase("dim ", from.dim, " is in shards of one element and made longer by copies of it"))};
+  }
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d += added;
   AxisType type = MapDims(o.type(0), to);
-  if (!type.is_replicate()) return {type};
+  uint64_t& same = type.is_replicate() ? type.uniform : type.copies;
   for (int64_t d = 0; d < o.made_dims() && d < 64; ++d) {
-    if (d < added || o.sizes(0)[static_cast<size_t>(d - added)] == 1) type.uniform |= uint64_t{1} << d;
+    const bool is_new = d < added || o.sizes(0)[static_cast<size_t>(d - added)] == 1;
+    if (is_new && !(type.is_shard() && type.dim == d)) same |= uint64_t{1} << d;
   }
   return {type};
 }
@@ -232,6 +320,7 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
   }
   const int64_t unit = size / type.length;  // elements of the dim in each of the shard's
   AxisType result = type;
+  result.map = type.map == nullptr ? nullptr : type.map->Taken(begin, length);
   result.parts.clear();
   int64_t at = 0;
   int64_t held = 0;
@@ -254,12 +343,47 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
   return result;
 }
 
+// The same of features of the last dim that are full in front and shared behind: what is taken of them is one or both.
+AxisType CutFeatures(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t length) {
+  AxisType type = Cut(o, o.type(0), dim, size, begin, length);
+  if (!type.is_mixed() || !type.is_replicate() || dim + 1 != o.dims(0)) return type;
+  const int64_t border = size - type.last;
+  type.full = begin + length <= border;
+  type.shared = begin >= border;
+  type.last = type.full || type.shared ? 0 : begin + length - border;
+  return type;
+}
+
+// Every `step`th element of a dim in shards: of plain ones whose borders are multiples of it, the same of the full dim.
+AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t step) {
+  const AxisType& type = o.type(0);
+  AxisType result = type;
+  if (type.is_mixed() && dim + 1 == o.dims(0)) return {o.Unproven("some features of those that are shared in part")};
+  if (!type.is_shard() || type.dim != dim) return {result};
+  const int64_t made = o.made()[static_cast<size_t>(dim)];
+  if (type.map == nullptr || !type.parts.empty() || type.lead != 1 || type.length != size || size % step != 0 ||
+      begin < 0 || begin >= step || made != size / step) {
+    return {o.Unproven("every few elements of a dim in shards")};
+  }
+  // Pairs that lie on two ranks, or begin otherwise on one than on the other, are no pairs of the full dim.
+  result.map = type.map->Opened(1, step);
+  if (result.map == nullptr)
+    return {o.Fault(Phrase("every few elements are taken from dim ", dim, " whose shards cut across them"))};
+  result.length = made;
+  result.heads = 0;
+  result.inner = 1;
+  result.behind = -1;
+  return {result};
+}
+
 AxisTypes Slice(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   const int64_t size = o.sizes(0)[static_cast<size_t>(dim)];
   int64_t begin = o.Int(2);
+  const int64_t step = o.name() == "slice" ? o.Int(4, 1) : 1;
+  if (step != 1) return Strided(o, dim, size, begin, step);
   if (begin < 0) begin += size;
-  return {Cut(o, o.type(0), dim, size, std::clamp<int64_t>(begin, 0, size), o.made()[static_cast<size_t>(dim)])};
+  return {CutFeatures(o, dim, size, std::clamp<int64_t>(begin, 0, size), o.made()[static_cast<size_t>(dim)])};
 }
 
 AxisTypes Select(Operands& o) {
@@ -280,7 +404,7 @@ AxisTypes Split(Operands& o) {
   int64_t begin = 0;
   for (size_t i = 0; i < o.products(); ++i) {
     const int64_t length = o.made(i)[static_cast<size_t>(dim)];
-    out.push_back(Cut(o, o.type(0), dim, size, begin, length));
+    out.push_back(CutFeatures(o, dim, size, begin, length));
     begin += length;
   }
   return out;
@@ -307,9 +431,18 @@ AxisTypes PutBack(Operands& o) {
   for (int64_t& d : to) d += select && d >= dim ? 1 : 0;
   type = MapDims(type, to);
   type.uniform = 0;
+  const bool in_a_row = select || o.Int(5, 1) == 1;
+  if (!select && in_a_row && dim + 1 == dims) {
+    const int64_t size = full[static_cast<size_t>(dim)];
+    const int64_t begin = std::clamp<int64_t>(o.Int(3) < 0 ? o.Int(3) + size : o.Int(3), 0, size);
+    const int64_t end = begin + o.sizes(0).back();
+    if (type.is_replicate()) type.zeros_behind = size - end;
+    if (type.is_partial() && end == size && begin > 0) type.last = size - begin;
+  }
   if (type.is_shard() && type.dim == dim && !select &&
       full[static_cast<size_t>(dim)] != o.sizes(0)[static_cast<size_t>(dim)]) {
     // A part of a fused dim: the other parts are zeros here and come from their own slices; all of them are added up.
+    type.map = nullptr;
     type.length = full[static_cast<size_t>(dim)];
     type.parts.clear();
     if (type.fused != nullptr) {
@@ -320,8 +453,50 @@ AxisTypes PutBack(Operands& o) {
   return {type};
 }
 
+// A box of the elements, as the backward of a write into a view takes its part of the gradient.
+AxisTypes AsStrided(Operands& o) {
+  const std::vector<int64_t> strides = o.Ints(2);
+  const std::optional<BoxInBase> box = FindBox(o.made(), strides, o.sizes(0), o.strides(0));
+  const AxisType type = TypeInBase(o.type(0), box ? &*box : nullptr);
+  return {type.is(TypeKind::kUnproven) ? o.Unproven("shards that it takes by strides") : type};
+}
+
+// constant_pad_nd(x, pad, value): numbers around it, in pairs from the last dim on.
+AxisTypes Pad(Operands& o) {
+  const std::vector<int64_t> pad = o.Ints(1);
+  const int64_t dims = o.dims(0);
+  const bool zeros = o.arguments() < 3 || (o.argument(2).isScalar() && o.argument(2).toScalar().equal(0));
+  AxisType type = o.type(0);
+  type.uniform = 0;
+  if (type.is_partial() && !zeros) {
+    return {
+        o.Fault("a number is put around terms of a sum and would count once for each rank", SuggestedFix::kMakeSum)};
+  }
+  for (size_t i = 0; i < pad.size(); ++i) {
+    if (pad[i] == 0 || !type.is_shard() || type.dim != dims - 1 - static_cast<int64_t>(i / 2)) continue;
+    return {o.Fault(Phrase("elements are put at an end of dim ", type.dim, ", and each rank has a shard of it"))};
+  }
+  if (!type.is_shard()) type.zero = type.zero && zeros;
+  return {type};
+}
+
+// [.., 2] as one complex number, and back.
+AxisTypes AsComplex(Operands& o) {
+  const int64_t last = o.dims(0) - 1;
+  if (o.type(0).is_shard() && o.type(0).dim == last)
+    return {o.Fault("the real and the imaginary part of a number are on other ranks")};
+  auto to = Identity(o.dims(0));
+  to.back() = -1;
+  return {MapDims(o.type(0), to)};
+}
+
+AxisTypes AsReal(Operands& o) { return {MapDims(o.type(0), Identity(o.dims(0)))}; }
+
 // Along a dim in shards the order of elements is another one; elsewhere it is only another order.
 AxisTypes Reorder(Operands& o) {
+  if (o.name() == "roll" && o.Ints(2).empty() && o.type(0).is_shard()) {
+    return {o.Fault("the order of all elements is changed within each rank's shard")};
+  }
   for (int64_t d : o.Ints(o.name() == "roll" ? 2 : 1)) {
     if (d < 0) d += o.dims(0);
     if (o.type(0).is_shard() && o.type(0).dim == d) {
@@ -346,6 +521,10 @@ void AddViewRules(RuleTable& table) {
   table.AddAten({"unbind"}, Unbind);
   table.AddAten({"slice_backward", "select_backward"}, PutBack);
   table.AddAten({"flip", "roll"}, Reorder);
+  table.AddAten({"as_strided"}, AsStrided);
+  table.AddAten({"constant_pad_nd"}, Pad);
+  table.AddAten({"view_as_complex"}, AsComplex);
+  table.AddAten({"view_as_real"}, AsReal);
 }
 
 }  // namespace moonshard

@@ -204,7 +204,7 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
         "guards": guards,
         "valid": _valid(traced),
         "modules": [{"path": path, "class": type(one).__name__, "defined_in": type(one).__module__}
-                    for path, one in module.named_modules()],
+                    for path, one in module.named_modules(remove_duplicate=False)],
         "tensors": tensors,
         "ties": ties,
         "calls": traced.calls,

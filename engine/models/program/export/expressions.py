@@ -40,7 +40,10 @@ def to_json(expression: Any) -> Expression:
     if expression.is_Symbol:
         return str(expression)
     if expression.is_Number:
-        return float(expression)
+        number = float(expression)
+        return int(number) if number.is_integer() else number
+    if isinstance(expression, (functions.ToFloat, functions.Identity)):
+        return to_json(expression.args[0])
     if isinstance(expression, sympy.Piecewise) and expression.args[-1][1] == sympy.true:
         *cases, (otherwise, _) = expression.args
         result = to_json(otherwise)

@@ -144,18 +144,31 @@ def _sdpa(
     """transformers' `sdpa` without its tests for a length of 1 and for caches, which would become guards."""
     causal = attention_mask is None and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
     options: dict[str, Any] = {}
-    if getattr(module, "num_key_value_groups", 1) > 1:
+    if _example_of(getattr(module, "num_key_value_groups", 1)) > 1:
         if attention_mask is None and key.shape[-1] == value.shape[-1] <= 256:
             options["enable_gqa"] = True
         else:
-            key = sdpa_attention.repeat_kv(key, module.num_key_value_groups)
-            value = sdpa_attention.repeat_kv(value, module.num_key_value_groups)
+            key = _repeat_kv(key, module.num_key_value_groups)
+            value = _repeat_kv(value, module.num_key_value_groups)
     if position_bias is not None:
         attention_mask = sdpa_attention.create_position_bias_mask(position_bias, attention_mask, causal, query, key)
         causal = False
     options |= {"attn_mask": attention_mask, "dropout_p": dropout, "scale": scaling, "is_causal": bool(causal)}
     result = torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
     return result.transpose(1, 2).contiguous(), None
+
+
+def _example_of(number: Any) -> Any:
+    """A number of which no guard is to be made."""
+    return number.node.hint if isinstance(number, torch.SymInt) else number
+
+
+def _repeat_kv(hidden_states: torch.Tensor, n_rep: Any) -> torch.Tensor:
+    """transformers' function without its test for 1: a rank with one query head for each key head repeats them once."""
+    if _example_of(n_rep) == 1:
+        return hidden_states
+    batch, heads, length, size = hidden_states.shape
+    return hidden_states[:, :, None].expand(batch, heads, n_rep, length, size).reshape(batch, heads * n_rep, length, size)
 
 
 def _sdpa_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
@@ -233,6 +246,9 @@ def traceable(packed: bool = False) -> Iterator[None]:
             stack.enter_context(_attribute(masking_utils, "_preprocess_mask_arguments", _without_positions(preprocess)))
             stack.enter_context(_attribute(modeling_rope_utils, "torch", _CountingUp()))
         for module in [one for name, one in sys.modules.items() if name.startswith("transformers.models.")]:
+            repeat = vars(module).get("repeat_kv")
+            if getattr(repeat, "__code__", None) and repeat.__code__.co_code == sdpa_attention.repeat_kv.__code__.co_code:
+                stack.enter_context(_attribute(module, "repeat_kv", _repeat_kv))
             for name in [name for name in vars(module) if name.startswith("get_vision_")]:
                 stack.enter_context(_attribute(module, name, _on_known(getattr(module, name))))
             if "is_torchdynamo_exporting" in vars(module) and "torch_chunk_gated_delta_rule" in vars(module):

@@ -25,15 +25,26 @@ def _sizes(*paths: str, dim: int = 0) -> list[Callable[[Any], Any]]:
     return [lambda m, path=path: _size(m, path, dim) for path in paths]
 
 
-_HEADS = [*_sizes("dt_bias"), *_heads("q_proj.weight", "q_b_proj.weight", "query.weight", "wq.weight"),
-          *_heads("c_proj.weight"), *_heads("query_key_value.weight", "Wqkv.weight", parts=3)]  # fmt: skip
+def _rows_of_keys(m: Any) -> Any:
+    """Of a projection of its own, or of a third of one that makes queries, keys and values for `o_proj`."""
+    if hasattr(m, "qkv_proj"):
+        return (_size(m, "qkv_proj.weight", 0) - _size(m, "o_proj.weight", 1)) // 2
+    return _size(m, "k_proj.weight", 0)
+
+
+# How often a key head is repeated. Rows of queries, or what is left of them behind a gate: columns of the output projection.
+_GROUPS = [lambda m: _size(m, "q_proj.weight", 0) // _rows_of_keys(m), lambda m: _size(m, "o_proj.weight", 1) // _rows_of_keys(m)]
+_HEADS = [*_sizes("dt_bias"), *_heads("q_proj.weight", "q_b_proj.weight", "query.weight", "wq.weight", "q_lin.weight"),
+          lambda m: _size(m, "q.weight", 0) // m.key_value_proj_dim, *_heads("c_proj.weight"),
+          *_heads("query_key_value.weight", "Wqkv.weight", "W_pack.weight", "qkv.weight", parts=3)]  # fmt: skip
 _WIDTH = [*_sizes("out_proj.weight", dim=1), *_sizes("c_proj.weight"), *_sizes("o_proj.weight", "dense.weight", dim=1)]
 # Attribute and ways to compute it, in an order in which later ones may use earlier ones.
 RULES: list[tuple[str, list[Callable[[Any], Any]]]] = [
     ("nf", _sizes("weight", dim=1)),
     ("num_heads", _HEADS), ("n_heads", _HEADS), ("num_attention_heads", _HEADS), ("n_head", _HEADS),
-    ("num_key_value_heads", _heads("k_proj.weight", "key.weight")), ("num_kv_heads", _heads("k_proj.weight")),
-    ("embed_dim", _WIDTH), ("split_size", _WIDTH), ("all_head_size", _sizes("query.weight")),
+    ("num_key_value_heads", [*_heads("k_proj.weight", "key.weight"), lambda m: _rows_of_keys(m) // m.head_dim]),
+    ("num_kv_heads", _heads("k_proj.weight")), ("num_key_value_groups", _GROUPS),
+    ("inner_dim", _sizes("q.weight")), ("embed_dim", _WIDTH), ("split_size", _WIDTH), ("all_head_size", _sizes("query.weight")),
     # State-space and linear-attention mixers.
     ("intermediate_size", _sizes("out_proj.weight", dim=1)),
     ("conv_dim", _sizes("conv1d.weight")),
@@ -45,23 +56,52 @@ RULES: list[tuple[str, list[Callable[[Any], Any]]]] = [
 ]  # fmt: skip
 
 
-def follow_weights(module: torch.nn.Module) -> dict[str, int]:
-    """Replaces numbers of a module by sizes of its weights; the result are the numbers, for `restore`."""
-    before: dict[str, int] = {}
+# Numbers that a module reads from its config while it runs.
+CONFIG_RULES: list[tuple[str, list[Callable[[Any], Any]]]] = [
+    ("num_attention_heads", [lambda m: m.qkv_proj and _size(m, "o_proj.weight", 1) // m.head_dim]),
+]
+
+
+class _ConfigOf:
+    """A config with some numbers replaced."""
+
+    def __init__(self, config: Any, numbers: dict[str, Any]) -> None:
+        self._config, self._numbers = config, numbers
+
+    def __getattr__(self, name: str) -> Any:
+        return self._numbers[name] if name in self._numbers else getattr(self._config, name)
+
+
+def follow_weights(module: torch.nn.Module) -> dict[str, Any]:
+    """Replaces numbers of a module by sizes of its weights; the result is what was there, for `restore`."""
+    before: dict[str, Any] = {}
     for name, ways in RULES:
         number = module.__dict__.get(name)
-        if type(number) is not int:
+        # A key head for each query head is repeated by no rank: code that tests for that keeps its answer.
+        if type(number) is not int or (name == "num_key_value_groups" and number == 1):
             continue
-        for size in _values(module, ways):
-            if isinstance(size, torch.SymInt) and size.node.hint == number:
-                before[name] = number
-                module.__dict__[name] = size
-                break
+        size = _followed(module, ways, number)
+        if size is not None:
+            before[name] = number
+            module.__dict__[name] = size
+    config = module.__dict__.get("config")
+    numbers = {name: _followed(module, ways, getattr(config, name, None)) for name, ways in CONFIG_RULES}
+    numbers = {name: size for name, size in numbers.items() if size is not None}
+    if numbers:
+        before["config"] = config
+        module.__dict__["config"] = _ConfigOf(config, numbers)
     return before
 
 
-def restore(module: torch.nn.Module, before: dict[str, int]) -> None:
+def restore(module: torch.nn.Module, before: dict[str, Any]) -> None:
     module.__dict__.update(before)
+
+
+def _followed(module: Any, ways: list[Callable[[Any], Any]], number: Any) -> torch.SymInt | None:
+    for size in _values(module, ways):
+        if isinstance(size, torch.SymInt) and size.node.hint == number:
+            return size
+    return None
 
 
 def _values(module: torch.nn.Module, ways: list[Callable[[Any], Any]]) -> Iterator[Any]:

@@ -2,18 +2,27 @@
 """Exports a small model of each causal language model that transformers has, and compares its numbers with eager's.
 
     survey.py OUT.tsv [--types T...] [--timeout SECONDS]     one process a type; OUT.tsv grows line by line
+                      [--engine MOONSHARD] [--keep FOLDER]   also in the engine: on one rank, and sharded on two
+    survey.py --summary OUT.tsv                              the table in numbers, and its exceptions, as Markdown
     survey.py --config TYPE FOLDER                           writes the small config.json that the survey uses
 
-The columns are: type, result (`bits`: equal to the bit; a number: largest relative difference of outputs and gradients;
-else what went wrong), nodes, how many parameters have a symbolic dim, operators that are not PyTorch's own, lengths of
-the second dim that hold, the reason.
+The columns are: type; result (`bits`: the program in Python is equal to the bit; a number: largest relative difference
+of outputs and gradients; else what went wrong); engine: the same of `moonshard eval` with a checkpoint that
+save_pretrained wrote; plan: who wrote the plan, `shipped` or `suggest`; tp2: `moonshard eval --mesh tp=2` with it; share:
+of the parameters' elements in sharded tensors; nodes; how many parameters have a symbolic dim; operators that are not
+PyTorch's own; lengths of the second dim that hold; the reasons.
 """
 
 import argparse
+import copy
+import importlib.metadata
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -46,44 +55,94 @@ SIZES: dict[str, Any] = {
 # What the sizes above do not fit.
 OWN: dict[str, dict[str, Any]] = {
     **{name: {"num_hidden_layers": 4} for name in (
-        "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "llama4_text", "jamba", "lfm2", "lfm2_moe", "minimax",
-        "kimi_linear", "olmo_hybrid", "recurrent_gemma")},
-    "falcon_mamba": {"num_attention_heads": None}, "zamba": {"num_hidden_layers": 6},
+        "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "llama4_text", "jamba", "lfm2", "minimax",
+        "olmo_hybrid", "recurrent_gemma")},
+    "kimi_linear": {"layer_types": ["linear_attention", "full_attention"], "linear_head_dim": 16, "linear_num_heads": 4},
+    "falcon_mamba": {"num_attention_heads": None},
     "zamba2": {"num_hidden_layers": 6, "mamba_expand": 2, "mamba_headdim": 16, "mamba_ngroups": 1, "n_mamba_heads": 8,
-               "num_key_value_heads": 4, "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
+               "num_key_value_heads": 4, "attention_hidden_size": 128, "attention_head_dim": 32, "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
     "bamba": {"mamba_n_heads": 8, "mamba_expand": 1, "attn_layer_indices": [1]},
     "nemotron_h": {"num_hidden_layers": 4, "layers_block_type": ["mamba", "moe", "attention", "mlp"]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 32},
     "mamba2": {"num_heads": 16, "head_dim": 8, "expand": 2, "n_groups": 2},
-    "reformer": {"axial_pos_embds": False, "is_decoder": True},
+    # Its layers draw seeds for dropout while they run.
+    "reformer": {"axial_pos_embds": False, "is_decoder": True, "hidden_dropout_prob": 0.0,
+                 "lsh_attention_probs_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0},
     "gemma3n_text": {"altup_num_inputs": 2, "num_hidden_layers": 5, "layer_types": None, "intermediate_size": 96},
-    "xlnet": {"d_head": 16}, "deepseek_v2": {"num_experts_per_tok": 2},
+    "big_bird": {"attention_type": "original_full"}, "xlnet": {"d_head": 16},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    **{name: {"head_dim": 16, "num_key_value_heads": 2} for name in (
+        "hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron")},
+    **{name: {"backbone_hidden_size": 64, "text_config": {
+        "model_type": name.replace("assistant", "text"), "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32,
+        "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}}
+       for name in ("gemma4_assistant", "gemma4_unified_assistant")},
+    **{name: {"head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 2} for name in (
+        "gemma4_text", "gemma4_unified_text")},
+    "git_vision_model": {"image_size": 16, "patch_size": 8},
+    "cohere_compass_text": {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+                            "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]},
+        "full_attention": None}},
+    "xmod": {"default_language": "en_XX"},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
+             "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2}},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "lfm2_moe": {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    "zaya": {"num_experts_per_tok": 1},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+              "attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4, "n_mamba_heads": 2},
 }  # fmt: skip
 
 
-def small_config(model_type: str) -> Any:
-    """The default config of a type with the sizes above, its parts as well."""
+# Inputs besides the usual ones.
+INPUTS: dict[str, list[str]] = {"git": ["input_ids", "pixel_values", "labels"]}
+
+
+def class_of(model_type: str, auto: str) -> Any:
+    """The model's class that a class of transformers knows for a type; the first of several."""
     import transformers
 
-    return _small(transformers.CONFIG_MAPPING[model_type])
+    model = getattr(transformers, auto)._model_mapping[transformers.CONFIG_MAPPING[model_type]]
+    return model[0] if isinstance(model, tuple) else model
+
+
+def small_config(model_type: str, auto: str = "AutoModelForCausalLM") -> Any:
+    """The default config of a type with the sizes above, its parts as well; of a part of it if the model takes that. `auto`
+    names the class of transformers that knows the type's model."""
+    import transformers
+
+    whole = transformers.CONFIG_MAPPING[model_type]
+    model = class_of(model_type, auto)
+    part = model.config_class in whole.sub_configs.values()
+    config = _small(model.config_class if part else whole)
+    config.architectures = [model.__name__] if part else None
+    return config
 
 
 def _small(config_class: type) -> Any:
-    default = config_class()
-    known = {**SIZES, **OWN.get(default.model_type, {})}
-    values = {name: value for name, value in known.items()
-              if name in OWN.get(default.model_type, {}) or _is_number(default, name)}  # fmt: skip
+    import torch
+
+    own = OWN.get(config_class.model_type, {})
+    try:
+        default = config_class()
+    except ValueError:  # it has parts of any type, and no default for them
+        default = config_class(**copy.deepcopy(own))  # of which it takes fields away
+    known = {**SIZES, **copy.deepcopy(own)}
+    values = {name: value for name, value in known.items() if name in own or _is_number(default, name)}
     for name in default.sub_configs:
         part = getattr(default, name, None)
-        if part is not None:
+        if part is not None and name not in values:
             values[name] = _small(type(part)).to_dict()
-    if getattr(default, "kv_lora_rank", None) and "num_key_value_heads" in values:
+    if _is_number(default, "kv_lora_rank") and "num_key_value_heads" in values:
         values["num_key_value_heads"] = values.get("num_attention_heads", 4)
-    if getattr(default, "qk_rope_head_dim", None) and getattr(default, "head_dim", None) == default.qk_rope_head_dim:
+    if _is_number(default, "qk_rope_head_dim") and getattr(default, "head_dim", None) == default.qk_rope_head_dim:
         values["head_dim"] = values["qk_rope_head_dim"]
     config = config_class(**values)
     config.architectures = None
-    config.dtype = "float32"
+    config.dtype = torch.float32
     return config
 
 
@@ -97,23 +156,25 @@ def _is_number(config: Any, name: str) -> bool:
         return False
 
 
-def survey_one(model_type: str) -> dict[str, Any]:
+def survey_one(model_type: str, engine: str | None = None, keep: str | None = None) -> dict[str, Any]:
     """A line of the table."""
     import torch
     import transformers
 
+    import hugging_face
     from export_program import Options, check_model, export_model
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     row: dict[str, Any] = {"type": model_type}
     try:
         config = small_config(model_type)
-        transformers.AutoModelForCausalLM._model_mapping[type(config)]._from_config(small_config(model_type))
+        hugging_face.model_class(config)._from_config(small_config(model_type))
     except Exception as error:
         return {**row, "result": "no small model", "reason": _reason(error)}
     try:
-        options = Options()
+        options = Options(inputs=INPUTS.get(model_type))
         exported = export_model(config, options)
     except Exception as error:
         return {**row, "result": "not exported", "reason": _reason(error)}
@@ -132,14 +193,236 @@ def survey_one(model_type: str) -> dict[str, Any]:
         worst = max(one.worst for one in check_model(small_config(model_type), options, exported))
     except Exception as error:
         return {**row, "result": "does not run", "reason": _reason(error)}
-    return {**row, "result": "bits" if worst == 0 else f"{worst:.1e}"}
+    row["result"] = _number(worst)
+    if engine:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = survey_engine(model_type, engine, pathlib.Path(keep or folder) / model_type)
+            except Exception as error:
+                found = {"engine": "does not run", "reason": _reason(error)}
+        reasons = [one for one in (row["reason"], found.pop("reason", "")) if one]
+        row |= {**found, "reason": "; ".join(reasons)}
+    return row
+
+
+def _number(difference: float) -> str:
+    return "bits" if difference == 0 else f"{difference:.1e}"
+
+
+# --- In the engine ----------------------------------------------------------------------------------------------------
+def survey_engine(
+    model_type: str, engine: str, folder: pathlib.Path, auto: str = "AutoModelForCausalLM"
+) -> dict[str, Any]:
+    """Writes a checkpoint, its program and what transformers computes of it to `folder`, where they are not there yet, and has the
+    engine compute it."""
+    from safetensors.torch import load_file
+
+    if not (folder / "expected.safetensors").exists():
+        _expect(model_type, folder, auto)
+    expected = load_file(folder / "expected.safetensors")
+    program = ["--program", str(folder / "program.pt2")]
+    row: dict[str, Any] = {}
+    try:
+        row["engine"] = _number(_evaluate(engine, folder, program, expected))
+    except RuntimeError as error:
+        return {**row, "engine": "does not run", "reason": str(error)}
+    plan: list[str] = []
+    try:
+        try:
+            described = _moonshard(engine, "explain", folder, *program, "--mesh", "tp=2", "--json")
+            row["plan"] = "shipped"
+        except RuntimeError:
+            plan = ["--plan", str(folder / "plan.lua")]
+            _moonshard(engine, "suggest", folder / "program.pt2", "-o", plan[1], "--replace")
+            described = _moonshard(engine, "explain", folder, *program, *plan, "--mesh", "tp=2", "--json")
+            row["plan"] = "suggest"
+        row["share"] = f"{_share(json.loads(described)):.2f}"
+        row["tp2"] = _number(_evaluate(engine, folder, [*program, *plan, "--mesh", "tp=2"], expected))
+    except RuntimeError as error:
+        row |= {"tp2": "refused", "reason": str(error)}
+    return row
+
+
+def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
+    """Writes what the engine is compared with. The file of the expected numbers is the last one."""
+    import torch
+    from safetensors.torch import save_file
+
+    import hugging_face
+    from export_program import Options, broken_guards, export_model
+
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    if not (folder / "config.json").exists():
+        model = hugging_face.build(small_config(model_type, auto), torch.float32)
+        hugging_face.randomise(model)
+        model.save_pretrained(folder)
+    options = Options(inputs=INPUTS.get(model_type), train=False)  # dropout has numbers of its own
+    exported = export_model(folder, options, folder / "program.pt2")
+    config = hugging_face.load_config(folder)
+    real = hugging_face.build(config, torch.float32, folder=folder).eval()
+    names = [one["name"] for one in exported.description["inputs"]]
+    for size in ((2, 12), (3, 17)):
+        inputs, _ = hugging_face.example_inputs(real, [*names, *exported.description["fixed"]], *size, seed=3)
+        if not broken_guards(exported.description, inputs):
+            break
+    with hugging_face.without_dropped_layers():
+        torch.manual_seed(0)
+        results = real(**inputs, **hugging_face.forward_options(real))
+        try:
+            results.loss.backward()
+        except AssertionError:  # Reformer has gradients in training alone
+            real.zero_grad()
+            results = real.train()(**inputs, **hugging_face.forward_options(real))
+            results.loss.backward()
+    expected = {name: results[name] for name in ("loss", "logits")}
+    expected |= {f"grad.{name}": p.grad for name, p in real.named_parameters() if p.grad is not None}
+    save_file({name: inputs[name].contiguous() for name in names}, folder / "inputs.safetensors")
+    expected = {name: one.detach().clone().contiguous() for name, one in expected.items()}
+    save_file(expected, folder / "expected.safetensors")
+
+
+def _moonshard(engine: str, verb: str, folder: pathlib.Path, *arguments: str) -> str:
+    """What a verb prints; RuntimeError with its first finding where it fails."""
+    # Sums of several threads are rounded otherwise than those of the one that transformers is given here.
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([engine, verb, str(folder), *arguments], capture_output=True, text=True, env=threads)
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines()]
+        found = [line for line in lines if "error" in line] or lines[-1:]
+        raise RuntimeError(f"{verb}: {found[0][:300] if found else f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def _evaluate(engine: str, folder: pathlib.Path, arguments: list[str], expected: dict[str, Any]) -> float:
+    """The largest difference of the engine's outputs and gradients from the expected ones."""
+    from safetensors.torch import load_file
+
+    from export_program import _difference
+
+    out = folder / "out.safetensors"
+    _moonshard(engine, "eval", folder, *arguments, "--input", str(folder / "inputs.safetensors"), "--output", str(out),
+               "--grads")  # fmt: skip
+    got = load_file(out)
+    extra = [name for name, one in got.items()
+             if name.startswith("grad.") and name not in expected and one.abs().max() > 0]  # fmt: skip
+    missing = [name for name in expected if name not in got]
+    if extra or missing:
+        raise RuntimeError(f"eval: other gradients than the model's: {[*extra, *missing][:3]}")
+    # A gradient that is zero but for rounding (of a key's bias under softmax) has no digits to compare.
+    largest = max((one.abs().max().item() for name, one in expected.items() if name.startswith("grad.")), default=0.0)
+    noise = {name for name, one in expected.items() if name.startswith("grad.") and one.abs().max() < 1e-6 * largest
+             and got[name].abs().max() < 1e-6 * largest}  # fmt: skip
+    return max(_difference(one, got[name]) for name, one in expected.items() if name not in noise)
+
+
+def _share(described: dict[str, Any]) -> float:
+    """Of the parameters' elements, those that this rank does not hold all of, by what two ranks hold."""
+    whole = sharded = 0
+    for module in described["modules"].values():
+        for one in module.get("params", {}).values():
+            full, local = _elements(one["shape"]), _elements(one["local_shape"])
+            whole += full
+            sharded += full if local < full else 0
+    return sharded / max(whole, 1)
+
+
+def _elements(shape: list[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+# --- The table --------------------------------------------------------------------------------------------------------
+# Exceptions in a few words, where what was raised does not say enough.
+WHY: dict[str, str] = {
+    **{name: "takes the hidden states and the keys and values of another model, no tokens alone" for name in (
+        "gemma4_assistant", "gemma4_unified_assistant")},
+    **{name: "takes codes in rows of batch x codebooks, of which no example is made" for name in (
+        "musicgen", "musicgen_melody")},
+    **{name: "loops over the experts that the tokens chose: a graph has no such loop" for name in (
+        "dbrx", "longcat_flash")},
+    "blt": "cuts patches of bytes by the values of another model",
+    "gemma3n": "its image tower needs the package timm; its text model is gemma3n_text",
+    "reformer": "its layers set gradients of their own in the backward, where Python's check does not look; the engine's differ by "
+                "rounding, as the backward computes activations from later ones",
+    "bloom": "its GELU has a backward of its own, and the graph has that of the forward. Its attention stays replicated: the alibi "
+             "bias has batch x heads in one dim, which no layout cuts by heads",
+    "mpt": "attention stays replicated: the alibi bias is made for all heads. A plan that cuts it at the attention, "
+           "`inputs = { [2] = { replicate, shard(0) } }`, is right, and `suggest` does not know it",
+    "phimoe": "in training a factor of its routing has a backward of its own, an estimate, and the graph has that of the forward",
+}  # fmt: skip
+
+
+def summary(path: pathlib.Path) -> str:
+    """How many types export, run to the bit and shard, and every exception with its reason, as Markdown."""
+    header, *lines = path.read_text().splitlines()
+    versions = [line[1:].strip() for line in lines if line.startswith("#")]
+    rows = [dict(zip(header.split("\t"), line.split("\t"))) for line in lines if not line.startswith("#")]
+    exported = [row for row in rows if row["result"] not in ("no small model", "not exported", "crashed")]
+    one = [row for row in exported if _is_number_text(row["engine"])]
+    two = [row for row in one if _is_number_text(row["tp2"])]
+    sharded = [row for row in two if _class(row["tp2"]) != "other numbers"]
+    shipped = sum(row["plan"] == "shipped" for row in sharded)
+    halves = sum(float(row["share"]) >= 0.5 for row in sharded)
+
+    def of(found: list, of_all: list) -> str:
+        return f"{len(found)} of {len(of_all)}"
+
+    out = [*versions, "", "| of the types | |", "|---|---|", f"| export | {of(exported, rows)} |"]
+    for what, column, among in (("program in Python", "result", exported), ("engine, one rank", "engine", exported)):
+        bits = [row for row in among if row[column] == "bits"]
+        close = [row for row in among if _class(row[column]) == "within 1e-4"]
+        out.append(f"| {what}: equal to transformers to the bit | {of(bits, among)}; {len(close)} more within 1e-4 |")
+    worst = max((float(row["tp2"]) for row in sharded if row["tp2"] != "bits"), default=0.0)
+    out += [
+        f"| engine, tp=2: within 1e-4 | {of(sharded, exported)}; worst {worst:.0e} |",
+        f"| by a shipped plan, by `suggest` | {shipped}, {len(sharded) - shipped} |",
+        f"| half of the parameters or more are in sharded tensors | {halves} |",
+    ]
+    out += ["", "Exceptions:", "", "| type | what | reason |", "|---|---|---|"]
+    for row in sorted(rows, key=lambda row: row["type"]):
+        what = _exceptions(row)
+        if what:
+            reason = WHY.get(row["type"]) or row.get("reason", "").replace("|", "/")
+            out.append(f"| {row['type']} | {'; '.join(what)} | {reason} |")
+    little = [f"{row['type']} {row['share']}" for row in sharded if float(row["share"]) < LITTLE]
+    out += ["", f"Less than {LITTLE:.0%} in sharded tensors, the rest replicated: " + ", ".join(little or ["none"])]
+    return "\n".join(out)
+
+
+LITTLE = 0.1
+
+
+def _exceptions(row: dict[str, str]) -> list[str]:
+    """What is not as it should be: equal to the bit in Python and on one rank, within 1e-4 on two, attention cut."""
+    if not _is_number_text(row["result"]):
+        return [row["result"]]
+    what = [f"{name}: {row[column]}" for name, column in (("Python", "result"), ("engine", "engine"))
+            if row[column] != "bits"]  # fmt: skip
+    if row["tp2"] and _class(row["tp2"]) not in ("bits", "within 1e-4"):
+        what.append(f"tp=2: {row['tp2']}")
+    if row["type"] in WHY and not what:
+        what.append(f"tp=2: {row['share']} in sharded tensors")
+    return what
+
+
+def _is_number_text(value: str) -> bool:
+    return value == "bits" or bool(re.fullmatch(r"[0-9.]+e[-+][0-9]+|inf", value))
+
+
+def _class(value: str) -> str:
+    if value == "bits" or not _is_number_text(value):
+        return value
+    return "within 1e-4" if float(value) <= 1e-4 else "other numbers"
 
 
 def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-COLUMNS = ("type", "result", "nodes", "symbolic", "operators", "lengths", "reason")
+COLUMNS = ("type", "result", "engine", "plan", "tp2", "share", "nodes", "symbolic", "operators", "lengths", "reason")
 
 
 def main() -> None:
@@ -147,11 +430,17 @@ def main() -> None:
     parser.add_argument("out", type=pathlib.Path, nargs="?")
     parser.add_argument("--types", nargs="+")
     parser.add_argument("--timeout", type=int, default=300)
+    parser.add_argument("--engine", metavar="MOONSHARD", help="the program to run them with")
+    parser.add_argument("--keep", metavar="FOLDER", help="where the models that the engine ran stay")
+    parser.add_argument("--summary", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--config", nargs=2, metavar=("TYPE", "FOLDER"))
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(survey_one(given.one)))
+        print(json.dumps(survey_one(given.one, given.engine, given.keep)))
+        return
+    if given.summary:
+        print(summary(given.out))
         return
     if given.config:
         small_config(given.config[0]).save_pretrained(given.config[1])
@@ -160,8 +449,9 @@ def main() -> None:
 
     with given.out.open("w") as table:
         print(*COLUMNS, sep="\t", file=table, flush=True)
+        print(_versions(), file=table, flush=True)
         for model_type in given.types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-            row = _run(model_type, given.timeout)
+            row = _run(model_type, given)
             cells = (row.get(column, "") for column in COLUMNS)
             print(
                 *(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells),
@@ -171,13 +461,18 @@ def main() -> None:
             )
 
 
-def _run(model_type: str, timeout: int) -> dict[str, Any]:
+def _versions() -> str:
+    return "# " + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "torch"))
+
+
+def _run(model_type: str, given: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", model_type]
+    command += ["--engine", given.engine] if given.engine else []
+    command += ["--keep", given.keep] if given.keep else []
     try:
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", model_type], capture_output=True, text=True, timeout=timeout
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=given.timeout)
     except subprocess.TimeoutExpired:
-        return {"type": model_type, "result": "not exported", "reason": f"not done after {timeout} s"}
+        return {"type": model_type, "result": "not exported", "reason": f"not done after {given.timeout} s"}
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         return {

@@ -106,6 +106,8 @@ class _Conditions:
             if not self.active or not isinstance(node.expr, sympy.Basic) or not node.expr.free_symbols:
                 return evaluate(env, node, *args, **kwargs)
             of_model = _of_model()
+            if of_model and node.hint is None and _asserts():
+                return sympy.true
             if not of_model and (known := _of_example(env, node)) is not None:
                 return known
             result = evaluate(env, node, *args, **kwargs)
@@ -122,7 +124,12 @@ class _Conditions:
         def applied(cls, *args, **kwargs):
             if not cls.__name__.startswith("GeneratedBackwardFor"):  # custom operators, which bring it along
                 self.functions.add(cls.__name__)
-            return apply.__get__(None, cls)(*args, **kwargs)
+            # Its forward may run without gradients because its own backward runs it again with them.
+            no_grad, torch.no_grad = torch.no_grad, contextlib.nullcontext
+            try:
+                return apply.__get__(None, cls)(*args, **kwargs)
+            finally:
+                torch.no_grad = no_grad
 
         torch.autograd.Function.apply = classmethod(applied)
         ShapeEnv.evaluate_sym_node = recorded
@@ -273,6 +280,12 @@ def _cuts_padding() -> bool:
     return lines[0] == "if pad_size > 0:" and bool(_CUT.match(lines[1]))
 
 
+def _asserts() -> bool:
+    """Whether the condition is a check of values, which is left out."""
+    frame = _model_frame()
+    return frame is not None and linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("assert ")
+
+
 _CUT = re.compile(r"(\w+) = \1\[:, :(seq_len|sequence_length)\b")
 
 
@@ -384,7 +397,8 @@ class _Calls:
 
 
 def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> None:
-    """Names of marked nodes; one inside a nested graph gets the name by which the outer graph has its result."""
+    """Names of marked nodes; one inside a nested graph gets the name by which the outer graph has its result, if it is one,
+    else its own name behind that of the nested graph."""
     for node in graph_module.graph.nodes:
         if _MARK in node.meta and node.op != "output":
             names.setdefault(node.meta[_MARK], node.name)
@@ -403,6 +417,8 @@ def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> No
             for mark, name in inner.items():
                 if name in outer:
                     names[mark] = outer[name]
+                else:
+                    names.setdefault(mark, f"{argument.target}/{name}")
 
 
 # --- Tracing ----------------------------------------------------------------------------------------------------------
@@ -558,11 +574,27 @@ def _strip_prefix(program: ExportedProgram, prefix: str) -> None:
             }  # fmt: skip
             if lines := (node.meta.get("stack_trace") or "").strip().splitlines():
                 node.meta["stack_trace"] = "\n".join(lines[-2:])
+    _fill_stacks(program.graph_module, {})
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     for spec in signature.input_specs:
         if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             letter = "b_" if spec.kind == InputKind.BUFFER else "c_"
             _rename(nodes[spec.arg.name], letter + spec.target.replace(".", "_"), spec)
+
+
+def _fill_stacks(graph_module: torch.fx.GraphModule, around: Any) -> None:
+    """What a nested graph gives may have lost the call that it is in: it is that of the node which runs the graph."""
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        stack = node.meta.get("nn_module_stack")
+        if not stack and around and isinstance(node.meta.get("val"), torch.Tensor):
+            node.meta["nn_module_stack"] = around
+        for argument in node.args:
+            if isinstance(argument, torch.fx.Node) and argument.op == "get_attr":
+                nested = getattr(graph_module, str(argument.target), None)
+                if isinstance(nested, torch.fx.GraphModule):
+                    _fill_stacks(nested, stack)
 
 
 def _rename_inputs(program: ExportedProgram, inputs: dict[str, Any]) -> None:

@@ -73,6 +73,7 @@ TEST_CASE("what a plan did wrong is said from the child as here") {
   for (const char* text :
        {"return plan { at(\"a\", colwse {}) }", "x = 1", "while true do end", "return 1", "(", "error {}"}) {
     PlanInputs inputs = LlamaInputs(2);
+    inputs.limits.time = std::chrono::seconds(60);  // steps end the loop on a slow machine too
     const std::string here = Full(EvaluatePlan(text, "t.lua", inputs));
     inputs.isolate = true;
     INFO(text);

@@ -102,21 +102,68 @@ TEST_CASE("a checkpoint's own plan with a style that nobody knows is an error, n
 TEST_CASE("a model that nothing fits is an error with what can be done") {
   ModuleTree tree;
   tree.Add("transformer.h.0.attn.c_attn", "", {{"weight", {64, 192}, DType::kF32, false}});
-  const Result<Plan> plan = ChoosePlan("", InputsFor(tree, "GPT2LMHeadModel"));
+  const Result<Plan> plan = ChoosePlan("", InputsFor(tree, "XLNetLMHeadModel"));
   CHECK(!plan.ok());
   CHECK_THAT(
       ToText(plan.diagnostics()),
-      Contains("error[MS0112]: no plan for the architecture 'GPT2LMHeadModel', and neither its attention nor its "
-               "mlp has the modules of a usual decoder's") &&
+      Contains(
+          "error[MS0112]: no plan for the architecture 'XLNetLMHeadModel', and no block of its modules is recognized "
+          "by names, shapes and config.json without another reading") &&
           Contains("--plan FILE") && Contains("--plan NAME, one of baichuan, ") && Contains("--mesh tp=1"));
 }
 
 // What the default plan does not know by name, or by size, keeps the block around it whole.
+TEST_CASE("blocks that are recognized by their structure are sharded where no plan knows the names, and it is said") {
+  ModuleTree tree;
+  const auto add = [&](const std::string& path, std::vector<int64_t> shape) {
+    const char* kind = path == "model.embed_tokens" ? "Embedding" : shape.size() == 1 ? "Norm" : "Linear";
+    tree.Add(path, kind, {{"weight", std::move(shape), DType::kF32, false}});
+  };
+  add("model.embed_tokens", {96, 64});
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const std::string name : {"q_proj", "out_proj"}) add(layer + "self_attn." + name, {64, 64});
+    for (const std::string name : {"k_proj", "v_proj"}) add(layer + "self_attn." + name, {32, 64});
+    for (const std::string name : {"w1", "w3"}) add(layer + "feed_forward." + name, {128, 64});
+    add(layer + "feed_forward.w2", {64, 128});
+    for (const std::string name : {"operator_norm", "ffn_norm"}) add(layer + name, {64});
+  }
+  add("model.norm", {64});
+  add("lm_head", {96, 64});
+  tree.set_complete(false);  // as of headers: a layer is no module of its own
+  PlanInputs inputs = InputsFor(tree, "NewForCausalLM");
+  inputs.config.AsObject()["vocab_size"] = 96;
+  const Result<Plan> plan = ChoosePlan("", inputs);
+  INFO(ToText(plan.diagnostics()));
+  REQUIRE(plan.ok());
+  CHECK(plan.value().chosen == "by the structure of the modules");
+  CHECK_THAT(plan.value().ToText(), Contains("feed_forward.w2") && Contains("self_attn.out_proj"));
+  CHECK_THAT(ToText(plan.diagnostics()),
+             Contains("no plan for the architecture 'NewForCausalLM': the plan by structure is used") &&
+                 Contains("moonshard suggest --sure writes it"));
+
+  // The same on every mesh and under the options that it has; one that does not fit is an error of this plan.
+  inputs.options["sequence_parallel"] = true;
+  CHECK(ChoosePlan("", inputs).ok());
+  inputs.options.clear();
+  inputs.mesh = MeshShape::Parse("tp=3").ValueOrThrow();
+  const Result<Plan> uneven = ChoosePlan("", inputs);
+  CHECK(!uneven.ok());
+  CHECK_THAT(ToText(uneven.diagnostics()), Contains("query heads of model.layers.*.self_attn: 3 does not divide 8"));
+
+  // An option that it does not have, with the reason.
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) add(layer + "scaling", {4});
+  inputs.mesh = MeshShape::Parse("tp=2").ValueOrThrow();
+  CHECK(ChoosePlan("", inputs).ok());
+  inputs.options["sequence_parallel"] = true;
+  CHECK_THAT(ToText(ChoosePlan("", inputs).diagnostics()),
+             Contains("no sequence parallelism: model.layers: the use of scaling in a layer is unknown"));
+}
+
 TEST_CASE("the default plan cuts only blocks that it knows wholly") {
   const auto rules = [](const ModuleTree& tree, std::map<std::string, JsonValue> options = {}) {
     PlanInputs inputs = InputsFor(tree, "NewForCausalLM");
     inputs.options = std::move(options);
-    const Result<Plan> plan = ChoosePlan("", inputs);
+    const Result<Plan> plan = ChoosePlan("default", inputs);
     return plan.ok() ? plan.value().ToText() : ToText(plan.diagnostics());
   };
   CHECK_THAT(rules(Decoder()), Contains("self_attn.q_proj") && Contains("mlp.down_proj") && Contains("lm_head"));

@@ -69,6 +69,56 @@ TEST_CASE("a line of an imported plan comes from a line of the file") {
         "    help: did you mean 'rowwise'?");
 }
 
+// A Llama-like model of one layer with a tied head, or a head of its own.
+ModuleTree TreeWithHead(bool tied) {
+  return TreeFromText(std::string("model.embed_tokens Embedding weight:float32[64, 32]\n"
+                                  "model.layers.0.mlp.up_proj Linear weight:float32[48, 32]\n"
+                                  "model.layers.0.mlp.down_proj Linear weight:float32[32, 48]\n"
+                                  "lm_head Linear weight:float32[64, 32]\n") +
+                      (tied ? "tied: model.embed_tokens.weight lm_head.weight\n" : ""));
+}
+
+TEST_CASE("a tied embedding and its head are sharded alike, whatever the file declares") {
+  const std::string mlp = R"("model.layers.*.mlp.up_proj": "colwise", "model.layers.*.mlp.down_proj": "rowwise"})";
+  const std::string of_base = R"({"m": {"kind": "config", "base_model_tp_plan": {)";
+  const std::string base_mlp = R"("layers.*.mlp.up_proj": "colwise", "layers.*.mlp.down_proj": "rowwise"}}})";
+  const std::vector<std::string> files = {R"({"model.embed_tokens": "rowwise", )" + mlp,
+                                          R"({"model.embed_tokens": "colwise", )" + mlp,
+                                          R"({"model.embed_tokens": "embedding_rowwise", )" + mlp,
+                                          R"({"model.embed_tokens": "colwise", "lm_head": "colwise_rep", )" + mlp,
+                                          of_base + R"("embed_tokens": "embedding_rowwise", )" + base_mlp,
+                                          of_base + R"("embed_tokens": "colwise", )" + base_mlp,
+                                          of_base + base_mlp};
+  for (const std::string& json : files) {
+    INFO(json);
+    const HuggingFaceFile file = ReadHuggingFacePlans(json, "plan.json").ValueOrThrow();
+    const HuggingFaceChoice choice =
+        ChooseHuggingFacePlan(file, json.starts_with(of_base) ? "m" : "", {}).ValueOrThrow();
+    for (const bool tied : {true, false}) {
+      const ModuleTree tree = TreeWithHead(tied);
+      PlanInputs inputs = Inputs(&tree);
+      inputs.config = JsonValue::Object{{"tie_word_embeddings", tied}};
+      for (const std::string& text :
+           {WriteLuaPlan(choice, "model.", "plan.json").text, WriteIdiomaticPlan(choice, "model.", "plan.json").text}) {
+        INFO(text);
+        const std::shared_ptr<const Plan> plan =
+            std::make_shared<const Plan>(EvaluatePlan(text, "imported.lua", inputs).ValueOrThrow());
+        const CompiledPlan compiled =
+            ResolvePlan(plan, std::make_shared<const ModuleTree>(tree), inputs.mesh).ValueOrThrow();
+        const auto weight = [&](const std::string& path) {
+          return compiled.StepsOf(static_cast<size_t>(tree.Find(path))).params.at(0)[MeshAxis::kTp].ToText();
+        };
+        if (tied) {
+          CHECK(weight("model.embed_tokens") == "shard(0)");
+          CHECK(weight("lm_head") == "shard(0)");
+        } else if (json.find("lm_head") == std::string::npos) {
+          CHECK(weight("lm_head") == "replicate");
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("keys and styles of any text are quoted") {
   const HuggingFaceFile file = ReadHuggingFacePlans(R"({"a\"b\\c": "col-wise"})", "plan.json").ValueOrThrow();
   const LuaPlanText text = WriteLuaPlan(ChooseHuggingFacePlan(file, "", {}).ValueOrThrow(), "", "plan.json");

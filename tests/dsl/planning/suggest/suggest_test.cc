@@ -1,5 +1,5 @@
 // Suggested plans. tests/cases/suggest has models whose modules are called otherwise than the shipped plans know, each
-// with the plan that is suggested for it (APPROVE=1 rewrites those); families.txt counts how many parameters of every
+// with the plan that is suggested for it (APPROVE=1 rewrites those), "ties" being tensors with several names; families.txt counts how many parameters of every
 // shipped family lie as the shipped plan puts them, and names those that do not.
 #include "dsl/planning/suggest/suggest.h"
 
@@ -27,8 +27,16 @@ struct Suggested {
   ModelFolder folder;
   std::shared_ptr<const ModuleTree> tree;
 
-  explicit Suggested(const std::string& path) : folder(Open(path)) {
-    tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(folder.checkpoint, folder.config));
+  // `ties`: names of parameters that are one tensor, which headers do not show.
+  explicit Suggested(const std::string& path, const std::vector<std::vector<std::string>>& ties = {})
+      : folder(Open(path)) {
+    ModuleTree made = TreeFromCheckpoint(folder.checkpoint, folder.config);
+    for (const std::vector<std::string>& names : ties) {
+      std::vector<ParamRef> same(names.size());
+      for (size_t i = 0; i < names.size(); ++i) REQUIRE(made.FindParameter(names[i], &same[i]));
+      made.AddTie(std::move(same));
+    }
+    tree = std::make_shared<const ModuleTree>(std::move(made));
     suggestion = SuggestPlan(*tree, folder.config);
   }
 
@@ -73,6 +81,17 @@ void CheckOnMeshes(const Suggested& suggested, const std::vector<std::string>& m
   }
 }
 
+std::vector<std::vector<std::string>> TiesOf(const JsonValue& json) {
+  std::vector<std::vector<std::string>> out;
+  const JsonValue* ties = json.Find("ties");
+  if (ties == nullptr) return out;
+  for (const JsonValue& tie : ties->AsArray()) {
+    out.emplace_back();
+    for (const JsonValue& name : tie.AsArray()) out.back().push_back(name.AsString());
+  }
+  return out;
+}
+
 TEST_CASE("models with names of their own") {
   test::ScratchFolder scratch;
   std::set<std::string> names;
@@ -82,8 +101,9 @@ TEST_CASE("models with names of their own") {
   REQUIRE(names.size() > 10);
   for (const std::string& name : names) {
     INFO(name);
-    WriteModelFolder(scratch / name, ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow());
-    const Suggested suggested(scratch / name);
+    const JsonValue json = ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow();
+    WriteModelFolder(scratch / name, json);
+    const Suggested suggested(scratch / name, TiesOf(json));
     CheckOnMeshes(suggested, {"tp=1", "tp=2", "dp=2", "dp=2,tp=4"});
     CheckGolden(kCases + "/" + name + ".lua", suggested.suggestion.text);
   }
@@ -133,6 +153,20 @@ TEST_CASE("nothing is called sure that shapes alone say, and nothing is guessed 
   CHECK(squares.text.find("sequence_parallel = false") == std::string::npos);
 }
 
+TEST_CASE("with only what is sure, guesses are left as they are and say what they may be") {
+  test::ScratchFolder scratch;
+  for (const std::string name : {"nameless", "neox", "gpt2", "one"}) {
+    INFO(name);
+    WriteModelFolder(scratch / name, ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow());
+    const Suggested all(scratch / name);
+    const Suggestion sure = SuggestPlan(*all.tree, all.folder.config, /*errors_of=*/nullptr, Certainty::kSure);
+    CHECK(sure.guesses == 0);
+    CHECK(sure.sure == all.suggestion.sure);
+    const bool says = sure.text.find(": a guess: ") != std::string::npos;
+    CHECK(says == (all.suggestion.guesses > 0));
+  }
+}
+
 // What a layer makes for its heads may be used by all: some layers cut and some whole would not fit together.
 TEST_CASE("attention of one stack is cut in all layers or in none") {
   test::ScratchFolder scratch;
@@ -154,6 +188,67 @@ TEST_CASE("attention of one stack is cut in all layers or in none") {
   }
 }
 
+// A rule that has an error is not suggested: its block stays replicated, the others do not.
+TEST_CASE("blocks whose rules have errors stay replicated, with the error as the reason") {
+  test::ScratchFolder scratch;
+  WriteModelFolder(scratch / "mpt", ReadJsonFile(kCases + "/mpt.json").ValueOrThrow());
+  const Suggested model(scratch / "mpt");
+  const auto error_at = [](const std::string& text, const std::string& rule) {
+    Diagnostics found;
+    const std::vector<std::string> lines = Split(text, '\n');
+    for (size_t i = 0; i < lines.size(); ++i) {
+      if (lines[i].find(rule) == std::string::npos) continue;
+      found.push_back(MakeDiagnostic(Finding::kFixedSize, "it is\nwrong", {kSuggestedFile, static_cast<int>(i) + 1}));
+    }
+    return found;
+  };
+  CHECK_THAT(model.suggestion.text, Catch::Contains("up_proj\", colwise") && Catch::Contains("sequence_parallel"));
+  int asked = 0;
+  const Suggestion without = SuggestPlan(*model.tree, model.folder.config, [&](const std::string& text, bool) {
+    ++asked;
+    return error_at(text, "up_proj\", colwise { input");
+  });
+  INFO(without.text);
+  CHECK(asked == 3);  // the last time with sequence parallelism
+  CHECK(without.full == model.suggestion.full + 1);
+  CHECK_THAT(without.text, Catch::Contains("-- by rows: sharded, it has the error MS0318, it is wrong\n") &&
+                               Catch::Contains(".{up,down}_proj\", colwise { output = replicate }") &&
+                               Catch::Contains("Wqkv") && Catch::Contains("rowwise") &&
+                               Catch::Contains("at(\"transformer.blocks.*.ffn\", gathered)"));
+  // What has errors by rows, too, is replicated; sequence parallelism that has errors is not offered.
+  const Suggestion whole = SuggestPlan(*model.tree, model.folder.config, [&](const std::string& text, bool sequence) {
+    return error_at(text, sequence ? "gathered)" : "up_proj\", colwise");
+  });
+  INFO(whole.text);
+  CHECK_THAT(whole.text, Catch::Contains("No sequence parallelism: with it, it has the error MS0318"));
+  const Suggestion neither = SuggestPlan(*model.tree, model.folder.config, [&](const std::string& text, bool) {
+    Diagnostics found = error_at(text, "up_proj\", colwise");
+    if (found.empty()) found = error_at(text, "{up,down}_proj\", colwise");
+    return found;
+  });
+  CHECK_THAT(neither.text, Catch::Contains(".{up,down}_proj\", replicated()") && Catch::Contains("Wqkv"));
+  // An end that is tied takes the other one along.
+  const JsonValue json = ReadJsonFile(kCases + "/bert_tied.json").ValueOrThrow();
+  WriteModelFolder(scratch / "bert_tied", json);
+  const Suggested bert(scratch / "bert_tied", TiesOf(json));
+  CHECK_THAT(bert.suggestion.text, Catch::Contains("at(\"cls.predictions.bias\", shard(0))"));
+  const Suggestion ends = SuggestPlan(*bert.tree, bert.folder.config,
+                                      [&](const std::string& text, bool) { return error_at(text, "vocab_rowwise"); });
+  INFO(ends.text);
+  CHECK_THAT(ends.text, !Catch::Contains("output = logits") && !Catch::Contains("shard(0)") &&
+                            Catch::Contains("intermediate.dense\", colwise"));
+  // Without a place every rule is suspect; what is wrong with all of them gone is not the suggestion's.
+  asked = 0;
+  const Suggestion none = SuggestPlan(*model.tree, model.folder.config, [&](const std::string&, bool) {
+    ++asked;
+    return Diagnostics{MakeDiagnostic(Finding::kTieConflict, "two layouts")};
+  });
+  INFO(none.text);
+  CHECK(asked == 3);
+  CHECK(none.sure + none.guesses == 0);
+  CHECK_THAT(none.text, !Catch::Contains("colwise") && !Catch::Contains("rowwise"));
+}
+
 // `check` would tell it, but on a mesh with dp alone.
 TEST_CASE("no unit of fsdp holds one side of a tie") {
   test::ScratchFolder scratch;
@@ -165,6 +260,29 @@ TEST_CASE("no unit of fsdp holds one side of a tie") {
     CHECK_THAT(suggested.suggestion.text, Catch::Contains("fsdp { wrap = "));
     CHECK_FALSE(HasErrors(suggested.On("dp=4").diagnostics));
   }
+}
+
+// tests/dsl/planning/suggest/make_program.py: names say nothing, and shapes fit in several ways.
+TEST_CASE("partners of projections are read from the data flow of a program") {
+  ModelOptions options;
+  options.model = MOONSHARD_SOURCE_DIR "/tests/dsl/planning/suggest/unnamed.pt2";
+  options.mesh = "tp=2";
+  const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
+  const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder));
+  const Suggestion suggestion = SuggestPlan(*tree, folder.config);
+  for (const char* rule : {R"(at("blocks.*.m.b", colwise { heads = n_heads }))", R"(at("blocks.*.m.a", rowwise {}))",
+                           R"(at("blocks.*.w.f", colwise {}))", R"(at("blocks.*.w.g", rowwise {}))",
+                           R"(at("blocks.*.w.e", colwise {}))", R"(at("blocks.*.w.h", rowwise {}))"}) {
+    CHECK_THAT(suggestion.text, Catch::Contains(rule));
+  }
+  CHECK(suggestion.guesses == 0);
+  // The program's graph agrees.
+  const PlanInputs inputs = InputsOf(options, folder.config, folder.mesh, *tree);
+  const Plan plan = EvaluatePlan(suggestion.text, "suggested.lua", inputs).ValueOrThrow();
+  CHECK(RunPasses(std::make_shared<const Plan>(plan), tree, folder.mesh).compiled);
+  // Names and shapes alone do not tell.
+  const ModuleTree headers = ProgramTree(*folder.program);
+  CHECK_THAT(SuggestPlan(headers, folder.config).text, !Catch::Contains("rowwise"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/core/base/json.h"
+#include "engine/io/safetensors/checkpoint.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -98,6 +99,47 @@ TEST_CASE("shard and merge: a directory comes back as it was") {
   }
 }
 
+TEST_CASE("shard and merge by a program: the model's tensors in the rank files, the checkpoint's in what is merged") {
+  struct Row {
+    const char* name;
+    const char* stored;          // in the rank files
+    std::vector<int64_t> shape;  // there, on two ranks
+    const char* of_checkpoint;   // that is not stored; "": none
+  };
+  for (const Row& row : {
+           Row{"llama", "model.layers.0.mlp.up_proj.weight", {24, 32}, ""},
+           Row{"mixtral",
+               "model.layers.1.mlp.experts.gate_up_proj",
+               {4, 48, 32},
+               "model.layers.1.block_sparse_moe.experts.0.w1.weight"},
+           Row{"qwen3_5_moe",
+               "model.layers.0.mlp.experts.down_proj",
+               {4, 32, 8},
+               "model.layers.0.mlp.experts.0.down_proj.weight"},
+           Row{"gpt_oss", "model.layers.0.self_attn.q_proj.weight", {16, 32}, ""},
+       }) {
+    const ScratchFolder scratch;
+    const std::string model = kParity + "programs/" + row.name;
+    const std::string program = model + "/program.pt2";
+    REQUIRE(Run({"suggest", program, "-o", scratch / "plan.lua"}).code == 0);
+    for (const char* mesh : {"tp=1", "tp=2", "dp=2,tp=2"}) {
+      INFO(row.name << " " << mesh);
+      const Outcome shard = Run({"shard", model, scratch / "sharded", "--program", program, "--plan",
+                                 scratch / "plan.lua", "--mesh", mesh, "--replace"});
+      INFO(shard.ToText());
+      REQUIRE(shard.code == 0);
+      const Checkpoint rank = Checkpoint::OpenFile(scratch / "sharded/rank-00000.safetensors").ValueOrThrow();
+      CHECK(rank.Find(row.of_checkpoint) == nullptr);
+      REQUIRE(rank.Find(row.stored) != nullptr);
+      if (std::string(mesh) == "tp=2") CHECK(rank.Find(row.stored)->shape == row.shape);
+      const Outcome merge = Run({"merge", scratch / "sharded", scratch / "merged", "--replace"});
+      INFO(merge.ToText());
+      REQUIRE(merge.code == 0);
+      CHECK(Same(scratch / "merged", model));
+    }
+  }
+}
+
 TEST_CASE("shard: the summary as JSON") {
   const ScratchFolder scratch;
   const Outcome done = Run({"shard", kParity + "llama_gqa", scratch / "out", "--mesh", "tp=2", "--json"});
@@ -119,6 +161,9 @@ TEST_CASE("what shard and merge refuse") {
   CHECK(mesh.code == 2);
   CHECK_THAT(mesh.err, Contains("error[MS0304]") || Contains("error[MS0113]"));
   CHECK_FALSE(fs::exists(scratch / "out"));
+  const Outcome weightless = Run({"shard", kParity + "programs/llama/program.pt2", scratch / "out"});
+  CHECK(weightless.code == 2);
+  CHECK_THAT(weightless.err, Contains("a program has no weights to shard") && Contains("--program"));
   const Outcome unsharded = Run({"merge", model, scratch / "out"});
   CHECK(unsharded.code == 2);
   CHECK_THAT(unsharded.err, Contains("is not a sharded checkpoint"));

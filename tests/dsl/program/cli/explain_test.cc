@@ -49,7 +49,7 @@ TEST_CASE("explain --passes: every pass with its time and what it made, also of 
   for (const JsonValue& pass : passes.AsArray()) {
     CHECK(KeysOf(pass) == Keys{"errors", "made", "name", "notes", "seconds", "warnings"});
   }
-  CHECK(passes.AsArray().size() == 13);
+  CHECK(passes.AsArray().size() == 15);
   // A plan that does not fit: the last pass is the one that found it.
   const ScratchFolder scratch;
   const std::string bad = scratch.Write("bad.lua", "return plan { at('modle.norm', replicated()) }\n");

@@ -19,7 +19,7 @@ TEST_CASE("suggest: the plan is on stdout, or in a file that was not there") {
   CHECK(said.code == 0);
   CHECK_THAT(said.out, Contains("return plan {") && Contains("-- guess: "));
   CHECK_THAT(said.err,
-             Contains("suggested.lua: 4 blocks sure, 2 guesses, 0 left replicated; check passes on tp = 1, 2, 4, 8"));
+             Contains("suggested.lua: 4 blocks sure, 2 guesses, 0 not understood; check passes on tp = 1, 2, 4, 8"));
   const std::string file = scratch / "my.lua";
   const Outcome written = Run({"suggest", kNewcomer, "-o", file});
   CHECK(written.code == 0);

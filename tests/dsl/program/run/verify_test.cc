@@ -1,6 +1,11 @@
 // `verify`: right plans pass, and a planted fault is found at the module that has it, in the direction it shows in.
 #include <catch2/catch.hpp>
 
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "engine/core/base/json.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -8,6 +13,7 @@ namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
+namespace fs = std::filesystem;
 
 Outcome Verify(const std::string& model, const Words& more) {
   Words words = {"verify", kParity + model};
@@ -120,7 +126,7 @@ TEST_CASE("the tolerance is that of the dtype of computation, and finds the plan
                                             kPlanted + row.plan + ".lua"});
     INFO(done.ToText());
     CHECK(done.code == 1);
-    CHECK_THAT(done.err, Contains("error[MS0510]") && Contains("required: at most 0.0625 (bfloat16)"));
+    CHECK_THAT(done.err, Contains("error[MS0510]") && Contains("required: at most 0.0938 (bfloat16)"));
   }
 }
 
@@ -172,6 +178,75 @@ TEST_CASE("--types proves a plan on one process, without a weight") {
   CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
 }
 
+TEST_CASE("--types --json: whether the plan is proven, for which step, and what that rests on") {
+  const Outcome good =
+      Verify("qwen3_moe", {"--mesh", "dp=2,tp=2", "--option", "expert_parallel=true", "--types", "--json"});
+  INFO(good.ToText());
+  CHECK(good.code == 0);
+  const JsonValue proof = ParseJson(good.out, "stdout").ValueOrThrow();
+  CHECK(proof.Find("proven")->AsBool());
+  CHECK(proof.Find("plan_hash")->AsString().size() == 32);
+  CHECK(WriteJson(*proof.Find("findings"), 0) == "[]");
+  CHECK(WriteJson(*proof.Find("unproven"), 0) == "[]");
+  const JsonValue& scope = *proof.Find("scope");
+  CHECK(WriteJson(*scope.Find("mesh"), 0) == R"({"dp_shard":2,"tp":2})");
+  CHECK(WriteJson(*scope.Find("ranks"), 0) == "[0,1]");  // an expert has one owner
+  CHECK(WriteJson(*scope.Find("inputs"), 0) == R"(["Long [2, 24]"])");
+  CHECK(scope.Find("backward")->AsBool());
+  CHECK(scope.Find("loss")->AsBool());
+  CHECK(scope.Find("operators")->AsInt() > 500);
+  std::map<std::string, JsonValue> assumed;
+  for (const JsonValue& one : proof.Find("assumptions")->AsArray()) {
+    CHECK(!one.Find("text")->AsString().empty());
+    assumed[one.Find("kind")->AsString()] = one;
+  }
+  CHECK(WriteJson(*assumed.at("axes").Find("of"), 0) == R"(["dp_shard"])");
+  CHECK(assumed.at("numbers").Find("of")->AsArray().size() == 4);
+  CHECK(assumed.contains("regions"));
+
+  const Outcome bad =
+      Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--json", "--plan", kPlanted + "dropped_all_reduce.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 1);
+  const JsonValue wrong = ParseJson(bad.out, "stdout").ValueOrThrow();
+  CHECK(!wrong.Find("proven")->AsBool());
+  CHECK(wrong.Find("findings")->AsArray().front().Find("id")->AsString() == "MS0602");
+}
+
+// Where a rank has one head, gradients of fused heads could be in either of two dims: those are said to be unproven.
+TEST_CASE("--types proves the plans of exported programs, and --memory knows their operators") {
+  const std::set<std::string> one_head = {"gpt_oss tp=4", "t5 tp=4"};
+  size_t programs = 0;
+  for (const auto& entry : fs::directory_iterator(MOONSHARD_SOURCE_DIR "/tests/parity/programs")) {
+    const fs::path program = entry.path() / "program.pt2";
+    if (!fs::exists(program)) continue;
+    ++programs;
+    for (const std::string mesh : {"tp=2", "tp=4"}) {
+      Words words = {entry.path().string(), "--program", program.string(), "--mesh", mesh};
+      const fs::path plan = entry.path() / "plan.lua";
+      if (fs::exists(plan)) words.insert(words.end(), {"--plan", plan.string()});
+      const auto run = [&](const char* verb, const char* how) {
+        Words all = {verb};
+        all.insert(all.end(), words.begin(), words.end());
+        all.emplace_back(how);
+        return RunProgram(MOONSHARD_PROGRAM, all);
+      };
+      const Outcome proof = run("verify", "--types");
+      INFO(entry.path().filename().string() << " " << mesh << "\n" << proof.ToText());
+      CHECK(proof.code == 0);
+      CHECK_THAT(proof.err, !Contains("error["));
+      const bool proven = !one_head.contains(entry.path().filename().string() + " " + mesh);
+      CHECK((proof.out.find(": proven") != std::string::npos) == proven);
+      if (!proven) CHECK_THAT(proof.err, Contains("shards of one element"));
+      const Outcome memory = run("explain", "--memory");
+      INFO(memory.ToText());
+      CHECK(memory.code == 0);
+      CHECK_THAT(memory.out, Contains("at the peak"));
+    }
+  }
+  CHECK(programs >= 14);
+}
+
 TEST_CASE("--types names the operator, the line and the suggested fix") {
   struct Row {
     std::string plan;
@@ -219,6 +294,19 @@ TEST_CASE("--ops compares every operator with the unsharded run") {
   INFO(bad.ToText());
   CHECK(bad.code == 1);
   CHECK_THAT(bad.err, Contains("error[MS0510]") && Contains("model.layers.1"));
+}
+
+TEST_CASE("--ops compares every operator of an exported program") {
+  const std::string program = kParity + "programs/llama/program.pt2";
+  const Outcome good = Verify("programs/llama", {"--program", program, "--mesh", "tp=2", "--ops"});
+  INFO(good.ToText());
+  CHECK(good.code == 0);
+  CHECK_THAT(good.out, Contains("results compared"));
+  const Outcome bad = Verify("programs/llama", {"--program", program, "--mesh", "tp=2", "--ops", "--plan",
+                                                kPlanted + "dropped_all_reduce.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 2);  // its graph shows it before a rank is started
+  CHECK_THAT(bad.err, Contains("error[MS0319]") && Contains("node 'linear_10' (aten::linear) makes them"));
 }
 
 }  // namespace

@@ -43,6 +43,19 @@ TEST_CASE("plans are proven over data-parallel ranks too") {
   }
 }
 
+// Every shard of known indices has as many elements along its dim as the rank is said to hold.
+int64_t Misplaced(const OperatorTrace& trace, int64_t rank) {
+  int64_t out = 0;
+  for (const TracedOperator& op : trace.operators()) {
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      const AxisType& type = op.types[i][0];
+      if (!type.is_shard() || type.map == nullptr || type.by_value) continue;
+      out += type.map->length(rank) == op.outputs[i].size(type.dim) ? 0 : 1;
+    }
+  }
+  return out;
+}
+
 OperatorTrace TraceOf(const ShardedModel& sharded, const NamedTensors& inputs) {
   OperatorTrace trace;
   TypeOptions options;
@@ -63,19 +76,22 @@ TEST_CASE("what every operator makes is what its type says") {
         const ShardedModel unsharded = Load(setup, DeviceMesh::Recording(MeshShape()));
         const OperatorTrace trace = TraceOf(sharded, inputs);
         const OperatorTrace full = TraceOf(unsharded, inputs);
+        Expect(Misplaced(trace, mesh.rank()) == 0, "each shard has the length of its indices");
         const OperatorDifferences own = CompareOperators(trace, full, sharded.applied->group(MeshAxis::kTp), 0, 1e-3);
         mesh.Close();
         const std::lock_guard lock(mutex);
         if (mesh.rank() == 0) differences = own;
       });
-      std::cout << setup.Name() << ": " << differences.compared << " results compared, " << differences.left_out
-                << " left out, largest difference " << differences.largest << " (" << differences.largest_name << ")\n";
+      std::cout << setup.Name() << ": " << differences.compared << " results compared, " << differences.by_index
+                << " index by index, " << differences.left_out << " left out, largest difference "
+                << differences.largest << " (" << differences.largest_name << ")\n";
       if (differences.first) {
         FAIL_CHECK(differences.first->name
                    << " in '" << differences.first->path << "'" << (differences.first->backward ? " (backward)" : "")
                    << " as " << differences.first->type << " differs by " << differences.first->difference);
       }
       CHECK(differences.compared > 100);
+      CHECK(differences.by_index > 30);
       // Experts of one rank, and heads that several ranks have, opened into what each rank repeats them.
       if (!setup.expert_parallel) CHECK(differences.left_out * 10 < differences.compared);
     }

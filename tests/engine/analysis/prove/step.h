@@ -58,7 +58,7 @@ inline std::string ToText(const Proof& proof) {
     out += "  unproven: " + what + " x" + std::to_string(unproven.count) + ", first in " + unproven.first + "\n";
   }
   for (const std::string& what : proof.sizes_not_compared) out += "  not compared: " + what + "\n";
-  for (const std::string& what : proof.taken) out += "  taken: " + what + "\n";
+  for (const Assumption& what : proof.assumptions) out += "  taken: " + what.ToText() + "\n";
   return out;
 }
 

@@ -46,7 +46,7 @@ TEST_CASE("many elements made one") {
        [] {
          return Uneven(1, {2, 3}).mean(0);
        }},
-      {"a mean of what such shards and others make", "fault: 'mean' over shards of different lengths",
+      {"such shards meet others", "fault: shards of dim 1 meet that hold other elements",
        [] {
          return (Uneven(1, {2, 3}) * Piece(1, {2, 3})).relu().mean(1);
        }},
@@ -56,7 +56,11 @@ TEST_CASE("many elements made one") {
        }},
       {"a mean of rows of such shards put together", "fault: 'mean' over shards of different lengths",
        [] {
-         return at::cat({Uneven(1, {2, 3}), Piece(1, {2, 3})}, 0).mean(1);
+         return at::cat({Uneven(1, {2, 3}), Uneven(1, {2, 3})}, 0).mean(1);
+       }},
+      {"rows of such shards and others put together", "fault: shards of dim 1 meet that hold other elements",
+       [] {
+         return at::cat({Uneven(1, {2, 3}), Piece(1, {2, 3})}, 0);
        }},
       {"a mean of such shards, flattened", "fault: 'mean' over shards of different lengths",
        [] {
@@ -196,16 +200,15 @@ TEST_CASE("attention, norms and losses") {
        }},
       {"a loss on a shard of the rows", "partial mean",
        [] {
-         return at::cross_entropy_loss(Piece(0, {2, 3}), OneAxis::As(at::zeros({2}, at::kLong), AxisType::Shard(0, 2)));
+         return at::cross_entropy_loss(Piece(0, {2, 3}), Piece(0, {2}).mul(0).to(at::kLong));
        }},
       {"a mean loss on rows of different number", "fault: 'nll_loss_forward' over shards of different lengths",
        [] {
-         return at::cross_entropy_loss(Uneven(0, {2, 3}),
-                                       OneAxis::As(at::zeros({2}, at::kLong), AxisType::Shard(0, 2)));
+         return at::cross_entropy_loss(Uneven(0, {2, 3}), Uneven(0, {2}).mul(0).to(at::kLong));
        }},
       {"a sum of losses on rows of different number", "partial",
        [] {
-         return at::mse_loss(Uneven(0, {2, 3}), Piece(0, {2, 3}), at::Reduction::Sum);
+         return at::mse_loss(Uneven(0, {2, 3}), Uneven(0, {2, 3}), at::Reduction::Sum);
        }},
       {"a number that differs between ranks", "fault: the program reads a number",
        [] { return at::full({1}, Terms({1}).item<double>()); }},

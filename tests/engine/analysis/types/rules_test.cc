@@ -148,6 +148,30 @@ TEST_CASE("views") {
        [] {
          return Piece(1, {4, 4}).chunk(2, 1)[0];
        }},
+      {"as complex numbers", "shard(1)",
+       [] {
+         return at::view_as_complex(Piece(1, {4, 3, 2}));
+       }},
+      {"as complex numbers, in halves", "fault: the real and the imaginary part",
+       [] {
+         return at::view_as_complex(Piece(2, {4, 3, 2}));
+       }},
+      {"complex numbers as pairs", "shard(0)",
+       [] {
+         return at::view_as_real(at::view_as_complex(Piece(0, {4, 3, 2})));
+       }},
+      {"a dim of one element, copied", "fault: dim 0 is in shards of one element",
+       [] {
+         return Piece(0, {1, 3}).expand({4, 3});
+       }},
+      {"a box of it by strides", "shard(0)",
+       [] {
+         return Piece(1, {4, 3, 2}).as_strided({3, 2}, {2, 1}, 6);
+       }},
+      {"a part of the shard by strides", "unproven: aten::as_strided",
+       [] {
+         return Piece(1, {4, 3, 2}).as_strided({4, 2, 2}, {6, 2, 1});
+       }},
       {"flipped", "fault: the order of dim 1",
        [] {
          return Piece(1, {4, 3}).flip({1});
@@ -268,6 +292,109 @@ TEST_CASE("products of matrices") {
       {"a gradient of a weight from shards of the sequence", "partial",
        [] {
          return at::mm(Piece(1, {2, 3, 4}).view({6, 4}).t(), Piece(1, {2, 3, 5}).view({6, 5}));
+       }},
+  });
+}
+
+// Three groups of rows, which end before rows 2, 3 and 6.
+at::Tensor Bounds() { return OneAxis::As(at::tensor({2, 3, 6}, at::kInt), AxisType::Replicate()); }
+at::Tensor Grouped(const at::Tensor& a, const at::Tensor& b) { return at::_grouped_mm(a, b, Bounds()); }
+
+TEST_CASE("products of groups") {
+  Run({
+      {"columns", "shard(1)",
+       [] {
+         return Grouped(Same({6, 4}), Piece(2, {3, 4, 8}));
+       }},
+      {"inner", "partial",
+       [] {
+         return Grouped(Piece(1, {6, 4}), Piece(1, {3, 4, 8}));
+       }},
+      {"inner on one side", "fault: the dim that is summed over is in shards on the left",
+       [] {
+         return Grouped(Piece(1, {6, 4}), Same({3, 4, 8}));
+       }},
+      {"terms", "partial",
+       [] {
+         return Grouped(Terms({6, 4}), Same({3, 4, 8}));
+       }},
+      {"whole", "shared",
+       [] {
+         return Grouped(Same({6, 4}), Same({3, 4, 8}));
+       }},
+      {"rows in shards", "fault: the rows are in shards",
+       [] {
+         return Grouped(Piece(0, {6, 4}), Same({3, 4, 8}));
+       }},
+      {"groups in shards", "fault: the groups are in shards",
+       [] {
+         return Grouped(Same({6, 4}), Piece(0, {3, 4, 8}));
+       }},
+      {"bounds in shards", "unproven: aten::_grouped_mm",
+       [] {
+         return at::_grouped_mm(Same({6, 4}), Same({3, 4, 8}),
+                                OneAxis::As(at::tensor({2, 3, 6}, at::kInt), AxisType::Shard(0, 3)));
+       }},
+      {"the gradient of a weight with its columns in shards", "shard(2)",
+       [] {
+         return Grouped(Same({8, 4}).t(), Piece(1, {8, 4}));
+       }},
+      {"the gradient of a weight with its rows in shards", "shard(1)",
+       [] {
+         return Grouped(Piece(1, {8, 4}).t(), Same({8, 4}));
+       }},
+      {"the gradient of a weight from terms", "partial",
+       [] {
+         return Grouped(Same({8, 4}).t(), Terms({8, 4}));
+       }},
+      {"the gradient of a weight from rows in shards", "fault: the rows are in shards",
+       [] {
+         return Grouped(Piece(0, {8, 4}).t(), Piece(0, {8, 4}));
+       }},
+      {"a batch of matrices", "shard(0)",
+       [] {
+         return at::_grouped_mm(Piece(0, {3, 4, 4}), Piece(0, {3, 4, 8}));
+       }},
+  });
+}
+
+at::Tensor Solve(const at::Tensor& a, const at::Tensor& b, bool left = true) {
+  return at::linalg_solve_triangular(a, b, /*upper=*/false, left, /*unitriangular=*/true);
+}
+
+TEST_CASE("triangular matrices") {
+  Run({
+      {"heads", "shard(0)",
+       [] {
+         return Solve(Piece(0, {2, 3, 3}), Piece(0, {2, 3, 4}));
+       }},
+      {"columns", "shard(2)",
+       [] {
+         return Solve(Same({2, 3, 3}), Piece(2, {2, 3, 4}));
+       }},
+      {"from the right", "shard(1)",
+       [] {
+         return Solve(Same({2, 3, 3}), Piece(1, {2, 4, 3}), false);
+       }},
+      {"rows", "fault: the dim along which a triangular matrix is solved",
+       [] {
+         return Solve(Same({2, 3, 3}), Piece(1, {2, 3, 4}));
+       }},
+      {"columns from the right", "fault: the dim along which a triangular matrix is solved",
+       [] {
+         return Solve(Same({2, 3, 3}), Piece(2, {2, 4, 3}), false);
+       }},
+      {"the matrix in shards", "fault: a triangular matrix in shards",
+       [] {
+         return Solve(Piece(1, {2, 3, 3}), Same({2, 3, 4}));
+       }},
+      {"terms", "partial",
+       [] {
+         return Solve(Same({2, 3, 3}), Terms({2, 3, 4}));
+       }},
+      {"by terms", "fault: a division by terms",
+       [] {
+         return Solve(Terms({2, 3, 3}), Same({2, 3, 4}));
        }},
   });
 }

@@ -24,13 +24,12 @@ class OneAxis {
   static at::Tensor Same(at::IntArrayRef sizes) { return As(at::rand(sizes), AxisType::Replicate()); }
   static at::Tensor Terms(at::IntArrayRef sizes) { return As(at::rand(sizes), AxisType::Partial()); }
   static at::Tensor Piece(int64_t dim, at::IntArrayRef sizes) {
-    return As(at::rand(sizes), AxisType::Shard(dim, sizes[static_cast<size_t>(dim)]));
+    return As(at::rand(sizes), TypeOfLayout(Layout::Shard(static_cast<int>(dim)), sizes, -1, 2, 0));
   }
   // A shard of a dim that the ranks do not divide.
   static at::Tensor Uneven(int64_t dim, at::IntArrayRef sizes) {
-    AxisType type = AxisType::Shard(dim, sizes[static_cast<size_t>(dim)]);
-    type.uneven = true;
-    return As(at::rand(sizes), type);
+    const int64_t size = 2 * sizes[static_cast<size_t>(dim)] - 1;
+    return As(at::rand(sizes), TypeOfLayout(Layout::Shard(static_cast<int>(dim)), sizes, size, 2, 0));
   }
   static at::Tensor Places(at::IntArrayRef sizes) { return As(at::zeros(sizes, at::kLong), AxisType::Replicate()); }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
 #include <limits>
 
@@ -21,6 +22,31 @@ std::string Nested(int depth) {
 std::string ErrorOf(std::string_view text) {
   const Result<JsonValue> result = ParseJson(text, "c.json");
   return result.ok() ? "" : result.diagnostics().at(0).ToText();
+}
+
+TEST_CASE("numbers that Python writes and JSON has not") {
+  const JsonValue read = ParseJson(R"({"a": Infinity, "b": [-Infinity, NaN, "NaN", "\\\"Infinity"], "Infinity": -1,
+                                      "c": 1000000000000000019884624838656})",
+                                   "x", JsonDialect::kPython)
+                             .ValueOrThrow();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  CHECK(read.Find("a")->AsDouble() == kInfinity);
+  const JsonValue::Array& list = read.Find("b")->AsArray();
+  CHECK(list.at(0).AsDouble() == -kInfinity);
+  CHECK(std::isnan(list.at(1).AsDouble()));
+  CHECK(list.at(2).AsString() == "NaN");
+  CHECK(list.at(3).AsString() == "\\\"Infinity");
+  CHECK(read.Find("Infinity")->AsInt() == -1);
+  CHECK(read.Find("c")->AsDouble() == 1000000000000000019884624838656.0);
+  CHECK(std::isnan(ParseJson("NaN", "x", JsonDialect::kPython).ValueOrThrow().AsDouble()));
+  for (const char* text : {"{NaN: 1}", "[+Infinity]", "[NaN1]", "[aNaN]", "[--Infinity]", "[- Infinity]", "[nan]",
+                           "[Infinity Infinity]", "[\"NaN]"}) {
+    INFO(text);
+    CHECK(!ParseJson(text, "x", JsonDialect::kPython).ok());
+  }
+  // A fault behind a constant is where the file has it.
+  CHECK(ParseJson("[Infinity, x]", "f", JsonDialect::kPython).diagnostics().at(0).where.column == 12);
+  CHECK(!ParseJson("[Infinity]", "x").ok());
 }
 
 }  // namespace

@@ -15,6 +15,12 @@ TEST_CASE("joining and splitting") {
   CHECK(ShapeToString(std::vector<int64_t>{}) == "[]");
 }
 
+TEST_CASE("counting") {
+  CHECK(Count(0, "rule") == "0 rules");
+  CHECK(Count(1, "rule") == "1 rule");
+  CHECK(Count(2, "rule") == "2 rules");
+}
+
 TEST_CASE("edit distance") {
   struct Case {
     const char* a;

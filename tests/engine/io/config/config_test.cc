@@ -1,4 +1,6 @@
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 
 #include "engine/io/config/config.h"
 #include "tests/support/process.h"
@@ -36,6 +38,20 @@ TEST_CASE("config.json: an absent file, a broken one and one that is not an obje
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kBadJson);
   folder.Write("config.json", "[1]");
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kBadJson);
+}
+
+TEST_CASE("config.json: numbers that are not finite, as Python and as transformers write them") {
+  const ScratchFolder folder;
+  folder.Write("config.json", R"({"time_step_limit": [0.0, Infinity], "limits": [{"__float__": "Infinity"},
+    {"__float__": "-Infinity"}, {"__float__": "other"}], "deep": {"x": {"__float__": "NaN"}}, "low": -Infinity})");
+  const ModelConfig config = ModelConfig::Read(folder.path()).ValueOrThrow();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  CHECK(config.Get("time_step_limit")->AsArray().at(1).AsDouble() == kInfinity);
+  CHECK(config.Get("limits")->AsArray().at(0).AsDouble() == kInfinity);
+  CHECK(config.Get("limits")->AsArray().at(1).AsDouble() == -kInfinity);
+  CHECK(config.Get("limits")->AsArray().at(2).is_object());
+  CHECK(std::isnan(config.Get("deep")->Find("x")->AsDouble()));
+  CHECK(config.Get("low")->AsDouble() == -kInfinity);
 }
 
 }  // namespace

@@ -331,8 +331,16 @@ void AddPaths(const JsonValue& value, const std::string& path, const std::string
 
 }  // namespace
 
+// Under sanitizers each value gets a third of the edits, another third than its neighbours.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kEveryEdit = 3;
+#else
+constexpr size_t kEveryEdit = 1;
+#endif
+
 TEST_CASE("any value of the texts may be absent or another one") {
   size_t edits = 0;
+  size_t number = 0;
   for (const auto& [name, entry] : kEntryOf) {
     std::map<std::string, std::string> paths;
     AddPaths(SmallJson(entry), "", "", paths);
@@ -343,14 +351,16 @@ TEST_CASE("any value of the texts may be absent or another one") {
                                 "{\"as_tensor\":{\"name\":\"ids\"}}"}) {
         each.push_back(path.substr(1) + " = " + value);
       }
-      for (const std::string& edit : each) {
+      ++number;
+      for (size_t i = number % kEveryEdit; i < each.size(); i += kEveryEdit) {
+        const std::string& edit = each[i];
         INFO(name << ": " << edit);
         Refusal(ReadEntries(Edited(name + ": " + edit)));
         ++edits;
       }
     }
   }
-  CHECK(edits > 1000);
+  CHECK(edits > 3000 / kEveryEdit);
 }
 
 TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {

@@ -118,6 +118,30 @@ TEST_CASE("ties") {
   CHECK(TreeText({{"x.weight", "[8,4]"}}, R"({"tie_word_embeddings": true})") == "x Linear weight:bfloat16[8, 4]\n");
 }
 
+TEST_CASE("a head of which the bias alone is stored has the embedding as its weight") {
+  const std::string embedding = "bert.word_embeddings Embedding weight:bfloat16[8, 4]\n";
+  const std::vector<std::pair<std::string, std::string>> bert = {{"bert.word_embeddings.weight", "[8,4]"},
+                                                                 {"cls.predictions.bias", "[8]"},
+                                                                 {"cls.predictions.transform.dense.weight", "[4,4]"}};
+  const std::string body = embedding + "cls.predictions ? bias:bfloat16[8]\n";
+  const std::string transform = "cls.predictions.transform.dense Linear weight:bfloat16[4, 4]\n";
+  const std::string decoder = body + "cls.predictions.decoder Linear weight:bfloat16[8, 4] bias:bfloat16[8]\n" +
+                              transform +
+                              "tied: bert.word_embeddings.weight cls.predictions.decoder.weight\n"
+                              "tied: cls.predictions.bias cls.predictions.decoder.bias\n";
+  CHECK(TreeText(bert, "{}") == decoder);
+  CHECK(TreeText(bert, R"({"tie_word_embeddings": true})") == decoder);
+  CHECK(TreeText(bert, R"({"tie_word_embeddings": false})") == body + transform);
+
+  CHECK(TreeText({{"electra.word_embeddings.weight", "[8,4]"}, {"generator_lm_head.bias", "[8]"}}, "{}") ==
+        "electra.word_embeddings Embedding weight:bfloat16[8, 4]\n"
+        "generator_lm_head Linear weight:bfloat16[8, 4] bias:bfloat16[8]\n"
+        "tied: electra.word_embeddings.weight generator_lm_head.weight\n");
+  // Two such biases: neither is known to be the head's.
+  CHECK(TreeText({{"word_embeddings.weight", "[8,4]"}, {"a.bias", "[8]"}, {"b.bias", "[8]"}}, "{}") ==
+        "a ? bias:bfloat16[8]\nb ? bias:bfloat16[8]\nword_embeddings Embedding weight:bfloat16[8, 4]\n");
+}
+
 TEST_CASE("a config is an object, read as it stands") {
   TestFolder folder;
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kFileNotFound);

@@ -9,13 +9,15 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/graph/call_tree.h"
 #include "engine/io/exported_program/program_archive.h"
-#include "engine/models/program/call_tree.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/models/program/program.h"
 #include "engine/runtime/apply/live_tree.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "tests/engine/io/exported_program/stored_zip.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/support/process.h"
 
 namespace moonshard::test {
 namespace {
@@ -59,6 +61,90 @@ TEST_CASE("lengths that a program does not hold for are refused, with those that
   for (const int64_t length : {1, 12, 64}) {
     CHECK(program->forward(Ids(2, length), Ids(2, length))["logits"].size(1) == length);
   }
+}
+
+// The archive of a case with one more guard on the length.
+void WriteGuarded(const ScratchFolder& scratch, const std::string& name, const std::string& file, JsonValue condition) {
+  const ProgramArchive archive = ProgramArchive::Open(kFixtures / name / "program.pt2").ValueOrThrow();
+  std::vector<ZipEntry> entries;
+  for (const std::string& entry : archive.entries()) {
+    std::string bytes = archive.Read(entry).ValueOrThrow();
+    if (entry == "extra/moonshard.json") {
+      JsonValue record = ParseJson(bytes, entry).ValueOrThrow();
+      record.AsObject().at("guards").AsArray().push_back(JsonValue::Object{
+          {"condition", std::move(condition)}, {"text", "of the test"}, {"place", ""}, {"origin", "model"}});
+      bytes = WriteJson(record, 0);
+    }
+    entries.push_back({"program/" + entry, std::move(bytes)});
+  }
+  scratch.Write(file, StoredZip(entries));
+}
+
+// The symbol of a program's length.
+std::string LengthOf(const std::string& name) {
+  const ExportedProgram program = ReadProgramPath(kFixtures / name / "program.pt2").ValueOrThrow();
+  return program.inputs.front().shape[1].text;
+}
+
+JsonValue Condition(const std::string& op, const std::string& symbol, int64_t number) {
+  return JsonValue::Array{JsonValue(op), JsonValue(symbol), JsonValue(number)};
+}
+
+TEST_CASE("a directory of archives is one program, whose calls take the archive that holds") {
+  const ScratchFolder scratch;
+  const std::string length = LengthOf("mixtral");
+  WriteGuarded(scratch, "mixtral", "short.pt2", Condition("le", length, 8));
+  WriteGuarded(scratch, "mixtral", "long.pt2",
+               JsonValue::Array{JsonValue("and"), Condition("ge", length, 20), Condition("le", length, 30)});
+  const auto index = [&](const std::string& more) {
+    scratch.Write("index.json", R"({"format": 1, "programs": [{"file": "short.pt2", "example": 8, "ranges": [[1, 8]]},
+      {"file": "long.pt2", "example": 25, "ranges": [[20, 30]]})" +
+                                    more + "]}");
+  };
+  index("");
+  CHECK(IsProgramPath(scratch / ""));
+  const auto load = [](Program& program) {
+    at::manual_seed(3);
+    for (auto& parameter : program.named_parameters()) {
+      nn::Materialize(parameter.value(), at::randn(parameter.value().sizes()) * 0.1);
+    }
+  };
+  const std::shared_ptr<Program> program = Program::Open(scratch / "");
+  const std::shared_ptr<Program> alone = Program::Open(kFixtures / "mixtral" / "program.pt2");
+  load(*program);
+  load(*alone);
+  CHECK(program->named_parameters().size() == alone->named_parameters().size());
+  for (const int64_t tokens : {2, 8, 20, 30, 5, 25}) {
+    INFO(tokens);
+    const at::Tensor loss = program->forward(Ids(2, tokens), Ids(2, tokens))["loss"];
+    const at::Tensor expected = alone->forward(Ids(2, tokens), Ids(2, tokens))["loss"];
+    CHECK(loss.equal(expected));
+    loss.backward();
+    expected.backward();
+  }
+  // One set of parameters: the gradients of all archives are in it.
+  const auto gradients = alone->named_parameters();
+  for (const auto& parameter : program->named_parameters()) {
+    INFO(parameter.key());
+    CHECK(parameter.value().grad().equal(gradients[parameter.key()].grad()));
+  }
+  const std::string words = WordsOf([&] { program->forward(Ids(2, 12), Ids(2, 12)); });
+  CHECK_THAT(words, Contains("MS0515") && Contains("none of the 2 archives holds for these sizes"));
+  CHECK_THAT(words, Contains("input_ids [2, 12]") && Contains("lengths 1 to 8, 20 to 30"));
+
+  // Directories that are refused.
+  const auto refused = [&] { return WordsOf([&] { Program::Open(scratch / ""); }); };
+  std::filesystem::copy(kFixtures / "llama" / "program.pt2", scratch / "other.pt2");
+  index(R"(, {"file": "other.pt2", "example": 9, "ranges": [[9, 19]]})");
+  CHECK_THAT(refused(), Contains("'other.pt2' is of another model: its modules differ"));
+  index(R"(, {"file": "../other.pt2", "example": 9, "ranges": [[9, 19]]})");
+  CHECK_THAT(refused(), Contains("'../other.pt2' is no archive in the directory"));
+  index(R"(, {"file": "no.pt2", "example": 9, "ranges": [[9, 19]]})");
+  CHECK_THAT(refused(), Contains("no.pt2"));
+  scratch.Write("index.json", R"({"format": 2, "programs": []})");
+  CHECK_THAT(refused(), Contains("the index has format 2, required: 1"));
+  scratch.Write("index.json", R"({"format": 1, "programs": []})");
+  CHECK_THAT(refused(), Contains("the index has no programs"));
 }
 
 TEST_CASE("a program says which inputs it takes") {

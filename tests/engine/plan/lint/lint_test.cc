@@ -9,12 +9,14 @@
 namespace moonshard {
 namespace {
 
-const std::set<std::string> kSuspicions = {"MS0209", "MS0303", "MS0304", "MS0313",
-                                           "MS0314", "MS0315", "MS0316", "MS0317"};
+const std::set<std::string> kSuspicions = {"MS0209", "MS0303", "MS0304", "MS0313", "MS0314",
+                                           "MS0315", "MS0316", "MS0317", "MS0320"};
 
 // The suspicions about a plan, each with the path of the module; an error of another kind as its identifier.
-std::multiset<std::string> Raised(const std::string& tree, const std::string& rules, const std::string& mesh = "tp=2") {
+std::multiset<std::string> Raised(const std::string& tree, const std::string& rules, const std::string& mesh = "tp=2",
+                                  const std::string& config = "{}") {
   PlanCase plan_case;
+  plan_case.config = config;
   plan_case.tree = tree;
   plan_case.mesh = mesh;
   plan_case.plan = "return plan {\n" + rules + "\n}";
@@ -79,6 +81,14 @@ TEST_CASE("a block is the smallest part of the tree with another matrix") {
                R"(at("layers.0.up.inner", colwise {}), at("layers.0.up.norm", style { params = { weight = shard(0) } }),
                           at("layers.0.out.0", rowwise {}))")
             .empty());
+  // The modules of a sequence are partners, in a layer or not.
+  const std::string merger =
+      "visual.patches Linear weight:float32[32, 48]\n"
+      "visual.merger.0 Linear weight:float32[256, 64]\n"
+      "visual.merger.2 Linear weight:float32[64, 256]\n";
+  const std::string up = R"(default(replicated()), at("visual.merger.0", colwise {}), )";
+  CHECK(Raised(merger, up + R"(at("visual.merger.2", rowwise {}))").empty());
+  CHECK(Raised(merger, up + R"(at("visual.merger.2", replicated()))") == Raises{"MS0313 visual.merger.0"});
   // The partner of another block is none.
   const std::string two =
       "layers.0.attn.q Linear weight:float32[64, 64]\n"
@@ -310,6 +320,174 @@ TEST_CASE("components of paths") {
   CHECK_FALSE(InList("layers.mlp"));
   CHECK_FALSE(InList("layer0.mlp"));
   CHECK_FALSE(InList(""));
+}
+
+// Attention of 8 query heads with features of 8, in layers whose key projections have `keys` heads.
+std::string AttentionTree(int64_t keys) {
+  const std::string rows = std::to_string(8 * keys);
+  return "layers.{0..1}.attn.q_proj Linear weight:float32[64, 64]\n"
+         "layers.{0..1}.attn.k_proj Linear weight:float32[" +
+         rows +
+         ", 64]\n"
+         "layers.{0..1}.attn.v_proj Linear weight:float32[" +
+         rows +
+         ", 64]\n"
+         "layers.{0..1}.attn.o_proj Linear weight:float32[64, 64]\n";
+}
+
+std::string ConfigOf(int64_t keys) {
+  return R"({"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": )" + std::to_string(keys) + "}";
+}
+
+// q and o with `queries` heads, k and v with `keys`; 0: none is declared.
+std::string AttentionRules(int64_t queries, int64_t keys) {
+  const auto heads = [](int64_t count) { return count == 0 ? "{}" : "{ heads = " + std::to_string(count) + " }"; };
+  return R"(at("layers.*.attn.q_proj", colwise )" + heads(queries) + R"(), at("layers.*.attn.{k,v}_proj", colwise )" +
+         heads(keys) + R"(), at("layers.*.attn.o_proj", rowwise {}))";
+}
+
+TEST_CASE("heads that a plan declares are compared with the config's") {
+  const Raises wrong = {"MS0304 layers.0.attn.k_proj"};
+  struct Row {
+    int64_t declared;
+    int64_t tp;
+    bool right;
+  };
+  // 4 key heads; 2 on 2 ranks are two heads each, which are the rank's own.
+  for (const Row& row : {Row{4, 2, true}, Row{4, 4, true}, Row{4, 8, true}, Row{2, 2, true}, Row{2, 4, false},
+                         Row{2, 8, false}, Row{1, 2, false}, Row{1, 4, false}, Row{8, 4, true}, Row{8, 8, false}}) {
+    for (int64_t queries : {0, 8}) {
+      INFO(row.declared << " heads, tp=" << row.tp << ", " << queries << " query heads");
+      CHECK(Raised(AttentionTree(4), AttentionRules(queries, row.declared), "tp=" + std::to_string(row.tp),
+                   ConfigOf(4)) == (row.right ? Raises{} : wrong));
+    }
+  }
+  // Without a reading, as without a config, only what the plan itself contradicts.
+  CHECK(Raised(AttentionTree(4), AttentionRules(8, 2), "tp=4").empty());
+  CHECK(Raised(AttentionTree(4), AttentionRules(8, 2), "tp=4", ConfigOf(2)).empty());
+  CHECK(Raised(AttentionTree(4), AttentionRules(8, 2), "tp=4",
+               R"({"text_config": )" + ConfigOf(4) + R"(, "vision_config": {"hidden_size": 64, "num_attention_heads": 4,
+                "head_dim": 16, "num_key_value_heads": 2}})")
+            .empty());
+  CHECK(Raised(AttentionTree(4), AttentionRules(8, 2), "tp=4",
+               R"({"text_config": )" + ConfigOf(4) + R"(, "vision_config": {"hidden_size": 48,
+                "num_attention_heads": 4}})") == wrong);
+}
+
+TEST_CASE("a reading of the config is for projections of the stream's size") {
+  // A tower whose fused projection has as many features as the text model's would have.
+  CHECK(Raised("visual.attn.qkv Linear weight:float32[192, 64]\n",
+               R"(at("visual.attn.qkv", style { params = { weight = packed(0, 3) }, inputs = { { replicate, shared } },
+      outputs = { { packed(-1, 3), packed(-1, 3) } } }))",
+               "tp=2", R"({"hidden_size": 128, "head_dim": 8, "num_attention_heads": 16, "num_key_value_heads": 4})")
+            .count("MS0304 visual.attn.qkv") == 0);
+}
+
+TEST_CASE("queries that carry a gate have keys of half their size") {
+  const std::string tree =
+      "layers.{0..1}.attn.q_proj Linear weight:float32[128, 64]\n"
+      "layers.{0..1}.attn.k_proj Linear weight:float32[32, 64]\n"
+      "layers.{0..1}.attn.v_proj Linear weight:float32[32, 64]\n"
+      "layers.{0..1}.attn.o_proj Linear weight:float32[64, 64]\n";
+  CHECK(Raised(tree, AttentionRules(8, 4), "tp=4", ConfigOf(4)).empty());
+  CHECK(Raised(tree, AttentionRules(8, 2), "tp=4", ConfigOf(4)) == Raises{"MS0304 layers.0.attn.k_proj"});
+}
+
+TEST_CASE("unusual layouts of heads are right where every query meets its own key") {
+  const std::string packed = R"(style { params = { weight = packed(0, 2) }, inputs = { { replicate, shared } },
+    outputs = { { packed(-1, 2), packed(-1, 2) } } })";
+  const std::string out = R"(style { params = { weight = packed(1, 2) }, inputs = { { packed(-1, 2), packed(-1, 2) } },
+    outputs = { { partial, replicate } } })";
+  const std::string all = R"(at("layers.*.attn.{q,k,v}_proj", )" + packed + R"(), at("layers.*.attn.o_proj", )";
+  CHECK(Raised(AttentionTree(4), all + out + ")", "tp=2", ConfigOf(4)).empty());
+  CHECK(Raised(AttentionTree(4), all + "rowwise {})", "tp=2", ConfigOf(4)) == Raises{"MS0320 layers.0.attn.q_proj"});
+  const std::string queries = R"(at("layers.*.attn.q_proj", )" + packed + R"(), at("layers.*.attn.o_proj", )" + out +
+                              R"(), at("layers.*.attn.{k,v}_proj", colwise {}))";
+  CHECK(Raised(AttentionTree(4), queries, "tp=2", ConfigOf(4)) == Raises{"MS0304 layers.0.attn.q_proj"});
+}
+
+TEST_CASE("a fused projection is in shards of queries, keys and values") {
+  const std::string tree =
+      "layers.0.attn.qkv_proj Linear weight:float32[128, 64]\n"
+      "layers.0.attn.o_proj Linear weight:float32[64, 64]\n";
+  const auto raised = [&](const std::string& parts) {
+    return Raised(tree,
+                  R"(at("layers.*.attn.qkv_proj", style { params = { weight = packed(0, )" + parts +
+                      R"() }, inputs = { { replicate, shared } }, outputs = { { packed(-1, )" + parts +
+                      R"(), packed(-1, )" + parts + R"() } } }), at("layers.*.attn.o_proj", rowwise {}))",
+                  "tp=2", ConfigOf(4));
+  };
+  CHECK(raised("{ 64, 32, 32 }").empty());
+  CHECK(raised("2").empty());  // full groups of a key head, its queries and its value, where these are stored together
+  for (const std::string parts : {"4", "{ 32, 64, 32 }", "{ 60, 36, 32 }"}) {
+    INFO(parts);
+    CHECK(raised(parts) == Raises{"MS0304 layers.0.attn.qkv_proj"});
+  }
+  CHECK(Raised(tree, R"(at("layers.*.attn.qkv_proj", colwise { heads = 4 }), at("layers.*.attn.o_proj", rowwise {}))",
+               "tp=4", ConfigOf(4))
+            .empty());
+}
+
+TEST_CASE("gate and up leave the features that down takes") {
+  const std::string tree =
+      "layers.{0..1}.mlp.gate_proj Linear weight:float32[96, 64]\n"
+      "layers.{0..1}.mlp.up_proj Linear weight:float32[96, 64]\n"
+      "layers.{0..1}.mlp.down_proj Linear weight:float32[64, 96]\n";
+  const auto made = [](const std::string& layers, const std::string& names, const std::string& sizes) {
+    return R"(at("layers.)" + layers + ".mlp." + names + R"(_proj", style { params = { weight = packed(0, )" + sizes +
+           R"() }, inputs = { { replicate, shared } }, outputs = { { packed(-1, )" + sizes + R"(), packed(-1, )" +
+           sizes + R"() } } }))";
+  };
+  const auto taken = [](const std::string& layers, const std::string& sizes) {
+    return R"(at("layers.)" + layers + R"(.mlp.down_proj", style { params = { weight = packed(1, )" + sizes +
+           R"() }, inputs = { { packed(-1, )" + sizes + R"(), packed(-1, )" + sizes +
+           R"() } }, outputs = { { partial, replicate } } }))";
+  };
+  CHECK(Raised(tree, made("*", "{gate,up}", "2") + ", " + taken("*", "2")).empty());
+  CHECK(Raised(tree, made("*", "gate", "2") +
+                         R"(, at("layers.*.mlp.up_proj", colwise {}), at("layers.*.mlp.down_proj", rowwise {}))") ==
+        Raises{"MS0320 layers.0.mlp.gate_proj"});
+  CHECK(Raised(tree, made("*", "up", "2") +
+                         R"(, at("layers.*.mlp.gate_proj", colwise {}), at("layers.*.mlp.down_proj", rowwise {}))") ==
+        Raises{"MS0320 layers.0.mlp.up_proj"});
+  CHECK(Raised(tree, R"(at("layers.*.mlp.{gate,up}_proj", colwise {}), )" + taken("*", "2")) ==
+        Raises{"MS0320 layers.0.mlp.gate_proj"});
+  CHECK(Raised(tree, made("*", "{gate,up}", "3") + ", " + taken("*", "2")) == Raises{"MS0320 layers.0.mlp.gate_proj"});
+  // Layers that differ, each right in itself.
+  CHECK(Raised(tree, made("0", "{gate,up}", "2") + ", " + taken("0", "2") +
+                         R"(, at("layers.1.mlp.{gate,up}_proj", colwise {}), at("layers.1.mlp.down_proj", rowwise {}))")
+            .empty());
+}
+
+TEST_CASE("gate and up in one weight stand one after the other where it is cut in parts, else perhaps side by side") {
+  const std::string tree =
+      "layers.{0..1}.mlp.gate_up_proj Linear weight:float32[192, 64]\n"
+      "layers.{0..1}.mlp.down_proj Linear weight:float32[64, 96]\n";
+  const auto raised = [&](const std::string& rows, const std::string& features, const std::string& columns,
+                          const std::string& arriving) {
+    return Raised(tree, R"(at("layers.*.mlp.gate_up_proj", style { params = { weight = )" + rows +
+                            R"( }, inputs = { { replicate, shared } }, outputs = { { )" + features + ", " + features +
+                            R"( } } }), at("layers.*.mlp.down_proj", style { params = { weight = )" + columns +
+                            R"( }, inputs = { { )" + arriving + ", " + arriving +
+                            R"( } }, outputs = { { partial, replicate } } }))");
+  };
+  CHECK(raised("packed(0, 2)", "packed(-1, 2)", "shard(1)", "shard(-1)").empty());
+  // A fused weight cut as a plain one is another finding; its order may be right.
+  CHECK(raised("shard(0)", "shard(-1)", "shard(1)", "shard(-1)") == Raises{"MS0312"});
+  const Raises found = {"MS0320 layers.0.mlp.gate_up_proj"};
+  CHECK(raised("packed(0, 2)", "packed(-1, 2)", "packed(1, 2)", "packed(-1, 2)") == found);
+  CHECK(raised("packed(0, 4)", "packed(-1, 4)", "shard(1)", "shard(-1)") == found);
+}
+
+TEST_CASE("what is redistributed is declared as the weight has it") {
+  const std::string tree = "layers.{0..1}.up Linear weight:float32[96, 64]\n";
+  const auto raised = [&](const std::string& from, const std::string& to) {
+    return Raised(tree, R"(at("layers.*.up", style { params = { weight = packed(0, 2) },
+      inputs = { { replicate, shared } }, outputs = { { )" +
+                            from + ", " + to + " } } })");
+  };
+  CHECK(raised("packed(-1, 2)", "replicate").empty());
+  CHECK(raised("shard(-1)", "replicate") == Raises{"MS0320 layers.0.up"});
 }
 
 }  // namespace

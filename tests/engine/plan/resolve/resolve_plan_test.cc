@@ -40,17 +40,18 @@ TEST_CASE("every pass leaves a record with what it made and found") {
   const Resolution resolved = RunPasses(MlpPlan(Layout::Replicate()), MlpTree(), Mesh("tp=2"));
   REQUIRE(resolved.compiled);
   CHECK(NamesOf(resolved.passes) == std::vector<std::string>{"match", "compile", "lint-share", "flow", "lint-large",
-                                                             "lint-shards", "lint-heads", "lint-stream", "lint-partial",
-                                                             "lint-norms", "lint-cost"});
+                                                             "lint-shards", "lint-heads", "lint-head-order",
+                                                             "lint-order", "lint-stream", "lint-partial", "lint-norms",
+                                                             "lint-cost"});
   CHECK(resolved.passes[0].made == "2 of 3 modules by 2 rules");
   CHECK(resolved.passes[1].made == "3 distinct module programs");
   const auto spent = std::ranges::count_if(resolved.passes, [](const PassRecord& p) { return p.seconds > 0; });
   CHECK(spent > 0);
   const std::string text = PassesText(resolved.passes);
-  CHECK(std::ranges::count(text, '\n') == 12);  // and the sum
+  CHECK(std::ranges::count(text, '\n') == 14);  // and the sum
   CHECK_THAT(text, Catch::StartsWith("match ") && Catch::Contains("\ntotal "));
   const JsonValue json = PassesJson(resolved.passes);
-  CHECK(json.AsArray().size() == 11);
+  CHECK(json.AsArray().size() == 13);
   CHECK(json.AsArray()[0].Find("made")->AsString() == "2 of 3 modules by 2 rules");
 }
 
@@ -87,7 +88,7 @@ TEST_CASE("an error of lint refuses the plan, after every lint pass has run") {
   const Resolution alone = RunPasses(MlpPlan(partial), MlpTree(), Mesh(""));
   CHECK(alone.compiled);
   CHECK(std::ranges::count(alone.passes, "not run: one rank", &PassRecord::made) == 1);
-  CHECK(std::ranges::count(alone.passes, "not run: one rank of tp", &PassRecord::made) == 6);
+  CHECK(std::ranges::count(alone.passes, "not run: one rank of tp", &PassRecord::made) == 8);
 }
 
 TEST_CASE("the compiled plan has all findings, and nothing of the times") {

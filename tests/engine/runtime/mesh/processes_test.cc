@@ -20,32 +20,65 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-// A rank's whole life; what it returns is the process's exit code.
-int RunAsRank() {
+DeviceMesh Join() {
   MeshOptions options;
   options.device = DeviceChoice::kCpu;
   options.rendezvous_timeout = std::chrono::seconds(30);
-  DeviceMesh mesh = DeviceMesh::FromEnvironment({{"tp", 2}}, options);
+  return DeviceMesh::FromEnvironment({{"tp", 2}}, options);
+}
+
+bool Works(const DeviceMesh& mesh) {
   std::vector<at::Tensor> tensors = {at::full({3}, mesh.rank() + 1.0)};
   mesh.Group(MeshAxis::kTp)->backend->allreduce(tensors)->wait();
-  const bool right = tensors[0].eq(3).all().item<bool>();
-  mesh.Close();
+  return tensors[0].eq(3).all().item<bool>();
+}
+
+// A rank's whole life, which the variable MOONSHARD_TEST_RANK names; what it returns is the process's exit code.
+int RunAsRank(const std::string& life) {
+  bool right = true;
+  if (life == "one mesh") {
+    DeviceMesh mesh = Join();
+    right = Works(mesh);
+    mesh.Close();
+  } else if (life == "one after another") {
+    // One of the two ranks is late at times, before Close or after it.
+    for (int i = 0; i < 60; ++i) {
+      DeviceMesh mesh = Join();
+      right = right && Works(mesh);
+      const bool late = i % 2 == mesh.rank();
+      if (late && i % 3 == 1) usleep(3000);
+      mesh.Close();
+      if (late && i % 3 == 2) usleep(3000);
+    }
+  } else if (life == "one beside another") {
+    // The second is open while the first is closed, and makes a group afterwards.
+    for (int i = 0; i < 5; ++i) {
+      DeviceMesh outer = Join();
+      DeviceMesh inner = Join();
+      right = right && Works(outer) && Works(inner);
+      outer.Close();
+      DeviceMesh third = Join();
+      right = right && Works(inner) && Works(third);
+      third.Close();
+      inner.Close();
+    }
+  }
   return right ? 0 : 1;
 }
 
 // Starts this program again with MOONSHARD_TEST_RANK set, so that main's only test is RunAsRank.
-pid_t Start(const Variables& variables) {
+pid_t Start(const Variables& variables, const char* life) {
   const pid_t child = fork();
   if (child != 0) return child;
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  setenv("MOONSHARD_TEST_RANK", "1", 1);
+  setenv("MOONSHARD_TEST_RANK", life, 1);
   execl("/proc/self/exe", "rank", "a rank of another test", static_cast<char*>(nullptr));
   _exit(127);
 }
 
-void RunTwo(const std::function<Variables(int)>& variables) {
+void RunTwo(const std::function<Variables(int)>& variables, const char* life = "one mesh") {
   std::vector<pid_t> children;
-  for (int rank = 0; rank < 2; ++rank) children.push_back(Start(variables(rank)));
+  for (int rank = 0; rank < 2; ++rank) children.push_back(Start(variables(rank), life));
   for (const pid_t child : children) {
     int status = -1;
     REQUIRE(waitpid(child, &status, 0) == child);
@@ -55,8 +88,9 @@ void RunTwo(const std::function<Variables(int)>& variables) {
 }
 
 TEST_CASE("a rank of another test") {
-  if (std::getenv("MOONSHARD_TEST_RANK") == nullptr) return;  // it runs only in the processes that the others start
-  REQUIRE(RunAsRank() == 0);
+  const char* life = std::getenv("MOONSHARD_TEST_RANK");
+  if (life == nullptr) return;  // it runs only in the processes that the others start
+  REQUIRE(RunAsRank(life) == 0);
 }
 
 // A port that is free now.
@@ -85,13 +119,37 @@ TEST_CASE("ranks launched as srun does") {
   });
 }
 
-TEST_CASE("ranks that meet in a file") {
+// The file that ranks of this test meet in.
+std::filesystem::path StoreFile() {
+  return std::filesystem::temp_directory_path() / ("moonshard_store_" + std::to_string(getpid()));
+}
+
+Variables InFile(int rank) {
+  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MOONSHARD_STORE", StoreFile().string()}};
+}
+
+TEST_CASE("ranks that meet in a file, which the last Close removes") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
-  const auto file = std::filesystem::temp_directory_path() / ("moonshard_store_" + std::to_string(getpid()));
-  RunTwo([&](int rank) {
-    return Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MOONSHARD_STORE", file.string()}};
-  });
-  std::filesystem::remove(file);
+  const char* life = GENERATE("one mesh", "one after another", "one beside another");
+  CAPTURE(life);
+  RunTwo(InFile, life);
+  CHECK_FALSE(std::filesystem::exists(StoreFile()));
+}
+
+TEST_CASE("a server of rank 0 that ends and begins again") {
+  if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
+  const char* life = GENERATE("one after another", "one beside another");
+  CAPTURE(life);
+  const std::string port = FreePort();
+  RunTwo(
+      [&](int rank) {
+        return Variables{{"RANK", std::to_string(rank)},
+                         {"WORLD_SIZE", "2"},
+                         {"LOCAL_RANK", std::to_string(rank)},
+                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"MASTER_PORT", port}};
+      },
+      life);
 }
 
 }  // namespace

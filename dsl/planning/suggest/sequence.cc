@@ -1,0 +1,167 @@
+// Sequence parallelism replaces the layout of the hidden states between all blocks of a layer, so one module that reads
+// them in an unknown way makes it wrong: a module that expects all tokens has only a part of them. There are three ways to
+// offer it, and each needs more evidence than the next one.
+//
+//   from the embedding to the head  everything is understood: one stack, no unknown block, no unknown module outside, and
+//                                   one embedding where the shards begin
+//   within a stack                  everything in its layers is. The first layer takes shards of its input, and the output
+//                                   of the last one is gathered, so what lies outside has all tokens
+//   within a stack, with blocks     what is not understood of a layer lies in whole blocks, such as its mixer, between the
+//   that get all tokens             norm and the residual stream: their inputs are gathered, and of their outputs each rank
+//                                   takes its shard
+//
+// The last two need layers that follow each other with nothing between them. That is so for all models that are known but
+// those that add features of images to the hidden states after some layers, which call it deepstack. Modules that are not
+// layers, such as the attention of all layers in a list of its own, have no residual stream in them.
+#include "dsl/planning/suggest/sequence.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+
+#include "dsl/planning/suggest/words.h"
+#include "engine/core/base/text.h"
+
+namespace moonshard {
+namespace {
+
+std::string TopOf(const std::string& name) { return name.substr(0, name.find('.')); }
+
+// Whether a module of a layer is called so because it takes the hidden states and gives as many back.
+bool IsBlockName(const std::string& name) {
+  std::string lower = name;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr std::array kWords = {"attn",        "attention", "mlp",   "ffn",  "feed_forward",
+                                 "feedforward", "moe",       "mamba", "mixer"};
+  return lower == "ff" || lower == "att" || lower == "conv" || lower == "ssm" ||
+         std::ranges::any_of(kWords, [&](const char* word) { return lower.find(word) != std::string::npos; });
+}
+
+bool Overlap(const std::set<int64_t>& a, const std::set<int64_t>& b) {
+  return std::ranges::any_of(a, [&](int64_t layer) { return b.contains(layer); });
+}
+
+std::string CalledInLayer(const std::string& name) { return name.empty() ? "the layer's own parameters" : name; }
+
+// Whether a module of a layer has others in it.
+bool HoldsModules(const Stack& stack, const std::string& name) {
+  return std::ranges::any_of(stack.layers_of,
+                             [&](const auto& entry) { return entry.first != name && IsUnder(entry.first, name); });
+}
+
+// Whether a module of a layer, or one of its parameters by its path, is a bias of hidden states without a weight: a block may
+// give it to the layer to add, as `dense_bias` of GPT-NeoX Japanese, so it is not used on all tokens.
+bool OwnsBias(const ReadStack& read, const std::string& name, int64_t hidden) {
+  for (const LayerKind& kind : read.stack->kinds) {
+    for (const Item& item : kind.items) {
+      for (const Parameter& p : *item.parameters) {
+        if (item.name != name && item.name + "." + p.name != name) continue;
+        const bool alone = std::ranges::find(*item.parameters, "weight", &Parameter::name) == item.parameters->end();
+        if (alone && p.name.ends_with("bias") && p.shape == std::vector<int64_t>{hidden}) return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The blocks that must get all tokens for the unknown rows, or why that is not enough.
+std::string FindGathered(const ReadStack& read, int64_t hidden, std::map<std::string, std::set<int64_t>>& blocks) {
+  for (const ReadStack::Row& row : read.rows) {
+    if (!row.block.unknown) continue;
+    for (const Decision& decision : row.block.decisions) {
+      for (const std::string& name : decision.names) {
+        const std::string top = TopOf(name);
+        if (!HoldsModules(*read.stack, top) || !IsBlockName(top))
+          return "the use of " + CalledInLayer(name) + " in a layer is unknown";
+        if (OwnsBias(read, name, hidden)) return "the use of the bias of " + top + " in a layer is unknown";
+        blocks[top].insert(row.layers.begin(), row.layers.end());
+      }
+    }
+  }
+  for (const ReadStack::Row& row : read.rows) {
+    if (row.block.unknown) continue;
+    for (const Decision& decision : row.block.decisions) {
+      for (const std::string& name : decision.names) {
+        const auto within = blocks.find(TopOf(name));
+        if (within != blocks.end() && Overlap(within->second, row.layers))
+          return "not everything in " + within->first + " is understood";
+      }
+    }
+  }
+  return "";
+}
+
+// Whether every layer has a norm, or more than one block: what has neither is a part of a layer.
+bool HasWholeLayers(const ReadStack& read) {
+  for (const LayerKind& kind : read.stack->kinds) {
+    for (const int64_t layer : kind.layers) {
+      int64_t parts = 0;
+      for (const ReadStack::Row& row : read.rows) {
+        if (!row.layers.contains(layer)) continue;
+        parts += row.block.decisions.front().part == Part::kNorm ? 2 : 1;
+      }
+      if (parts < 2) return false;
+    }
+  }
+  return true;
+}
+
+// Sets `sequence` and `gathered`, or tells why not.
+std::string OfferWithin(ReadStack& read, int64_t hidden) {
+  read.sequence = false;
+  read.gathered.clear();
+  if (!HasWholeLayers(read)) return "its layers have parts in other lists";
+  std::map<std::string, std::set<int64_t>> blocks;
+  if (std::string why = FindGathered(read, hidden, blocks); !why.empty()) return why;
+  for (auto& [block, layers] : blocks) read.gathered.push_back({block, std::move(layers)});
+  read.sequence = true;
+  return "";
+}
+
+// Whether the shards can begin at the embedding and end at the head.
+bool IsUnderstood(const Draft& draft) {
+  if (draft.stacks.size() != 1 || !draft.rest.empty() || !draft.ends.rest.empty()) return false;
+  const bool known = std::ranges::none_of(draft.stacks.front().rows, [](const auto& row) { return row.block.unknown; });
+  return known && draft.ends.first.size() == 1 && !draft.ends.first.front().unknown &&
+         std::ranges::none_of(draft.ends.last, &Block::unknown);
+}
+
+bool AddsBetweenLayers(const Outline& outline) {
+  const auto says = [](const std::string& path) { return path.find("deepstack") != std::string::npos; };
+  return std::ranges::any_of(outline.outside, says, &Item::name) ||
+         std::ranges::any_of(outline.stacks, says, &Stack::path);
+}
+
+}  // namespace
+
+void OfferSequence(const Outline& outline, Draft& draft) {
+  draft.no_sequence.clear();
+  draft.sequence = !draft.stacks.empty() && IsUnderstood(draft);
+  if (draft.sequence) return;
+  bool any = false;
+  for (ReadStack& read : draft.stacks) {
+    read.sequence = false;
+    if (IsOtherSense(read.stack->path)) continue;
+    const std::string why = AddsBetweenLayers(outline) ? "features of images are added between its layers"
+                                                       : OfferWithin(read, draft.numbers.hidden.value);
+    any |= read.sequence;
+    if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = read.stack->path + ": " + why;
+  }
+  if (any) draft.no_sequence.clear();
+}
+
+bool OffersSequence(const Draft& draft) {
+  return draft.sequence || std::ranges::any_of(draft.stacks, &ReadStack::sequence);
+}
+
+void TakeSequence(const std::string& why, Draft& draft) {
+  draft.sequence = false;
+  for (ReadStack& read : draft.stacks) {
+    read.sequence = false;
+    read.gathered.clear();
+  }
+  draft.no_sequence = why;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,93 @@
+#include "engine/analysis/prove/proof.h"
+
+#include <array>
+
+#include "engine/core/base/text.h"
+#include "engine/core/findings/forms.h"
+#include "engine/plan/compile/compiled_plan.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kProofFormatVersion = "1.0";
+
+JsonValue::Array StringsJson(const std::vector<std::string>& texts) {
+  JsonValue::Array out;
+  for (const std::string& text : texts) out.emplace_back(text);
+  return out;
+}
+
+JsonValue::Object ScopeJson(const Proof& proof) {
+  JsonValue::Object mesh;
+  for (MeshAxis axis : kMeshAxes) {
+    if (proof.scope.mesh.size(axis) > 1) mesh[ToString(axis)] = proof.scope.mesh.size(axis);
+  }
+  if (mesh.empty()) mesh["tp"] = 1;
+  JsonValue::Array ranks;
+  for (int64_t rank : proof.scope.ranks) ranks.emplace_back(rank);
+  return {{"mesh", std::move(mesh)},      {"ranks", std::move(ranks)},      {"inputs", StringsJson(proof.scope.inputs)},
+          {"operators", proof.operators}, {"modules", proof.scope.modules}, {"backward", proof.scope.backward},
+          {"loss", proof.loss_checked}};
+}
+
+}  // namespace
+
+std::string_view ToString(Assumption::Kind kind) {
+  constexpr std::array<std::string_view, 7> kNames = {"constants",   "regions", "axes",     "numbers",
+                                                      "value_sizes", "slices",  "backwards"};
+  return kNames.at(static_cast<size_t>(kind));
+}
+
+std::string Assumption::ToText() const {
+  const std::string n = std::to_string(count);
+  switch (kind) {
+    case Kind::kConstants:
+      return n +
+             " tensors from outside of the step: taken as equal on every tp rank, and on data-parallel ranks as either "
+             "constants or rows of the batch";
+    case Kind::kRegions: return "regions that declare their layouts, their operators not checked: " + Join(of, ", ");
+    case Kind::kAxes: return "axis " + Join(of, ", ") + ": layouts alone, sizes not compared";
+    case Kind::kNumbers: return "sizes and numbers of: " + Join(of, ", ");
+    case Kind::kValueSizes:
+      return n + " results with sizes that follow values, as the tokens of an expert do: sizes not compared";
+    case Kind::kSlices: return n + " slices outside of all modules begin elsewhere than at tp=1: not compared";
+    case Kind::kBackwards:
+      return "the backward of " + n +
+             " modules runs other operators at tp=1: taken as the derivative of the forward, which was compared (" +
+             (of.empty() ? "" : of.front()) + ")";
+  }
+  return {};
+}
+
+std::string ScopeText(const Proof& proof) {
+  std::vector<std::string> ranks;
+  for (int64_t rank : proof.scope.ranks) ranks.push_back(std::to_string(rank));
+  return std::to_string(proof.operators) + " operators of a forward" + (proof.scope.backward ? " and backward" : "") +
+         " on rank " + Join(ranks, " and ") + " of " + proof.scope.mesh.ToString() + ", with " +
+         (proof.scope.inputs.empty() ? "no inputs" : Join(proof.scope.inputs, ", "));
+}
+
+JsonValue ProofJson(const Proof& proof, const CompiledPlan& plan) {
+  JsonValue::Array unproven;
+  for (const auto& [why, entry] : proof.unproven) {
+    unproven.emplace_back(JsonValue::Object{{"why", why}, {"count", entry.count}, {"first", entry.first}});
+  }
+  JsonValue::Array assumptions;
+  for (const Assumption& assumption : proof.assumptions) {
+    assumptions.emplace_back(JsonValue::Object{{"kind", ToString(assumption.kind)},
+                                               {"count", assumption.count},
+                                               {"of", StringsJson(assumption.of)},
+                                               {"text", assumption.ToText()}});
+  }
+  return JsonValue::Object{{"format_version", kProofFormatVersion},
+                           {"plan", plan.plan->name},
+                           {"plan_hash", plan.Hash()},
+                           {"proven", proof.holds()},
+                           {"scope", ScopeJson(proof)},
+                           {"findings", ToJson(ToDiagnostics(proof, plan))},
+                           {"unproven", std::move(unproven)},
+                           {"sizes_not_compared", StringsJson(proof.sizes_not_compared)},
+                           {"assumptions", std::move(assumptions)}};
+}
+
+}  // namespace moonshard

@@ -1,0 +1,379 @@
+// The calls of modules are walked as the program runs them (call_tree.h), with one table of sizes for all values. A
+// redistribution of an argument holds inside of the call alone, so what it replaces is put back when the call ends; one of a
+// result stays. Where a plan declares what arrives at a boundary, or is made there, the declaration holds from there on, so that one
+// wrong line gives one finding.
+#include "engine/graph/local_sizes.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "engine/graph/call_tree.h"
+#include "engine/graph/size_rules.h"
+#include "engine/layout/shards.h"
+
+namespace moonshard {
+namespace {
+
+using graph::LocalNumber;
+using graph::LocalTensor;
+using graph::NodeSizes;
+using program::CallNode;
+using program::CallTree;
+
+// Whether products of two of the sizes, and of any of them with a number of parts, are numbers. What an archive claims beyond
+// that is no tensor that exists, and its sizes are not followed.
+bool IsCountable(const std::vector<int64_t>& sizes) {
+  constexpr int64_t kMostElements = int64_t{1} << 50;
+  int64_t elements = 1;
+  for (const int64_t size : sizes) {
+    if (size < 0 || size > graph::kLargestSize) return false;
+    if (__builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements)) return false;
+  }
+  return elements <= kMostElements;
+}
+
+class Walk {
+ public:
+  Walk(const ExportedProgram& program, const CompiledPlan& plan)
+      : program_(program), plan_(plan), calls_(program::FindCalls(program)) {
+    tensors_.resize(program.values.size());
+    numbers_.resize(program.values.size());
+    seen_.resize(program.values.size());
+    for (const RecordedCall& call : program.calls) recorded_.emplace(std::pair(call.module, call.occurrence), &call);
+    ranks_ = plan.mesh.size(MeshAxis::kTp);
+  }
+
+  SizeConflicts Run() {
+    for (const ProgramInput& input : program_.inputs) {
+      if (input.value >= 0) SetFull(static_cast<uint32_t>(input.value));
+    }
+    for (const ProgramTensor& tensor : program_.tensors) {
+      if (tensor.value >= 0) SetParameter(tensor);
+    }
+    RunItems(calls_.calls.front());
+    const int64_t root = plan_.tree->Find("");
+    for (uint32_t i = 0; i < program_.graph.outputs.size(); ++i) {
+      const ProgramArgument& output = program_.graph.outputs[i];
+      if (output.kind != ProgramArgument::Kind::kValue || root < 0 || !tensors_[output.value].terms) continue;
+      const ModuleSteps& steps = plan_.StepsOf(static_cast<size_t>(root));
+      if (i < steps.outputs.size() && steps.outputs[i]) continue;
+      BoundaryConflict conflict;
+      conflict.module = static_cast<uint32_t>(root);
+      conflict.input = false;
+      conflict.position = i;
+      conflict.terms = true;
+      conflict.node = tensors_[output.value].terms_at;
+      conflict.origin = tensors_[output.value].terms_origin;
+      out_.boundaries.push_back(conflict);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void SetFull(uint32_t value) {
+    const ProgramValue& meta = program_.values[value];
+    if (meta.kind != ProgramValue::Kind::kTensor || !IsCountable(meta.sizes)) return;
+    LocalTensor& tensor = tensors_[value];
+    tensor = {true};
+    for (const int64_t size : meta.sizes) {
+      LocalDim& dim = tensor.dims.emplace_back();
+      dim.full = dim.local = size;
+    }
+  }
+
+  int32_t Origin(ShardOrigin origin) {
+    const auto key = std::tuple(static_cast<int>(origin.kind), origin.module, origin.index, origin.dim);
+    const auto [found, fresh] = origin_of_.try_emplace(key, static_cast<int32_t>(out_.origins.size()));
+    if (fresh) out_.origins.push_back(origin);
+    return found->second;
+  }
+
+  // The dims of a tensor of these full sizes under a layout along tp; nothing where the layout does not fit them.
+  std::optional<LocalTensor> Under(const std::vector<int64_t>& sizes, const Layout& layout, ShardOrigin origin) {
+    if (!IsCountable(sizes)) return std::nullopt;
+    LocalTensor out{true, layout.kind == LayoutKind::kPartial};
+    for (const int64_t size : sizes) {
+      origin.dim = static_cast<int64_t>(out.dims.size());
+      LocalDim& dim = out.dims.emplace_back();
+      dim.full = dim.local = size;
+      dim.origin = Origin(origin);
+    }
+    if (!layout.is_shard()) return out;
+    const int64_t at = layout.dim < 0 ? layout.dim + static_cast<int64_t>(sizes.size()) : layout.dim;
+    if (layout.owner >= 0 || at < 0 || static_cast<size_t>(at) >= sizes.size()) return std::nullopt;
+    LocalDim& dim = out.dims[static_cast<size_t>(at)];
+    const Layout sized = layout.has_equal_parts() ? layout.Sized(dim.full) : layout;
+    const Result<DimShards> shards = DimShards::Make(sized, dim.full, ranks_);
+    if (!shards.ok()) return std::nullopt;
+    dim.local = shards.value().length(0);
+    for (const Layout::Part& part : sized.parts) {
+      const Result<DimShards> own = DimShards::Make(Layout::Shard(0, part.heads), part.size, ranks_);
+      if (!own.ok()) return std::nullopt;
+      dim.parts.push_back({part.size, own.value().length(0)});
+    }
+    return out;
+  }
+
+  // Activations around a module that gathers what it computes, or looks up ids of the full table, are full: the graph's sizes
+  // that follow from its parameters are then too (runtime/apply: SeenInFull).
+  static bool SeenInFull(const ModuleSteps& steps) {
+    if (steps.lookup == Lookup::kMasked) return true;
+    if (steps.outputs.empty() || !steps.outputs[0]) return false;
+    const Layout& made = steps.outputs[0]->from[MeshAxis::kTp];
+    return made.is_shard() && ShardsFeatures(made) && !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
+  }
+
+  void SetParameter(const ProgramTensor& tensor) {
+    const auto value = static_cast<uint32_t>(tensor.value);
+    SetFull(value);
+    ParamRef ref;
+    if (tensor.kind == ProgramTensor::Kind::kConstant || !plan_.tree->FindParameter(tensor.name, &ref)) return;
+    const ModuleSteps& steps = plan_.StepsOf(ref.module);
+    if (ref.param >= steps.params.size()) return;
+    const Layout& layout = steps.params[ref.param][MeshAxis::kTp];
+    std::optional<LocalTensor> local =
+        Under(tensor.shape, layout, {ShardOrigin::Kind::kParameter, ref.module, ref.param, 0});
+    seen_[value] = SeenInFull(steps);
+    tensors_[value] = local ? *std::move(local) : LocalTensor();
+  }
+
+  void RunItems(const CallNode& call) {
+    for (const CallNode::Item& item : call.items) {
+      if (item.is_call) {
+        RunCall(calls_.calls[item.index]);
+      } else {
+        RunNode(item.index, call);
+      }
+    }
+  }
+
+  void RunCall(const CallNode& call) {
+    const int64_t module = plan_.tree->Find(call.module);
+    const auto found = recorded_.find(std::pair(call.module, call.occurrence));
+    if (module < 0 || found == recorded_.end()) {
+      RunItems(call);
+      return;
+    }
+    const ModuleSteps& steps = plan_.StepsOf(static_cast<size_t>(module));
+    const RecordedCall& recorded = *found->second;
+    std::vector<std::pair<uint32_t, LocalTensor>> outside;
+    std::vector<uint32_t> done;
+    for (const RecordedCall::Place& place : recorded.arguments) {
+      if (std::ranges::find(call.inputs, place.value) == call.inputs.end()) continue;
+      if (std::ranges::find(done, place.value) != done.end()) continue;
+      done.push_back(place.value);
+      if (place.position >= steps.inputs.size() || !steps.inputs[place.position]) continue;
+      outside.emplace_back(place.value, tensors_[place.value]);
+      Redistribute(place, *steps.inputs[place.position], static_cast<uint32_t>(module), true);
+    }
+    RunItems(call);
+    for (auto& [value, tensor] : outside) tensors_[value] = std::move(tensor);
+    done.clear();
+    for (const RecordedCall::Place& place : recorded.results) {
+      if (std::ranges::find(call.outputs, place.value) == call.outputs.end()) continue;
+      if (std::ranges::find(done, place.value) != done.end()) continue;
+      done.push_back(place.value);
+      if (place.position >= steps.outputs.size() || !steps.outputs[place.position]) continue;
+      Redistribute(place, *steps.outputs[place.position], static_cast<uint32_t>(module), false);
+    }
+  }
+
+  void Redistribute(const RecordedCall::Place& place, const Redistribution& redistribution, uint32_t module,
+                    bool input) {
+    if (program_.values[place.value].kind != ProgramValue::Kind::kTensor) return;
+    LocalTensor& tensor = tensors_[place.value];
+    const std::vector<int64_t>& sizes = program_.values[place.value].sizes;
+    const ShardOrigin origin{input ? ShardOrigin::Kind::kInput : ShardOrigin::Kind::kOutput, module, place.position, 0};
+    const Layout& from = redistribution.from[MeshAxis::kTp];
+    if (tensor.known) {
+      if (const std::optional<LocalTensor> declared = Under(sizes, from, origin)) {
+        Compare(tensor, *declared, from, place.position, module, input);
+      }
+    }
+    std::optional<LocalTensor> made = Under(sizes, redistribution.to[MeshAxis::kTp], origin);
+    if (!made) {
+      tensor = {};
+    } else if (!tensor.known) {
+      tensor = *std::move(made);
+    } else {
+      // What stays as it is keeps what is known of it: which parameter made it local, and what its dims are made of.
+      tensor.terms = made->terms;
+      for (size_t i = 0; i < made->dims.size(); ++i) {
+        if (tensor.dims[i].local != made->dims[i].local || tensor.dims[i].full != made->dims[i].full) {
+          tensor.dims[i] = made->dims[i];
+        } else if (tensor.dims[i].parts.empty()) {
+          tensor.dims[i].parts = made->dims[i].parts;
+        }
+      }
+    }
+  }
+
+  void Compare(const LocalTensor& is, const LocalTensor& declared, const Layout& from, uint32_t position,
+               uint32_t module, bool input) {
+    BoundaryConflict conflict;
+    conflict.module = module;
+    conflict.input = input;
+    conflict.position = position;
+    for (size_t i = 0; i < is.dims.size() && i < declared.dims.size(); ++i) {
+      if (is.dims[i].local == declared.dims[i].local || is.dims[i].full != declared.dims[i].full) continue;
+      conflict.dim = static_cast<int64_t>(i);
+      conflict.full = is.dims[i].full;
+      conflict.local = is.dims[i].local;
+      conflict.declared = declared.dims[i].local;
+      conflict.origin = is.dims[i].origin;
+      out_.boundaries.push_back(conflict);
+      return;
+    }
+    if (is.terms && from.kind != LayoutKind::kPartial) {
+      conflict.terms = true;
+      conflict.node = is.terms_at;
+      conflict.origin = is.terms_origin;
+      out_.boundaries.push_back(conflict);
+    }
+  }
+
+  void RunNode(uint32_t index, const CallNode& call) {
+    const ProgramNode& node = program_.graph.nodes[index];
+    if (node.kind == ProgramNode::Kind::kArithmetic) {
+      RunArithmetic(node);
+      return;
+    }
+    if (node.kind != ProgramNode::Kind::kOperator) return;
+    ++out_.nodes;
+    if (node.target == "aten::sym_size") {
+      RunSize(node);
+      return;
+    }
+    NodeSizes sizes(program_, index, tensors_, numbers_);
+    if (const graph::SizeRule rule = graph::SizeRuleOf(node.target)) rule(sizes);
+    graph::TakeNoTerms(sizes);
+    if (sizes.conflict) {
+      sizes.conflict->module = call.module;
+      out_.sizes.push_back(*std::move(sizes.conflict));
+    }
+    const bool plain = !sizes.in_conflict() && DependsOnNoShard(sizes);
+    bool unknown = false;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (!sizes.HasResult(i)) continue;
+      const uint32_t value = node.outputs[i];
+      LocalTensor& made = sizes.results[i];
+      if (sizes.in_conflict()) made = {};
+      if (made.known && !Fits(made, value)) made = {};
+      if (made.known) {
+        if (made.terms) NoteTerms(sizes, made);
+        tensors_[value] = std::move(made);
+      } else if (plain) {
+        SetFull(value);
+      } else {
+        tensors_[value] = {};
+        unknown = true;
+      }
+    }
+    if (unknown && !sizes.in_conflict() && sizes.Tensors()) ++out_.unknown[node.target];
+  }
+
+  // Where terms come from: from an operand that follows from terms, else from the first dim here that is sharded.
+  static void NoteTerms(const NodeSizes& sizes, LocalTensor& made) {
+    const auto operands = sizes.Tensors();
+    if (!operands) return;
+    for (const LocalTensor* operand : *operands) {
+      if (!operand->terms) continue;
+      made.terms_at = operand->terms_at;
+      made.terms_origin = operand->terms_origin;
+      return;
+    }
+    made.terms_at = static_cast<int32_t>(sizes.index());
+    for (const LocalTensor* operand : *operands) {
+      for (const LocalDim& dim : operand->dims) {
+        if (dim.is_sharded() && made.terms_origin < 0) made.terms_origin = dim.origin;
+      }
+    }
+  }
+
+  // The full sizes of the trace: those that a rule finds otherwise depend on data.
+  bool Fits(LocalTensor& made, uint32_t value) const {
+    const std::vector<int64_t>& sizes = program_.values[value].sizes;
+    if (made.dims.size() != sizes.size() || !IsCountable(sizes)) return false;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      LocalDim& dim = made.dims[i];
+      if (dim.full == sizes[i]) continue;
+      if (dim.is_sharded()) return false;
+      dim.full = dim.local = sizes[i];
+    }
+    return true;
+  }
+
+  // Every operand is full, and every number that of the full model: so are the results.
+  bool DependsOnNoShard(const NodeSizes& sizes) const {
+    const auto operands = sizes.Tensors();
+    if (!operands) return false;
+    for (const LocalTensor* operand : *operands) {
+      if (operand->terms || std::ranges::any_of(operand->dims, &LocalDim::is_sharded)) return false;
+    }
+    const auto follows = [&](const ProgramArgument& argument) {
+      return argument.kind == ProgramArgument::Kind::kValue && !sizes.IsTensor(argument) &&
+             sizes.NumberOf(argument).follows_shard();
+    };
+    for (const auto& [name, argument] : sizes.node().inputs) {
+      if (follows(argument) || std::ranges::any_of(argument.elements, follows)) return false;
+    }
+    return true;
+  }
+
+  void RunSize(const ProgramNode& node) {
+    if (node.inputs.size() < 2 || node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue) return;
+    const ProgramArgument& of = node.inputs[0].second;
+    if (of.kind != ProgramArgument::Kind::kValue || node.inputs[1].second.kind != ProgramArgument::Kind::kInt) return;
+    const std::vector<int64_t>& sizes = program_.values[of.value].sizes;
+    int64_t dim = node.inputs[1].second.integer;
+    if (dim < 0) dim += static_cast<int64_t>(sizes.size());
+    if (dim < 0 || static_cast<size_t>(dim) >= sizes.size() || !IsCountable(sizes)) return;
+    LocalNumber& number = numbers_[node.outputs[0]];
+    number = {sizes[static_cast<size_t>(dim)], std::nullopt};
+    if (seen_[of.value]) {
+      number.local = number.full;
+    } else if (const LocalTensor& tensor = tensors_[of.value]; tensor.known) {
+      const LocalDim& had = tensor.dims[static_cast<size_t>(dim)];
+      number.local = had.local;
+      number.origin = had.origin;
+    }
+  }
+
+  void RunArithmetic(const ProgramNode& node) {
+    if (node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue || node.inputs.empty()) return;
+    const auto operand = [&](size_t i) -> LocalNumber {
+      if (i >= node.inputs.size()) return {0, 0};
+      const ProgramArgument& argument = node.inputs[i].second;
+      if (argument.kind == ProgramArgument::Kind::kInt) return {argument.integer, argument.integer};
+      return argument.kind == ProgramArgument::Kind::kValue ? numbers_[argument.value] : LocalNumber();
+    };
+    const LocalNumber a = operand(0);
+    const LocalNumber b = operand(1);
+    LocalNumber& made = numbers_[node.outputs[0]];
+    if (a.full && b.full) made.full = graph::SizeArithmetic(node.target, *a.full, *b.full);
+    if (a.local && b.local) made.local = graph::SizeArithmetic(node.target, *a.local, *b.local);
+    if (!graph::IsSmall(made)) made = {};
+    made.origin = a.origin >= 0 ? a.origin : b.origin;
+  }
+
+  const ExportedProgram& program_;
+  const CompiledPlan& plan_;
+  CallTree calls_;
+  int64_t ranks_ = 1;
+  std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
+  std::vector<LocalTensor> tensors_;  // by value
+  std::vector<LocalNumber> numbers_;  // likewise
+  std::vector<bool> seen_;            // likewise: a parameter whose sizes the graph sees in full
+  std::map<std::tuple<int, uint32_t, uint32_t, int64_t>, int32_t> origin_of_;
+  SizeConflicts out_;
+};
+
+}  // namespace
+
+SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan) {
+  return Walk(program, plan).Run();
+}
+
+}  // namespace moonshard

@@ -1,0 +1,224 @@
+#include "engine/graph/program_checks.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "engine/graph/data_flow_of.h"
+
+namespace moonshard {
+namespace {
+
+std::string Quote(const std::string& text) { return "'" + text + "'"; }
+
+class Reporter {
+ public:
+  Reporter(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan)
+      : conflicts_(conflicts), program_(program), plan_(plan) {}
+
+  Diagnostics Report() {
+    for (const BoundaryConflict& one : conflicts_.boundaries) Add(KeyOf(one), OfBoundary(one));
+    for (const SizeConflict& one : conflicts_.sizes) Add(KeyOf(one), OfSize(one));
+    for (size_t i = 0; i < out_.size(); ++i) {
+      if (counts_[i] > 1) out_[i].message += " (and " + std::to_string(counts_[i] - 1) + " alike)";
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // Equal in layers that do the same.
+  std::string KeyOf(const BoundaryConflict& one) const {
+    return "b " + PathClassOf(PathOf(one.module)) + (one.input ? " in " : " out ") + std::to_string(one.position) +
+           " " + std::to_string(one.dim) + " " + std::to_string(one.local) + " " + std::to_string(one.declared);
+  }
+  std::string KeyOf(const SizeConflict& one) const {
+    return "s " + PathClassOf(one.module) + " " + program_.graph.nodes[one.node].target + " " + one.message;
+  }
+
+  void Add(const std::string& key, Diagnostic diagnostic) {
+    const auto [found, fresh] = index_.try_emplace(key, out_.size());
+    if (fresh) {
+      out_.push_back(std::move(diagnostic));
+      counts_.push_back(0);
+    }
+    ++counts_[found->second];
+  }
+
+  const std::string& PathOf(uint32_t module) const { return plan_.tree->modules()[module].path; }
+
+  const ShardOrigin* Origin(int32_t index) const {
+    return index < 0 ? nullptr : &conflicts_.origins[static_cast<size_t>(index)];
+  }
+
+  SourceSpan LineOf(const ShardOrigin* origin) const {
+    if (origin == nullptr) return {};
+    const ModuleSteps& steps = plan_.StepsOf(origin->module);
+    return origin->kind == ShardOrigin::Kind::kParameter ? SourceOf(plan_, steps, origin->index)
+                                                         : SourceOf(plan_, steps);
+  }
+
+  // "'lm_head.weight' is shard(0) by plans/llama.lua:12"
+  std::string Text(const ShardOrigin& origin) const {
+    const ModuleSteps& steps = plan_.StepsOf(origin.module);
+    std::string what;
+    switch (origin.kind) {
+      case ShardOrigin::Kind::kParameter:
+        what = Quote(plan_.tree->PathOf({origin.module, origin.index})) + " is " +
+               steps.params[origin.index][MeshAxis::kTp].ToString();
+        break;
+      case ShardOrigin::Kind::kInput:
+        what = "input " + std::to_string(origin.index) + " of " + Quote(PathOf(origin.module)) + " is used as " +
+               steps.inputs[origin.index]->to[MeshAxis::kTp].ToString();
+        break;
+      case ShardOrigin::Kind::kOutput:
+        what = "output " + std::to_string(origin.index) + " of " + Quote(PathOf(origin.module)) + " leaves as " +
+               steps.outputs[origin.index]->to[MeshAxis::kTp].ToString();
+        break;
+    }
+    const std::string line = LineOf(&origin).ToString();
+    return line.empty() ? what : what + " by " + line;
+  }
+
+  // "node 'view_3' (aten::view, modeling_llama.py:245)"
+  std::string NodeText(uint32_t index) const {
+    const ProgramNode& node = program_.graph.nodes[index];
+    return "node " + Quote(node.name) + " (" + node.target + (node.place.empty() ? "" : ", " + node.place) + ")";
+  }
+
+  // What makes the size follow from the shard, or the shard full.
+  std::string Fix(SizeConflict::Kind kind, const ShardOrigin* origin, const ShardOrigin* other) const {
+    if (origin == nullptr) return "gather the tensor: output = replicate";
+    const auto cut = [&](const ShardOrigin& one) {
+      return plan_.tree->PathOf({one.module, one.index}) + ":" + std::to_string(one.dim);
+    };
+    std::string out;
+    if (kind == SizeConflict::Kind::kCrossesShards) {
+      out = "shard each of its parts by itself, with packed(dim, { sizes }); or gather";
+    } else if (kind == SizeConflict::Kind::kFollowsShard) {
+      out = "use a number of the model's config, and export again; or gather";
+    } else if (kind == SizeConflict::Kind::kTerms) {
+      out = "add them up before, where a module ends: output = { partial, replicate }; or gather";
+    } else if (kind == SizeConflict::Kind::kOperands) {
+      out = "give both the same layout; or gather";
+    } else if (origin->kind == ShardOrigin::Kind::kParameter) {
+      out = "export the program with --cut " + cut(*origin);
+      if (other != nullptr && other->kind == ShardOrigin::Kind::kParameter && cut(*other) != cut(*origin))
+        out += " " + cut(*other);
+      out += ", so that sizes follow it, and with a model that takes the number from the tensor; or gather";
+    } else {
+      out = "gather";
+    }
+    const std::string& path = PathOf(origin->module);
+    return out + " the tensor: output = replicate, or replicated {}, at " + Quote(path.empty() ? "the model" : path);
+  }
+
+  Diagnostic OfSize(const SizeConflict& one) const {
+    const ShardOrigin* origin = Origin(one.origin);
+    const ShardOrigin* other = Origin(one.other_origin);
+    const bool flow = one.kind == SizeConflict::Kind::kOperands || one.kind == SizeConflict::Kind::kTerms;
+    std::string message = NodeText(one.node) + " of " + (one.module.empty() ? "the model" : Quote(one.module)) +
+                          " does not fit on a rank: " + one.message;
+    if (one.integer_at >= 0 && static_cast<uint32_t>(one.integer_at) != one.node) {
+      message += "; the size is written in " + NodeText(static_cast<uint32_t>(one.integer_at));
+    }
+    Diagnostic d =
+        MakeDiagnostic(flow ? Finding::kFlowDoesNotFit : Finding::kFixedSize, std::move(message), LineOf(origin));
+    d.path = one.module;
+    switch (one.kind) {
+      case SizeConflict::Kind::kInteger:
+        d.declared = std::to_string(one.declared) + ", an integer of the program, which holds for the full size";
+        break;
+      case SizeConflict::Kind::kCrossesShards: d.declared = "a part of the full dim"; break;
+      case SizeConflict::Kind::kFollowsShard:
+        d.declared = std::to_string(one.declared) + ", the size of a shard";
+        break;
+      case SizeConflict::Kind::kOperands: d.declared = std::to_string(one.declared); break;
+      case SizeConflict::Kind::kTerms: d.declared = "terms of a sum"; break;
+    }
+    if (other != nullptr) d.declared += ": " + Text(*other);
+    d.required = one.kind == SizeConflict::Kind::kCrossesShards
+                     ? "all of the dim on every rank, or packed shards of its parts"
+                 : one.kind == SizeConflict::Kind::kTerms ? "the sum"
+                                                          : std::to_string(one.required);
+    if (origin != nullptr) (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) += ": " + Text(*origin);
+    d.help = Fix(one.kind, origin, other);
+    const SourceSpan second = LineOf(other);
+    if (second.known() && !(second == d.where)) d.related.push_back(second);
+    return d;
+  }
+
+  Diagnostic OfBoundary(const BoundaryConflict& one) const {
+    const ModuleSteps& steps = plan_.StepsOf(one.module);
+    if (PathOf(one.module).empty() && one.terms) return OfOutput(one);
+    const ShardOrigin* origin = Origin(one.origin);
+    const std::string place =
+        (one.input ? "input " : "output ") + std::to_string(one.position) + " of " + Quote(PathOf(one.module));
+    const auto& redistribution = one.input ? steps.inputs[one.position] : steps.outputs[one.position];
+    const std::string layout = redistribution->from[MeshAxis::kTp].ToString();
+    Diagnostic d = MakeDiagnostic(
+        Finding::kFlowDoesNotFit,
+        one.terms ? place + (one.input ? " arrives" : " is made") + " as terms of a sum, and is declared to be " +
+                        layout + (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes them")
+                  : place + (one.input ? " arrives" : " is made") + " with " + Size(one.local, one.full) + " of dim " +
+                        std::to_string(one.dim) + " on a rank, and is declared to be " + layout,
+        SourceOf(plan_, steps));
+    d.path = PathOf(one.module);
+    d.declared = layout + (one.terms ? "" : ": " + Size(one.declared, one.full) + " on a rank");
+    d.required = one.terms ? "partial" : Size(one.local, one.full) + " on a rank";
+    if (origin != nullptr) d.required += ": " + Text(*origin);
+    d.help = one.input ? "declare the input as it arrives, or what makes it so that it leaves as " + layout
+                       : "declare the output as the forward makes it";
+    const SourceSpan second = LineOf(origin);
+    if (second.known() && !(second == d.where)) d.related.push_back(second);
+    return d;
+  }
+
+  // Of the program.
+  Diagnostic OfOutput(const BoundaryConflict& one) const {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kFlowDoesNotFit,
+                       "output " + Quote(program_.outputs[one.position].name) +
+                           " of the program follows from terms of a sum that are not added up over the ranks");
+    const ShardOrigin* origin = Origin(one.origin);
+    d.where = LineOf(origin);
+    if (one.node >= 0) d.message += ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes them";
+    if (origin != nullptr) d.declared = Text(*origin);
+    d.required = "a module that makes them and declares { partial, replicate } or { partial, shard(dim) }";
+    d.help = "declare the output of the module in which they are made, or gather what is summed: output = replicate";
+    return d;
+  }
+
+  static std::string Size(int64_t local, int64_t full) {
+    return local == full ? "all " + std::to_string(full) : std::to_string(local) + " of " + std::to_string(full);
+  }
+
+  const SizeConflicts& conflicts_;
+  const ExportedProgram& program_;
+  const CompiledPlan& plan_;
+  Diagnostics out_;
+  std::vector<int64_t> counts_;  // parallel
+  std::map<std::string, size_t> index_;
+};
+
+}  // namespace
+
+Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan) {
+  return Reporter(conflicts, program, plan).Report();
+}
+
+void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program) {
+  tree.SetFlow(std::make_shared<const DataFlow>(DataFlowOf(*program)));
+  tree.AddCheck({"sizes", [program = std::move(program)](const CompiledPlan& plan, Diagnostics& found) {
+                   const SizeConflicts conflicts = FindSizeConflicts(*program, plan);
+                   for (Diagnostic& one : ToDiagnostics(conflicts, *program, plan)) found.push_back(std::move(one));
+                   std::string made = std::to_string(conflicts.nodes) + " nodes";
+                   for (const auto& [name, count] : conflicts.unknown) {
+                     made += (made.ends_with(" nodes") ? "; not followed: " : ", ") + name + " (" +
+                             std::to_string(count) + ")";
+                   }
+                   return made;
+                 }});
+}
+
+}  // namespace moonshard

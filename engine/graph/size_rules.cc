@@ -1,0 +1,1625 @@
+// The rules. Each computes the local size of every dim of its results; the full sizes are those of the trace. Where a rule
+// leaves a result alone, its sizes are not known.
+//
+// The heart is Regroup, which views and reshapes share. A view keeps the elements in their order, so its dims fall into groups
+// of equal products, such as [17, 32] and [17, 4, 8]: {17}{32} and {17}{4, 8}. On a rank each group must still have equal
+// products, else elements would go from one dim to another. Within a group, the shard of a dim is that of the first of
+// the dims that it is split into, and dims that are joined are a fused dim with as many equal parts as there are
+// elements before the sharded one: [3, 32] with shards of 32 is a fused dim of 3 parts, and goes back to [3, 4, 8] with shards
+// of 4, not to [12, 8].
+#include "engine/graph/size_rules.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+namespace moonshard::graph {
+namespace {
+
+using Kind = SizeConflict::Kind;
+using Dims = std::vector<LocalDim>;
+
+std::string SizeText(const LocalDim& dim) {
+  return dim.is_sharded() ? std::to_string(dim.local) + " of " + std::to_string(dim.full) : std::to_string(dim.full);
+}
+
+std::string SizesText(std::span<const LocalDim> dims) {
+  std::string text;
+  for (const LocalDim& dim : dims) text += (text.empty() ? "[" : ", ") + SizeText(dim);
+  return text.empty() ? "[]" : text + "]";
+}
+
+std::string SizeText(const LocalNumber& number) {
+  if (!number.known()) return "?";
+  return number.follows_shard() ? std::to_string(*number.local) + " of " + std::to_string(*number.full)
+                                : std::to_string(*number.full);
+}
+
+// A dim of a result that was `dim` and holds its elements in the same order.
+LocalDim Resized(const LocalDim& dim, int64_t full, int64_t local) {
+  LocalDim out = dim;
+  out.full = full;
+  out.local = local;
+  out.parts.clear();
+  if (!out.is_sharded()) out.origin = LocalDim::kNone;
+  return out;
+}
+
+bool AnySharded(const Dims& dims) { return std::ranges::any_of(dims, &LocalDim::is_sharded); }
+
+// The equal parts that a sharded dim has; 0 where its parts differ.
+int64_t PartCount(const LocalDim& dim) {
+  if (dim.parts.empty()) return 1;
+  for (const LocalDim::Part& part : dim.parts) {
+    if (!(part == dim.parts.front())) return 0;
+  }
+  return static_cast<int64_t>(dim.parts.size());
+}
+
+void SetParts(LocalDim& dim, int64_t count) {
+  dim.parts.clear();
+  constexpr int64_t kMost = 4096;
+  if (count <= 1 || count > kMost || dim.full % count != 0 || dim.local % count != 0) return;
+  dim.parts.assign(static_cast<size_t>(count), {dim.full / count, dim.local / count});
+}
+
+// What broadcasting makes of the operands, aligned at the last dim.
+std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*>& operands) {
+  size_t rank = 0;
+  for (const LocalTensor* operand : operands) rank = std::max(rank, operand->dims.size());
+  Dims out(rank);
+  for (size_t back = 1; back <= rank; ++back) {
+    LocalDim& made = out[rank - back];
+    bool first = true;
+    for (const LocalTensor* operand : operands) {
+      if (operand->dims.size() < back) continue;
+      const LocalDim& dim = operand->dims[operand->dims.size() - back];
+      if (dim.full == 1) continue;
+      if (first) {
+        made = dim;
+        first = false;
+        continue;
+      }
+      if (!n.Agree(made, dim, "dims of its operands that must be equal")) return std::nullopt;
+      if (made.origin < 0) made.origin = dim.origin;
+      if (made.integer_at < 0) made.integer_at = dim.integer_at;
+      if (made.parts.empty()) made.parts = dim.parts;
+    }
+  }
+  return out;
+}
+
+// --- elementwise -----------------------------------------------------------------------------------------------------
+
+// Whatever is computed from terms of a sum is not what it is of the sum, or is terms again: linear operators or not, it takes
+// a reduction over the ranks before it is the same on all of them.
+bool AnyTerms(const std::vector<const LocalTensor*>& operands) {
+  return std::ranges::any_of(operands, [](const LocalTensor* one) { return one->terms; });
+}
+
+// A number that follows a shard is another one on each mesh: h / h.size(-1) divides by this rank's share.
+bool NoShardNumbers(NodeSizes& n) {
+  for (const auto& [name, argument] : n.node().inputs) {
+    if (argument.kind != ProgramArgument::Kind::kValue || n.IsTensor(argument)) continue;
+    const LocalNumber number = n.NumberOf(argument);
+    if (!number.follows_shard()) continue;
+    LocalDim dim;
+    dim.full = *number.full;
+    dim.local = *number.local;
+    dim.origin = number.origin;
+    n.Conflict(Kind::kFollowsShard,
+               "'" + name + "' is the size of a shard, " + SizeText(number) + ", and is used as a value", *number.local,
+               *number.full, &dim);
+    return false;
+  }
+  return true;
+}
+
+void Elementwise(NodeSizes& n) {
+  if (!NoShardNumbers(n)) return;
+  const auto operands = n.Tensors();
+  if (!operands || operands->empty()) return;
+  std::optional<Dims> dims = Broadcast(n, *operands);
+  if (!dims) return;
+  n.Set(0, std::move(*dims), AnyTerms(*operands));
+}
+
+// Of the shape of the first operand, whatever the others are: written in place, sorted, scanned.
+void LikeFirst(NodeSizes& n) {
+  const LocalTensor* first = n.node().inputs.empty() ? nullptr : n.TensorOf(n.node().inputs[0].second);
+  if (first == nullptr) return;
+  for (size_t i = 0; i < n.results.size(); ++i) {
+    if (n.HasResult(i)) n.Set(i, first->dims, first->terms);
+  }
+}
+
+// --- views -----------------------------------------------------------------------------------------------------------
+
+// One group of dims with equal products, `in` before and `out` behind, whose full sizes are known; false after a conflict.
+// `literal`: which of `out` the graph has as integers.
+bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> out, const std::vector<bool>& literal,
+                size_t first_out) {
+  int64_t had = 1;
+  int64_t made = 1;
+  int32_t integer_at = LocalDim::kNone;
+  const LocalDim* sharded = nullptr;
+  size_t shards = 0;
+  int64_t before = 1;  // elements before the first sharded dim
+  for (const LocalDim& dim : in) {
+    had *= dim.local;
+    if (dim.integer_at >= 0) integer_at = dim.integer_at;
+    if (dim.is_sharded()) {
+      ++shards;
+      if (sharded == nullptr) sharded = &dim;
+    }
+    if (sharded == nullptr) before *= dim.full;
+  }
+  for (const LocalDim& dim : out) made *= dim.local;
+  const auto refuse = [&](Kind kind, const std::string& why, int64_t declared, int64_t required) {
+    const LocalDim* about = sharded;
+    for (const LocalDim& dim : out) {
+      if (about == nullptr && dim.is_sharded()) about = &dim;
+    }
+    n.Conflict(kind, "makes " + SizesText(out) + " of " + SizesText(in) + why, declared, required, about, nullptr,
+               kind == Kind::kInteger ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
+  };
+  // The integer of the graph that is too large, for the message: the first literal that the shard should have divided.
+  const auto wanted = [&](int64_t& declared, int64_t& required) {
+    declared = made;
+    required = had;
+    for (size_t j = 0; j < out.size(); ++j) {
+      if (!literal[first_out + j] || out[j].full == 1 || sharded == nullptr) continue;
+      declared = out[j].full;
+      required = out[j].full * sharded->local / std::max<int64_t>(sharded->full, 1);
+      return;
+    }
+  };
+  if (sharded == nullptr) {
+    for (const LocalDim& dim : out) {
+      if (!dim.is_sharded()) continue;
+      refuse(Kind::kFollowsShard, ": a size that follows a shard, for a tensor that is full", dim.local, dim.full);
+      return false;
+    }
+    return true;
+  }
+  if (had != made) {
+    int64_t declared = 0;
+    int64_t required = 0;
+    wanted(declared, required);
+    refuse(Kind::kInteger, "", declared, required);
+    return false;
+  }
+  size_t place = out.size();
+  for (size_t j = out.size(); j-- > 0;) {
+    if (out[j].is_sharded()) place = j;
+  }
+  if (place == out.size()) return true;
+  int64_t ahead = 1;
+  for (size_t j = 0; j < place; ++j) ahead *= out[j].full;
+  bool inner = false;
+  for (size_t j = place + 1; j < out.size(); ++j) inner = inner || out[j].is_sharded();
+  const int64_t own_parts = PartCount(*sharded);
+  const int64_t parts = own_parts * before;
+  const bool regular = shards == 1 && own_parts > 0;
+  if (regular && out.size() > 1 && (inner || ahead > parts || parts % ahead != 0)) {
+    int64_t declared = 0;
+    int64_t required = 0;
+    wanted(declared, required);
+    refuse(Kind::kInteger, ": the same number of elements, in other dims than in full", declared, required);
+    return false;
+  }
+  out[place].origin = sharded->origin;
+  for (size_t j = 0; j < out.size(); ++j) {
+    if (out[j].is_sharded() && out[j].origin < 0) out[j].origin = sharded->origin;
+    if (out[j].integer_at < 0 && integer_at >= 0 && out[j].full > 1) out[j].integer_at = integer_at;
+  }
+  if (regular) SetParts(out[place], parts / ahead);
+  if (in.size() == 1 && out.size() == 1) out[0].parts = in[0].parts;
+  return true;
+}
+
+// Elements of a shard that an integer of the graph keeps from their dim have gone to another one, which may come first and has
+// no integer itself: view(-1, 32) of [3, 17, 16 of 32].
+void BlameInteger(NodeSizes& n, const Dims& in, const Dims& out, const std::vector<bool>& literal) {
+  if (n.conflict->kind != Kind::kFollowsShard) return;
+  const auto sharded = std::ranges::find_if(in, &LocalDim::is_sharded);
+  for (size_t j = out.size(); j-- > 0 && sharded != in.end();) {
+    if (!literal[j]) continue;
+    n.conflict->kind = Kind::kInteger;
+    n.conflict->declared = out[j].full;
+    n.conflict->required = out[j].full * sharded->local / sharded->full;
+    n.conflict->origin = sharded->origin;
+    n.conflict->integer_at = static_cast<int32_t>(n.index());
+    n.conflict->message = "makes " + SizesText(out) + " of " + SizesText(in);
+    return;
+  }
+}
+
+// `out` has full and local sizes; `literal` marks the integers of the graph.
+void Regroup(NodeSizes& n, const LocalTensor& self, Dims out, const std::vector<bool>& literal) {
+  const Dims& in = self.dims;
+  int64_t full = 1;
+  for (const LocalDim& dim : in) full *= dim.full;
+  if (full <= 0) {
+    if (!AnySharded(in)) n.Set(0, std::move(out), self.terms);
+    return;
+  }
+  size_t i = 0;
+  size_t j = 0;
+  while (i < in.size() || j < out.size()) {
+    const size_t first_in = i;
+    const size_t first_out = j;
+    int64_t left = i < in.size() ? in[i++].full : 1;
+    int64_t right = j < out.size() ? out[j++].full : 1;
+    while (left != right) {
+      if (left < right && i < in.size()) {
+        left *= in[i++].full;
+      } else if (right < left && j < out.size()) {
+        right *= out[j++].full;
+      } else {
+        return;  // not the same number of elements: sizes that depend on data
+      }
+    }
+    // Ones at the end belong to the last group.
+    if (j == out.size()) {
+      while (i < in.size() && in[i].full == 1) ++i;
+    }
+    if (i == in.size()) {
+      while (j < out.size() && out[j].full == 1) ++j;
+    }
+    if (!RegroupOne(n, std::span(in).subspan(first_in, i - first_in), std::span(out).subspan(first_out, j - first_out),
+                    literal, first_out)) {
+      BlameInteger(n, in, out, literal);
+      return;
+    }
+  }
+  n.Set(0, std::move(out), self.terms);
+}
+
+// The sizes of a view from its list of numbers, one of which may be -1.
+void ViewTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumber>& sizes) {
+  const std::vector<int64_t>& full = n.FullSizes(0);
+  if (full.size() != sizes.size()) return;
+  Dims out(sizes.size());
+  std::vector<bool> literal(sizes.size(), false);
+  int64_t elements = 1;
+  for (const LocalDim& dim : self.dims) elements *= dim.local;
+  int64_t others = 1;
+  std::optional<size_t> open;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (*sizes[i].local == -1) {
+      open = i;
+      continue;
+    }
+    out[i] = n.Made(sizes[i]);
+    out[i].full = full[i];
+    literal[i] = sizes[i].literal && full[i] > 1;
+    others *= out[i].local;
+  }
+  if (open) {
+    out[*open].full = full[*open];
+    const bool divides = others > 0 && elements % others == 0;
+    // What does not divide is refused by its group: the full size fits nowhere.
+    out[*open].local = divides ? elements / others : full[*open];
+    if (!divides) {
+      for (const LocalDim& dim : self.dims) {
+        if (!dim.is_sharded()) continue;
+        int64_t declared = others;
+        for (size_t i = 0; i < sizes.size(); ++i) {
+          if (literal[i]) declared = full[i];
+        }
+        n.Conflict(Kind::kInteger,
+                   "has " + std::to_string(elements) + " elements on a rank, which " + std::to_string(others) +
+                       " does not divide",
+                   declared, declared * dim.local / dim.full, &dim, nullptr, static_cast<int32_t>(n.index()));
+        return;
+      }
+    }
+  }
+  Regroup(n, self, std::move(out), literal);
+}
+
+void View(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  auto sizes = n.Numbers("size");
+  if (!sizes) sizes = n.Numbers("shape");
+  if (self == nullptr || !sizes) return;
+  ViewTo(n, *self, *sizes);
+}
+
+void ViewAs(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* other = n.Tensor("other");
+  if (self == nullptr || other == nullptr) return;
+  Dims out = other->dims;
+  Regroup(n, *self, std::move(out), std::vector<bool>(other->dims.size(), false));
+}
+
+void Flatten(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr) return;
+  const size_t rank = self->dims.size();
+  const auto number = [&](const char* name, int64_t absent) {
+    const int64_t dim = n.Number(name, absent).full.value_or(absent);
+    return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
+  };
+  const size_t first = number("start_dim", 0);
+  const size_t last = number("end_dim", -1);
+  if (first > last || last >= rank) return;
+  Dims out(self->dims.begin(), self->dims.begin() + static_cast<std::ptrdiff_t>(first));
+  LocalDim joined;
+  for (size_t i = first; i <= last; ++i) {
+    joined.full *= self->dims[i].full;
+    joined.local *= self->dims[i].local;
+  }
+  out.push_back(joined);
+  out.insert(out.end(), self->dims.begin() + static_cast<std::ptrdiff_t>(last) + 1, self->dims.end());
+  const std::vector<bool> literal(out.size(), false);
+  Regroup(n, *self, std::move(out), literal);
+}
+
+void Unflatten(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const auto sizes = n.Numbers("sizes");
+  if (self == nullptr || !sizes) return;
+  const auto dim = n.Dim("dim", self->dims.size());
+  if (!dim) return;
+  std::vector<LocalNumber> all;
+  for (size_t i = 0; i < self->dims.size(); ++i) {
+    if (i == *dim) {
+      all.insert(all.end(), sizes->begin(), sizes->end());
+    } else {
+      all.push_back({self->dims[i].full, self->dims[i].local, self->dims[i].origin, false});
+    }
+  }
+  ViewTo(n, *self, all);
+}
+
+void Permute(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr) return;
+  const size_t rank = self->dims.size();
+  const std::string& name = n.node().target;
+  Dims out = self->dims;
+  if (name == "aten::permute") {
+    const auto order = n.Numbers("dims");
+    if (!order || order->size() != rank) return;
+    for (size_t i = 0; i < rank; ++i) {
+      const int64_t from = *(*order)[i].full;
+      out[i] = self->dims.at(static_cast<size_t>(from < 0 ? from + static_cast<int64_t>(rank) : from));
+    }
+  } else if (name == "aten::t" || name == "aten::numpy_T") {
+    std::reverse(out.begin(), out.end());
+  } else {
+    const auto a = n.Dim("dim0", rank);
+    const auto b = n.Dim("dim1", rank);
+    if (!a || !b) return;
+    std::swap(out[*a], out[*b]);
+  }
+  n.Set(0, std::move(out), self->terms);
+}
+
+void Unsqueeze(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr) return;
+  const auto dim = n.Dim("dim", self->dims.size() + 1);
+  if (!dim) return;
+  Dims out = self->dims;
+  out.insert(out.begin() + static_cast<std::ptrdiff_t>(*dim), LocalDim());
+  n.Set(0, std::move(out), self->terms);
+}
+
+void Squeeze(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr) return;
+  const size_t rank = self->dims.size();
+  std::vector<bool> asked(rank, n.Find("dim") == nullptr);
+  if (const auto dims = n.Numbers("dim")) {
+    for (const LocalNumber& dim : *dims) {
+      const int64_t at = *dim.full < 0 ? *dim.full + static_cast<int64_t>(rank) : *dim.full;
+      if (at >= 0 && static_cast<size_t>(at) < rank) asked[static_cast<size_t>(at)] = true;
+    }
+  }
+  Dims out;
+  for (size_t i = 0; i < rank; ++i) {
+    if (!asked[i] || self->dims[i].full != 1) out.push_back(self->dims[i]);
+  }
+  n.Set(0, std::move(out), self->terms);
+}
+
+// A dim of one element repeats; another one stays, and the number given for it must be its own.
+void ExpandTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumber>& sizes) {
+  const std::vector<int64_t>& full = n.FullSizes(0);
+  if (full.size() != sizes.size() || sizes.size() < self.dims.size()) return;
+  const size_t fresh = sizes.size() - self.dims.size();
+  Dims out(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const LocalDim had = i < fresh ? LocalDim() : self.dims[i - fresh];
+    if (*sizes[i].local == -1) {
+      out[i] = had;
+    } else if (had.full == 1) {
+      out[i] = n.Made(sizes[i]);
+    } else {
+      LocalDim wanted = n.Made(sizes[i]);
+      wanted.full = full[i];
+      if (wanted.local != had.local) {
+        const bool literal = sizes[i].literal;
+        n.Conflict(literal ? Kind::kInteger : Kind::kFollowsShard,
+                   "expands a dim of " + SizeText(had) + " to " + SizeText(sizes[i]), *sizes[i].local, had.local,
+                   had.is_sharded() ? &had : &wanted, nullptr,
+                   literal ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
+        return;
+      }
+      out[i] = had;
+    }
+    out[i].full = full[i];
+  }
+  n.Set(0, std::move(out));
+}
+
+void Expand(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const auto sizes = n.Numbers("size");
+  if (self != nullptr && sizes) ExpandTo(n, *self, *sizes);
+}
+
+void ExpandAs(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* other = n.Tensor("other");
+  if (self == nullptr || other == nullptr) return;
+  std::optional<Dims> dims = Broadcast(n, {self, other});
+  if (dims) n.Set(0, std::move(*dims));
+}
+
+// `count` copies of a dim, one after the other.
+LocalDim Copies(const LocalDim& dim, const LocalNumber& count, uint32_t node, bool interleaved) {
+  LocalDim out = Resized(dim, dim.full * *count.full, dim.local * *count.local);
+  if (out.is_sharded() && out.origin < 0) out.origin = count.origin;
+  if (count.literal && *count.full > 1) out.integer_at = static_cast<int32_t>(node);
+  if (out.is_sharded() && *count.full == *count.local) {
+    if (!interleaved) {
+      SetParts(out, *count.full * std::max<int64_t>(PartCount(dim), 1));
+    } else {
+      out.parts = dim.parts;
+      for (LocalDim::Part& part : out.parts) {
+        part.full *= *count.full;
+        part.local *= *count.full;
+      }
+    }
+  }
+  return out;
+}
+
+void Repeat(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  auto counts = n.Numbers("repeats");
+  if (!counts) counts = n.Numbers("dims");
+  if (self == nullptr || !counts || counts->size() < self->dims.size()) return;
+  const size_t fresh = counts->size() - self->dims.size();
+  Dims out;
+  for (size_t i = 0; i < counts->size(); ++i) {
+    out.push_back(Copies(i < fresh ? LocalDim() : self->dims[i - fresh], (*counts)[i], n.index(), false));
+  }
+  n.Set(0, std::move(out));
+}
+
+void RepeatInterleave(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalNumber count = n.Number("repeats");
+  if (self == nullptr || !count.known()) return;
+  const auto dim = n.Dim("dim", self->dims.size());
+  if (!dim) return;
+  Dims out = self->dims;
+  out[*dim] = Copies(out[*dim], count, n.index(), true);
+  n.Set(0, std::move(out));
+}
+
+void ViewAsReal(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr) return;
+  Dims out = self->dims;
+  LocalDim& pair = out.emplace_back();
+  pair.full = pair.local = 2;
+  n.Set(0, std::move(out));
+}
+
+void ViewAsComplex(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr || self->dims.empty()) return;
+  n.Set(0, Dims(self->dims.begin(), self->dims.end() - 1));
+}
+
+// --- parts of a dim --------------------------------------------------------------------------------------------------
+
+// The parts of a sharded dim from element `begin` on with `sizes` (full and local): each must be whole parts of a fused dim.
+// Results by size; nothing after a conflict.
+std::optional<Dims> PartsOf(NodeSizes& n, const LocalDim& dim, const std::vector<LocalDim>& sizes) {
+  std::vector<LocalDim::Part> parts = dim.parts;
+  if (parts.empty()) parts.push_back({dim.full, dim.local});
+  Dims out;
+  size_t next = 0;
+  for (const LocalDim& size : sizes) {
+    LocalDim made = Resized(dim, 0, 0);
+    std::vector<LocalDim::Part> taken;
+    while (next < parts.size() && made.full < size.full) {
+      made.full += parts[next].full;
+      made.local += parts[next].local;
+      taken.push_back(parts[next++]);
+    }
+    if (made.full != size.full || made.local != size.local) {
+      const bool integer = size.integer_at >= 0 && made.full == size.full;
+      n.Conflict(integer ? Kind::kInteger : Kind::kCrossesShards,
+                 integer ? "takes " + std::to_string(size.local) + " elements of a dim of " + SizeText(dim)
+                         : "takes " + std::to_string(size.full) + " of the " + std::to_string(dim.full) +
+                               " elements of a dim that is sharded as one: the " + std::to_string(dim.local) +
+                               " on a rank are not a shard of them",
+                 integer ? size.local : size.full, made.local, &dim, nullptr,
+                 integer ? size.integer_at : LocalDim::kNone);
+      return std::nullopt;
+    }
+    if (taken.size() > 1) made.parts = std::move(taken);
+    made.origin = made.is_sharded() ? dim.origin : LocalDim::kNone;
+    out.push_back(std::move(made));
+  }
+  return out;
+}
+
+// Results whose dim `dim` is a part of the operand's.
+void SplitInto(NodeSizes& n, const LocalTensor& self, size_t dim, std::vector<LocalDim> sizes) {
+  const LocalDim& had = self.dims[dim];
+  if (had.is_sharded()) {
+    int64_t sum = 0;
+    const LocalDim* literal = nullptr;
+    for (const LocalDim& size : sizes) {
+      sum += size.local;
+      if (size.integer_at >= 0 && literal == nullptr) literal = &size;
+    }
+    if (sum != had.local && literal != nullptr) {
+      n.Conflict(Kind::kInteger,
+                 "splits a dim of " + SizeText(had) + " into parts that add up to " + std::to_string(sum),
+                 literal->local, literal->full * had.local / std::max<int64_t>(had.full, 1), &had, nullptr,
+                 literal->integer_at);
+      return;
+    }
+    if (sizes.size() > 1) {
+      std::optional<Dims> made = PartsOf(n, had, sizes);
+      if (!made) return;
+      sizes = std::move(*made);
+    } else {
+      sizes = {had};
+    }
+  } else {
+    for (const LocalDim& size : sizes) {
+      if (!size.is_sharded()) continue;
+      n.Conflict(Kind::kFollowsShard,
+                 "splits a dim of " + SizeText(had) + " by a size that follows a shard, " + SizeText(size), size.local,
+                 size.full, &size);
+      return;
+    }
+  }
+  for (size_t i = 0; i < sizes.size() && i < n.results.size(); ++i) {
+    Dims out = self.dims;
+    out[dim] = sizes[i];
+    n.Set(i, std::move(out), self.terms);
+  }
+}
+
+void SplitWithSizes(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const auto numbers = n.Numbers("split_sizes");
+  if (self == nullptr || !numbers) return;
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", self->dims.size()) : std::optional<size_t>(0);
+  if (!dim || *dim >= self->dims.size()) return;
+  std::vector<LocalDim> sizes;
+  for (const LocalNumber& number : *numbers) sizes.push_back(n.Made(number));
+  SplitInto(n, *self, *dim, std::move(sizes));
+}
+
+// Parts of one size, the last one smaller.
+void Split(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const bool chunks = n.node().target == "aten::chunk" || n.node().target == "aten::tensor_split";
+  LocalNumber size = n.Number(chunks ? (n.Find("chunks") != nullptr ? "chunks" : "sections") : "split_size");
+  if (self == nullptr) return;
+  if (!chunks && !size.known()) {  // aten::split.sizes
+    if (n.Numbers("split_sizes")) SplitWithSizes(n);
+    return;
+  }
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", self->dims.size()) : std::optional<size_t>(0);
+  if (!dim || *dim >= self->dims.size() || !size.known() || *size.full <= 0 || *size.local <= 0) return;
+  const LocalDim& had = self->dims[*dim];
+  const bool literal = size.literal && !chunks;
+  if (chunks) {
+    size.full = (had.full + *size.full - 1) / *size.full;
+    size.local = (had.local + *size.local - 1) / *size.local;
+    if (*size.full <= 0 || *size.local <= 0) return;
+  }
+  const auto pieces = [](int64_t total, int64_t each) { return (total + each - 1) / each; };
+  if (pieces(had.full, *size.full) != pieces(had.local, *size.local)) {
+    n.Conflict(Kind::kInteger,
+               "splits a dim of " + SizeText(had) + " into parts of " + SizeText(size) + ": " +
+                   std::to_string(pieces(had.local, *size.local)) + " instead of " +
+                   std::to_string(pieces(had.full, *size.full)),
+               *size.local, *size.full * had.local / std::max<int64_t>(had.full, 1), &had, nullptr,
+               static_cast<int32_t>(n.index()));
+    return;
+  }
+  std::vector<LocalDim> sizes;
+  for (size_t i = 0; i < n.results.size(); ++i) {
+    const auto rest = [&](int64_t total, int64_t each) {
+      return std::min(each, total - static_cast<int64_t>(i) * each);
+    };
+    LocalDim one;
+    one.full = rest(had.full, *size.full);
+    one.local = rest(had.local, *size.local);
+    if (literal) one.integer_at = static_cast<int32_t>(n.index());
+    sizes.push_back(one);
+  }
+  SplitInto(n, *self, *dim, std::move(sizes));
+}
+
+void Slice(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr || self->dims.empty()) return;
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", self->dims.size()) : std::optional<size_t>(0);
+  if (!dim) return;
+  const LocalDim& had = self->dims[*dim];
+  constexpr int64_t kEnd = kLargestSize;
+  const auto given = [&](const char* name, int64_t absent) {
+    const ProgramArgument* argument = n.Find(name);
+    return argument == nullptr || argument->kind == ProgramArgument::Kind::kNone ? LocalNumber{absent, absent}
+                                                                                 : n.NumberOf(*argument);
+  };
+  const LocalNumber start = given("start", 0);
+  LocalNumber end = given("end", kEnd);
+  const LocalNumber step = given("step", 1);
+  if (n.node().target == "aten::narrow") {
+    end = given("length", 0);
+    if (start.known() && end.known()) {
+      end.full = *end.full + *start.full;
+      end.local = *end.local + *start.local;
+    }
+  }
+  if (!start.known() || !end.known() || !step.known() || *step.full <= 0) return;
+  const auto within = [](int64_t at, int64_t size) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
+  const int64_t first = within(*start.full, had.full);
+  const int64_t first_local = within(*start.local, had.local);
+  const int64_t last = std::max(within(*end.full, had.full), first);
+  const int64_t last_local = std::max(within(*end.local, had.local), first_local);
+  const auto count = [&](int64_t length) { return (length + *step.full - 1) / *step.full; };
+  Dims out = self->dims;
+  const bool all = first % *step.full == first && last == had.full;
+  if (!had.is_sharded()) {
+    if (start.follows_shard() || end.follows_shard()) {
+      LocalDim follows;
+      const LocalNumber& which = start.follows_shard() ? start : end;
+      follows.full = *which.full;
+      follows.local = *which.local;
+      follows.origin = which.origin;
+      if (last != last_local || first != first_local) {
+        n.Conflict(Kind::kFollowsShard,
+                   "takes the first elements of a full dim of " + SizeText(had) + ", as many as a shard has, " +
+                       SizeText(which) + ", on every rank",
+                   *which.local, *which.full, &follows);
+        return;
+      }
+    }
+    out[*dim] = Resized(had, count(last - first), count(last - first));
+    if (last - first != had.full) out[*dim].integer_at = LocalDim::kNone;
+  } else if (all) {
+    if (last_local != had.local || first_local != first) {
+      n.Conflict(Kind::kFollowsShard, "takes a part of a dim of which it takes all in full", last_local, had.local,
+                 &had);
+      return;
+    }
+    out[*dim] = Resized(had, count(last - first), count(last_local - first_local));
+    if (*step.full == 1) {
+      out[*dim].parts = had.parts;
+    } else if (const int64_t parts = PartCount(had); parts > 1) {
+      SetParts(out[*dim], parts);
+    }
+    // Every step-th element: the shard must begin at a multiple of the step.
+    if (*step.full > 1 && had.local % *step.full != 0) {
+      n.Conflict(Kind::kCrossesShards,
+                 "takes each " + std::to_string(*step.full) + "th element of a dim of " + SizeText(had), *step.full,
+                 had.local, &had);
+      return;
+    }
+  } else {
+    std::vector<LocalDim> sizes;
+    const auto add = [&](int64_t full, int64_t local, bool literal) {
+      if (full == 0 && local == 0) return;
+      LocalDim& one = sizes.emplace_back();
+      one.full = full;
+      one.local = local;
+      if (literal) one.integer_at = static_cast<int32_t>(n.index());
+    };
+    const bool literal = (start.literal && first > 0) || (end.literal && *end.full != kEnd);
+    add(first, first_local, literal);
+    const size_t own = sizes.size();
+    add(last - first, last_local - first_local, literal);
+    add(had.full - last, had.local - last_local, literal);
+    if (last == first) return;
+    std::optional<Dims> made = PartsOf(n, had, sizes);
+    if (!made || own >= made->size()) return;
+    out[*dim] = (*made)[own];
+    if (*step.full > 1) return;
+  }
+  n.Set(0, std::move(out), self->terms);
+}
+
+void Select(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr) return;
+  const bool unbinds = n.node().target == "aten::unbind";
+  auto dim = n.Dim("dim", self->dims.size());
+  if (unbinds && n.Find("dim") == nullptr && !self->dims.empty()) dim = 0;  // its default
+  if (!dim) return;
+  const LocalDim& had = self->dims[*dim];
+  if (had.is_sharded() && !unbinds) {
+    n.Conflict(Kind::kCrossesShards, "takes one element of a dim of " + SizeText(had) + ", another one on each rank",
+               n.Number("index").full.value_or(0), had.local, &had);
+    return;
+  }
+  Dims out = self->dims;
+  out.erase(out.begin() + static_cast<std::ptrdiff_t>(*dim));
+  if (had.is_sharded()) {
+    n.Conflict(Kind::kInteger, "makes " + std::to_string(had.full) + " tensors of a dim of " + SizeText(had), had.full,
+               had.local, &had, nullptr, static_cast<int32_t>(n.index()));
+    return;
+  }
+  for (size_t i = 0; i < n.results.size(); ++i) n.Set(i, out, self->terms);
+}
+
+void IndexSelect(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* index = n.Tensor("index");
+  if (self == nullptr || index == nullptr || index->dims.size() != 1) return;
+  const auto dim = n.Dim("dim", self->dims.size());
+  if (!dim || self->dims[*dim].is_sharded()) return;
+  Dims out = self->dims;
+  out[*dim] = index->dims[0];
+  n.Set(0, std::move(out));
+}
+
+// Of the shape of the index, which says where to look along one dim.
+void Gather(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* index = n.Tensor("index");
+  if (self == nullptr || index == nullptr || self->dims.size() != index->dims.size()) return;
+  const auto dim = n.Dim("dim", self->dims.size());
+  if (!dim || self->dims[*dim].is_sharded()) return;
+  for (size_t i = 0; i < self->dims.size(); ++i) {
+    if (i != *dim && !n.Agree(self->dims[i], index->dims[i], "dims of the tensor and of the index")) return;
+  }
+  n.Set(0, index->dims);
+}
+
+// Advanced indexing without masks: the indices' common shape in place of the indexed dims, at the first of them where they
+// follow each other, else in front.
+void Index(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const ProgramArgument* list = n.Find("indices");
+  if (self == nullptr || list == nullptr || list->kind != ProgramArgument::Kind::kList) return;
+  std::vector<const LocalTensor*> indices;
+  std::vector<size_t> places;
+  size_t at = 0;
+  for (const ProgramArgument& one : list->elements) {
+    if (one.kind != ProgramArgument::Kind::kNone) {
+      const LocalTensor* index = n.TensorOf(one);
+      if (index == nullptr || at >= self->dims.size() || self->dims[at].is_sharded()) return;
+      indices.push_back(index);
+      places.push_back(at);
+    }
+    ++at;
+  }
+  std::optional<Dims> common = Broadcast(n, indices);
+  if (!common || places.empty()) return;
+  const bool together = places.back() - places.front() + 1 == places.size();
+  Dims out;
+  if (!together) out = *common;
+  for (size_t i = 0; i < self->dims.size(); ++i) {
+    if (together && i == places.front()) out.insert(out.end(), common->begin(), common->end());
+    if (std::ranges::find(places, i) == places.end()) out.push_back(self->dims[i]);
+  }
+  if (out.size() == n.FullSizes(0).size()) n.Set(0, std::move(out));
+}
+
+void TopK(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalNumber k = n.Number("k");
+  if (self == nullptr || !k.known() || self->dims.empty()) return;
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", self->dims.size()) : self->dims.size() - 1;
+  if (!dim || self->dims[*dim].is_sharded()) return;
+  Dims out = self->dims;
+  out[*dim] = n.Made(k);
+  for (size_t i = 0; i < n.results.size(); ++i) n.Set(i, out);
+}
+
+void Cat(NodeSizes& n) {
+  const auto operands = n.Tensors();
+  if (!operands || operands->empty()) return;
+  std::vector<const LocalTensor*> tensors;
+  for (const LocalTensor* one : *operands) {
+    if (one->dims.size() == n.FullSizes(0).size()) tensors.push_back(one);  // an empty tensor of one dim is left out
+  }
+  if (tensors.empty()) return;
+  const size_t rank = tensors.front()->dims.size();
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", rank) : std::optional<size_t>(0);
+  if (!dim) return;
+  Dims out = tensors.front()->dims;
+  for (size_t t = 1; t < tensors.size(); ++t) {
+    for (size_t i = 0; i < rank; ++i) {
+      const LocalDim& other = tensors[t]->dims[i];
+      if (i == *dim) continue;
+      if (!n.Agree(out[i], other, "dims of its operands that must be equal")) return;
+      if (out[i].parts.empty()) out[i].parts = other.parts;
+      if (out[i].origin < 0) out[i].origin = other.origin;
+      if (out[i].integer_at < 0) out[i].integer_at = other.integer_at;
+    }
+  }
+  LocalDim joined;
+  joined.full = joined.local = 0;
+  bool sharded = false;
+  for (const LocalTensor* one : tensors) {
+    const LocalDim& had = one->dims[*dim];
+    joined.full += had.full;
+    joined.local += had.local;
+    if (had.is_sharded()) sharded = true;
+    if (joined.origin < 0) joined.origin = had.origin;
+    if (had.parts.empty()) {
+      joined.parts.push_back({had.full, had.local});
+    } else {
+      joined.parts.insert(joined.parts.end(), had.parts.begin(), had.parts.end());
+    }
+  }
+  if (!sharded) joined.parts.clear();
+  out[*dim] = std::move(joined);
+  n.Set(0, std::move(out));
+}
+
+void Stack(NodeSizes& n) {
+  const auto operands = n.Tensors();
+  if (!operands || operands->empty()) return;
+  std::optional<Dims> out = Broadcast(n, *operands);
+  if (!out) return;
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", out->size() + 1) : std::optional<size_t>(0);
+  if (!dim) return;
+  LocalDim made;
+  made.full = made.local = static_cast<int64_t>(operands->size());
+  out->insert(out->begin() + static_cast<std::ptrdiff_t>(*dim), made);
+  n.Set(0, std::move(*out));
+}
+
+// Dims that are padded must be full.
+void Pad(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const auto pads = n.Numbers("pad");
+  if (self == nullptr || !pads) return;
+  Dims out = self->dims;
+  for (size_t i = 0; i + 1 < pads->size(); i += 2) {
+    const size_t back = i / 2 + 1;
+    if (back > out.size() || (*pads)[i].follows_shard() || (*pads)[i + 1].follows_shard()) return;
+    LocalDim& dim = out[out.size() - back];
+    const int64_t more = *(*pads)[i].full + *(*pads)[i + 1].full;
+    if (*(*pads)[i].full == 0 && more == 0) continue;
+    if (dim.is_sharded()) return;
+    dim = Resized(dim, dim.full + more, dim.full + more);
+  }
+  n.Set(0, std::move(out), self->terms);
+}
+
+// --- products and sums -----------------------------------------------------------------------------------------------
+
+void Linear(NodeSizes& n) {
+  const LocalTensor* input = n.Tensor("input");
+  const LocalTensor* weight = n.Tensor("weight");
+  if (input == nullptr || weight == nullptr || input->dims.empty() || weight->dims.size() != 2) return;
+  if (!n.Agree(input->dims.back(), weight->dims[1], "the features of its input and of its weight")) return;
+  const bool terms = weight->dims[1].is_sharded() || input->terms;
+  Dims out(input->dims.begin(), input->dims.end() - 1);
+  out.push_back(weight->dims[0]);
+  if (const LocalTensor* bias = n.Tensor("bias"); bias != nullptr && bias->dims.size() == 1) {
+    if (!n.Agree(weight->dims[0], bias->dims[0], "the output features of its weight and of its bias")) return;
+  }
+  n.Set(0, std::move(out), terms);
+}
+
+// A tensor of all dims but the last `count`.
+LocalTensor Front(const LocalTensor& tensor, size_t count) {
+  LocalTensor out;
+  out.known = true;
+  out.dims.assign(tensor.dims.begin(), tensor.dims.end() - static_cast<std::ptrdiff_t>(count));
+  return out;
+}
+
+// Batch dims broadcast; the last of `a` and the one before the last of `b` are summed over.
+void MultiplyMatrices(NodeSizes& n, const LocalTensor& a, const LocalTensor& b) {
+  if (a.dims.empty() || b.dims.empty()) return;
+  const bool row = a.dims.size() == 1;
+  const bool column = b.dims.size() == 1;
+  const LocalDim& left = a.dims.back();
+  const LocalDim& right = column ? b.dims.back() : b.dims[b.dims.size() - 2];
+  if (!n.Agree(left, right, "the dims that it sums over")) return;
+  const LocalTensor batch_a = Front(a, row ? 1 : 2);
+  const LocalTensor batch_b = Front(b, column ? 1 : 2);
+  std::optional<Dims> out = Broadcast(n, {&batch_a, &batch_b});
+  if (!out) return;
+  if (!row) out->push_back(a.dims[a.dims.size() - 2]);
+  if (!column) out->push_back(b.dims.back());
+  n.Set(0, std::move(*out), left.is_sharded() || a.terms || b.terms);
+}
+
+void Matmul(NodeSizes& n) {
+  const LocalTensor* a = n.Tensor("self");
+  const LocalTensor* b = n.Find("mat2") != nullptr ? n.Tensor("mat2") : n.Tensor("other");
+  if (b == nullptr) b = n.Tensor("vec");
+  if (a != nullptr && b != nullptr) MultiplyMatrices(n, *a, *b);
+}
+
+void AddMatmul(NodeSizes& n) {
+  const LocalTensor* bias = n.Tensor("self");
+  const bool batched = n.node().target == "aten::baddbmm";
+  const LocalTensor* a = n.Tensor(batched ? "batch1" : "mat1");
+  const LocalTensor* b = n.Tensor(batched ? "batch2" : "mat2");
+  if (bias == nullptr || a == nullptr || b == nullptr) return;
+  MultiplyMatrices(n, *a, *b);
+  if (n.in_conflict() || !n.results[0].known) return;
+  const LocalTensor made = n.results[0];
+  if (std::optional<Dims> out = Broadcast(n, {&made, bias})) n.Set(0, std::move(*out), made.terms);
+}
+
+// The equation gives every dim a letter.
+void Einsum(NodeSizes& n) {
+  const ProgramArgument* equation = n.Find("equation");
+  const auto operands = n.Tensors();
+  if (equation == nullptr || !operands || equation->text.find('.') != std::string::npos) return;
+  std::string text;
+  for (const char c : equation->text) {
+    if (c != ' ') text += c;
+  }
+  const size_t arrow = text.find("->");
+  if (arrow == std::string::npos) return;
+  std::map<char, LocalDim> letters;
+  size_t at = 0;
+  for (const LocalTensor* operand : *operands) {
+    for (const LocalDim& dim : operand->dims) {
+      if (at >= arrow || text[at] == ',') return;
+      const auto [found, fresh] = letters.try_emplace(text[at++], dim);
+      if (fresh || dim.full == 1) continue;
+      if (found->second.full == 1) {
+        found->second = dim;
+      } else if (!n.Agree(found->second, dim, "dims of its operands that must be equal")) {
+        return;
+      }
+    }
+    if (at < arrow && text[at] == ',') ++at;
+  }
+  Dims out;
+  bool terms = false;
+  const std::string made = text.substr(arrow + 2);
+  for (const char letter : made) {
+    if (!letters.contains(letter)) return;
+    out.push_back(letters[letter]);
+  }
+  for (const auto& [letter, dim] : letters) {
+    if (made.find(letter) == std::string::npos && dim.is_sharded()) terms = true;
+  }
+  n.Set(0, std::move(out), terms);
+}
+
+// aten::_grouped_mm(self [tokens, in], mat2 [experts, in, out], offs [experts]).
+void GroupedMatmul(NodeSizes& n) {
+  const LocalTensor* a = n.Tensor("self");
+  const LocalTensor* b = n.Tensor("mat2");
+  const LocalTensor* ends = n.Tensor("offs");
+  if (a == nullptr || b == nullptr || a->dims.size() != 2 || b->dims.size() != 3) return;
+  if (!n.Agree(a->dims[1], b->dims[1], "the features of the rows and of the experts")) return;
+  if (ends != nullptr && ends->dims.size() == 1 &&
+      !n.Agree(ends->dims[0], b->dims[0], "the groups of rows and the experts"))
+    return;
+  n.Set(0, {a->dims[0], b->dims[2]}, a->dims[1].is_sharded() || a->terms);
+}
+
+void Reduce(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr) return;
+  const size_t rank = self->dims.size();
+  std::vector<bool> gone(rank, true);
+  if (const auto dims = n.Numbers("dim"); dims && !dims->empty()) {
+    gone.assign(rank, false);
+    for (const LocalNumber& dim : *dims) {
+      const int64_t at = *dim.full < 0 ? *dim.full + static_cast<int64_t>(rank) : *dim.full;
+      if (at >= 0 && static_cast<size_t>(at) < rank) gone[static_cast<size_t>(at)] = true;
+    }
+  }
+  const ProgramArgument* keep = n.Find("keepdim");
+  const bool keeps = keep != nullptr && keep->kind == ProgramArgument::Kind::kBool && keep->integer != 0;
+  Dims out;
+  bool terms = self->terms;
+  for (size_t i = 0; i < rank; ++i) {
+    if (!gone[i]) {
+      out.push_back(self->dims[i]);
+    } else {
+      if (keeps) out.emplace_back();
+      if (self->dims[i].is_sharded()) terms = true;
+    }
+  }
+  for (size_t i = 0; i < n.results.size(); ++i) {
+    if (n.HasResult(i) && n.FullSizes(i).size() == out.size()) n.Set(i, out, terms);
+  }
+}
+
+// max and min of one tensor reduce, of two compare.
+void MaxOrMin(NodeSizes& n) { n.node().overload == "other" ? Elementwise(n) : Reduce(n); }
+
+void Attention(NodeSizes& n) {
+  const LocalTensor* q = n.Tensor("query");
+  const LocalTensor* k = n.Tensor("key");
+  const LocalTensor* v = n.Tensor("value");
+  if (q == nullptr || k == nullptr || v == nullptr) return;
+  const size_t rank = q->dims.size();
+  if (rank < 2 || k->dims.size() != rank || v->dims.size() != rank) return;
+  const ProgramArgument* gqa = n.Find("enable_gqa");
+  const bool grouped = gqa != nullptr && gqa->integer != 0;
+  for (size_t i = 0; i + 2 < rank; ++i) {
+    const bool heads = i + 3 == rank;
+    if (!n.Agree(k->dims[i], v->dims[i], "dims of keys and values")) return;
+    if (!heads || !grouped) {
+      if (!n.Agree(q->dims[i], k->dims[i], heads ? "the heads of queries and keys" : "dims of queries and keys"))
+        return;
+    } else if (k->dims[i].local == 0 || q->dims[i].local % k->dims[i].local != 0) {
+      n.Conflict(
+          Kind::kOperands,
+          "shares heads of keys, " + SizeText(k->dims[i]) + ", between those of queries, " + SizeText(q->dims[i]),
+          k->dims[i].local, q->dims[i].local, &q->dims[i], &k->dims[i]);
+      return;
+    }
+  }
+  if (!n.Agree(q->dims[rank - 1], k->dims[rank - 1], "the features of queries and keys")) return;
+  if (!n.Agree(k->dims[rank - 2], v->dims[rank - 2], "the tokens of keys and values")) return;
+  if (const LocalTensor* mask = n.Tensor("attn_mask"); mask != nullptr) {
+    LocalTensor scores = Front(*q, 0);
+    scores.dims.back() = k->dims[rank - 2];
+    if (!Broadcast(n, {&scores, mask})) return;
+  }
+  Dims out = q->dims;
+  out.back() = v->dims.back();
+  n.Set(0, std::move(out));
+}
+
+void Convolution(NodeSizes& n) {
+  const LocalTensor* input = n.Tensor("input");
+  const LocalTensor* weight = n.Tensor("weight");
+  if (input == nullptr || weight == nullptr) return;
+  const LocalNumber groups = n.Number("groups", 1);
+  const std::vector<int64_t>& full = n.FullSizes(0);
+  const size_t spatial = weight->dims.size() - 2;
+  if (!groups.known() || weight->dims.size() < 3 || full.size() != input->dims.size() || full.size() <= spatial) return;
+  const size_t channels = full.size() - spatial - 1;
+  const LocalDim& in = input->dims[channels];
+  const int64_t wanted = weight->dims[1].local * *groups.local;
+  if (in.local != wanted || weight->dims[0].local % std::max<int64_t>(*groups.local, 1) != 0) {
+    const LocalDim& sharded = in.is_sharded() ? in : weight->dims[0];
+    const bool integer = groups.literal && *groups.full > 1;
+    n.Conflict(integer ? Kind::kInteger : Kind::kOperands,
+               "has " + SizeText(in) + " channels, and a weight of " + SizeText(weight->dims[0]) + " in " +
+                   SizeText(groups) + " groups",
+               *groups.local, *groups.full * sharded.local / std::max<int64_t>(sharded.full, 1), &sharded,
+               in.is_sharded() ? &weight->dims[0] : &in, integer ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
+    return;
+  }
+  Dims out(full.size());
+  for (size_t i = 0; i < channels; ++i) out[i] = input->dims[i];
+  out[channels] = weight->dims[0];
+  for (size_t i = channels + 1; i < full.size(); ++i) {
+    if (input->dims[i].is_sharded()) return;
+    out[i].full = out[i].local = full[i];
+  }
+  n.Set(0, std::move(out));
+}
+
+void Norm(NodeSizes& n) {
+  const LocalTensor* input = n.Tensor("input");
+  const auto shape = n.Numbers("normalized_shape");
+  if (input == nullptr || !shape || shape->size() > input->dims.size()) return;
+  const size_t first = input->dims.size() - shape->size();
+  for (size_t i = 0; i < shape->size(); ++i) {
+    const LocalDim& had = input->dims[first + i];
+    if (*(*shape)[i].local == had.local) continue;
+    const bool literal = (*shape)[i].literal;
+    const LocalDim number = n.Made((*shape)[i]);
+    n.Conflict(literal ? Kind::kInteger : Kind::kFollowsShard,
+               "is over " + SizeText((*shape)[i]) + " features, and its input has " + SizeText(had), *(*shape)[i].local,
+               had.local, had.is_sharded() ? &had : &number, nullptr,
+               literal ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
+    return;
+  }
+  for (const char* name : {"weight", "bias"}) {
+    const LocalTensor* parameter = n.Tensor(name);
+    if (parameter == nullptr) continue;
+    for (size_t i = 0; i < parameter->dims.size() && i < shape->size(); ++i) {
+      if (!n.Agree(input->dims[first + i], parameter->dims[i], "the features of its input and of its weight")) return;
+    }
+  }
+  n.Set(0, input->dims);
+}
+
+void Embedding(NodeSizes& n) {
+  const LocalTensor* weight = n.Tensor("weight");
+  const LocalTensor* ids = n.Tensor("indices");
+  if (weight == nullptr || ids == nullptr || weight->dims.size() != 2) return;
+  Dims out = ids->dims;
+  out.push_back(weight->dims[1]);
+  n.Set(0, std::move(out), weight->dims[0].is_sharded());
+}
+
+void Loss(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* target = n.Tensor("target");
+  if (self == nullptr || target == nullptr || self->dims.empty() || target->dims.empty()) return;
+  if (!n.Agree(self->dims[0], target->dims[0], "the rows of the logits and of the labels")) return;
+  if (n.FullSizes(0).empty()) {
+    n.Set(0, {});
+  } else {
+    n.Set(0, target->dims);
+  }
+}
+
+// X of A X = B, with the batch of both.
+void SolveTriangular(NodeSizes& n) {
+  const LocalTensor* a = n.Tensor("self");
+  const LocalTensor* b = n.Tensor("B");
+  if (a == nullptr || b == nullptr || a->dims.size() < 2 || b->dims.size() < 2) return;
+  const LocalTensor batch_a = Front(*a, 2);
+  const LocalTensor batch_b = Front(*b, 2);
+  std::optional<Dims> out = Broadcast(n, {&batch_a, &batch_b});
+  if (!out) return;
+  out->insert(out->end(), b->dims.end() - 2, b->dims.end());
+  n.Set(0, std::move(*out));
+}
+
+// --- new tensors -----------------------------------------------------------------------------------------------------
+
+void Make(NodeSizes& n) {
+  const auto sizes = n.Numbers("size");
+  if (!sizes) return;
+  Dims out;
+  for (const LocalNumber& size : *sizes) out.push_back(n.Made(size));
+  n.Set(0, std::move(out));
+}
+
+// Counts from 0 on every rank, so that its end must not be the size of a shard.
+void Arange(NodeSizes& n) {
+  for (const char* name : {"start", "end", "step"}) {
+    const ProgramArgument* argument = n.Find(name);
+    if (argument == nullptr || argument->kind == ProgramArgument::Kind::kFloat) continue;
+    const LocalNumber number = n.Number(name);
+    if (!number.known()) return;
+    if (!number.follows_shard()) continue;
+    const LocalDim made = n.Made(number);
+    n.Conflict(Kind::kFollowsShard, "counts to the size of a shard, " + SizeText(number) + ", from 0 on every rank",
+               *number.local, *number.full, &made);
+    return;
+  }
+  LocalDim made;
+  made.full = made.local = n.FullSizes(0).empty() ? 1 : n.FullSizes(0)[0];
+  const ProgramArgument* end = n.Find("end");
+  const bool literal = end == nullptr || end->kind != ProgramArgument::Kind::kValue;
+  if (literal && made.full > 1) made.integer_at = static_cast<int32_t>(n.index());
+  n.Set(0, {made});
+}
+
+void CountInBins(NodeSizes& n) {
+  const LocalNumber bins = n.Number("bins", 100);
+  if (bins.known()) n.Set(0, {n.Made(bins)});
+}
+
+void OneHot(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalNumber classes = n.Number("num_classes", -1);
+  if (self == nullptr || !classes.known() || *classes.full < 0) return;
+  Dims out = self->dims;
+  out.push_back(n.Made(classes));
+  n.Set(0, std::move(out));
+}
+
+void Nothing(NodeSizes&) {}
+
+const std::unordered_map<std::string, SizeRule>& Rules() {
+  static const std::unordered_map<std::string, SizeRule> kRules = [] {
+    std::unordered_map<std::string, SizeRule> rules;
+    const auto add = [&](SizeRule rule, std::initializer_list<const char*> names) {
+      for (const char* name : names) rules.emplace("aten::" + std::string(name), rule);
+    };
+    add(Elementwise, {"add",
+                      "sub",
+                      "rsub",
+                      "mul",
+                      "div",
+                      "true_divide",
+                      "floor_divide",
+                      "remainder",
+                      "fmod",
+                      "pow",
+                      "exp",
+                      "expm1",
+                      "log",
+                      "log1p",
+                      "log2",
+                      "sqrt",
+                      "rsqrt",
+                      "square",
+                      "abs",
+                      "neg",
+                      "sign",
+                      "reciprocal",
+                      "sigmoid",
+                      "silu",
+                      "gelu",
+                      "relu",
+                      "relu6",
+                      "elu",
+                      "leaky_relu",
+                      "mish",
+                      "hardtanh",
+                      "hardswish",
+                      "softplus",
+                      "logsigmoid",
+                      "tanh",
+                      "cos",
+                      "sin",
+                      "tan",
+                      "erf",
+                      "erfinv",
+                      "clamp",
+                      "clamp_min",
+                      "clamp_max",
+                      "maximum",
+                      "minimum",
+                      "where",
+                      "masked_fill",
+                      "eq",
+                      "ne",
+                      "lt",
+                      "le",
+                      "gt",
+                      "ge",
+                      "isnan",
+                      "isinf",
+                      "isfinite",
+                      "bitwise_not",
+                      "bitwise_and",
+                      "bitwise_or",
+                      "logical_not",
+                      "logical_and",
+                      "logical_or",
+                      "logical_xor",
+                      "__and__",
+                      "__or__",
+                      "polar",
+                      "complex",
+                      "to",
+                      "_to_copy",
+                      "contiguous",
+                      "clone",
+                      "detach",
+                      "lift_fresh_copy",
+                      "lift_fresh",
+                      "alias",
+                      "dropout",
+                      "floor",
+                      "ceil",
+                      "round",
+                      "lerp",
+                      "addcmul",
+                      "addcdiv",
+                      "nan_to_num",
+                      "float",
+                      "real",
+                      "imag",
+                      "conj",
+                      "celu",
+                      "selu",
+                      "softsign",
+                      "threshold",
+                      "atan2",
+                      "heaviside"});
+    add(LikeFirst, {"type_as",        "softmax",      "_softmax",
+                    "log_softmax",    "_log_softmax", "cumsum",
+                    "cumprod",        "logcumsumexp", "tril",
+                    "triu",           "sort",         "argsort",
+                    "flip",           "roll",         "copy",
+                    "fill",           "zero",         "index_put",
+                    "index_add",      "index_copy",   "index_fill",
+                    "scatter",        "scatter_add",  "scatter_reduce",
+                    "masked_scatter", "zeros_like",   "ones_like",
+                    "full_like",      "empty_like",   "rand_like",
+                    "randn_like",     "bernoulli",    "feature_dropout",
+                    "normalize"});
+    add(View, {"view", "reshape", "_unsafe_view", "_reshape_alias"});
+    add(ViewAs, {"view_as", "reshape_as"});
+    add(Flatten, {"flatten"});
+    add(Unflatten, {"unflatten"});
+    add(Permute, {"permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims"});
+    add(Unsqueeze, {"unsqueeze"});
+    add(Squeeze, {"squeeze"});
+    add(Expand, {"expand"});
+    add(ExpandAs, {"expand_as"});
+    add(Repeat, {"repeat", "tile"});
+    add(RepeatInterleave, {"repeat_interleave"});
+    add(ViewAsReal, {"view_as_real"});
+    add(ViewAsComplex, {"view_as_complex"});
+    add(SplitWithSizes, {"split_with_sizes"});
+    add(Split, {"split", "chunk", "tensor_split"});
+    add(Slice, {"slice", "narrow"});
+    add(Select, {"select", "unbind"});
+    add(IndexSelect, {"index_select"});
+    add(Gather, {"gather", "take_along_dim"});
+    add(Index, {"index"});
+    add(TopK, {"topk"});
+    add(Cat, {"cat", "concat"});
+    add(Stack, {"stack"});
+    add(Pad, {"pad", "constant_pad_nd"});
+    add(Linear, {"linear"});
+    add(Matmul, {"matmul", "mm", "bmm", "mv", "dot"});
+    add(AddMatmul, {"addmm", "baddbmm"});
+    add(Einsum, {"einsum"});
+    add(GroupedMatmul, {"_grouped_mm"});
+    add(Reduce, {"sum", "mean", "amax", "amin", "argmax", "argmin", "prod", "var", "std", "any", "all", "logsumexp",
+                 "norm", "linalg_vector_norm", "var_mean", "nansum"});
+    add(MaxOrMin, {"max", "min"});
+    add(Attention, {"scaled_dot_product_attention"});
+    add(Convolution, {"conv1d", "conv2d", "conv3d"});
+    add(Norm, {"layer_norm", "rms_norm"});
+    add(Embedding, {"embedding"});
+    add(Loss, {"cross_entropy_loss", "nll_loss"});
+    add(SolveTriangular, {"linalg_solve_triangular"});
+    add(Make, {"zeros", "ones", "full", "empty", "rand", "randn", "new_zeros", "new_ones", "new_full", "new_empty"});
+    add(Arange, {"arange"});
+    add(CountInBins, {"histc"});
+    add(OneHot, {"one_hot"});
+    add(Nothing, {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"});
+    return rules;
+  }();
+  return kRules;
+}
+
+}  // namespace
+
+SizeRule SizeRuleOf(const std::string& name) {
+  auto found = Rules().find(name);
+  if (found == Rules().end() && name.size() > 1 && name.ends_with("_") && !name.ends_with("__")) {
+    found = Rules().find(name.substr(0, name.size() - 1));
+  }
+  return found == Rules().end() ? nullptr : found->second;
+}
+
+bool IsElementwise(const std::string& name) { return SizeRuleOf(name) == Elementwise; }
+
+void TakeNoTerms(NodeSizes& n) {
+  if (n.in_conflict()) return;
+  // Sums with what is full are not among them: that may be zeros, to which a model adds.
+  static const std::set<std::string, std::less<>> kNotLinear = {"abs",
+                                                                "cos",
+                                                                "cross_entropy_loss",
+                                                                "elu",
+                                                                "exp",
+                                                                "gelu",
+                                                                "hardswish",
+                                                                "layer_norm",
+                                                                "leaky_relu",
+                                                                "log",
+                                                                "log_softmax",
+                                                                "mish",
+                                                                "nll_loss",
+                                                                "pow",
+                                                                "reciprocal",
+                                                                "relu",
+                                                                "rms_norm",
+                                                                "rsqrt",
+                                                                "scaled_dot_product_attention",
+                                                                "sigmoid",
+                                                                "silu",
+                                                                "sin",
+                                                                "softmax",
+                                                                "softplus",
+                                                                "sqrt",
+                                                                "square",
+                                                                "tanh"};
+  std::string_view name = n.node().target;
+  if (!name.starts_with("aten::")) return;
+  name.remove_prefix(6);
+  if (name.ends_with("_")) name.remove_suffix(1);
+  const LocalTensor* terms = nullptr;
+  int count = 0;
+  for (const auto& [key, argument] : n.node().inputs) {
+    const LocalTensor* one = n.TensorOf(argument);
+    if (one == nullptr || !one->terms) continue;
+    ++count;
+    if (terms == nullptr || key == "other") terms = one;
+  }
+  if (terms == nullptr) return;
+  const bool product = name == "mul" || name == "matmul" || name == "bmm" || name == "mm";
+  const LocalTensor* divisor = name == "div" ? n.Tensor("other") : nullptr;
+  if (!kNotLinear.contains(name) && !(product && count > 1) && !(divisor != nullptr && divisor->terms)) return;
+  LocalDim from;
+  from.origin = terms->terms_origin;
+  n.Conflict(Kind::kTerms, "it takes terms of a sum, and is not linear in them", 0, 0, &from);
+}
+
+const ProgramArgument* NodeSizes::Find(std::string_view name) const {
+  for (const auto& [key, argument] : node().inputs) {
+    if (key == name) return argument.kind == ProgramArgument::Kind::kNone ? nullptr : &argument;
+  }
+  return nullptr;
+}
+
+bool NodeSizes::IsTensor(const ProgramArgument& argument) const {
+  return argument.kind == ProgramArgument::Kind::kValue &&
+         program_.values[argument.value].kind == ProgramValue::Kind::kTensor;
+}
+
+const LocalTensor* NodeSizes::TensorOf(const ProgramArgument& argument) const {
+  if (!IsTensor(argument)) return nullptr;
+  const LocalTensor& tensor = tensors_[argument.value];
+  return tensor.known ? &tensor : nullptr;
+}
+
+const LocalTensor* NodeSizes::Tensor(std::string_view name) const {
+  const ProgramArgument* argument = Find(name);
+  return argument == nullptr ? nullptr : TensorOf(*argument);
+}
+
+std::optional<std::vector<const LocalTensor*>> NodeSizes::Tensors() const {
+  std::vector<const LocalTensor*> out;
+  const auto add = [&](const ProgramArgument& argument) {
+    if (!IsTensor(argument)) return true;
+    out.push_back(TensorOf(argument));
+    return out.back() != nullptr;
+  };
+  for (const auto& [name, argument] : node().inputs) {
+    if (!add(argument)) return std::nullopt;
+    for (const ProgramArgument& element : argument.elements) {
+      if (!add(element)) return std::nullopt;
+    }
+  }
+  return out;
+}
+
+LocalNumber NodeSizes::NumberOf(const ProgramArgument& argument) const {
+  if (argument.kind == ProgramArgument::Kind::kInt || argument.kind == ProgramArgument::Kind::kBool) {
+    // "to the end" is written as the largest integer.
+    const int64_t integer = std::clamp(argument.integer, -kLargestSize, kLargestSize);
+    return {integer, integer, LocalDim::kNone, true};
+  }
+  if (argument.kind == ProgramArgument::Kind::kValue && !IsTensor(argument)) return numbers_[argument.value];
+  return {};
+}
+
+LocalNumber NodeSizes::Number(std::string_view name, std::optional<int64_t> absent) const {
+  const ProgramArgument* argument = Find(name);
+  return argument == nullptr ? LocalNumber{absent, absent} : NumberOf(*argument);
+}
+
+std::optional<std::vector<LocalNumber>> NodeSizes::Numbers(std::string_view name) const {
+  const ProgramArgument* argument = Find(name);
+  if (argument == nullptr) return std::nullopt;
+  std::vector<LocalNumber> out;
+  const auto add = [&](const ProgramArgument& one) {
+    out.push_back(NumberOf(one));
+    return out.back().known();
+  };
+  if (argument->kind != ProgramArgument::Kind::kList) {
+    if (!add(*argument)) return std::nullopt;
+    return out;
+  }
+  for (const ProgramArgument& one : argument->elements) {
+    if (!add(one)) return std::nullopt;
+  }
+  return out;
+}
+
+std::optional<size_t> NodeSizes::Dim(std::string_view name, size_t rank) const {
+  const LocalNumber number = Number(name);
+  if (!number.known()) return std::nullopt;
+  const int64_t dim = *number.full < 0 ? *number.full + static_cast<int64_t>(rank) : *number.full;
+  if (dim < 0 || static_cast<size_t>(dim) >= rank) return std::nullopt;
+  return static_cast<size_t>(dim);
+}
+
+bool NodeSizes::HasResult(size_t i) const {
+  return i < node().outputs.size() && node().outputs[i] != ProgramNode::kNoValue &&
+         program_.values[node().outputs[i]].kind == ProgramValue::Kind::kTensor;
+}
+
+const std::vector<int64_t>& NodeSizes::FullSizes(size_t i) const {
+  static const std::vector<int64_t> kNone;
+  return HasResult(i) ? program_.values[node().outputs[i]].sizes : kNone;
+}
+
+LocalDim NodeSizes::Made(const LocalNumber& number) const {
+  LocalDim out;
+  out.full = number.full.value_or(0);
+  out.local = number.local.value_or(0);
+  out.origin = out.is_sharded() ? number.origin : LocalDim::kNone;
+  if (number.literal && out.full > 1) out.integer_at = static_cast<int32_t>(index_);
+  return out;
+}
+
+void NodeSizes::Conflict(SizeConflict::Kind kind, std::string message, int64_t declared, int64_t required,
+                         const LocalDim* sharded, const LocalDim* other, int32_t integer_at) {
+  if (conflict) return;
+  conflict.emplace();
+  conflict->kind = kind;
+  conflict->node = index_;
+  conflict->message = std::move(message);
+  conflict->declared = declared;
+  conflict->required = required;
+  conflict->integer_at = integer_at;
+  if (sharded != nullptr) conflict->origin = sharded->origin;
+  if (other != nullptr) conflict->other_origin = other->origin;
+}
+
+bool NodeSizes::Agree(const LocalDim& a, const LocalDim& b, std::string_view what) {
+  if (a.local == b.local || a.full != b.full || a.full <= 1) return true;
+  const bool second = !a.is_sharded() || (b.is_sharded() && b.integer_at < 0 && a.integer_at >= 0);
+  const LocalDim& sharded = second ? b : a;
+  const LocalDim& other = second ? a : b;
+  const bool integer = other.integer_at >= 0;
+  Conflict(integer ? Kind::kInteger : Kind::kOperands,
+           std::string(what) + " are " + SizeText(a) + " and " + SizeText(b), other.local, sharded.local, &sharded,
+           &other, integer ? other.integer_at : LocalDim::kNone);
+  return false;
+}
+
+bool IsSmall(const LocalNumber& number) {
+  const auto small = [](const std::optional<int64_t>& one) {
+    return !one || (*one >= -kLargestSize && *one <= kLargestSize);
+  };
+  return small(number.full) && small(number.local);
+}
+
+std::optional<int64_t> SizeArithmetic(std::string_view name, int64_t a, int64_t b) {
+  using Op = SizeExpression::Op;
+  static const std::map<std::string_view, Op> kOps = {{"add", Op::kAdd},
+                                                      {"mul", Op::kMul},
+                                                      {"floordiv", Op::kFloorDiv},
+                                                      {"mod", Op::kMod},
+                                                      {"pow", Op::kPow},
+                                                      {"truediv", Op::kTrueDiv},
+                                                      {"pow_by_natural", Op::kPow},
+                                                      {"sym_max", Op::kMax},
+                                                      {"max", Op::kMax},
+                                                      {"sym_min", Op::kMin},
+                                                      {"min", Op::kMin},
+                                                      {"eq", Op::kEq},
+                                                      {"ne", Op::kNe},
+                                                      {"lt", Op::kLt},
+                                                      {"le", Op::kLe},
+                                                      {"gt", Op::kGt},
+                                                      {"ge", Op::kGe}};
+  if (name == "neg") return a == std::numeric_limits<int64_t>::min() ? std::optional<int64_t>() : -a;
+  if (name == "sym_int" || name == "trunc" || name == "ceil" || name == "floor" || name == "sym_float") return a;
+  SizeExpression expression;
+  const auto number = [](int64_t value) {
+    SizeExpression out;
+    out.number = value;
+    return out;
+  };
+  if (name == "sub") {
+    int64_t out = 0;
+    return __builtin_sub_overflow(a, b, &out) ? std::optional<int64_t>() : out;
+  }
+  const auto found = kOps.find(name);
+  if (found == kOps.end()) return std::nullopt;
+  expression.op = found->second;
+  expression.operands = {number(a), number(b)};
+  return expression.Evaluate({});
+}
+
+}  // namespace moonshard::graph

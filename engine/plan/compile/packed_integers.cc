@@ -1,0 +1,111 @@
+// Quantized weights. A 4 bit weight [4096, 4096] of bitsandbytes is stored as bytes [8388608, 1], two numbers a byte and one
+// scale for each 64 numbers in a tensor beside it; GPTQ packs 8 numbers along the input features into an int32. Half of the
+// bytes are not half of the matrix's columns, and the scales must be sharded with them. All of these are integers, which no
+// other matrix of a model is.
+#include "engine/plan/compile/checks.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace moonshard {
+namespace {
+
+struct Format {
+  std::string_view beside;  // a parameter of the same module, or of the module below it that is called as the weight
+  std::string_view name;
+};
+
+// The more special names first.
+constexpr std::array kFormats = {
+    Format{"absmax", "bitsandbytes, 4 bit"}, Format{"SCB", "bitsandbytes, 8 bit"},          Format{"g_idx", "GPTQ"},
+    Format{"qzeros", "AWQ or GPTQ"},         Format{"weight_packed", "compressed-tensors"},
+};
+
+bool IsInteger(DType dtype) {
+  constexpr std::array kIntegers = {DType::kU8,  DType::kI8,  DType::kU16, DType::kI16,
+                                    DType::kU32, DType::kI32, DType::kU64, DType::kI64};
+  return std::ranges::find(kIntegers, dtype) != kIntegers.end();
+}
+
+bool Has(const ModuleTree& tree, const std::string& path) {
+  ParamRef found;
+  return tree.FindParameter(path, &found);
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::string out;
+  for (int64_t size : shape) out += (out.empty() ? "[" : ", ") + std::to_string(size);
+  return out + "]";
+}
+
+// "" where nothing shows it.
+std::string_view FormatOf(const ModuleTree& tree, const std::string& module, const std::string& parameter) {
+  for (const Format& format : kFormats) {
+    const std::string name(format.beside);
+    if (Has(tree, module + "." + name) || Has(tree, module + "." + parameter + "." + name)) return format.name;
+  }
+  if (parameter.ends_with("_blocks")) return "MXFP4";
+  return "";
+}
+
+// The layout on tp of a parameter; of one that stands for a weight that the module does not have, that of the weight.
+const Layout* LayoutFor(const CompiledPlan& plan, size_t module, size_t param) {
+  const ModuleSteps& steps = plan.StepsOf(module);
+  const Module& of = plan.tree->modules()[module];
+  if (param < steps.params.size() && steps.params[param][MeshAxis::kTp].is_shard()) {
+    return &steps.params[param][MeshAxis::kTp];
+  }
+  const bool has_weight = std::ranges::count(plan.tree->parameters(of), "weight", &Parameter::name) > 0;
+  if (steps.rule < 0 || has_weight) return nullptr;
+  const std::map<std::string, Placement>& params =
+      plan.plan->rules[static_cast<size_t>(steps.rule)].style.For(of.kind).params;
+  const auto weight = params.find("weight");
+  return weight != params.end() && weight->second[MeshAxis::kTp].is_shard() ? &weight->second[MeshAxis::kTp] : nullptr;
+}
+
+}  // namespace
+
+void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
+  const ModuleTree& tree = *plan.tree;
+  std::set<int32_t> seen;                          // rules
+  std::set<std::pair<std::string, int>> reported;  // file and line
+  for (size_t m = 0; m < plan.steps_of.size(); ++m) {
+    const ModuleSteps& steps = plan.StepsOf(m);
+    if (seen.contains(steps.rule)) continue;
+    const ModuleTree::Signature& parameters = tree.parameters(tree.modules()[m]);
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const Parameter& parameter = parameters[p];
+      if (parameter.is_buffer || parameter.shape.size() < 2 || !IsInteger(parameter.dtype)) continue;
+      const Layout* layout = LayoutFor(plan, m, p);
+      const SourceSpan& line = SourceOf(plan, steps, p);
+      if (layout == nullptr || !(line == SourceOf(plan, steps))) continue;  // a rule of the parameter's own
+      seen.insert(steps.rule);
+      if (!reported.insert({line.file, line.line}).second) break;
+      const std::string& path = tree.modules()[m].path;
+      const std::string_view format = FormatOf(tree, path, parameter.name);
+      Diagnostic d = MakeDiagnostic(
+          Finding::kStyleDoesNotFit,
+          "'" + tree.PathOf({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}) + "' holds packed integers" +
+              (format.empty() ? "" : " (" + std::string(format) + ")") + ", and is sharded as a plain matrix",
+          line);
+      d.path = path;
+      d.declared = layout->ToText() + ", by style '" + steps.style + "'; it is " + SafetensorsName(parameter.dtype) +
+                   " " + ShapeText(parameter.shape);
+      d.required = "a matrix of floating-point numbers";
+      d.help =
+          "shard a checkpoint that is not quantized; or replicated {} for these modules; or a rule for the parameter "
+          "itself, and one for each of its scales, where the format is known to allow it";
+      diagnostics.push_back(std::move(d));
+      break;
+    }
+  }
+}
+
+}  // namespace moonshard

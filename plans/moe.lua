@@ -1,0 +1,50 @@
+-- moe.lua: usual decoders with experts: GLM-4.5, dots1, ERNIE 4.5, OLMoE, FlexOlmo, Qwen2 with experts, Mellum, Solar Open,
+-- EXAONE, Hunyuan 3, MiniMax-M2, PhiMoE. Layers have an mlp or experts, and these may have a shared mlp beside them.
+local transformer <const> = require "transformer"
+local experts <const> = require "experts"
+local opt <const> = options {
+  sequence_parallel = false, loss_parallel = false, stable = false, expert_parallel = false,
+}
+local stream <const> = transformer.stream(opt)
+local n_heads <const> = config.num_attention_heads
+local layers <const> = "model.layers"
+local attention <const> = layers .. ".*.self_attn"
+
+-- Names within a layer: of the block with experts, and in it of the router, of what corrects its choice without a gradient,
+-- and of the shared mlp.
+local block <const> = transformer.first(layers .. ".*", { "block_sparse_moe", "mlp" })
+local inside <const> = layers .. ".*." .. block
+local gate <const> = model:has(inside .. ".router.gate") and "router.gate" or transformer.first(inside, { "gate", "router" })
+local shared <const> = transformer.first(inside, { "shared_experts", "shared_expert", "shared_mlp" })
+local sparse <const> = experts.layers(layers, block .. "." .. gate)
+local named <const> = model:has(inside .. ".experts.0.w1")  -- as Mixtral names them
+
+-- Norms on query and key heads take the mean over a head, or over all heads, which no rank has.
+local norm <const> = model:find(attention .. ".q_norm")[1]
+local over_all <const> = norm
+  and model:shape(norm .. ".weight")[1] ~= config:get("head_dim", config.hidden_size // n_heads)
+
+return plan {
+  api = 1,
+  transformer.ends(stream),
+  at(layers .. ".*.{input,post_attention,post_feedforward}_layernorm", norm_on(stream.residual), { optional = true }),
+  transformer.attention(attention, stream, {
+    heads = n_heads,
+    kv_heads = config:get("num_key_value_heads", n_heads),
+    norms = norm and "{q,k}_norm",
+    over_all = over_all,
+  }),
+  model:has(layers .. ".*.mlp.down_proj") and transformer.mlp(layers .. ".*.mlp", stream),
+  at(inside .. ".gate.moe_statics", replicated(), { optional = true }),
+  sparse and experts.block(sparse .. "." .. block, stream, {
+    gate = gate,
+    up = named and "{w1,w3}",
+    down = named and "w2",
+    size = config:get("moe_intermediate_size", config:get("intermediate_size", 0)),
+    shared = shared,
+    shared_gate = model:has(inside .. ".shared_expert_gate") and "shared_expert_gate",
+    count = config:get("n_routed_experts", config:get("num_experts",
+                                                      config:get("moe_num_experts", config:get("num_local_experts", 0)))),
+    whole = opt.expert_parallel,
+  }),
+}

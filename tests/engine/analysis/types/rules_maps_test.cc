@@ -1,0 +1,236 @@
+// Rules of operators at which two shards meet: both words are "shard(1)", and the elements that the ranks hold are others.
+#include <catch2/catch.hpp>
+
+#include "tests/engine/analysis/types/typed.h"
+
+namespace moonshard::test {
+namespace {
+
+// A shard of two parts, one after the other, of a dim that the ranks divide.
+at::Tensor Parts(int64_t dim, at::IntArrayRef sizes) {
+  const int64_t full = 2 * sizes[static_cast<size_t>(dim)];
+  return OneAxis::As(at::rand(sizes), TypeOfLayout(Layout::PackedEqually(static_cast<int>(dim), 2), sizes, full, 2, 0));
+}
+
+at::Tensor OwnPlaces(at::IntArrayRef sizes) { return Piece(0, sizes).gt(-1).nonzero().select(1, 0); }
+
+TEST_CASE("channels of grouped convolutions") {
+  const auto depthwise = [](const at::Tensor& x, const at::Tensor& weight) {
+    return at::conv1d(x, weight, {}, 1, 1, 1, x.size(1));
+  };
+  Run({
+      {"the same channels", "shard(1)",
+       [&] {
+         return depthwise(Piece(1, {2, 4, 5}), Piece(0, {4, 1, 3}));
+       }},
+      {"the same parts", "packed(1, [2, 2])",
+       [&] {
+         return depthwise(Parts(1, {2, 4, 5}), Parts(0, {4, 1, 3}));
+       }},
+      {"the weight as one", "fault: shards of dim 1 meet that hold other elements",
+       [&] {
+         return depthwise(Parts(1, {2, 4, 5}), Piece(0, {4, 1, 3}));
+       }},
+      {"the input as one", "fault: shards of dim 1 meet that hold other elements",
+       [&] {
+         return depthwise(Piece(1, {2, 4, 5}), Parts(0, {4, 1, 3}));
+       }},
+      {"two channels of each group", "shard(1)",
+       [] {
+         return at::conv1d(Piece(1, {2, 4, 5}), Piece(0, {8, 2, 3}), {}, 1, 1, 1, 2);
+       }},
+      {"summed over, in other parts", "fault: shards of dim 1 meet that hold other elements",
+       [] {
+         return at::conv1d(Parts(1, {2, 4, 5}), Piece(1, {6, 4, 3}));
+       }},
+      {"a bias in other parts", "fault: shards of dim 1 meet that hold other elements",
+       [] {
+         return at::conv1d(Same({2, 3, 5}), Piece(0, {4, 3, 3}), Parts(0, {4}));
+       }},
+  });
+}
+
+TEST_CASE("a mask of attention") {
+  const auto attend = [](const at::Tensor& heads, const at::Tensor& mask) {
+    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(heads, heads, heads, 0, false, mask));
+  };
+  Run({
+      {"the same for all heads", "shard(1)",
+       [&] {
+         return attend(Piece(1, {2, 4, 3, 8}), Same({1, 1, 3, 3}));
+       }},
+      {"of the same heads", "shard(1)",
+       [&] {
+         return attend(Piece(1, {2, 4, 3, 8}), Piece(1, {2, 4, 3, 3}));
+       }},
+      {"of other heads", "fault: shards of dim 1 meet that hold other elements",
+       [&] {
+         return attend(Piece(1, {2, 4, 3, 8}), Parts(1, {2, 4, 3, 3}));
+       }},
+      {"of keys in shards", "fault: attention in shards along dim 3",
+       [&] {
+         return attend(Piece(1, {2, 4, 3, 8}), Piece(3, {2, 1, 3, 3}));
+       }},
+      {"terms of one", "fault: attention among terms of a sum",
+       [&] {
+         return attend(Same({2, 4, 3, 8}), Terms({2, 1, 3, 3}));
+       }},
+  });
+}
+
+TEST_CASE("attention with fewer heads of keys than of queries") {
+  const auto attend = [](const at::Tensor& queries, const at::Tensor& keys) {
+    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(queries, keys, keys, 0, false));
+  };
+  Run({
+      {"those of the queries", "shard(1)",
+       [&] {
+         return attend(Piece(1, {2, 4, 3, 8}), Piece(1, {2, 2, 3, 8}));
+       }},
+      {"others", "fault: shards of dim 1 meet that hold other elements",
+       [&] {
+         return attend(Parts(1, {2, 4, 3, 8}), Piece(1, {2, 2, 3, 8}));
+       }},
+      {"all keys, and some queries", "fault: a whole tensor meets shards along dim 1",
+       [&] {
+         return attend(Piece(1, {2, 4, 3, 8}), Same({2, 4, 3, 8}));
+       }},
+  });
+}
+
+TEST_CASE("numbers around a tensor") {
+  Run({
+      {"beside a shard", "shard(1)",
+       [] {
+         return at::constant_pad_nd(Piece(1, {2, 3}), {0, 0, 1, 1});
+       }},
+      {"at the end of one", "fault: elements are put at an end of dim 1",
+       [] {
+         return at::constant_pad_nd(Piece(1, {2, 3}), {0, 1});
+       }},
+      {"zeros around terms", "partial",
+       [] {
+         return at::constant_pad_nd(Terms({2, 3}), {0, 1});
+       }},
+      {"ones around terms", "fault: a number is put around terms of a sum",
+       [] {
+         return at::constant_pad_nd(Terms({2, 3}), {0, 1}, 1);
+       }},
+  });
+}
+
+// What a data-parallel rank does with its own rows is its own step.
+TEST_CASE("a sort of a data-parallel rank's own rows is no fault, and of tp's is one") {
+  for (const MeshAxis axis : {MeshAxis::kDpShard, MeshAxis::kTp}) {
+    OperatorChecker checker({{axis, 2, 0}}, RuleTable::BuiltIn());
+    const at::Tensor x = Piece(0, {4});
+    at::Tensor sorted;
+    {
+      const OperatorScope scope(checker);
+      sorted = std::get<0>(x.sort());
+    }
+    CHECK(checker.faults().size() == (axis == MeshAxis::kTp ? 1U : 0U));
+    CHECK(checker.Get(sorted)[0].is(axis == MeshAxis::kTp ? TypeKind::kFaulty : TypeKind::kVarying));
+  }
+}
+
+TEST_CASE("a count of a data-parallel rank's own rows may be compared, and a loss on the way may not") {
+  for (const bool gradient : {false, true}) {
+    OperatorChecker checker({{MeshAxis::kDpShard, 2, 0}}, RuleTable::BuiltIn());
+    const at::Tensor x = Piece(0, {4}).set_requires_grad(gradient);
+    {
+      const OperatorScope scope(checker);
+      x.sum().sqrt();
+    }
+    CHECK(checker.faults().size() == (gradient ? 1U : 0U));
+  }
+}
+
+TEST_CASE("places, rows and targets in shards") {
+  Run({
+      {"elements at places, in other parts", "fault: shards of dim 1 meet that hold other elements",
+       [] {
+         return Piece(1, {3, 4}).gather(0, Parts(1, {3, 4}).mul(0).to(at::kLong));
+       }},
+      {"rows added to others", "fault: shards of dim 1 meet that hold other elements",
+       [] {
+         return at::index_add(Piece(1, {3, 4}), 0, Places({2}), Parts(1, {2, 4}));
+       }},
+      {"targets of the same rows", "partial mean",
+       [] {
+         return at::nll_loss(Piece(0, {4, 5}), Piece(0, {4}).mul(0).to(at::kLong));
+       }},
+      {"targets of other rows", "fault: shards of dim 0 meet that hold other elements",
+       [] {
+         return at::nll_loss(Parts(0, {4, 5}), Piece(0, {4}).mul(0).to(at::kLong));
+       }},
+      {"vectors in other parts", "fault: shards of dim 0 meet that hold other elements",
+       [] { return at::dot(Piece(0, {4}), Parts(0, {4})); }},
+      {"a rank's own places", "shard(0)",
+       [] {
+         return Piece(0, {4, 3}).index({OwnPlaces({4})});
+       }},
+      {"places of which nothing is known", "unproven: aten::index.Tensor: places in a shard",
+       [] {
+         return Piece(0, {4, 3}).index({Piece(0, {4}).mul(0).to(at::kLong)});
+       }},
+      {"and selected", "unproven: aten::index_select: places in a shard",
+       [] {
+         return Piece(0, {4, 3}).index_select(0, Piece(0, {4}).mul(0).to(at::kLong));
+       }},
+  });
+}
+
+TEST_CASE("every few elements of a shard, and orders of all elements") {
+  Run({
+      {"pairs of which the ranks hold whole ones", "shard(1)",
+       [] {
+         return Piece(1, {2, 6}).slice(1, 1, 6, 2);
+       }},
+      {"meet the other of each pair", "shard(1)",
+       [] {
+         const at::Tensor x = Piece(1, {2, 6});
+         return x.slice(1, 0, 6, 2) * x.slice(1, 1, 6, 2);
+       }},
+      {"of a fused dim", "unproven: aten::slice.Tensor: every few elements",
+       [] {
+         return Parts(1, {2, 4}).slice(1, 0, 4, 2);
+       }},
+      {"every third of pairs", "unproven: aten::slice.Tensor: every few elements",
+       [] {
+         return Piece(1, {2, 4}).slice(1, 0, 4, 3);
+       }},
+      {"across the sharded dim", "shard(1)",
+       [] {
+         return Piece(1, {4, 4}).slice(0, 0, 4, 2);
+       }},
+      {"all elements rolled", "fault: the order of all elements",
+       [] {
+         return Piece(1, {2, 4}).roll(1);
+       }},
+      {"a triangle in shards", "fault: a triangle of a matrix",
+       [] {
+         return Piece(1, {4, 4}).tril();
+       }},
+      {"a triangle of each head", "shard(0)",
+       [] {
+         return Piece(0, {2, 4, 4}).tril();
+       }},
+  });
+}
+
+TEST_CASE("terms of a sum beside others") {
+  Run({
+      {"terms of a mean and of a sum", "unproven: aten::add.Tensor: terms of a mean and terms of a sum",
+       [] { return Piece(0, {4}).mean() + Piece(0, {4}).sum(); }},
+      {"terms chosen by a condition in shards", "fault: terms of a sum meet shards",
+       [] { return at::where(Piece(0, {4}).gt(0), Terms({4}), Terms({4})); }},
+      {"a norm's weight", "fault: a norm whose weight is terms of a sum",
+       [] {
+         return at::layer_norm(Same({2, 4}), {4}, Terms({4}), Same({4}));
+       }},
+  });
+}
+
+}  // namespace
+}  // namespace moonshard::test

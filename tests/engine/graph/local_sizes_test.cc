@@ -1,0 +1,143 @@
+// Sizes under a plan, found without running: small programs whose graphs hold sizes in many ways
+// (tests/parity/fixed_sizes/make_programs.py), and those of tests/parity/programs. That what is accepted here computes the
+// same numbers on ranks is tested in tests/parity/fixed_sizes_test.cc.
+#include "engine/graph/local_sizes.h"
+
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <set>
+
+#include "dsl/planning/resolve_model/resolve_model.h"
+#include "engine/graph/program_checks.h"
+
+namespace moonshard::test {
+namespace {
+
+const std::string kTests = std::string(MOONSHARD_SOURCE_DIR) + "/tests/parity/";
+
+Resolution Resolve(const std::string& program, const std::string& mesh,
+                   std::map<std::string, std::string> options = {}) {
+  ModelOptions model;
+  model.model = kTests + "fixed_sizes/" + program + ".pt2";
+  model.plan = kTests + "fixed_sizes/plan.lua";
+  model.mesh = mesh;
+  model.options = std::move(options);
+  return ResolveDirectory(model);
+}
+
+struct FixedSize {
+  std::string program;
+  Finding finding = Finding::kInternal;
+  std::string node;  // that the message names
+  std::string declared;
+  std::string required;
+  int line = 0;  // of the plan
+};
+
+TEST_CASE("a size that holds for the full model alone is an error of the plan that makes its dim local") {
+  const Finding fixed = Finding::kFixedSize;
+  const Finding flow = Finding::kFlowDoesNotFit;
+  const std::vector<FixedSize> cases = {
+      {"view_heads", fixed, "node 'view' (aten::view, make_programs.py:", "4, an integer", "2: 'q.weight' is shard(0)",
+       15},
+      {"view_heads_open", fixed, "node 'view' (aten::view", "4, an integer", "2: 'q.weight'", 15},
+      {"view_rows", fixed, "node 'reshape' (aten::reshape", "16, an integer", "8: 'q.weight'", 15},
+      {"expand", fixed, "is written in node 'expand' (aten::expand", "16, an integer", "8: 'q.weight'", 15},
+      {"broadcast_one_head", fixed, "node 'mul' (aten::mul", "2, an integer", "1: 'q.weight'", 15},
+      {"full", fixed, "is written in node 'full' (aten::full", "16, an integer", "8: 'q.weight'", 15},
+      {"full_one_head", fixed, "is written in node 'full' (aten::full", "2, an integer", "1: 'q.weight'", 15},
+      {"arange", fixed, "is written in node 'arange' (aten::arange", "16, an integer", "8: 'q.weight'", 15},
+      {"one_hot", fixed, "is written in node 'one_hot' (aten::one_hot", "16, an integer", "8: 'q.weight'", 15},
+      {"layer_norm", fixed, "node 'layer_norm' (aten::layer_norm", "16, an integer", "8: 'q.weight'", 15},
+      {"cat_full", fixed, "node 'view' (aten::view", "2, an integer", "1: 'q.weight'", 15},
+      {"split_number", fixed, "node 'split' (aten::split", "16, an integer", "8: 'fused.weight'", 17},
+      {"split_sizes", fixed, "node 'split_with_sizes' (aten::split_with_sizes", "16, an integer", "8: 'fused.weight'",
+       17},
+      {"unbind", fixed, "node 'unbind' (aten::unbind", "4, an integer", "2: 'q.weight'", 15},
+      {"chunk", fixed, "node 'chunk' (aten::chunk", "a part of", "or packed shards of its parts: 'fused.weight'", 17},
+      {"slice_first", fixed, "(aten::slice", "a part of", "'q.weight' is shard(0)", 15},
+      {"slice_last", fixed, "(aten::slice", "a part of", "'q.weight' is shard(0)", 15},
+      {"select", fixed, "node 'select' (aten::select", "a part of", "'q.weight' is shard(0)", 15},
+      {"arange_local", fixed, "node 'arange' (aten::arange", "8, the size of a shard", "16", 15},
+      {"divide_local", fixed, "node 'div' (aten::div", "8, the size of a shard", "16", 15},
+      {"sum", flow, "node 'sum_1' (aten::sum", "'q.weight' is shard(0)", "a module that", 15},
+      {"mean", flow, "node 'mean' (aten::mean", "'q.weight' is shard(0)", "a module that", 15},
+      {"sigmoid_of_sum", flow, "node 'sigmoid' (aten::sigmoid", "terms of a sum: 'q.weight' is shard(0)", "the sum",
+       15},
+  };
+  for (const FixedSize& one : cases) {
+    DYNAMIC_SECTION(one.program) {
+      const Resolution resolution = Resolve(one.program, "tp=2");
+      INFO(ToText(resolution.diagnostics));
+      CHECK_FALSE(resolution.compiled);
+      REQUIRE(resolution.diagnostics.size() == 1);
+      const Diagnostic& found = resolution.diagnostics.front();
+      CHECK(found.finding == one.finding);
+      CHECK_THAT(found.message, Catch::Contains(one.node));
+      CHECK_THAT(found.declared, Catch::Contains(one.declared));
+      CHECK_THAT(found.required, Catch::Contains(one.required));
+      CHECK(found.where.line == one.line);
+      CHECK_FALSE(found.help.empty());
+      CHECK(Resolve(one.program, "tp=1").compiled);
+    }
+  }
+}
+
+TEST_CASE("a size that follows its tensor is no finding") {
+  for (const std::string program :
+       {"none", "divide_integer", "slice_all", "slice_second", "head_size", "computed_heads", "full_local",
+        "zeros_like", "expand_one", "attention", "einsum", "stack", "cat_heads", "convolution", "without_gradients"}) {
+    DYNAMIC_SECTION(program) {
+      for (const char* mesh : {"tp=2", "tp=4"}) {
+        const Resolution resolution = Resolve(program, mesh);
+        CHECK(ToText(resolution.diagnostics) == "");
+        CHECK(resolution.compiled);
+      }
+    }
+  }
+}
+
+TEST_CASE("each suggested fix makes the plan fit") {
+  CHECK_FALSE(Resolve("chunk", "tp=2").compiled);
+  CHECK(Resolve("chunk", "tp=2", {{"packed", "true"}}).compiled);
+  CHECK_FALSE(Resolve("gathered", "tp=2").compiled);
+  CHECK(Resolve("gathered", "tp=2", {{"gathered", "true"}}).compiled);
+}
+
+// How often a key head is repeated follows from the shards in these programs: with fewer key heads than ranks too.
+TEST_CASE("key heads that are repeated by a computed number fit more ranks than heads") {
+  for (const std::string model : {"gpt_oss", "llama4"}) {
+    ModelOptions options;
+    options.model = kTests + "programs/" + model;
+    options.program = options.model + "/program.pt2";
+    options.plan = options.model + "/plan.lua";
+    for (const char* mesh : {"tp=2", "tp=4"}) {
+      options.mesh = mesh;
+      const Resolution resolution = ResolveDirectory(options, false);
+      INFO(model << " " << mesh << "\n" << ToText(resolution.diagnostics));
+      CHECK(resolution.compiled);
+    }
+  }
+}
+
+// Whether the rules know all operators of the models that are tested with ranks: what is not followed is not proved.
+TEST_CASE("every operator of the recorded programs is followed") {
+  for (const auto& entry : std::filesystem::directory_iterator(kTests + "programs")) {
+    if (!std::filesystem::exists(entry.path() / "program.pt2")) continue;
+    ModelOptions options;
+    options.model = entry.path();
+    options.program = entry.path() / "program.pt2";
+    if (std::filesystem::exists(entry.path() / "plan.lua")) options.plan = entry.path() / "plan.lua";
+    if (entry.path().filename() == "t5") continue;  // no plan
+    options.mesh = "tp=2";
+    const Resolution resolution = ResolveDirectory(options, false);
+    INFO(entry.path().filename().string() << "\n" << ToText(resolution.diagnostics));
+    REQUIRE(resolution.compiled);
+    REQUIRE(resolution.passes.back().name == "sizes");
+    CHECK_THAT(resolution.passes.back().made, Catch::EndsWith(" nodes"));
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test

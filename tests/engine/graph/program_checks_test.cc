@@ -1,0 +1,103 @@
+// A plan's declarations against the true flow of an exported program: planted faults, each found with its lines.
+#include "engine/graph/program_checks.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+#include "dsl/language/eval/load_plan.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
+
+namespace moonshard::test {
+namespace {
+
+const std::string kParityTests = std::string(MOONSHARD_SOURCE_DIR) + "/tests/parity/";
+
+// The program's tree under a plan of these rules, on two ranks.
+Resolution ResolveRules(const std::string& program, const std::string& rules, bool with_model = false) {
+  ModelOptions options;
+  options.mesh = "tp=2";
+  options.model = kParityTests + (with_model ? "programs/" + program : program + ".pt2");
+  if (with_model) options.program = options.model + "/program.pt2";
+  const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
+  const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder));
+  const PlanInputs inputs = InputsOf(options, folder.config, folder.mesh, *tree);
+  const Result<Plan> plan = EvaluatePlan("return plan {\n" + rules + "}\n", "plan.lua", inputs);
+  return RunPasses(std::make_shared<const Plan>(plan.value()), tree, folder.mesh);
+}
+
+Diagnostics OfFlow(const Resolution& resolution) {
+  Diagnostics out;
+  for (const Diagnostic& one : resolution.diagnostics) {
+    if (one.finding == Finding::kFlowDoesNotFit) out.push_back(one);
+  }
+  return out;
+}
+
+TEST_CASE("a layout that the consumer does not declare is found with both lines") {
+  const Resolution resolution = ResolveRules("fixed_sizes/none", R"(
+    at("{q,k}", colwise {}),
+    at("out", replicated {}),
+  )");
+  const Diagnostics found = OfFlow(resolution);
+  INFO(ToText(resolution.diagnostics));
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message, Catch::Contains("(aten::linear) of 'out' does not fit on a rank: the features of its "
+                                               "input and of its weight are 8 of 16 and 16"));
+  CHECK(found[0].required == "8: 'q.weight' is shard(0) by plan.lua:3");
+  CHECK(found[0].where.line == 3);
+  CHECK(found[0].declared == "16: 'out.weight' is replicate by plan.lua:4");
+  REQUIRE(found[0].related.size() == 1);
+  CHECK(found[0].related[0].line == 4);
+  CHECK_FALSE(resolution.compiled);
+}
+
+TEST_CASE("a full tensor where shards are declared is found") {
+  const Diagnostics found = OfFlow(ResolveRules("fixed_sizes/none", R"(
+    at("{q,k}", replicated {}),
+    at("out", rowwise {}),
+  )"));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].message == "input 0 of 'out' arrives with all 16 of dim 2 on a rank, and is declared to be shard(-1)");
+}
+
+TEST_CASE("operands with different layouts between modules are found") {
+  const Diagnostics found = OfFlow(ResolveRules("fixed_sizes/none", R"(
+    at("q", colwise {}),
+    at("k", replicated {}),
+    at("out", rowwise {}),
+  )"));
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message, Catch::Contains("node 'mul' (aten::mul") && Catch::Contains("8 of 16 and 16"));
+}
+
+// In whole models: one fault in one rule, one finding for all layers.
+TEST_CASE("faults in plans of models are found where they are") {
+  struct Fault {
+    std::string rules;
+    std::string message;
+  };
+  const std::vector<Fault> faults = {
+      {R"(extends "llama", at("model.layers.*.self_attn.o_proj", replicated {}))",
+       "of 'model.layers.0.self_attn.o_proj' does not fit on a rank"},
+      {R"(extends "llama", at("model.layers.*.mlp.up_proj", replicated {}))",
+       "of 'model.layers.0.mlp' does not fit on a rank"},
+      {R"(extends "llama", at("model.layers.*.mlp.down_proj", colwise {}))",
+       "input 0 of 'model.layers.0.mlp.down_proj' arrives with"},
+      {R"(extends "llama", at("model.embed_tokens", replicated { output = shard(1) }))", "arrives with"},
+  };
+  for (const Fault& fault : faults) {
+    DYNAMIC_SECTION(fault.rules) {
+      const Resolution resolution = ResolveRules("llama", fault.rules, true);
+      INFO(ToText(resolution.diagnostics));
+      const Diagnostics found = OfFlow(resolution);
+      REQUIRE_FALSE(found.empty());
+      CHECK(std::ranges::any_of(
+          found, [&](const Diagnostic& one) { return one.message.find(fault.message) != std::string::npos; }));
+      CHECK_FALSE(resolution.compiled);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Writes small programs whose graphs hold sizes in many ways: integers, symbols, values (fixed_sizes_test.cc).
+
+    make_programs.py    needs torch 2.11; writes NAME.pt2 with weights beside this file
+
+Each takes x [2, 6, 8]. `q` and `k` (8 -> 16) are colwise in the test's plan, `fused` (8 -> 32) too, `out` (16 -> 8) is rowwise.
+"""
+
+import json
+import pathlib
+import re
+import sys
+import zipfile
+
+import torch
+import torch.nn.functional as F
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[2] / "engine/models/program/export"))
+
+from export_program import export  # noqa: E402
+
+
+class Base(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.q = torch.nn.Linear(8, 16)
+        self.k = torch.nn.Linear(8, 16)
+        self.fused = torch.nn.Linear(8, 32)
+        self.conv = torch.nn.Conv1d(16, 16, 3, padding=1, groups=16)
+        self.out = torch.nn.Linear(16, 8)
+
+
+def heads(x, n):
+    return x.view(*x.shape[:2], n, -1)
+
+
+def attention(q, k, repeats):
+    q, k = (t.transpose(1, 2) for t in (q.view(*q.shape[:2], -1, 4), k.view(*k.shape[:2], -1, 4)))
+    k = k[:, :, None].expand(-1, -1, repeats, -1, -1).reshape(k.shape[0], -1, *k.shape[2:])
+    return F.scaled_dot_product_attention(q, k, k).transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
+
+
+def refined(m, x):
+    with torch.no_grad():  # a graph inside of the graph
+        x = x + m.out(F.silu(m.q(x)))
+    return m.out(F.silu(m.q(x)))
+
+
+KINDS = {
+    # An integer of the graph
+    "view_heads": lambda m, x: m.out(m.q(x).view(*x.shape[:2], 4, 4).softmax(-1).flatten(2)),
+    "view_heads_open": lambda m, x: m.out(heads(m.q(x), 4).softmax(-1).flatten(2)),
+    "view_rows": lambda m, x: m.out((m.q(x).reshape(-1, 16) * 2).view(*x.shape[:2], -1)),
+    "expand": lambda m, x: m.out(m.q(x) * torch.ones(1).expand(16)),
+    "broadcast_one_head": lambda m, x: m.out((m.q(x).view(*x.shape[:2], -1, 8) * torch.arange(2.0).view(2, 1)).flatten(2)),
+    "full": lambda m, x: m.out(m.q(x) + torch.full((16,), 0.5)),
+    "full_one_head": lambda m, x: m.out((m.q(x).view(*x.shape[:2], -1, 8) + torch.full((2, 1), 0.5)).flatten(2)),
+    "arange": lambda m, x: m.out(m.q(x) * torch.arange(16.0)),
+    "one_hot": lambda m, x: m.out(m.q(x) + F.one_hot(torch.zeros(1, dtype=torch.int64), 16)),
+    "layer_norm": lambda m, x: m.out(F.layer_norm(m.q(x), (16,))),
+    "convolution": lambda m, x: m.out(m.conv(m.q(x).transpose(1, 2)).transpose(1, 2)),
+    "cat_full": lambda m, x: m.out(torch.cat([m.q(x), torch.ones(*x.shape[:2], 16)], -1).view(*x.shape[:2], 2, 16).sum(2)),
+    "split_number": lambda m, x: m.out(torch.mul(*m.fused(x).split(16, -1))),
+    "split_sizes": lambda m, x: m.out(torch.mul(*m.fused(x).split([16, 16], -1))),
+    "unbind": lambda m, x: m.out(torch.stack(m.q(x).view(*x.shape[:2], -1, 4).unbind(2), 2).flatten(2)),
+    # A part of a sharded dim
+    "chunk": lambda m, x: m.out(torch.mul(*m.fused(x).chunk(2, -1))),
+    "slice_first": lambda m, x: m.out(F.pad(m.q(x)[..., :8], (0, 8))),
+    "slice_last": lambda m, x: m.out(m.q(x) * m.q(x)[..., -1:]),
+    "select": lambda m, x: m.out(m.q(x) * m.q(x)[..., 0, None]),
+    # A number that follows a shard
+    "arange_local": lambda m, x: m.out(m.q(x) * torch.arange(m.q(x).shape[-1])),
+    "divide_local": lambda m, x: m.out(m.q(x) / m.q(x).shape[-1]),
+    # A sum over shards that is not summed over the ranks
+    "sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True),
+    "mean": lambda m, x: x * m.q(x).mean(-1, keepdim=True),
+    "sigmoid_of_sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True).sigmoid(),
+    # Harmless
+    "none": lambda m, x: m.out(F.silu(m.q(x)) * m.k(x)),
+    "divide_integer": lambda m, x: m.out(m.q(x) / 16),
+    "slice_all": lambda m, x: m.out(m.q(x)[..., :16]),
+    "slice_second": lambda m, x: m.out(m.q(x)[..., ::2].repeat_interleave(2, -1)),
+    "head_size": lambda m, x: m.out(m.q(x).view(*x.shape[:2], -1, 4).softmax(-1).flatten(2)),
+    "computed_heads": lambda m, x: m.out(m.q(x).view(*x.shape[:2], m.q.weight.shape[0] // 4, 4).softmax(-1).flatten(2)),
+    "full_local": lambda m, x: m.out(m.q(x) + torch.full((m.q(x).shape[-1],), 0.5)),
+    "zeros_like": lambda m, x: m.out(m.q(x) + torch.ones_like(m.q(x))),
+    "expand_one": lambda m, x: m.out(m.q(x) * torch.ones(1).expand(1, 1, 1)),
+    "attention": lambda m, x: m.out(attention(m.q(x), m.k(x), 1)),
+    "einsum": lambda m, x: m.out(torch.einsum("bti,bsi,bsj->btj", x, x, m.q(x))),
+    "stack": lambda m, x: m.out(torch.stack([m.q(x), m.k(x)], -1).sum(-1)),
+    "cat_heads": lambda m, x: m.out(torch.cat(m.q(x).view(*x.shape[:2], -1, 4).chunk(2, -1)[::-1], -1).flatten(2)),
+    "without_gradients": refined,
+    "gathered": lambda m, x: m.k(x).view(*x.shape[:2], 4, 4).softmax(-1).flatten(2),
+}
+
+
+def slim(path):
+    """Leaves out what nothing reads, and of stack traces all but the lines of this file."""
+    with zipfile.ZipFile(path) as archive:
+        entries = [(info, archive.read(info)) for info in archive.infolist() if "/sample_inputs/" not in info.filename]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for info, data in entries:
+            if info.filename.endswith("models/model.json"):
+                model = json.loads(data)
+                for node in model["graph_module"]["graph"]["nodes"]:
+                    trace = node["metadata"].pop("stack_trace", "")
+                    node["metadata"].pop("torch_fn", None)
+                    if found := re.search(r'File "[^"]*/(make_programs.py", line \d+, in )', trace):
+                        node["metadata"]["stack_trace"] = f'  File "{found[1]}forward\n    body'
+                data = json.dumps(model, separators=(",", ":")).encode()
+            archive.writestr(zipfile.ZipInfo(info.filename), data)
+
+
+def model_of(body):
+    class Model(Base):
+        def forward(self, x):
+            return body(self, x)
+
+    model = Model()
+    for child in ("q", "k", "fused", "conv", "out"):
+        if child not in body.__code__.co_names:
+            delattr(model, child)
+    return model
+
+
+def main():
+    torch.manual_seed(2)
+    for name, body in KINDS.items():
+        out = HERE / f"{name}.pt2"
+        export(model_of(body), (torch.randn(2, 6, 8),), out=out, weights=True)
+        slim(out)
+        print(name)
+
+
+if __name__ == "__main__":
+    main()
