@@ -1,7 +1,6 @@
 // What a hookable module's call costs without a plan, against the same class behind TORCH_MODULE: both loops alternate
 // in one run, and the difference is the median over the pairs. The budget is 1 ns.
-//   build/bench/bench_call_overhead
-#include <algorithm>
+//   bench_call_overhead [PAIRS]
 #include <chrono>
 #include <cstdio>
 #include <vector>
@@ -13,10 +12,9 @@
 
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
+#include "tests/bench/timing.h"
 
 namespace {
-
-constexpr int kPairs = 41;
 
 // Nothing but the call: what the compiler cannot look into or leave out.
 struct ByReferenceImpl : torch::nn::Module {
@@ -56,31 +54,28 @@ template <class Holder>
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / calls;
 }
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 template <class Plain, class Hookable>
-void Compare(const char* name, Plain plain, Hookable hookable, int calls) {
+void Compare(const char* name, Plain plain, Hookable hookable, int calls, int pairs) {
   const at::Tensor x = torch::ones({1, 1});
   std::vector<double> plain_times, differences;
-  for (int i = 0; i < kPairs; ++i) {
+  for (int i = 0; i < pairs; ++i) {
     plain_times.push_back(NanosecondsACall(plain, x, calls));
     differences.push_back(NanosecondsACall(hookable, x, calls) - plain_times.back());
   }
-  const double base = Median(plain_times);
-  const double over = Median(differences);
+  const double base = moonshard::bench::Median(plain_times);
+  const double over = moonshard::bench::Median(differences);
   std::printf("%-28s plain %9.2f ns   hookable %+8.2f ns   ratio %.3f\n", name, base, over, (base + over) / base);
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const moonshard::bench::Arguments arguments(argc, argv);
+  const int pairs = arguments.Times(0, 41);
   const torch::NoGradGuard no_grad;
   at::set_num_threads(1);
-  Compare("empty forward, const&", PlainByReference(), HookableByReference(), 2'000'000);
-  Compare("empty forward, default", PlainWithDefault(), HookableWithDefault(), 2'000'000);
-  Compare("empty forward, by value", PlainByValue(), HookableByValue(), 200'000);
-  Compare("Linear(1, 1)", torch::nn::Linear(1, 1), moonshard::nn::Linear(1, 1), 5'000);
+  Compare("empty forward, const&", PlainByReference(), HookableByReference(), 2'000'000, pairs);
+  Compare("empty forward, default", PlainWithDefault(), HookableWithDefault(), 2'000'000, pairs);
+  Compare("empty forward, by value", PlainByValue(), HookableByValue(), 200'000, pairs);
+  Compare("Linear(1, 1)", torch::nn::Linear(1, 1), moonshard::nn::Linear(1, 1), 5'000, pairs);
 }

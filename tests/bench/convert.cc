@@ -48,8 +48,7 @@ void Print(const char* verb, uint64_t bytes, const PairTimes& times) {
               1 / times.ratio);
 }
 
-void Bench(const std::string& folder, const std::string& work) {
-  constexpr int kPairs = 3;
+void Bench(const std::string& folder, const std::string& work, int pairs) {
   const Checkpoint checkpoint = Checkpoint::Open(folder).ValueOrThrow();
   const CompiledPlan plan = Compile(folder, checkpoint);
   fs::remove_all(work);
@@ -66,7 +65,7 @@ void Bench(const std::string& folder, const std::string& work) {
     ShardModel(checkpoint, plan, work + "/sharded", options).ValueOrThrow();
     fs::remove_all(work + "/sharded");
   };
-  Print("shard", bytes, TimePairs(shard, copy, kPairs, 1));
+  Print("shard", bytes, TimePairs(shard, copy, pairs, 1));
   ShardModel(checkpoint, plan, work + "/sharded", options).ValueOrThrow();
   const auto copy_sharded = [&] {
     Copy(work + "/sharded", work + "/copy");
@@ -76,7 +75,7 @@ void Bench(const std::string& folder, const std::string& work) {
     MergeSharded(work + "/sharded", work + "/merged", options).ValueOrThrow();
     fs::remove_all(work + "/merged");
   };
-  Print("merge", bytes, TimePairs(merge, copy_sharded, kPairs, 1));
+  Print("merge", bytes, TimePairs(merge, copy_sharded, pairs, 1));
   fs::remove_all(work);
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -87,10 +86,12 @@ void Bench(const std::string& folder, const std::string& work) {
 }  // namespace moonshard::bench
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
+  const moonshard::bench::Arguments arguments(argc, argv);
+  const std::vector<std::string>& words = arguments.words();
+  if (words.empty()) {
     std::printf("bench_convert FOLDER [WORK]: made by tests/bench/make_checkpoint.py; nothing measured\n");
     return 0;
   }
-  moonshard::bench::Bench(argv[1], argc > 2 ? argv[2] : std::string(argv[1]) + ".bench");
+  moonshard::bench::Bench(words[0], words.size() > 1 ? words[1] : words[0] + ".bench", arguments.Times(2, 3));
   return 0;
 }

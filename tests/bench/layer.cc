@@ -154,9 +154,11 @@ void Bench(Sizes sizes, int pairs, bool checked) {
 
 int main(int argc, char** argv) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-  const int pairs = argc > 1 ? std::atoi(argv[1]) : 200;
+  const moonshard::bench::Arguments arguments(argc, argv);
+  const std::vector<std::string>& words = arguments.words();
+  const int pairs = arguments.Times(0, 200);
   for (const moonshard::bench::Sizes sizes : {moonshard::bench::Sizes{128, 64}, {256, 128}, {512, 128}}) {
-    moonshard::bench::Bench(sizes, pairs, argc < 3 || std::strcmp(argv[2], "unchecked") != 0);
+    moonshard::bench::Bench(sizes, pairs, words.size() < 2 || words[1] != "unchecked");
   }
   return 0;
 }

@@ -42,7 +42,7 @@ void PlainCopy(const Checkpoint& checkpoint, uint64_t bytes) {
   test::Expect(done == bytes, "the files are too short");
 }
 
-void Bench(const std::string& folder) {
+void Bench(const std::string& folder, int pairs) {
   test::RunRanks("tp=2", [&](DeviceMesh& mesh) {
     const ModelConfig config = ModelConfig::Read(folder).ValueOrThrow();
     const Checkpoint checkpoint = Checkpoint::Open(folder).ValueOrThrow();
@@ -67,7 +67,7 @@ void Bench(const std::string& folder) {
     };
     load();
     const PairTimes times = TimePairs(
-        load, [&] { PlainCopy(checkpoint, bytes); }, 5, 1);
+        load, [&] { PlainCopy(checkpoint, bytes); }, pairs, 1);
     if (mesh.rank() == 0) {
       std::printf("%.2f GB a rank on two ranks: load %.0f ms (%.2f GB/s a rank), plain copy %.0f ms, ratio %.2f\n",
                   static_cast<double>(bytes) / 1e9, times.a_ms, static_cast<double>(bytes) / 1e6 / times.a_ms,
@@ -81,10 +81,11 @@ void Bench(const std::string& folder) {
 
 int main(int argc, char** argv) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-  if (argc < 2) {
+  const moonshard::bench::Arguments arguments(argc, argv);
+  if (arguments.words().empty()) {
     std::printf("bench_load FOLDER: made by tests/bench/make_checkpoint.py; nothing measured\n");
     return 0;
   }
-  moonshard::bench::Bench(argv[1]);
+  moonshard::bench::Bench(arguments.words()[0], arguments.Times(1, 5));
   return 0;
 }

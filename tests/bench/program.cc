@@ -23,6 +23,7 @@
 #include "engine/models/program/program.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "tests/bench/timing.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::bench {
 namespace {
@@ -159,20 +160,21 @@ void Load(const std::string& path, int times) {
   std::printf("{\"summary\": \"%s\", \"load_ms\": %.1f}\n", Program::Open(path)->Summary().c_str(), Median(ms));
 }
 
-int Run(const std::vector<std::string>& arguments) {
+int Run(const Arguments& called_with) {
   at::set_num_threads(1);
+  const std::vector<std::string>& arguments = called_with.words();
   const auto at = [&](size_t i) { return arguments.size() > i ? arguments[i] : std::string(); };
-  const auto number = [&](size_t i, int otherwise) { return at(i).empty() ? otherwise : std::atoi(at(i).c_str()); };
-  const std::string fixtures = std::string(MOONSHARD_SOURCE_DIR) + "/tests/parity/";
+  const auto number = [&](size_t i, int otherwise) { return called_with.Times(i, otherwise); };
+  const std::string fixtures = test::SourcePath("tests/parity/");
   if (arguments.empty()) {  // of committed programs, as `./dev bench` does
-    Nodes(fixtures + "programs/llama/program.pt2", 2000);
-    Step(fixtures + "llama_gqa", fixtures + "programs/reference/llama_gqa.pt2", 300);
+    Nodes(fixtures + "programs/llama/program.pt2", number(0, 2000));
+    Step(fixtures + "llama_gqa", fixtures + "programs/reference/llama_gqa.pt2", number(0, 300));
   } else if (at(0) == "nodes" && arguments.size() > 1) {
     Nodes(at(1), number(2, 2000));
   } else if (at(0) == "step" && arguments.size() > 2) {
     Step(at(1), at(2), number(3, 200));
   } else if (at(0) == "memory" && arguments.size() > 3) {
-    Memory(at(1), number(2, 0), number(3, 0));
+    Memory(at(1), std::stoi(at(2)), std::stoi(at(3)));
   } else if (at(0) == "load" && arguments.size() > 1) {
     Load(at(1), number(2, 5));
   } else {
@@ -185,4 +187,4 @@ int Run(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace moonshard::bench
 
-int main(int argc, char** argv) { return moonshard::bench::Run(std::vector<std::string>(argv + 1, argv + argc)); }
+int main(int argc, char** argv) { return moonshard::bench::Run(moonshard::bench::Arguments(argc, argv)); }

@@ -1,9 +1,8 @@
 // Time to resolve a plan on a tree of 63,201 modules: 61 layers of 256 experts. Prints the median of
 // several runs of match and compile, of lint, of RE2 alone on every path, and the ratio of the first to the last.
-//   build/bench/bench_resolve
+//   bench_resolve [TIMES]
 #include <re2/re2.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -12,11 +11,10 @@
 #include "engine/plan/match/pattern.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "tests/bench/large_tree.h"
+#include "tests/bench/timing.h"
 
 namespace moonshard {
 namespace {
-
-constexpr int kRuns = 15;
 
 Style MakeStyle(std::string name, Layout weight, Redistribution input, Redistribution output) {
   Style style;
@@ -64,27 +62,19 @@ std::shared_ptr<Plan> MakePlan(const std::string& layer) {
   return plan;
 }
 
-double Median(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-double MedianMs(const std::function<void()>& run) {
+double MedianMs(int times_run, const std::function<void()>& run) {
   std::vector<double> times;
-  for (int i = 0; i < kRuns; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    run();
-    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
-  }
-  return Median(std::move(times));
+  for (int i = 0; i < times_run; ++i) times.push_back(bench::MillisecondsOf(run));
+  return bench::Median(std::move(times));
 }
 
-void Bench(const char* what, const std::shared_ptr<const ModuleTree>& tree, const std::shared_ptr<const Plan>& plan) {
+void Bench(const char* what, const std::shared_ptr<const ModuleTree>& tree, const std::shared_ptr<const Plan>& plan,
+           int times_run) {
   const MeshShape mesh = MeshShape::Parse("tp=8").ValueOrThrow();
   int64_t claimed = 0;
   std::vector<double> compile_times;  // match and compile, which the ratio is about
   std::vector<double> lint_times;     // every pass behind them
-  for (int i = 0; i < kRuns; ++i) {
+  for (int i = 0; i < times_run; ++i) {
     const Resolution resolved = RunPasses(plan, tree, mesh);
     Check(resolved.compiled.has_value(), "the plan of the bench has errors: " + ToText(resolved.diagnostics));
     compile_times.push_back(0);
@@ -96,14 +86,14 @@ void Bench(const char* what, const std::shared_ptr<const ModuleTree>& tree, cons
     claimed = 0;
     for (int64_t count : resolved.compiled->rule_matches) claimed += count;
   }
-  const double resolve = Median(compile_times);
+  const double resolve = bench::Median(compile_times);
   std::vector<std::string> regexes;
   for (const Rule& rule : plan->rules) {
     regexes.push_back(TranslatePattern(rule.pattern, rule.syntax).ValueOrThrow().regex);
   }
   const PatternSet set = PatternSet::Compile(regexes).ValueOrThrow();
   int64_t found = 0;
-  const double re2 = MedianMs([&] {
+  const double re2 = MedianMs(times_run, [&] {
     found = 0;
     std::vector<int> indices;
     for (const Module& module : tree->modules()) {
@@ -114,18 +104,19 @@ void Bench(const char* what, const std::shared_ptr<const ModuleTree>& tree, cons
       "%s: %zu modules, %lld claimed (RE2 alone: %lld); match and compile %.2f ms, lint %.2f ms, "
       "RE2 on every path %.2f ms, ratio of the first %.2f\n",
       what, tree->modules().size(), static_cast<long long>(claimed), static_cast<long long>(found), resolve,
-      Median(lint_times), re2, resolve / re2);
+      bench::Median(lint_times), re2, resolve / re2);
 }
 
 }  // namespace
 }  // namespace moonshard
 
-int main() {
+int main(int argc, char** argv) {
+  const int times_run = moonshard::bench::Arguments(argc, argv).Times(0, 15);
   const auto begin = std::chrono::steady_clock::now();
   const auto tree = moonshard::bench::MakeLargeTree();
   const std::chrono::duration<double, std::milli> made = std::chrono::steady_clock::now() - begin;
   std::printf("tree made in %.2f ms\n", made.count());
-  moonshard::Bench("patterns without numbers", tree, moonshard::MakePlan("model.layers.*"));
-  moonshard::Bench("patterns with numbers", tree, moonshard::MakePlan("model.layers.{0..60}"));
+  moonshard::Bench("patterns without numbers", tree, moonshard::MakePlan("model.layers.*"), times_run);
+  moonshard::Bench("patterns with numbers", tree, moonshard::MakePlan("model.layers.{0..60}"), times_run);
   return 0;
 }

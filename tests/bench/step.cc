@@ -1,11 +1,11 @@
 // One training step (forward, loss, backward) of a small Llama, unsharded and at tp=2 on thread ranks, in turn within one
 // run: the C++ side of a comparison with torch's parallelize_module, whose own ratio comes from a Python script that
 // times the same model. Prints JSON.
-//   bench_step [HIDDEN] [sequence_parallel]      H 128 without arguments; 4 layers, batch 2, sequence 128
+//   bench_step [HIDDEN] [sequence_parallel [PAIRS]]      H 128 without arguments; 4 layers, batch 2, sequence 128
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -36,12 +36,14 @@ JsonValue MakeConfig(int64_t hidden) {
                            {"hidden_act", "silu"}};
 }
 
+// With a generator of its own: ranks that are threads share the process's, and every rank must begin with the same values.
 void Fill(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
-  for (at::Tensor& p : module.parameters()) p.uniform_(-0.05, 0.05);
+  const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/0);
+  for (at::Tensor& p : module.parameters()) p.uniform_(-0.05, 0.05, generator);
 }
 
-void Bench(int64_t hidden, bool sequence_parallel) {
+void Bench(int64_t hidden, bool sequence_parallel, int pairs) {
   const JsonValue config = MakeConfig(hidden);
   test::RunRanks("tp=2", [&](DeviceMesh& mesh) {
     const CausalLm full = MakeCausalLm(config).ValueOrThrow();
@@ -58,7 +60,7 @@ void Bench(int64_t hidden, bool sequence_parallel) {
       for (at::Tensor& p : model.module->parameters()) p.mutable_grad().reset();
       CausalLmLoss(model.forward(ids, std::nullopt, std::nullopt), ids).backward();
     };
-    const PairTimes times = TimePairs([&] { step(shards); }, [&] { step(full); }, 15);
+    const PairTimes times = TimePairs([&] { step(shards); }, [&] { step(full); }, pairs);
     if (mesh.rank() == 0) {
       std::printf(
           "{\"H\": %lld, \"L\": %lld, \"sequence_parallel\": %s, \"base_ms\": %.2f, \"tp_ms\": %.2f, \"ratio\": "
@@ -74,12 +76,15 @@ void Bench(int64_t hidden, bool sequence_parallel) {
 
 int main(int argc, char** argv) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-  if (argc > 1) {
-    moonshard::bench::Bench(std::atoll(argv[1]), argc > 2 && std::strcmp(argv[2], "sequence_parallel") == 0);
+  const moonshard::bench::Arguments arguments(argc, argv);
+  const std::vector<std::string>& words = arguments.words();
+  const int pairs = arguments.Times(2, 15);
+  if (!words.empty()) {
+    moonshard::bench::Bench(std::stoll(words[0]), words.size() > 1 && words[1] == "sequence_parallel", pairs);
     return 0;
   }
-  for (const int64_t hidden : {128, 512}) {
-    for (const bool sequence_parallel : {false, true}) moonshard::bench::Bench(hidden, sequence_parallel);
+  for (const int64_t hidden : arguments.short_round() ? std::vector<int64_t>{64} : std::vector<int64_t>{128, 512}) {
+    for (const bool sequence_parallel : {false, true}) moonshard::bench::Bench(hidden, sequence_parallel, pairs);
   }
   return 0;
 }

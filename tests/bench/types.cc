@@ -2,7 +2,6 @@
 // and products, forward and backward, with and without it.
 //   bench_types [PAIRS]
 #include <cstdio>
-#include <cstdlib>
 
 #include <ATen/ATen.h>
 
@@ -46,4 +45,4 @@ void Run(int pairs) {
 }  // namespace
 }  // namespace moonshard::bench
 
-int main(int argc, char** argv) { moonshard::bench::Run(argc > 1 ? std::atoi(argv[1]) : 15); }
+int main(int argc, char** argv) { moonshard::bench::Run(moonshard::bench::Arguments(argc, argv).Times(0, 15)); }

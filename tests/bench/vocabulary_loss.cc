@@ -4,6 +4,7 @@
 //   bench_vocabulary_loss [PAIRS]
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
@@ -89,10 +90,11 @@ void Bench(Sizes sizes, int pairs) {
 
 int main(int argc, char** argv) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-  const int pairs = argc > 1 ? std::atoi(argv[1]) : 10;
-  for (const moonshard::bench::Sizes sizes :
-       {moonshard::bench::Sizes{512, 32000, at::kFloat}, {2048, 32000, at::kFloat}, {2048, 32000, at::kBFloat16}}) {
-    moonshard::bench::Bench(sizes, pairs);
-  }
+  const moonshard::bench::Arguments arguments(argc, argv);
+  const int pairs = arguments.Times(0, 10);
+  using moonshard::bench::Sizes;
+  const std::vector<Sizes> full = {{512, 32000, at::kFloat}, {2048, 32000, at::kFloat}, {2048, 32000, at::kBFloat16}};
+  const std::vector<Sizes> small = {{64, 4000, at::kFloat}, {64, 4000, at::kBFloat16}};
+  for (const Sizes& sizes : arguments.short_round() ? small : full) moonshard::bench::Bench(sizes, pairs);
   return 0;
 }
