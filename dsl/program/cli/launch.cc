@@ -41,7 +41,9 @@ class TemporaryFolder {
   TemporaryFolder() {
     const char* base = std::getenv("TMPDIR");
     path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/moonshard-XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) path_.clear();
+    if (mkdtemp(path_.data()) != nullptr) return;
+    error_ = "cannot make a directory '" + path_ + "': " + std::strerror(errno);
+    path_.clear();
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -50,9 +52,11 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::string& path() const { return path_; }
+  const std::string& error() const { return error_; }  // why there is none; empty where there is
 
  private:
   std::string path_;
+  std::string error_;
 };
 
 // Holds back a signal that would end this process until the ranks are gone and the directory is removed.
@@ -131,7 +135,7 @@ class Launcher {
 
   // `interrupted` is the signal that requests this process to end, or 0; `times` is their number.
   int Run(const volatile std::sig_atomic_t& interrupted, const volatile std::sig_atomic_t& times) {
-    if (folder_.path().empty()) return Fail("cannot make a temporary directory");
+    if (!folder_.error().empty()) return Fail(folder_.error());
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (!Start(r)) return Fail("cannot start " + options_.program + ": " + std::strerror(errno));
     }

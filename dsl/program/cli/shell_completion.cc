@@ -61,7 +61,7 @@ std::string Bash(const CommandTree& tree, const CompletionNames& names) {
       const std::string words_of = "compgen -W " + SingleQuoted(Join(of.words, " ")) + (of.files ? " -f" : "");
       const std::string reply = (of.words.empty() ? "return ;;\n"
                                  : of.list        ? "_" + tree.program + "_list \"$(" + words_of + ")\"; return ;;\n"
-                                                  : "COMPREPLY=($(" + words_of + " -- \"$cur\")); return ;;\n");
+                                           : "mapfile -t COMPREPLY < <(" + words_of + " -- \"$cur\"); return ;;\n");
       for (const std::string& name : option.names) values += "    " + verb.name + ":" + name + ") " + reply;
       if (!option.place.empty()) values += "    " + verb.name + ":" + verb.name + ") " + reply;
     }
@@ -99,7 +99,7 @@ std::string Bash(const CommandTree& tree, const CompletionNames& names) {
          words +
          "  esac\n"
          "  if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
-         "  else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
+         "  else mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); fi\n"  // names may hold blanks
          "}\n"
          "complete -o filenames -F " +
          function + " " + tree.program + "\n";

@@ -154,8 +154,8 @@ std::vector<JsonValue> StoreGroup::Gather(const std::string& what, const JsonVal
     }
   }
   if (missing.empty()) return all;
-  std::string seconds = std::to_string(std::chrono::duration<double>(timeout_).count());
-  seconds.resize(seconds.find('.') + 2);
+  const int64_t tenths = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count() / 100;
+  const std::string seconds = std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
   throw PlanError({RanksMissing(what, "rank " + Join(missing, ", ") + " did not join within " + seconds + " s")});
 }
 
