@@ -5,10 +5,10 @@
 //   model.pt2 (a zip)   models/model.json        graph, signature, guards: torch's schema, major version 8
 //                       data/weights/...         values of parameters, absent where the program was exported without
 //                       data/constants/...       values of constants and of buffers that no checkpoint holds
+//                       data/sample_inputs/...   an example's inputs, for Python's torch.export.load; not read here
 //                       extra/moonshard.json     what the exporter adds: format 1 of engine/models/program/export/README.md
 //
-// Stage before: program_archive.h, which reads the file. Stages after: tree (ProgramTree), and engine/models/program, which
-// runs it.
+// Stage before: program_archive.h, the reader. Stages after: tree (ProgramTree); engine/models/program, which runs it.
 #pragma once
 
 #include <cstdint>

@@ -106,10 +106,11 @@ def random_values(model: torch.nn.Module) -> None:
 
 
 def slim(path: pathlib.Path, bare: bool = False) -> None:
-    """Leaves out what nothing reads: stack traces of the model's Python, and the example inputs; `bare`: strides and expressions
-    of values and the Python modules of classes too."""
+    """Leaves out what nothing reads: stack traces of the model's Python; `bare`: what Python's torch.export.load needs and
+    the engine does not too: example inputs, strides and expressions of values and the Python modules of classes."""
     with zipfile.ZipFile(path) as archive:
-        entries = [(info, archive.read(info)) for info in archive.infolist() if "/sample_inputs/" not in info.filename]
+        entries = [(info, archive.read(info)) for info in archive.infolist()
+                   if not bare or "/sample_inputs/" not in info.filename]  # fmt: skip
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for info, data in entries:
             if info.filename.endswith("models/model.json"):

@@ -42,6 +42,13 @@ class Exported:
     description: dict[str, Any]
 
     def save(self, path: str | pathlib.Path) -> None:
+        state = self.program.state_dict
+        if not self.description["options"]["weights"]:
+            # All tensors without values are one empty record, of which torch.export.load makes zeros for the first of them:
+            # that is to be the longest.
+            longest_first = sorted(state.items(), key=lambda one: -one[1].numel() * one[1].element_size())
+            state.clear()
+            state.update(longest_first)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.export.save(self.program, path, extra_files={"moonshard.json": json.dumps(self.description)})
