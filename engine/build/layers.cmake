@@ -26,6 +26,8 @@ endif()
 add_library(moonshard_warnings INTERFACE)
 # -Wno-restrict: g++ 12 sees overlaps in std::string that are not there.
 target_compile_options(moonshard_warnings INTERFACE -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers -Wno-restrict)
+# __FILE__ is the path in the checkout (engine/plan/plan.cc): what an error names, and the same bytes from every checkout.
+target_compile_options(moonshard_warnings INTERFACE -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 
 option(MOONSHARD_UNITY "Compile several sources of a directory as one" ON)
 

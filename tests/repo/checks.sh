@@ -2,6 +2,7 @@
 # checks.sh NAME [ROOT]: one check of the project's shape over the tree at ROOT; prints what breaks it, status 1 then.
 # checks.sh list: the names.
 set -euo pipefail
+export LC_ALL=C  # one order of names, and of the letters in [a-z], everywhere
 
 names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map comments_name_what_exists)
 torch_free=(engine/core engine/layout engine/plan engine/io engine/graph dsl/language dsl/planning dsl/program/cli dsl/program/repl)
@@ -128,9 +129,10 @@ comments_name_what_exists() {
     END { for (place in named) if (!(named[place] in known)) print place " does not exist" }' $sources | sort
 }
 
-# Files PATTERN: the project's files whose path matches; those that git ignores are not the project's.
+# Files PATTERN: the project's files whose path matches; those that git ignores are not the project's. Who runs this trusts
+# the checkout, also where it belongs to somebody else, which git refuses unless told.
 Files() {
-  if [[ -d .git || -f .git ]]; then git ls-files -co --exclude-standard; else find . -path ./build -prune -o -type f -print | cut -c 3-; fi |
+  if [[ -d .git || -f .git ]]; then git -c safe.directory='*' ls-files -co --exclude-standard; else find . -path ./build -prune -o -type f -print | cut -c 3-; fi |
     { grep -E "$1" || true; } | sort | while read -r file; do [[ ! -e $file ]] || echo "$file"; done
 }
 
@@ -143,6 +145,7 @@ Main() {
   local name=$1 found
   if [[ $name == list ]]; then printf '%s\n' "${names[@]}"; exit; fi
   cd "${2:-$(dirname "${BASH_SOURCE[0]}")/../..}"
+  [[ -n $(Files .) ]] || { echo "there are no files in $PWD, or git does not list them"; exit 1; }
   found=$("$name")
   [[ -z $found ]] || { printf '%s\n' "$found"; exit 1; }
 }

@@ -10,8 +10,9 @@ at its top, each once, then the files without theirs), and findings are mapped b
 not compile as one (two files with helpers of one name) is checked file by file. Not covered: clang's static analyzer,
 which clangd does not run.
 
-A bundle that was found clean is remembered in DIRECTORY/clean by the hash of its text, of the project's headers that it
-includes, of its compile command and of the configuration, so that a second run looks only at what changed.
+A bundle that was found clean is remembered by the hash of its text, of the project's headers that it includes, of its
+compile command, of the configuration and of LibTorch's version, so that a second run, in this checkout or another, looks
+only at what changed. The hashes are in ~/.cache/moonshard/lint ($XDG_CACHE_HOME), or in DIRECTORY where there is no home.
 """
 import collections
 import concurrent.futures
@@ -22,6 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 
 GCC_ONLY = {"-Wno-restrict", "-Wno-maybe-uninitialized", "-Winvalid-pch"}
 # nn::Hooked's forward overrides that of a class whose own is virtual, and cannot say so for all the others.
@@ -128,7 +130,9 @@ class Bundle:
 
     def key(self, configuration):
         digest = hashlib.sha256(configuration.encode())
-        digest.update("\0".join(self.command[1] + [self.text]).encode())
+        # Relative to the checkout, which may be another.
+        digest.update("\0".join(word.replace(os.getcwd(), ".") for word in self.command[1]).encode())
+        digest.update(self.text.encode())
         for header in sorted(set().union(*(reachable(path, set()) for path in self.files))):
             digest.update(read(header).encode())
         return digest.hexdigest()
@@ -216,14 +220,40 @@ def write_database(database, parts):
         json.dump(entries, out)
 
 
+def cache_directory(directory):
+    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and os.path.join(os.environ["HOME"], ".cache"))
+    path = os.path.join(base, "moonshard", "lint") if base else os.path.join(directory, "clean")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError:
+        path = os.path.join(directory, "clean")
+        os.makedirs(path, exist_ok=True)
+    return path
+
+
+def forget_old(clean):
+    """Records that no run has used for a month."""
+    for entry in os.scandir(clean):
+        if entry.stat().st_mtime < time.time() - 30 * 24 * 3600:
+            os.remove(entry.path)
+
+
+def torch_version(found):
+    """The text of version.h of the LibTorch in the include paths, or nothing."""
+    for word in sorted({word for _, words in found.values() for word in words if word.endswith("/torch/include")}):
+        if os.path.exists(os.path.join(word, "torch", "version.h")):
+            return read(os.path.join(word, "torch", "version.h"))
+    return ""
+
+
 def main():
     clangd, directory, only = sys.argv[1], sys.argv[2], sys.argv[3:]
     files = project_files()
     # Beside .clang-tidy's root, so that clangd finds the configuration.
-    database, clean = os.path.join(directory, "bundles"), os.path.join(directory, "clean")
-    for made in (database, clean):
-        os.makedirs(made, exist_ok=True)
-    parts = bundles(files, commands(directory))
+    database, clean = os.path.join(directory, "bundles"), cache_directory(directory)
+    os.makedirs(database, exist_ok=True)
+    found = commands(directory)
+    parts = bundles(files, found)
     checked = {path for bundle in parts for path in bundle.files}
     for path in sorted(set(only or files) - checked):
         print(f"{path}: in no target, not checked")
@@ -231,9 +261,11 @@ def main():
         parts = [bundle for bundle in parts if set(bundle.files) & set(only)]
     write_database(database, parts)
     version = subprocess.run([clangd, "--version"], check=True, capture_output=True, text=True).stdout
-    configuration = version + read(".clang-tidy") + read(__file__)
+    configuration = version + read(".clang-tidy") + read(__file__) + torch_version(found)
     keys = {bundle.name: bundle.key(configuration) for bundle in parts}
     known = set(os.listdir(clean))
+    for key in known & set(keys.values()):
+        os.utime(os.path.join(clean, key))
     # The expensive ones first, so that the cores end together.
     todo = sorted((bundle for bundle in parts if keys[bundle.name] not in known),
                   key=lambda bundle: ("torch" not in " ".join(bundle.command[1]), -len(bundle.text)))
@@ -247,9 +279,7 @@ def main():
                   flush=True)
             if not findings:
                 open(os.path.join(clean, keys[bundle.name]), "w", encoding="utf-8").close()
-    if not only:
-        for stale in known - set(keys.values()):
-            os.remove(os.path.join(clean, stale))
+    forget_old(clean)
     print("\n".join(sorted(all_findings)))
     print(f"{len(checked)} files in {len(parts)} bundles, {len(todo)} looked at, {len(all_findings)} findings")
     return 1 if all_findings else 0
