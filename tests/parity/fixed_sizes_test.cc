@@ -13,12 +13,13 @@
 #include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
 #include "engine/runtime/apply/parallelize.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
 namespace {
 
-const std::filesystem::path kFixedSizes = std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity/fixed_sizes";
+const std::filesystem::path kFixedSizes = std::filesystem::path(SourcePath("tests/parity/fixed_sizes"));
 
 Plan FixedSizesPlan(const Program& program, const MeshShape& mesh, const std::map<std::string, bool>& options) {
   const LiveTree live = ReadLiveTree(const_cast<Program&>(program)).ValueOrThrow();

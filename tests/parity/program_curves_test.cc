@@ -24,6 +24,7 @@
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/train/optim/adamw.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -97,7 +98,7 @@ std::vector<double> ProgramCurve(const std::filesystem::path& folder, const std:
 
 TEST_CASE("the loss curves of programs are the same however the ranks share the work") {
   for (const char* name : {"deepseek_v3", "nemotron_h", "qwen3_5"}) {
-    const std::filesystem::path folder = std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity/programs" / name;
+    const std::filesystem::path folder = std::filesystem::path(SourcePath("tests/parity/programs")) / name;
     const std::vector<double> one = ProgramCurve(folder, "tp=1");
     CHECK(one.back() < one.front() - 0.5);  // it learns
     for (const char* mesh : {"tp=2", "dp=2,tp=2"}) {

@@ -26,12 +26,13 @@
 #include "engine/runtime/apply/load.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/parity/setup.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
 namespace {
 
-const std::filesystem::path kParity = std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity";
+const std::filesystem::path kParity = std::filesystem::path(SourcePath("tests/parity"));
 
 struct ShardedProgram {
   std::shared_ptr<Program> program;

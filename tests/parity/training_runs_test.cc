@@ -22,6 +22,7 @@
 #include "engine/runtime/apply/state.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -33,7 +34,7 @@ constexpr int64_t kTokens = 9;
 constexpr int64_t kKept = 48;  // elements of a tensor that are recorded
 constexpr double kRounding = 1.5e-5;
 
-std::filesystem::path Folder() { return std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity"; }
+std::filesystem::path Folder() { return std::filesystem::path(SourcePath("tests/parity")); }
 
 JsonValue Runs() { return ReadJsonFile((Folder() / "training_runs/runs.json").string()).ValueOrThrow(); }
 

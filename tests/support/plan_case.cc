@@ -1,4 +1,5 @@
 #include "tests/support/plan_case.h"
+#include "tests/support/paths.h"
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +19,7 @@ constexpr const char* kLlamaConfig = R"({"architectures": ["LlamaForCausalLM"], 
   "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 331})";
 
 std::string NamedTree(const std::string& name) {
-  std::ifstream file(std::string(MOONSHARD_SOURCE_DIR) + "/tests/cases/trees/" + name + ".tree");
+  std::ifstream file(test::SourcePath("tests/cases/trees/") + name + ".tree");
   if (!file) throw std::runtime_error("no tree " + name);
   return {std::istreambuf_iterator<char>(file), {}};
 }

@@ -48,11 +48,16 @@ Process::Process(const std::string& program, const std::vector<std::string>& wor
                  const std::vector<std::string>& variables) {
   std::vector<std::string> arguments = {program};
   arguments.insert(arguments.end(), words.begin(), words.end());
-  std::vector<std::string> environment = {"OMP_NUM_THREADS=1"};
+  // Every name once: programs differ in which of two values they take.
+  std::vector<std::string> environment = variables;
+  const auto is_set = [&](const std::string& variable) {
+    const std::string name = variable.substr(0, variable.find('=') + 1);
+    return std::ranges::any_of(environment, [&](const std::string& set) { return set.starts_with(name); });
+  };
+  if (!is_set("OMP_NUM_THREADS=")) environment.emplace_back("OMP_NUM_THREADS=1");
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!DescribesRanks(*entry)) environment.emplace_back(*entry);
+    if (!DescribesRanks(*entry) && !is_set(*entry)) environment.emplace_back(*entry);
   }
-  environment.insert(environment.end(), variables.begin(), variables.end());
 
   std::array<int, 2> out = {};
   std::array<int, 2> err = {};
@@ -174,6 +179,12 @@ std::string ReadWholeFile(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+std::string ShellWord(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
 }
 
 std::string Replaced(std::string text, const std::string& from, const std::string& to) {

@@ -1,6 +1,6 @@
 // Programs as a test runs them: started with words and variables, both streams taken, ended in time whatever happens.
 //
-//   Outcome done = RunProgram(MOONSHARD_PROGRAM, {"explain", directory, "--mesh", "tp=2"});
+//   Outcome done = RunProgram(ProgramPath(), {"explain", directory, "--mesh", "tp=2"});
 //   CHECK(done.code == 0);
 #pragma once
 
@@ -24,8 +24,8 @@ struct Outcome {
   std::string ToText() const;
 };
 
-// One running program, in a process group of its own. Its variables are this process's without those that describe ranks,
-// and `variables` ("NAME=value").
+// One running program, in a process group of its own. Its variables are `variables` ("NAME=value"), and of this process's
+// those that these do not set and that do not describe ranks.
 class Process {
  public:
   Process(const std::string& program, const std::vector<std::string>& words,
@@ -75,6 +75,8 @@ class ScratchFolder {
 
 // The whole file; fails the test where it is not there.
 std::string ReadWholeFile(const std::string& path);
+// `text` as one word of a command line for a shell: paths may hold blanks.
+std::string ShellWord(const std::string& text);
 // `text` with `from`, which must stand in it, replaced once.
 std::string Replaced(std::string text, const std::string& from, const std::string& to);
 

@@ -1,9 +1,10 @@
-// Programs: what tests of the programs share. MOONSHARD_PROGRAM is the path of the built `moonshard`.
+// Programs: what tests of the programs share. ProgramPath() is the path of the built `moonshard`.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard::test {
@@ -11,13 +12,13 @@ namespace moonshard::test {
 using Words = std::vector<std::string>;  // of a command line
 
 // Recorded models: kParity + "llama_gqa" is a model directory.
-inline const std::string kParity = MOONSHARD_SOURCE_DIR "/tests/parity/";
+inline const std::string kParity = SourcePath("tests/parity/");
 inline const std::string kModel = kParity + "llama_gqa";
 // Plans, each with one known fault.
-inline const std::string kPlanted = MOONSHARD_SOURCE_DIR "/tests/dsl/program/run/planted/";
+inline const std::string kPlanted = SourcePath("tests/dsl/program/run/planted/");
 
 inline Outcome Run(const Words& words, const Words& variables = {}) {
-  return RunProgram(MOONSHARD_PROGRAM, words, variables);
+  return RunProgram(ProgramPath(), words, variables);
 }
 
 }  // namespace moonshard::test

@@ -1,6 +1,6 @@
 // Pty: a program on a terminal of its own, typed at and looked at like a person would.
 //
-//   Pty repl(MOONSHARD_PROGRAM, {"repl"}, {"TERM=xterm"});
+//   Pty repl(ProgramPath(), {"repl"}, {"TERM=xterm"});
 //   repl.WaitFor("moonshard> ");
 //   repl.Type("1 + 1\n");
 //   CHECK(repl.WaitFor("2"));

@@ -9,7 +9,6 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -17,12 +16,14 @@
 
 #include "dsl/language/eval/load_plan.h"
 #include "engine/plan/resolve/resolve_plan.h"
+#include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/cases/compile";
+const std::filesystem::path kFolder = std::filesystem::path(test::SourcePath("tests/cases/compile"));
 
 std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -81,8 +82,8 @@ TEST_CASE("compile cases") {
       const std::string text = ReadFile(file);
       const std::map<std::string, std::string> sections = Sections(text);
       const std::string outcome = Trimmed(Outcome(sections));
-      if (std::getenv("APPROVE") != nullptr) {
-        std::ofstream(file) << text.substr(0, text.find("== expect\n")) << "== expect\n" << outcome << "\n";
+      if (Approving()) {
+        WriteGolden(file, text.substr(0, text.find("== expect\n")) + "== expect\n" + outcome + "\n");
         continue;
       }
       const auto expect = sections.find("expect");

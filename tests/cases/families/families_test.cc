@@ -11,6 +11,7 @@
 #include "engine/plan/match/pattern.h"
 #include "tests/cases/families/family.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard {
@@ -238,7 +239,7 @@ TEST_CASE("the plans as text") {
       const Result<CompiledPlan> plan = Resolve(family, 2, {{"sequence_parallel", parallel}});
       if (!plan.ok()) continue;
       const std::string suffix = parallel == "true" ? ".sequence_parallel.txt" : ".txt";
-      CheckGolden(MOONSHARD_SOURCE_DIR "/tests/cases/plans/" + family.name + suffix, plan.value().plan->ToText());
+      CheckGolden(test::SourcePath("tests/cases/plans/") + family.name + suffix, plan.value().plan->ToText());
     }
   }
 }

@@ -10,13 +10,14 @@
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/local_shape.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace moonshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kSource = MOONSHARD_SOURCE_DIR;
+const std::string kSource = test::SourcePath();
 
 std::vector<int64_t> Shape(const JsonValue& json) {
   std::vector<int64_t> shape;

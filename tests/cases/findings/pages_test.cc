@@ -10,14 +10,14 @@
 //   lua right                                              the plan mended: no error, and not this finding
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
 
 #include "engine/core/base/text.h"
 #include "engine/core/findings/page.h"
+#include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/plan_case.h"
 #include "tests/support/process.h"
 
@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kRoot = MOONSHARD_SOURCE_DIR;
+const std::string kRoot = test::SourcePath();
 
 const PageBlock* BlockOf(const std::vector<PageBlock>& blocks, const std::string& word) {
   const auto found = std::ranges::find_if(
@@ -70,7 +70,7 @@ std::string SaidBy(const std::vector<PageBlock>& blocks, const PageBlock& comman
   words.erase(words.begin());
   const fs::path before = fs::current_path();
   fs::current_path(scratch.path());
-  const test::Outcome done = test::RunProgram(MOONSHARD_PROGRAM, words);
+  const test::Outcome done = test::RunProgram(test::ProgramPath(), words);
   fs::current_path(before);
   return done.out + done.err;
 }
@@ -87,7 +87,7 @@ void Approve(const std::string& path, const std::string& message) {
   const std::string fence = "```text message\n";
   const size_t begin = text.find(fence) + fence.size();
   const size_t end = text.find("```", begin);
-  std::ofstream(path) << text.substr(0, begin) << message << text.substr(end);
+  WriteGolden(path, text.substr(0, begin) + message + text.substr(end));
 }
 
 TEST_CASE("every finding has a page, and every page a finding") {
@@ -113,7 +113,6 @@ TEST_CASE("every finding has a page, and every page a finding") {
 }
 
 TEST_CASE("the example of every page says what the page says") {
-  const bool approve = std::getenv("APPROVE") != nullptr;
   int examples = 0;
   for (const FindingPage& page : AllPages()) {
     INFO(page.id << " " << page.name);
@@ -144,7 +143,7 @@ TEST_CASE("the example of every page says what the page says") {
     const PageBlock* message = BlockOf(blocks, "message");
     REQUIRE(message != nullptr);
     const bool unstable = std::ranges::find(wrong->words, "unstable") != wrong->words.end();
-    if (approve && !(unstable && IdentifiersOf(said) == IdentifiersOf(message->text))) {
+    if (Approving() && !(unstable && IdentifiersOf(said) == IdentifiersOf(message->text))) {
       Approve(path, said);
     } else if (unstable) {
       CHECK(IdentifiersOf(said) == IdentifiersOf(message->text));

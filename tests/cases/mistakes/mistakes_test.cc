@@ -7,12 +7,13 @@
 //   == expect                           the rest of the file
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
 
+#include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/plan_case.h"
 
 namespace moonshard {
@@ -20,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kFolder = fs::path(MOONSHARD_SOURCE_DIR) / "tests/cases/mistakes";
+const fs::path kFolder = fs::path(test::SourcePath("tests/cases/mistakes"));
 
 std::string ReadFile(const fs::path& path) {
   std::ifstream file(path);
@@ -56,8 +57,8 @@ TEST_CASE("what is said about mistakes") {
     // Nobody is helped by silence, nor by a mistake of theirs that is called ours.
     CHECK(std::ranges::any_of(said, [](const Diagnostic& d) { return d.severity != Severity::kNote; }));
     for (const Diagnostic& d : said) CHECK(d.finding != Finding::kInternal);
-    if (std::getenv("APPROVE") != nullptr) {
-      std::ofstream(file) << text.substr(0, text.find("== expect\n")) << "== expect\n" << ToText(said);
+    if (Approving()) {
+      WriteGolden(file, text.substr(0, text.find("== expect\n")) + "== expect\n" + ToText(said));
       continue;
     }
     CHECK(ToText(said) == sections.at("expect"));

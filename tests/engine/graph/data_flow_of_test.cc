@@ -7,13 +7,13 @@
 #include <set>
 
 #include "engine/io/exported_program/program_archive.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
 
 DataFlow FlowOf(const std::string& model) {
-  const ProgramArchive archive =
-      ProgramArchive::Open(std::string(MOONSHARD_SOURCE_DIR) + "/tests/parity/" + model + ".pt2").ValueOrThrow();
+  const ProgramArchive archive = ProgramArchive::Open(SourcePath("tests/parity/") + model + ".pt2").ValueOrThrow();
   return DataFlowOf(ReadProgram(archive).ValueOrThrow());
 }
 

@@ -10,11 +10,12 @@
 
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/graph/program_checks.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
 
-const std::string kTests = std::string(MOONSHARD_SOURCE_DIR) + "/tests/parity/";
+const std::string kTests = SourcePath("tests/parity/");
 
 Resolution Resolve(const std::string& program, const std::string& mesh,
                    std::map<std::string, std::string> options = {}) {

@@ -7,11 +7,12 @@
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
 
-const std::string kParityTests = std::string(MOONSHARD_SOURCE_DIR) + "/tests/parity/";
+const std::string kParityTests = SourcePath("tests/parity/");
 
 // The program's tree under a plan of these rules, on two ranks.
 Resolution ResolveRules(const std::string& program, const std::string& rules, bool with_model = false) {

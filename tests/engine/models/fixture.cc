@@ -1,4 +1,5 @@
 #include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
 
 #include <algorithm>
 #include <limits>
@@ -25,7 +26,7 @@ at::ScalarType TorchType(DType dtype) {
 
 std::vector<std::filesystem::path> ParityFolders() {
   std::vector<std::filesystem::path> folders;
-  for (const auto& entry : std::filesystem::directory_iterator(MOONSHARD_SOURCE_DIR "/tests/parity")) {
+  for (const auto& entry : std::filesystem::directory_iterator(SourcePath("tests/parity"))) {
     if (std::filesystem::exists(entry.path() / "config.json")) folders.push_back(entry.path());
   }
   std::sort(folders.begin(), folders.end());

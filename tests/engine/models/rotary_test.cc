@@ -8,11 +8,12 @@
 #include "engine/core/base/json.h"
 #include "engine/models/causal_lm.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
 
 namespace moonshard {
 
 TEST_CASE("frequencies are those of transformers for every form of config") {
-  const JsonValue cases = ReadJsonFile(MOONSHARD_SOURCE_DIR "/tests/parity/rope_cases.json").ValueOrThrow();
+  const JsonValue cases = ReadJsonFile(test::SourcePath("tests/parity/rope_cases.json")).ValueOrThrow();
   REQUIRE(cases.AsArray().size() >= 17);
   for (const JsonValue& recorded : cases.AsArray()) {
     INFO(WriteJson(recorded, 0));

@@ -1,13 +1,13 @@
 // Which files a plan can read.
 #include "dsl/language/eval/files.h"
 
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <fstream>
 
 #include "tests/dsl/inputs.h"
+#include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
@@ -17,18 +17,14 @@ namespace fs = std::filesystem;
 // A directory of its own, removed at the end.
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / ("moonshard_files_" + std::to_string(getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
   void Write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
+    fs::create_directories(fs::path(At(name)).parent_path());
+    scratch_.Write(name, text);
   }
-  std::string At(const std::string& name) const { return (path_ / name).string(); }
+  std::string At(const std::string& name) const { return scratch_ / name; }
 
  private:
-  fs::path path_;
+  test::ScratchFolder scratch_;
 };
 
 const char* kUsesHelper = "return plan { require(\"helper\").rules }";
@@ -91,7 +87,7 @@ TEST_CASE("text without a file can read no file") {
 
 TEST_CASE("a pipe, a directory and a missing file are errors, at once") {
   TemporaryFolder folder;
-  REQUIRE(system(("mkfifo " + folder.At("pipe.lua")).c_str()) == 0);
+  REQUIRE(mkfifo(folder.At("pipe.lua").c_str(), 0600) == 0);
   CHECK(LoadPlanFile(folder.At("pipe.lua"), {}).diagnostics().front().finding == Finding::kFileUnreadable);
   CHECK(LoadPlanFile(folder.At("") + "/", {}).diagnostics().front().finding == Finding::kFileUnreadable);
   CHECK(LoadPlanFile(folder.At("none.lua"), {}).diagnostics().front().finding == Finding::kFileNotFound);

@@ -8,13 +8,14 @@
 #include "dsl/language/eval/load_plan.h"
 #include "tests/dsl/inputs.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace moonshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kFolder = MOONSHARD_SOURCE_DIR "/tests/cases/plan_errors";
+const std::string kFolder = test::SourcePath("tests/cases/plan_errors");
 
 PlanInputs InputsOf(const std::string& text, const ModuleTree& model) {
   PlanInputs inputs = LlamaInputs(2);

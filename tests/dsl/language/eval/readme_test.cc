@@ -8,11 +8,12 @@
 #include "engine/plan/match/pattern.h"
 #include "tests/dsl/inputs.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace moonshard {
 namespace {
 
-std::string Page() { return ReadWholeFile(MOONSHARD_SOURCE_DIR "/dsl/README.md"); }
+std::string Page() { return ReadWholeFile(test::SourcePath("dsl/README.md")); }
 
 // The page as one line, so that a sentence is found whatever its line breaks.
 std::string Prose() {
@@ -136,7 +137,7 @@ TEST_CASE("the page counts the styles of Hugging Face, and all of them run") {
 
 // The texts between backquotes of README.md between two others.
 std::set<std::string> QuotedBetween(const std::string& begin, const std::string& end) {
-  const std::string page = ReadWholeFile(MOONSHARD_SOURCE_DIR "/README.md");
+  const std::string page = ReadWholeFile(test::SourcePath("README.md"));
   const size_t from = page.find(begin);
   const std::vector<std::string> parts = Split(page.substr(from, page.find(end, from) - from), '`');
   std::set<std::string> out;
@@ -145,7 +146,7 @@ std::set<std::string> QuotedBetween(const std::string& begin, const std::string&
 }
 
 TEST_CASE("the rope types of README.md are those of the reference models") {
-  const std::string source = ReadWholeFile(MOONSHARD_SOURCE_DIR "/engine/models/rope_config.cc");
+  const std::string source = ReadWholeFile(test::SourcePath("engine/models/rope_config.cc"));
   std::set<std::string> supported;
   for (size_t at = 0; (at = source.find("\", RopeConfig::Type::k", at)) != std::string::npos; ++at) {
     const size_t open = source.rfind('"', at - 1);

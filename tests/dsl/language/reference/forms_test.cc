@@ -13,6 +13,7 @@
 #include "tests/dsl/inputs.h"
 #include "tests/dsl/language/sandbox/host_lua.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace moonshard {
 namespace {
@@ -121,7 +122,7 @@ TEST_CASE("the page has every name, every key and every example") {
 }
 
 TEST_CASE("the luacheck configuration is generated from the table of builtins") {
-  CheckGolden(MOONSHARD_SOURCE_DIR "/.luacheckrc", LuacheckConfig());
+  CheckGolden(test::SourcePath(".luacheckrc"), LuacheckConfig());
 }
 
 TEST_CASE("the settings for an editor switch Lua's own libraries off") {
@@ -132,7 +133,7 @@ TEST_CASE("the settings for an editor switch Lua's own libraries off") {
        {"basic", "string", "table", "math", "os", "io", "debug", "coroutine", "package", "utf8"}) {
     CHECK(json.Find("runtime.builtin")->Find(library)->AsString() == "disable");
   }
-  CheckGolden(MOONSHARD_SOURCE_DIR "/.luarc.json", LuarcJson("build/release/share/moonshard/library"));
+  CheckGolden(test::SourcePath(".luarc.json"), LuarcJson("build/release/share/moonshard/library"));
 }
 
 }  // namespace

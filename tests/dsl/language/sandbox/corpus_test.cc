@@ -13,12 +13,13 @@
 #include "engine/core/base/text.h"
 #include "tests/dsl/inputs.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
 
-const std::string kFolder = MOONSHARD_SOURCE_DIR "/tests/cases/sandbox/";
+const std::string kFolder = test::SourcePath("tests/cases/sandbox/");
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;  // memory of the sanitizer's own is no measure, and time is several times longer

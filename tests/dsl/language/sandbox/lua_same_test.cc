@@ -8,6 +8,7 @@
 #include "dsl/language/state/chunk.h"
 #include "tests/dsl/language/sandbox/host_lua.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace moonshard {
 namespace {
@@ -29,7 +30,7 @@ std::string RunInSandbox(const std::string& text) {
 
 TEST_CASE("the sandbox's functions answer as Lua's own") {
   for (const char* name : {"functions.lua", "patterns.lua"}) {
-    const std::string text = ReadWholeFile(std::string(MOONSHARD_SOURCE_DIR "/tests/cases/lua_same/") + name);
+    const std::string text = ReadWholeFile(test::SourcePath("tests/cases/lua_same/") + name);
     const std::string expected = RunHostLua(text);
     INFO(name);
     REQUIRE(expected.size() > 400);
@@ -53,7 +54,7 @@ TEST_CASE("a call gives Lua's own values, or an error where Lua raises one") {
       "end\n"
       "return values(";
   const auto without_text = [](const std::string& answer) { return answer.starts_with("error") ? "error" : answer; };
-  std::istringstream lines(ReadWholeFile(MOONSHARD_SOURCE_DIR "/tests/cases/lua_same/calls.txt"));
+  std::istringstream lines(ReadWholeFile(test::SourcePath("tests/cases/lua_same/calls.txt")));
   int calls = 0;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with('#')) continue;

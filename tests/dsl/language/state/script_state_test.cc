@@ -121,7 +121,8 @@ TEST_CASE("a comparison function that raises gives the memory of the sort back")
 
 // A locale with a decimal comma in which Z is behind a: nothing where localedef cannot make it.
 bool UseOtherLocale(const test::ScratchFolder& folder) {
-  const std::string make = "localedef -i de_DE -f UTF-8 " + folder / "de_DE.UTF-8" + " >/dev/null 2>&1";
+  const std::string make =
+      "localedef -i de_DE -f UTF-8 " + test::ShellWord(folder / "de_DE.UTF-8") + " >/dev/null 2>&1";
   if (std::system(make.c_str()) > 256) return false;  // 1: made, with warnings
   setenv("LOCPATH", folder.path().c_str(), 1);
   return std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;

@@ -8,12 +8,13 @@
 #include "dsl/planning/hugging_face/plan_file.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard {
 namespace {
 
-const std::string kFolder = MOONSHARD_SOURCE_DIR "/tests/cases/hugging_face/";
+const std::string kFolder = test::SourcePath("tests/cases/hugging_face/");
 
 HuggingFaceFile Release() {
   return ReadHuggingFacePlans(ReadWholeFile(kFolder + "release.json"), "release.json").ValueOrThrow();

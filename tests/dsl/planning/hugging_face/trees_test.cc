@@ -15,6 +15,7 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard {
@@ -68,7 +69,7 @@ std::vector<std::string> Paths(const std::string& line) {
 std::vector<Section> ReadSections() {
   std::vector<Section> sections;
   for (const std::string& line :
-       Split(ReadWholeFile(MOONSHARD_SOURCE_DIR "/tests/dsl/planning/hugging_face/trees.txt"), '\n')) {
+       Split(ReadWholeFile(test::SourcePath("tests/dsl/planning/hugging_face/trees.txt")), '\n')) {
     if (line.empty() || line.starts_with("# ")) continue;
     if (line.starts_with("== ")) {
       std::istringstream words(line.substr(3));

@@ -1,11 +1,12 @@
 #include "dsl/planning/resolve_model/resolve_model.h"
+#include "tests/support/paths.h"
 
 #include <catch2/catch.hpp>
 
 namespace moonshard {
 namespace {
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
+const std::string kModel = test::SourcePath("tests/parity/llama_gqa");
 
 ModelOptions OptionsFor(const std::string& plan, const std::string& mesh) {
   ModelOptions options;
@@ -25,7 +26,7 @@ TEST_CASE("a model directory and words become a compiled plan") {
 
 TEST_CASE("what is wrong with the directory and the mesh is said at once") {
   ModelOptions options = OptionsFor("", "tp=0");
-  options.model = MOONSHARD_SOURCE_DIR "/tests";
+  options.model = test::SourcePath("tests");
   const Result<CompiledPlan> plan = ResolveFromHeaders(options);
   REQUIRE(!plan.ok());
   CHECK(plan.diagnostics().size() == 3);  // mesh, config.json, checkpoint
@@ -35,7 +36,7 @@ TEST_CASE("stage by stage: what came before the stage that failed is there") {
   const CompiledPlan good = ResolveFromHeaders(OptionsFor("", "tp=2")).ValueOrThrow();
   PlanInputs inputs;
   inputs.mesh = good.mesh;
-  const std::string cases = MOONSHARD_SOURCE_DIR "/tests/cases/repl/plans/";
+  const std::string cases = test::SourcePath("tests/cases/repl/plans/");
   EvaluationRecord record;
   inputs.record = &record;
   const Resolution broken = ResolveModel(cases + "broken.lua", inputs, good.tree);

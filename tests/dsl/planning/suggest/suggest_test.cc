@@ -13,6 +13,7 @@
 #include "engine/io/safetensors/tree.h"
 #include "tests/cases/families/family.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard {
@@ -20,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kCases = MOONSHARD_SOURCE_DIR "/tests/cases/suggest";
+const std::string kCases = test::SourcePath("tests/cases/suggest");
 
 struct Suggested {
   Suggestion suggestion;
@@ -265,7 +266,7 @@ TEST_CASE("no unit of fsdp holds one side of a tie") {
 // tests/dsl/planning/suggest/make_program.py: names say nothing, and shapes fit in several ways.
 TEST_CASE("partners of projections are read from the data flow of a program") {
   ModelOptions options;
-  options.model = MOONSHARD_SOURCE_DIR "/tests/dsl/planning/suggest/unnamed.pt2";
+  options.model = test::SourcePath("tests/dsl/planning/suggest/unnamed.pt2");
   options.mesh = "tp=2";
   const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
   const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -90,7 +91,7 @@ TEST_CASE("model directories that cannot be") {
     INFO(row.name);
     const std::string folder = scratch.CopyOf(kParity + row.model, row.name);
     row.damage(folder);
-    const Outcome found = RunProgram(MOONSHARD_PROGRAM, {"check", folder, "--mesh", "tp=2"}, {}, 20);
+    const Outcome found = RunProgram(ProgramPath(), {"check", folder, "--mesh", "tp=2"}, {}, 20);
     INFO(found.ToText());
     CHECK(found.code == (row.headers_good ? 0 : 1));
     if (!row.headers_good) {
@@ -98,7 +99,7 @@ TEST_CASE("model directories that cannot be") {
     }
     const std::string out = scratch / (row.name + ".safetensors");
     const Outcome refused = RunProgram(
-        MOONSHARD_PROGRAM, {"eval", folder, "--mesh", "tp=2", "--input", "in.safetensors", "--output", out}, {}, 20);
+        ProgramPath(), {"eval", folder, "--mesh", "tp=2", "--input", "in.safetensors", "--output", out}, {}, 20);
     INFO(refused.ToText());
     CHECK(refused.code == 2);
     CHECK(refused.out.empty());
@@ -107,13 +108,13 @@ TEST_CASE("model directories that cannot be") {
   }
   const std::string unknown = scratch.CopyOf(kParity + std::string("llama_vocab331"), "unknown");
   Config("LlamaForCausalLM", "LamaForCausalLM")(unknown);
-  const Outcome other = RunProgram(MOONSHARD_PROGRAM, {"check", unknown, "--mesh", "tp=2"});
+  const Outcome other = RunProgram(ProgramPath(), {"check", unknown, "--mesh", "tp=2"});
   INFO(other.ToText());
   CHECK(other.code == 0);
   CHECK_THAT(other.out, Contains("warning[MS0116]: no plan for the architecture 'LamaForCausalLM'") &&
                             Contains("did you mean 'LlamaForCausalLM'?"));
   CHECK(other.err == "plan default: by the names of the modules\nplan default: no errors\n");
-  CHECK(RunProgram(MOONSHARD_PROGRAM, {"check", unknown, "--mesh", "tp=2", "--strict"}).code == 1);
+  CHECK(RunProgram(ProgramPath(), {"check", unknown, "--mesh", "tp=2", "--strict"}).code == 1);
 }
 
 TEST_CASE("a model directory that is not there is one error; check answers 1, as for all that it finds, and others 2") {
@@ -121,19 +122,19 @@ TEST_CASE("a model directory that is not there is one error; check answers 1, as
       "error[MS0401]: there is no directory '/nowhere/model'\n    at: /nowhere/model\n"
       "    required: a model directory (config.json and safetensors), or an exported program (.pt2)\n";
   for (const char* verb : {"explain", "suggest", "repl"}) {
-    const Outcome nowhere = RunProgram(MOONSHARD_PROGRAM, {verb, "/nowhere/model"});
+    const Outcome nowhere = RunProgram(ProgramPath(), {verb, "/nowhere/model"});
     INFO(nowhere.ToText());
     CHECK(nowhere.code == 2);
     CHECK(nowhere.err == said);
   }
-  const Outcome checked = RunProgram(MOONSHARD_PROGRAM, {"check", "/nowhere/model"});
+  const Outcome checked = RunProgram(ProgramPath(), {"check", "/nowhere/model"});
   CHECK(checked.code == 1);
   CHECK(checked.out == said);
-  CHECK(RunProgram(MOONSHARD_PROGRAM, {"check", kParity + "llama_gqa", "--plan", "lama"}).code == 1);
-  CHECK(RunProgram(MOONSHARD_PROGRAM, {"explain", kParity + "llama_gqa", "--plan", "lama"}).code == 2);
+  CHECK(RunProgram(ProgramPath(), {"check", kParity + "llama_gqa", "--plan", "lama"}).code == 1);
+  CHECK(RunProgram(ProgramPath(), {"explain", kParity + "llama_gqa", "--plan", "lama"}).code == 2);
   const std::string file = kParity + "llama_gqa/config.json";
-  CHECK_THAT(RunProgram(MOONSHARD_PROGRAM, {"explain", file}).err, Contains("'" + file + "' is not a directory"));
-  const Outcome help = RunProgram(MOONSHARD_PROGRAM, {"--help"});
+  CHECK_THAT(RunProgram(ProgramPath(), {"explain", file}).err, Contains("'" + file + "' is not a directory"));
+  const Outcome help = RunProgram(ProgramPath(), {"--help"});
   CHECK_THAT(help.out,
              Contains("1 check found errors (also in a plan or model that cannot be read), or the work failed"));
   CHECK_THAT(help.out, Contains("2 usage, or a bad plan or model under any other verb"));

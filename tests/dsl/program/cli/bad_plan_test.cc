@@ -2,6 +2,7 @@
 // stderr, print nothing else and end with 2. Each in a moment: nothing a plan does can hold the program.
 #include <catch2/catch.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -18,7 +19,7 @@ std::string UpToLimit(const std::string& text) { return text.substr(0, text.find
 void ExpectRefused(const std::string& model, const Words& more, const Words& said) {
   Words check = {"check", model};
   check.insert(check.end(), more.begin(), more.end());
-  const Outcome found = RunProgram(MOONSHARD_PROGRAM, check, {}, kSeconds);
+  const Outcome found = RunProgram(ProgramPath(), check, {}, kSeconds);
   INFO(found.ToText());
   CHECK_FALSE(found.timed_out);
   CHECK(found.code == 1);
@@ -27,7 +28,7 @@ void ExpectRefused(const std::string& model, const Words& more, const Words& sai
 
   Words explain = check;
   explain[0] = "explain";
-  const Outcome refused = RunProgram(MOONSHARD_PROGRAM, explain, {}, kSeconds);
+  const Outcome refused = RunProgram(ProgramPath(), explain, {}, kSeconds);
   CHECK(refused.code == 2);
   CHECK(refused.out.empty());
   CHECK(UpToLimit(refused.err) == UpToLimit(found.out));
@@ -36,7 +37,7 @@ void ExpectRefused(const std::string& model, const Words& more, const Words& sai
   eval[0] = "eval";
   for (const char* word : {"--input", "/nowhere/in.safetensors", "--output", "/nowhere/out.safetensors"})
     eval.emplace_back(word);
-  const Outcome unstarted = RunProgram(MOONSHARD_PROGRAM, eval, {}, kSeconds);
+  const Outcome unstarted = RunProgram(ProgramPath(), eval, {}, kSeconds);
   CHECK(unstarted.code == 2);
   CHECK(unstarted.out.empty());
   CHECK(UpToLimit(unstarted.err) == UpToLimit(found.out));

@@ -11,6 +11,7 @@
 
 #include "engine/core/base/json.h"
 #include "engine/io/safetensors/checkpoint.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -64,7 +65,7 @@ void KillInALoop(const Words& words, const std::string& out, const std::string& 
     INFO("round " << round << ", " << killed << " killed");
     fs::remove_all(out);
     for (bool done = false; !done;) {
-      Process process(MOONSHARD_PROGRAM, words);
+      Process process(ProgramPath(), words);
       if (killed < kills && round > 0) {
         std::this_thread::sleep_for(std::chrono::duration<double>(whole * (random() % 1000) / 1000.0));
         kill(process.pid(), SIGKILL);
@@ -194,7 +195,7 @@ TEST_CASE("shard: a file that may not grow is an error, and the next run goes on
   const ScratchFolder scratch;
   const std::string model = BigModel(scratch);
   const Words shard = {"shard", model, scratch / "out", "--mesh", "tp=2", "--plan", scratch / "plan.lua"};
-  Words limited = {"-c", "ulimit -f 8000; exec \"$0\" \"$@\"", MOONSHARD_PROGRAM};
+  Words limited = {"-c", "ulimit -f 8000; exec \"$0\" \"$@\"", ProgramPath()};
   limited.insert(limited.end(), shard.begin(), shard.end());
   const Outcome full = RunProgram("/bin/sh", limited);
   INFO(full.ToText());

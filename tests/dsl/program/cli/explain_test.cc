@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/core/base/json.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -100,7 +101,7 @@ TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same 
 }
 
 TEST_CASE("explain: any rank, any number of tokens, an option of the plan") {
-  const std::string uneven = MOONSHARD_SOURCE_DIR "/tests/parity/llama_vocab331";  // 331 rows are 166 and 165
+  const std::string uneven = SourcePath("tests/parity/llama_vocab331");  // 331 rows are 166 and 165
   CHECK_THAT(Run({"explain", uneven, "--mesh", "tp=2"}).out, Contains("[331, 32] -> [166, 32]"));
   const Outcome last = Run({"explain", uneven, "--mesh", "tp=2", "--rank", "1"});
   CHECK(last.code == 0);
@@ -151,7 +152,7 @@ TEST_CASE("check: a warning is on stdout, and an error only where --strict says 
 }
 
 TEST_CASE("the program answers without LibTorch") {
-  const Outcome libraries = RunProgram(MOONSHARD_PROGRAM, {"explain", kModel}, {"LD_TRACE_LOADED_OBJECTS=1"});
+  const Outcome libraries = RunProgram(ProgramPath(), {"explain", kModel}, {"LD_TRACE_LOADED_OBJECTS=1"});
   INFO(libraries.ToText());
   CHECK_THAT(libraries.out, Contains("libc.so"));  // the loader did list them
   CHECK_THAT(libraries.out, !Contains("torch") && !Contains("libc10") && !Contains("cuda") && !Contains("python"));

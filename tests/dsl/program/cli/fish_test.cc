@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <iostream>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard::test {
@@ -15,12 +16,12 @@ TEST_CASE("fish completes verbs, options, values, plans and files") {
     return;
   }
   const ScratchFolder scratch;
-  const std::string script = scratch.Write("moonshard.fish", RunProgram(MOONSHARD_PROGRAM, {"completion", "fish"}).out);
+  const std::string script = scratch.Write("moonshard.fish", RunProgram(ProgramPath(), {"completion", "fish"}).out);
   // Each candidate is "word<tab>what it is".
   const auto offered = [&](const std::string& line) {
-    const Outcome done =
-        RunProgram("/bin/sh", {"-c", "fish -N -c \"source " + script + "; complete -C '" + line + "'\""},
-                   {"HOME=" + scratch.path()});
+    const Outcome done = RunProgram(
+        "/bin/sh", {"-c", "exec fish -N -c 'source $argv[1]; complete -C $argv[2]' \"$0\" \"$1\"", script, line},
+        {"HOME=" + scratch.path()});
     INFO(done.ToText());
     CHECK(done.code == 0);
     CHECK(done.err.empty());
@@ -38,7 +39,7 @@ TEST_CASE("fish completes verbs, options, values, plans and files") {
   CHECK_THAT(offered("moonshard check model --mesh tp=2,dp_s"), Catch::StartsWith("tp=2,dp_shard="));
   CHECK(offered("moonshard check model --option ").empty());
   CHECK_THAT(offered("moonshard completion z"), Catch::StartsWith("zsh"));
-  CHECK_THAT(offered("moonshard check " + scratch.path() + "/moon"), Contains("moonshard.fish"));
+  CHECK_THAT(offered("moonshard check " + ShellWord(scratch / "moon")), Contains("moonshard.fish"));
   CHECK_THAT(offered("moonshard check --html"), !Contains("--html"));  // an option of another verb
 }
 

@@ -1,6 +1,7 @@
 // Hugging Face plans on the command line: import, export, and --plan hf:FILE.
 #include <catch2/catch.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 using Catch::Contains;
 
-const std::string kRelease = MOONSHARD_SOURCE_DIR "/tests/cases/hugging_face/release.json";
+const std::string kRelease = SourcePath("tests/cases/hugging_face/release.json");
 
 TEST_CASE("an imported plan is a plan file") {
   const ScratchFolder scratch;

@@ -1,10 +1,10 @@
 // The commands of README.md for a model that no plan is for, run as they stand there. APPROVE=1 writes their output anew.
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "engine/core/base/text.h"
+#include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard::test {
@@ -12,14 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kReadme = MOONSHARD_SOURCE_DIR "/README.md";
+const std::string kReadme = SourcePath("README.md");
 constexpr std::string_view kPrompt = "$ ";
 
 // A directory that looks as the checkout does to who has built it.
 void MakeCheckout(const ScratchFolder& scratch) {
   fs::create_directory(scratch / "build");
-  fs::create_symlink(MOONSHARD_PROGRAM, scratch / "build/moonshard");
-  fs::create_symlink(MOONSHARD_SOURCE_DIR "/tests", scratch / "tests");
+  fs::create_symlink(ProgramPath(), scratch / "build/moonshard");
+  fs::create_symlink(SourcePath("tests"), scratch / "tests");
 }
 
 TEST_CASE("the README's path of a newcomer") {
@@ -42,11 +42,7 @@ TEST_CASE("the README's path of a newcomer") {
     replayed += line + "\n" + done.out;
   }
   CHECK(commands == 5);
-  const char* approve = std::getenv("APPROVE");
-  if (approve != nullptr && std::string(approve) == "1") {
-    std::ofstream(kReadme, std::ios::binary) << page.substr(0, begin) << replayed << page.substr(end);
-    return;
-  }
+  if (Approving()) return WriteGolden(kReadme, page.substr(0, begin) + replayed + page.substr(end));
   CHECK(replayed == page.substr(begin, end - begin));
 }
 

@@ -1,6 +1,7 @@
 // `moonshard repl` as a script runs it: -c, -f, stdin; streams and exit codes.
 #include <catch2/catch.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -11,13 +12,13 @@ using Catch::Contains;
 
 Outcome RunRepl(std::vector<std::string> words) {
   words.insert(words.begin(), "repl");
-  return RunProgram(MOONSHARD_PROGRAM, words);
+  return RunProgram(ProgramPath(), words);
 }
 
 Outcome Piped(const std::string& text, const std::string& words) {
   const ScratchFolder scratch;
   const std::string file = scratch.Write("lines", text);
-  return RunProgram("/bin/sh", {"-c", std::string(MOONSHARD_PROGRAM) + " repl " + words + " < " + file});
+  return RunProgram("/bin/sh", {"-c", ShellWord(ProgramPath()) + " repl " + words + " < " + ShellWord(file)});
 }
 
 TEST_CASE("repl: lines on the command line") {
@@ -50,15 +51,15 @@ TEST_CASE("repl: a script from a file and from stdin") {
   INFO(file.ToText());
   CHECK(file.code == 0);
   CHECK(file.out == expected);
-  const Outcome piped = Piped(ReadWholeFile(script), kModel + " --mesh tp=2");
+  const Outcome piped = Piped(ReadWholeFile(script), ShellWord(kModel) + " --mesh tp=2");
   CHECK(piped.code == 0);
   CHECK(piped.out == expected);
   CHECK(piped.err.empty());  // no prompt, no banner
-  CHECK(Piped("x", kModel).code == 1);
-  CHECK(Piped("", kModel).code == 0);
+  CHECK(Piped("x", ShellWord(kModel)).code == 1);
+  CHECK(Piped("", ShellWord(kModel)).code == 0);
   CHECK(Piped("1 + 1", "").out == "2\n");  // no model, no line end
-  CHECK_THAT(Piped("\n\nx", kModel).err, Contains("stdin:3: error[MS0102]"));
-  CHECK(Piped(":quit\nnosuch\n", kModel).code == 0);
+  CHECK_THAT(Piped("\n\nx", ShellWord(kModel)).err, Contains("stdin:3: error[MS0102]"));
+  CHECK(Piped(":quit\nnosuch\n", ShellWord(kModel)).code == 0);
 }
 
 TEST_CASE("repl: findings as everywhere: a form for programs, colours where they are wanted") {
@@ -77,7 +78,7 @@ TEST_CASE("repl: findings as everywhere: a form for programs, colours where they
 }
 
 TEST_CASE("repl: exit code 2 for what was asked for and is not there") {
-  CHECK(RunRepl({MOONSHARD_SOURCE_DIR "/tests/cases", "-c", "1"}).code == 2);
+  CHECK(RunRepl({SourcePath("tests/cases"), "-c", "1"}).code == 2);
   CHECK(RunRepl({kModel, "--mesh", "tp=x", "-c", "1"}).code == 2);
   CHECK(RunRepl({kModel, "--mode", "xml", "-c", "1"}).code == 2);
   CHECK(RunRepl({kModel, "--nosuch"}).code == 2);
@@ -102,9 +103,9 @@ TEST_CASE("repl: verify runs the program beside it, and its exit code is the lin
 }
 
 TEST_CASE("repl: the help names the verb") {
-  const Outcome help = RunProgram(MOONSHARD_PROGRAM, {"--help"});
+  const Outcome help = RunProgram(ProgramPath(), {"--help"});
   CHECK_THAT(help.out, Contains("repl"));
-  CHECK_THAT(RunProgram(MOONSHARD_PROGRAM, {"help", "repl"}).out, Contains("--bail") && Contains("--no-history"));
+  CHECK_THAT(RunProgram(ProgramPath(), {"help", "repl"}).out, Contains("--bail") && Contains("--no-history"));
 }
 
 }  // namespace

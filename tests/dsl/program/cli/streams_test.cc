@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -14,10 +15,11 @@ using Catch::Contains;
 
 // The program run by a shell: `before` its words what the shell does first, `after` them redirections.
 Outcome RunInShell(const std::string& before, const std::string& words, const std::string& after) {
-  return RunProgram("/bin/sh", {"-c", before + " exec " MOONSHARD_PROGRAM " " + words + " " + after}, {}, 60);
+  return RunProgram("/bin/sh", {"-c", before + " exec " + ShellWord(ProgramPath()) + " " + words + " " + after}, {},
+                    60);
 }
 
-const std::string kCheck = "check " + kModel + " --mesh tp=2 --isolate";
+const std::string kCheck = "check " + ShellWord(kModel) + " --mesh tp=2 --isolate";
 
 TEST_CASE("an isolated plan under closed streams") {
   for (const char* closed : {"0<&- 2>&-", "0<&- 1>&-", "0<&- 1>&- 2>&-", "2>&-"}) {
@@ -36,7 +38,7 @@ TEST_CASE("an isolated plan where the parent ignores its children") {
 
 TEST_CASE("output that a disk cannot take is an error") {
   for (const std::string& words :
-       {"explain " + kModel + " --mesh tp=2", "check " + kModel + " --mesh tp=2 --format json",
+       {"explain " + ShellWord(kModel) + " --mesh tp=2", "check " + ShellWord(kModel) + " --mesh tp=2 --format json",
         std::string("definitions"), std::string("--help"), std::string("man")}) {
     const Outcome done = RunInShell("", words, "> /dev/full");
     INFO(words << "\n" << done.ToText());
@@ -68,7 +70,8 @@ TEST_CASE("a file name that cannot be is the user's, not a defect") {
 }
 
 TEST_CASE("a report goes down a pipe by the name of stdout") {
-  const Outcome done = RunInShell("", "explain " + kModel + " --mesh tp=2 --html /dev/stdout", "| tail -c 8");
+  const Outcome done =
+      RunInShell("", "explain " + ShellWord(kModel) + " --mesh tp=2 --html /dev/stdout", "| tail -c 8");
   INFO(done.ToText());
   CHECK_THAT(done.out, Contains("</html>"));
   CHECK_THAT(done.err, !Contains("MS0409"));

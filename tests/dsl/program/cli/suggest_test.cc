@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 using Catch::Contains;
 
-const std::string kNewcomer = MOONSHARD_SOURCE_DIR "/tests/cases/newcomer";
+const std::string kNewcomer = SourcePath("tests/cases/newcomer");
 
 TEST_CASE("suggest: the plan is on stdout, or in a file that was not there") {
   ScratchFolder scratch;
@@ -72,13 +73,13 @@ TEST_CASE("explain --html of a plan with errors: a page with what is wrong, and 
 
 TEST_CASE("suggest tells what is wrong in the form that was asked for") {
   const ScratchFolder scratch;
-  const std::string model = MOONSHARD_SOURCE_DIR "/tests/cases/newcomer";
+  const std::string model = SourcePath("tests/cases/newcomer");
   const std::string there = scratch.Write("plan.lua", "");
-  const Outcome done = RunProgram(MOONSHARD_PROGRAM, {"suggest", model, "-o", there, "--format", "github"});
+  const Outcome done = RunProgram(ProgramPath(), {"suggest", model, "-o", there, "--format", "github"});
   INFO(done.ToText());
   CHECK(done.code == 1);
   CHECK_THAT(done.err, Catch::StartsWith("::error ") && Catch::Contains("is there already"));
-  const Outcome good = RunProgram(MOONSHARD_PROGRAM, {"suggest", model, "-o", scratch / "new.lua", "--format", "json"});
+  const Outcome good = RunProgram(ProgramPath(), {"suggest", model, "-o", scratch / "new.lua", "--format", "json"});
   CHECK(good.code == 0);
   CHECK(good.err.empty());  // nothing was found
 }

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard::test {
@@ -11,7 +12,7 @@ namespace {
 using Catch::Contains;
 
 std::string Printed(const std::vector<std::string>& words) {
-  const Outcome done = RunProgram(MOONSHARD_PROGRAM, words);
+  const Outcome done = RunProgram(ProgramPath(), words);
   INFO(done.ToText());
   REQUIRE(done.code == 0);
   CHECK(done.err.empty());
@@ -80,7 +81,7 @@ TEST_CASE("bash completes verbs, options, values and plans") {
   const auto completed = [&](const std::string& words) {
     const Outcome done = RunProgram(
         "/bin/bash",
-        {"-c", "source " + script + "; COMP_WORDS=(" + words +
+        {"-c", "source " + ShellWord(script) + "; COMP_WORDS=(" + words +
                    "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _moonshard; printf '%s\\n' \"${COMPREPLY[@]}\""});
     INFO(done.ToText());
     CHECK(done.code == 0);
@@ -101,7 +102,7 @@ TEST_CASE("bash completes verbs, options, values and plans") {
   CHECK(completed("moonshard check model --mesh tp = 2,dp = 2,c") == " 2,cp=\n");
   CHECK(completed("moonshard check model --option ''") == " \n");
   CHECK(completed("moonshard check model --option a = ''") == " \n");
-  CHECK_THAT(completed("moonshard explain " + scratch.path() + "/comp"), Contains("completion.bash"));
+  CHECK_THAT(completed("moonshard explain " + ShellWord(scratch / "comp")), Contains("completion.bash"));
 }
 
 TEST_CASE("the shells and man read what is printed") {
@@ -109,7 +110,7 @@ TEST_CASE("the shells and man read what is printed") {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     if (!Has(shell)) continue;  // what zsh and fish make of it: zsh_test.cc and fish_test.cc, which say that they skip
     const std::string script = scratch.Write(std::string("script.") + shell, Printed({"completion", shell}));
-    const Outcome read = RunProgram("/bin/sh", {"-c", std::string(shell) + " -n " + script});
+    const Outcome read = RunProgram("/bin/sh", {"-c", std::string(shell) + " -n " + ShellWord(script)});
     INFO(shell << read.ToText());
     CHECK(read.code == 0);
     CHECK(read.err.empty());
@@ -121,7 +122,7 @@ TEST_CASE("the shells and man read what is printed") {
   }
   if (!Has("groff")) return;
   const std::string page = scratch.Write("moonshard.1", Printed({"man"}));
-  const Outcome read = RunProgram("/bin/sh", {"-c", "groff -man -Tascii -ww -P-cbou " + page});
+  const Outcome read = RunProgram("/bin/sh", {"-c", "groff -man -Tascii -ww -P-cbou " + ShellWord(page)});
   INFO(read.ToText());
   CHECK(read.code == 0);
   CHECK(read.err.empty());
@@ -131,23 +132,23 @@ TEST_CASE("the shells and man read what is printed") {
 TEST_CASE("definitions come in four forms") {
   CHECK_THAT(Printed({"definitions"}), Catch::StartsWith("---@meta\n"));
   CHECK_THAT(Printed({"definitions", "--form", "luarc", "--library", "/opt/x"}), Contains("\"/opt/x\""));
-  CHECK(Printed({"definitions", "--form", "luacheck"}) == ReadWholeFile(MOONSHARD_SOURCE_DIR "/.luacheckrc"));
+  CHECK(Printed({"definitions", "--form", "luacheck"}) == ReadWholeFile(SourcePath(".luacheckrc")));
   CHECK_THAT(Printed({"definitions", "--form", "markdown"}), Contains("### `colwise`"));
-  CHECK(RunProgram(MOONSHARD_PROGRAM, {"definitions", "--form", "xml"}).code == 2);
-  CHECK(RunProgram(MOONSHARD_PROGRAM, {"completion"}).code == 2);
+  CHECK(RunProgram(ProgramPath(), {"definitions", "--form", "xml"}).code == 2);
+  CHECK(RunProgram(ProgramPath(), {"completion"}).code == 2);
 }
 
 TEST_CASE("an untrusted plan is evaluated in a child process") {
   const ScratchFolder scratch;
-  const std::string model = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
-  const std::string plain = RunProgram(MOONSHARD_PROGRAM, {"explain", model, "--mesh", "tp=2"}).out;
-  const Outcome apart = RunProgram(MOONSHARD_PROGRAM, {"explain", model, "--mesh", "tp=2", "--isolate"});
+  const std::string model = SourcePath("tests/parity/llama_gqa");
+  const std::string plain = RunProgram(ProgramPath(), {"explain", model, "--mesh", "tp=2"}).out;
+  const Outcome apart = RunProgram(ProgramPath(), {"explain", model, "--mesh", "tp=2", "--isolate"});
   INFO(apart.ToText());
   CHECK(apart.code == 0);
   CHECK(!plain.empty());
   CHECK(apart.out == plain);
   const std::string bad = scratch.Write("bad.lua", "while true do end");
-  const Outcome refused = RunProgram(MOONSHARD_PROGRAM, {"check", model, "--plan", bad, "--isolate"});
+  const Outcome refused = RunProgram(ProgramPath(), {"check", model, "--plan", bad, "--isolate"});
   CHECK(refused.code == 1);
   // Whichever limit the machine meets first.
   CHECK_THAT(refused.out, Contains("bad.lua:1: error[MS0109]: the plan took more than 20000000 steps") ||

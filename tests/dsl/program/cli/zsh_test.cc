@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <iostream>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/pty.h"
 
@@ -18,9 +19,9 @@ TEST_CASE("zsh completes verbs, options, values, plans and files") {
     return;
   }
   const ScratchFolder scratch;
-  scratch.Write("_moonshard", RunProgram(MOONSHARD_PROGRAM, {"completion", "zsh"}).out);
+  scratch.Write("_moonshard", RunProgram(ProgramPath(), {"completion", "zsh"}).out);
   Pty zsh(found.out.substr(0, found.out.find('\n')), {"-f", "-i"}, {"TERM=xterm", "HOME=" + scratch.path()});
-  zsh.Type("PS1='ready%% '; fpath=(" + scratch.path() + " $fpath); autoload -Uz compinit; compinit -u -D\n");
+  zsh.Type("PS1='ready%% '; fpath=(" + ShellWord(scratch.path()) + " $fpath); autoload -Uz compinit; compinit -u -D\n");
   REQUIRE(zsh.WaitFor("ready% ", 60));
   // Types the line and Tab; whether that is shown then.
   const auto completes = [&](const std::string& line, const std::string& shown) {
@@ -40,7 +41,9 @@ TEST_CASE("zsh completes verbs, options, values, plans and files") {
   completes("moonshard check model --mesh dp_s", "--mesh dp_shard=");
   completes("moonshard check model --mesh tp=2,dp_r", "--mesh tp=2,dp_replicate=");
   completes("moonshard completion z", "completion zsh ");
-  completes("moonshard check " + scratch.path() + "/_moon", "/_moonshard ");
+  std::string typed;
+  for (const char c : scratch / "_moon") typed += c == ' ' ? std::string("\\ ") : std::string(1, c);
+  completes("moonshard check " + typed, "/_moonshard ");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "tests/dsl/program/repl/transcript.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST_CASE("scripts answer what their transcripts say") {
-  fs::current_path(MOONSHARD_SOURCE_DIR);  // the scripts name directories from here
+  fs::current_path(SourcePath());  // the scripts name directories from here
   std::vector<fs::path> scripts;
   for (const fs::directory_entry& entry : fs::directory_iterator("tests/cases/repl")) {
     const fs::path& file = entry.path();

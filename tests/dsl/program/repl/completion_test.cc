@@ -5,6 +5,7 @@
 
 #include "dsl/program/repl/path_index.h"
 #include "dsl/program/repl/session.h"
+#include "tests/support/paths.h"
 #include "tests/support/tree_text.h"
 
 namespace moonshard::test {
@@ -15,7 +16,7 @@ using Texts = std::vector<std::string>;
 class Completions {
  public:
   Completions() {
-    std::filesystem::current_path(MOONSHARD_SOURCE_DIR);
+    std::filesystem::current_path(SourcePath());
     SessionOptions options;
     options.model.model = "tests/parity/llama_gqa";
     options.model.mesh = "tp=2";

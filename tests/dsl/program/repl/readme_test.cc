@@ -4,6 +4,7 @@
 
 #include "tests/dsl/program/repl/transcript.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
@@ -28,8 +29,8 @@ std::string Replayed(const std::string& transcript) {
 }
 
 TEST_CASE("the transcripts of the REPL's page are true, and it names every command") {
-  std::filesystem::current_path(MOONSHARD_SOURCE_DIR);
-  const std::string path = MOONSHARD_SOURCE_DIR "/dsl/program/repl/README.md";
+  std::filesystem::current_path(SourcePath());
+  const std::string path = SourcePath("dsl/program/repl/README.md");
   std::string page = ReadWholeFile(path);
   const std::string open = "```text\n";
   int transcripts = 0;

@@ -11,6 +11,8 @@
 #include "dsl/program/repl/reader.h"
 #include "tests/dsl/program/repl/transcript.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
 
 namespace moonshard::test {
 namespace {
@@ -18,27 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Contains;
 
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
-
-// A directory of the test's own.
-class Scratch {
- public:
-  Scratch() : path_(fs::temp_directory_path() / ("moonshard-repl-" + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string Write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return *this / name;
-  }
-
- private:
-  fs::path path_;
-};
+const std::string kModel = SourcePath("tests/parity/llama_gqa");
 
 Session MakeSession(const std::string& plan = "", const std::string& mesh = "tp=2") {
   SessionOptions options;
@@ -103,7 +85,7 @@ TEST_CASE("an unfinished text is dropped by Ctrl-C and said at the end") {
 }
 
 TEST_CASE("reload shows what an edit changed; a plan with errors stays until it is mended") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const std::string plan = scratch.Write("mine.lua", PlanText("replicated {}"));
   Session session = MakeSession(plan);
   CHECK(session.Open().good);
@@ -126,7 +108,7 @@ TEST_CASE("reload shows what an edit changed; a plan with errors stays until it 
 }
 
 TEST_CASE("a watched plan is read again when it is saved, also where the file is replaced") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const std::string plan = scratch.Write("mine.lua", PlanText("replicated {}"));
   scratch.Write("block.lua", "return { norm = at('model.norm', replicated {}) }\n");
   Session session = MakeSession(plan);
@@ -168,7 +150,7 @@ TEST_CASE("a watched plan is read again when it is saved, also where the file is
 }
 
 TEST_CASE("save writes a plan with the tried rules, which does what was tried") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const std::string plan = scratch.Write("mine.lua", "return plan { extends 'llama' }\n");
   Session session = MakeSession(plan);
   session.Open();
@@ -241,7 +223,7 @@ TEST_CASE("findings are written in the form that was asked for, without notes be
 
 TEST_CASE("what is not there is said, and a session without it goes on") {
   SessionOptions options;
-  options.model.model = MOONSHARD_SOURCE_DIR "/tests/cases";
+  options.model.model = SourcePath("tests/cases");
   Session no_model(options);
   CHECK_THAT(no_model.Open().err, Contains("config.json"));
   CHECK(!no_model.opened());
@@ -254,7 +236,7 @@ TEST_CASE("what is not there is said, and a session without it goes on") {
 }
 
 TEST_CASE("the history is its owner's alone, and keeps the last lines") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const std::string path = scratch / "state/moonshard/history";
   HistoryFile first(path);
   CHECK(first.Load().empty());

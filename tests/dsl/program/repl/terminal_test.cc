@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/pty.h"
 
@@ -9,7 +10,7 @@ namespace moonshard::test {
 namespace {
 
 namespace fs = std::filesystem;
-const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";
+const std::string kModel = SourcePath("tests/parity/llama_gqa");
 const std::string kPrompt = "moonshard> ";
 const std::string kTab = "\t";
 const std::string kCtrlC = "\x03";
@@ -19,7 +20,7 @@ const std::string kUp = "\033[A";
 class Typed {
  public:
   explicit Typed(const ScratchFolder& scratch, const std::vector<std::string>& words = {}, const char* kind = "xterm")
-      : pty(MOONSHARD_PROGRAM, Words(words),
+      : pty(ProgramPath(), Words(words),
             {std::string("TERM=") + kind, "XDG_STATE_HOME=" + scratch.path(), "LC_ALL=C.UTF-8"}) {}
 
   static std::vector<std::string> Words(const std::vector<std::string>& more) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "engine/core/base/json.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -16,11 +17,11 @@ using Catch::Contains;
 Outcome Eval(const std::string& out, const Words& more, const std::string& input = kModel + "/inputs_1.safetensors") {
   Words words = {"eval", kModel, "--mesh", "tp=2", "--input", input, "--output", out, "--grads"};
   words.insert(words.end(), more.begin(), more.end());
-  return RunProgram(MOONSHARD_PROGRAM, words);
+  return RunProgram(ProgramPath(), words);
 }
 
 void ExpectRecorded(const std::string& out, const std::string& expected = "expected_1") {
-  const Outcome compared = RunProgram(MOONSHARD_PROGRAM, {"compare", out, kModel + "/" + expected + ".safetensors"});
+  const Outcome compared = RunProgram(ProgramPath(), {"compare", out, kModel + "/" + expected + ".safetensors"});
   INFO(compared.ToText());
   CHECK(compared.code == 0);
   CHECK_THAT(compared.out, Contains("23 tensors, largest difference") && !Contains("TOO LARGE"));
@@ -98,22 +99,22 @@ TEST_CASE("a part of the batch whose labels do not count adds nothing") {
   REQUIRE(Eval(folder / "whole.safetensors", {}, input).code == 0);
   REQUIRE(Eval(folder / "parts.safetensors", {"--micro-batches", "2"}, input).code == 0);
   const Outcome compared =
-      RunProgram(MOONSHARD_PROGRAM, {"compare", folder / "parts.safetensors", folder / "whole.safetensors"});
+      RunProgram(ProgramPath(), {"compare", folder / "parts.safetensors", folder / "whole.safetensors"});
   INFO(compared.ToText());
   CHECK(compared.code == 0);
 }
 
 TEST_CASE("compare notices a difference, a missing tensor and another shape") {
   const std::string one = kModel + "/expected_1.safetensors";
-  const Outcome differs = RunProgram(MOONSHARD_PROGRAM, {"compare", kModel + "/expected_2.safetensors", one});
+  const Outcome differs = RunProgram(ProgramPath(), {"compare", kModel + "/expected_2.safetensors", one});
   INFO(differs.ToText());
   CHECK(differs.code == 1);
   CHECK_THAT(differs.out, Contains("TOO LARGE"));
   CHECK_THAT(differs.err, Contains("MS0407") && Contains("'logits' has another shape") && Contains("at most 0.000200"));
-  const Outcome missing = RunProgram(MOONSHARD_PROGRAM, {"compare", kModel + "/inputs_1.safetensors", one});
+  const Outcome missing = RunProgram(ProgramPath(), {"compare", kModel + "/inputs_1.safetensors", one});
   CHECK(missing.code == 1);
   CHECK_THAT(missing.err, Contains("MS0406") && Contains("'loss' is not in "));
-  const Outcome nowhere = RunProgram(MOONSHARD_PROGRAM, {"compare", "/nowhere/a.safetensors", one});
+  const Outcome nowhere = RunProgram(ProgramPath(), {"compare", "/nowhere/a.safetensors", one});
   CHECK(nowhere.code == 2);
   CHECK_THAT(nowhere.err, Contains("MS0401") && Contains("/nowhere/a.safetensors"));
 }
@@ -158,7 +159,7 @@ TEST_CASE("inputs that the model cannot take: said once, no output left") {
                    "tp=2", "--input", row.input.empty() ? kModel + "/inputs_1.safetensors" : row.input};
     if (row.name != "output") words.insert(words.end(), {"--output", out});
     words.insert(words.end(), row.more.begin(), row.more.end());
-    const Outcome done = RunProgram(MOONSHARD_PROGRAM, words, {}, 30);
+    const Outcome done = RunProgram(ProgramPath(), words, {}, 30);
     INFO(done.ToText());
     CHECK_FALSE(done.timed_out);
     CHECK(done.code == row.code);

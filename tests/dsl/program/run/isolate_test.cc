@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/dsl/program/train/token_bytes.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -32,7 +33,7 @@ bool EndedInChild(const Outcome& done) {
 
 // The names in the help of the program and its verbs, where a new one stands by itself.
 std::set<std::string> VerbsThatTake(const std::string& option) {
-  const std::string help = RunProgram(MOONSHARD_PROGRAM, {"--help"}).out;
+  const std::string help = RunProgram(ProgramPath(), {"--help"}).out;
   const size_t begin = help.find("Subcommands:");
   REQUIRE(begin != std::string::npos);
   std::set<std::string> out;
@@ -42,8 +43,8 @@ std::set<std::string> VerbsThatTake(const std::string& option) {
   while (std::getline(lines, line)) {
     if (!line.starts_with("  ") || line[2] == ' ') continue;
     const std::string verb = line.substr(2, line.find(' ', 2) - 2);
-    if (RunProgram(MOONSHARD_PROGRAM, {verb, "--help"}).out.find("\n  " + option + " ") != std::string::npos ||
-        RunProgram(MOONSHARD_PROGRAM, {verb, "--help"}).out.find("\n  " + option + "\n") != std::string::npos) {
+    if (RunProgram(ProgramPath(), {verb, "--help"}).out.find("\n  " + option + " ") != std::string::npos ||
+        RunProgram(ProgramPath(), {verb, "--help"}).out.find("\n  " + option + "\n") != std::string::npos) {
       out.insert(verb);
     }
   }
@@ -93,8 +94,8 @@ TEST_CASE("every verb that takes a plan isolates it") {
     Words isolated = plain;
     isolated.emplace_back("--isolate");
     // The program, and where it runs ranks a rank that another launcher started: nothing has looked at the plan before.
-    std::vector<std::string> programs = {MOONSHARD_PROGRAM};
-    if (row.ranks) programs.emplace_back(MOONSHARD_RANK_PROGRAM);
+    std::vector<std::string> programs = {ProgramPath()};
+    if (row.ranks) programs.emplace_back(RankProgramPath());
     for (const std::string& program : programs) {
       const Outcome done = RunProgram(program, isolated, {"OMP_NUM_THREADS=1"}, 120);
       INFO(program << "\n" << done.ToText());
@@ -117,7 +118,7 @@ TEST_CASE("each of several ranks isolates the plan") {
   const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 64)));
   // With new weights the launcher evaluates nothing: the ranks are the only ones that do.
   const Outcome done =
-      RunProgram(MOONSHARD_PROGRAM,
+      RunProgram(ProgramPath(),
                  {"train", kModel, "--init", "1", "--mesh", "tp=2", "--isolate", "--plan", WidePlan(scratch), "--data",
                   data, "--steps", "1", "--batch", "2", "--sequence", "8"},
                  {"OMP_NUM_THREADS=1"}, 120);
@@ -132,7 +133,7 @@ TEST_CASE("an isolated plan computes what the plan does") {
   const auto run = [&](const Words& more) {
     Words words = {"eval", kModel, "--mesh", "tp=2", "--input", input};
     words.insert(words.end(), more.begin(), more.end());
-    const Outcome done = RunProgram(MOONSHARD_PROGRAM, words, {}, 120);
+    const Outcome done = RunProgram(ProgramPath(), words, {}, 120);
     INFO(done.ToText());
     REQUIRE(done.code == 0);
   };
@@ -144,7 +145,7 @@ TEST_CASE("an isolated plan computes what the plan does") {
 TEST_CASE("an isolated plan that passes a limit of the script is the same error as here") {
   const ScratchFolder scratch;
   const std::string plan = scratch.Write("endless.lua", "while true do end\n");
-  const Outcome done = RunProgram(MOONSHARD_RANK_PROGRAM, {"verify", kModel, "--isolate", "--plan", plan}, {}, 120);
+  const Outcome done = RunProgram(RankProgramPath(), {"verify", kModel, "--isolate", "--plan", plan}, {}, 120);
   INFO(done.ToText());
   CHECK(done.code == 2);
   CHECK_THAT(done.err, Contains("endless.lua:1: error[MS0109]"));

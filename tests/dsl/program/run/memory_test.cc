@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/core/base/json.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -13,7 +14,7 @@ using Catch::Contains;
 Outcome Explain(const std::string& model, const Words& more) {
   Words words = {"explain", model, "--memory"};
   words.insert(words.end(), more.begin(), more.end());
-  return RunProgram(MOONSHARD_PROGRAM, words);
+  return RunProgram(ProgramPath(), words);
 }
 
 JsonValue Json(const Words& more) {
@@ -65,7 +66,7 @@ TEST_CASE("the peak follows the plan") {
 }
 
 TEST_CASE("experts are assumed to get equal parts, which is said") {
-  const Outcome done = Explain(MOONSHARD_SOURCE_DIR "/tests/parity/mixtral", {"--mesh", "tp=2"});
+  const Outcome done = Explain(SourcePath("tests/parity/mixtral"), {"--mesh", "tp=2"});
   INFO(done.ToText());
   CHECK(done.code == 0);
   CHECK_THAT(done.out, Contains("tokens go to 4 experts in equal parts"));
@@ -75,7 +76,7 @@ TEST_CASE("what cannot be told is an error of the command line or of the model")
   CHECK_THAT(Explain(kModel, {"--mesh", "tp=2", "--rank", "2"}).err, Contains("there is no rank 2"));
   CHECK(Explain(kModel, {"--html", "-"}).code == 2);
   CHECK_THAT(Explain(kModel, {"--tokens", "5"}).err, Contains("MS0107"));
-  const Outcome none = Explain(MOONSHARD_SOURCE_DIR "/tests/cases/newcomer", {"--plan", "default"});
+  const Outcome none = Explain(SourcePath("tests/cases/newcomer"), {"--plan", "default"});
   INFO(none.ToText());
   CHECK(none.code == 2);
   CHECK_THAT(none.err, Contains("has no reference implementation here"));

@@ -2,14 +2,14 @@
 // said, nothing is left behind.
 #include <catch2/catch.hpp>
 
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 #include <memory>
 
+#include "tests/support/free_port.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -27,23 +27,10 @@ Words EvalWords(const std::string& input, const std::string& out, const Words& m
   return words;
 }
 
-// A port that nobody listens on.
-std::string FreePort() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  REQUIRE(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
-  close(listener);
-  return std::to_string(ntohs(address.sin_port));
-}
-
 // One rank of two as torchrun starts it.
 std::unique_ptr<Process> StartRank(int rank, const std::string& port, const Words& words) {
   const std::string number = std::to_string(rank);
-  return std::make_unique<Process>(MOONSHARD_RANK_PROGRAM, words,
+  return std::make_unique<Process>(RankProgramPath(), words,
                                    Words{"RANK=" + number, "LOCAL_RANK=" + number, "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2",
                                          "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port});
 }
@@ -59,9 +46,8 @@ std::string EndlessInput(const ScratchFolder& folder) {
 struct LongEval {
   ScratchFolder folder;
   std::string out = folder / "out.safetensors";
-  Process program{MOONSHARD_PROGRAM,
-                  EvalWords(EndlessInput(folder), out, {"--micro-batches", "16384"}),
-                  {"TMPDIR=" + folder.path()}};
+  Process program{
+      ProgramPath(), EvalWords(EndlessInput(folder), out, {"--micro-batches", "16384"}), {"TMPDIR=" + folder.path()}};
 };
 
 TEST_CASE("started as torchrun starts them") {
@@ -78,9 +64,8 @@ TEST_CASE("started as torchrun starts them") {
   CHECK(second.code == 0);
   CHECK(first.err.empty());
   CHECK(second.err.empty());
-  CHECK(
-      RunProgram(MOONSHARD_PROGRAM, {"compare", folder / "out.safetensors", kModel + "/expected_1.safetensors"}).code ==
-      0);
+  CHECK(RunProgram(ProgramPath(), {"compare", folder / "out.safetensors", kModel + "/expected_1.safetensors"}).code ==
+        0);
 }
 
 TEST_CASE("ranks with different plans stop before they compute, each with the difference") {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -17,7 +18,7 @@ using Catch::Contains;
 // The Lua blocks that are plans by themselves: with a version of the language, or on top of a shipped plan. The others show
 // a part of a plan, for modules that no Llama has.
 std::vector<std::string> CompletePlans(const std::string& page) {
-  const std::string text = ReadWholeFile(MOONSHARD_SOURCE_DIR "/" + page);
+  const std::string text = ReadWholeFile(SourcePath() + "/" + page);
   const std::string open = "```lua\n";
   std::vector<std::string> out;
   for (size_t at = 0; (at = text.find(open, at)) != std::string::npos;) {

@@ -1,6 +1,7 @@
 // `:verify` in the REPL: the numbers of real ranks.
 #include <catch2/catch.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -11,8 +12,8 @@ using Catch::Contains;
 
 TEST_CASE(":verify starts as many ranks as the mesh has, with the session's plan, mesh and options") {
   // On another mesh than the one the session began with.
-  Process repl(MOONSHARD_PROGRAM, {"repl", kModel, "-c", ":mesh tp=2", "-c", ":option sequence_parallel=true", "-c",
-                                   ":verify --tokens 1,7", "-c", "6 * 7"});
+  Process repl(ProgramPath(), {"repl", kModel, "-c", ":mesh tp=2", "-c", ":option sequence_parallel=true", "-c",
+                               ":verify --tokens 1,7", "-c", "6 * 7"});
   CHECK(WaitForProcesses("moonshard-run", "sequence_parallel=true", 2, 30).size() == 2);
   const Outcome done = repl.Wait(120);
   INFO(done.ToText());
@@ -21,7 +22,7 @@ TEST_CASE(":verify starts as many ranks as the mesh has, with the session's plan
 }
 
 TEST_CASE(":verify names the planted fault, as a finding in the session's form, and the line has failed") {
-  const Outcome done = RunProgram(MOONSHARD_PROGRAM,
+  const Outcome done = RunProgram(ProgramPath(),
                                   {"repl", kModel, "--mesh", "tp=2", "--format", "json", "--plan",
                                    kPlanted + "dropped_all_reduce.lua", "-c", ":verify"},
                                   {}, 120);

@@ -9,6 +9,7 @@
 #include "dsl/embed/moonshard.h"
 #include "engine/core/findings/forms.h"
 #include "tests/dsl/program/train/token_bytes.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -33,15 +34,15 @@ std::string FindingsIn(const std::string& text) {
 
 std::string OfCheck(const std::string& plan) {
   const Outcome done =
-      RunProgram(MOONSHARD_PROGRAM, {"check", kModel, "--mesh", "tp=2", "--plan", plan, "--format", "json"});
+      RunProgram(ProgramPath(), {"check", kModel, "--mesh", "tp=2", "--plan", plan, "--format", "json"});
   INFO(done.ToText());
   REQUIRE((done.code == 0 || done.code == 1));
   return FindingsIn(done.out);
 }
 
 std::string OfRepl(const std::string& plan) {
-  const Outcome done = RunProgram(
-      MOONSHARD_PROGRAM, {"repl", kModel, "--mesh", "tp=2", "--plan", plan, "--format", "json", "-c", ":help"});
+  const Outcome done =
+      RunProgram(ProgramPath(), {"repl", kModel, "--mesh", "tp=2", "--plan", plan, "--format", "json", "-c", ":help"});
   INFO(done.ToText());
   return FindingsIn(done.err);
 }
@@ -49,7 +50,7 @@ std::string OfRepl(const std::string& plan) {
 // New weights: the launcher has no headers to resolve the plan against, so what is reported is the ranks'.
 std::string OfTrainer(const std::string& plan, const ScratchFolder& scratch) {
   const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 64)));
-  const Outcome done = RunProgram(MOONSHARD_PROGRAM,
+  const Outcome done = RunProgram(ProgramPath(),
                                   {"train", kModel, "--init", "1", "--mesh", "tp=2", "--plan", plan, "--format", "json",
                                    "--data", data, "--steps", "1", "--batch", "2", "--sequence", "8"},
                                   {"OMP_NUM_THREADS=1"}, 120);

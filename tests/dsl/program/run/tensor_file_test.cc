@@ -2,13 +2,10 @@
 
 #include <catch2/catch.hpp>
 
-#include <filesystem>
-#include <fstream>
-
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include "engine/io/safetensors/writer.h"
+#include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
@@ -16,16 +13,13 @@ namespace {
 // A path of this test's own, removed at the end.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& ending)
-      : path_(std::filesystem::temp_directory_path() / ("moonshard-test-" + std::to_string(getpid()) + ending)) {}
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  std::string path() const { return path_.string(); }
-  void Write(const std::string& text) const { std::ofstream(path_) << text; }
+  explicit TemporaryFile(const std::string& ending) : name_("file" + ending) {}
+  std::string path() const { return folder_ / name_; }
+  void Write(const std::string& text) const { folder_.Write(name_, text); }
 
  private:
-  std::filesystem::path path_;
+  test::ScratchFolder folder_;
+  std::string name_;
 };
 
 TEST_CASE("JSON inputs are rectangular lists of integers") {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/core/base/json.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 Outcome Verify(const std::string& model, const Words& more) {
   Words words = {"verify", kParity + model};
   words.insert(words.end(), more.begin(), more.end());
-  return RunProgram(MOONSHARD_PROGRAM, words);
+  return RunProgram(ProgramPath(), words);
 }
 
 TEST_CASE("the shipped plans are verified") {
@@ -94,8 +95,8 @@ TEST_CASE("replicas whose gradients nothing reduces are not verified") {
     CHECK_THAT(done.out, !Contains("verified") && !Contains("proven"));
   }
   const std::string input = folder.Write("ids.json", "{\"input_ids\": [[1, 2, 3]]}");
-  const Outcome forward = RunProgram(MOONSHARD_PROGRAM, {"eval", kModel, "--mesh", "dp=2", "--plan", plan, "--input",
-                                                         input, "--output", folder / "out.safetensors"});
+  const Outcome forward = RunProgram(ProgramPath(), {"eval", kModel, "--mesh", "dp=2", "--plan", plan, "--input", input,
+                                                     "--output", folder / "out.safetensors"});
   INFO(forward.ToText());
   CHECK(forward.code == 0);
   CHECK_THAT(forward.err, Contains("warning[MS0307]"));
@@ -217,7 +218,7 @@ TEST_CASE("--types --json: whether the plan is proven, for which step, and what 
 TEST_CASE("--types proves the plans of exported programs, and --memory knows their operators") {
   const std::set<std::string> one_head = {"gpt_oss tp=4", "t5 tp=4"};
   size_t programs = 0;
-  for (const auto& entry : fs::directory_iterator(MOONSHARD_SOURCE_DIR "/tests/parity/programs")) {
+  for (const auto& entry : fs::directory_iterator(SourcePath("tests/parity/programs"))) {
     const fs::path program = entry.path() / "program.pt2";
     if (!fs::exists(program)) continue;
     ++programs;
@@ -229,7 +230,7 @@ TEST_CASE("--types proves the plans of exported programs, and --memory knows the
         Words all = {verb};
         all.insert(all.end(), words.begin(), words.end());
         all.emplace_back(how);
-        return RunProgram(MOONSHARD_PROGRAM, all);
+        return RunProgram(ProgramPath(), all);
       };
       const Outcome proof = run("verify", "--types");
       INFO(entry.path().filename().string() << " " << mesh << "\n" << proof.ToText());

@@ -6,23 +6,26 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "engine/core/base/json.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "tests/dsl/program/train/runs.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
+#include "tests/support/rounding.h"
 
 namespace moonshard::test {
 namespace {
 
 using Catch::Contains;
 
-const std::string kPrograms = MOONSHARD_SOURCE_DIR "/tests/parity/programs/";
-const std::string kDTypes = MOONSHARD_SOURCE_DIR "/tests/parity/programs/dtypes/";
+const std::string kPrograms = SourcePath("tests/parity/programs/");
+const std::string kDTypes = SourcePath("tests/parity/programs/dtypes/");
 
-Outcome RunHere(const Words& words) { return RunProgram(MOONSHARD_PROGRAM, words, {"OMP_NUM_THREADS=1"}, 120); }
+Outcome RunHere(const Words& words) { return RunProgram(ProgramPath(), words, {"OMP_NUM_THREADS=1"}, 120); }
 
 void ExpectGood(const Outcome& done) {
   INFO(done.ToText());
@@ -37,8 +40,10 @@ std::string SuggestedPlan(const ScratchFolder& scratch, const std::string& progr
 }
 
 // What `compare` finds between a file of eval and recorded numbers.
-void ExpectNumbers(const std::string& got, const std::string& expected, const std::string& tolerance) {
-  const Outcome compared = RunHere({"compare", got, expected, "--tolerance", tolerance});
+void ExpectNumbers(const std::string& got, const std::string& expected, double bound) {
+  std::ostringstream tolerance;
+  tolerance << bound;
+  const Outcome compared = RunHere({"compare", got, expected, "--tolerance", tolerance.str()});
   INFO(compared.ToText());
   CHECK(compared.code == 0);
 }
@@ -54,7 +59,7 @@ TEST_CASE("a program that is no causal language model takes every input by name"
       const std::string out = scratch / "out.safetensors";
       ExpectGood(RunHere({"eval", model, "--program", program, "--mesh", mesh, "--plan", plan, "--input",
                           model + "/inputs.safetensors", "--output", out, "--grads"}));
-      ExpectNumbers(out, model + "/expected.safetensors", std::string(mesh) == "tp=1" ? "1e-7" : "2e-4");
+      ExpectNumbers(out, model + "/expected.safetensors", RecordedBound(model + "/expected.safetensors"));
       if (std::string(name) == "t5")
         CHECK(Checkpoint::OpenFile(out).ValueOrThrow().Find("encoder_last_hidden_state") != nullptr);
     }
@@ -136,7 +141,8 @@ TEST_CASE("a program with its weights in the archive needs no other file") {
   CHECK(std::filesystem::exists(scratch / "merged/model.safetensors"));
   ExpectGood(RunHere({"eval", whole, "--mesh", "tp=2", "--input", kPrograms + "llama/inputs.safetensors", "--output",
                       scratch / "out.safetensors", "--grads"}));
-  ExpectNumbers(scratch / "out.safetensors", kPrograms + "llama/expected.safetensors", "2e-5");
+  const std::string recorded = kPrograms + "llama/expected.safetensors";
+  ExpectNumbers(scratch / "out.safetensors", recorded, RecordedBound(recorded));
 }
 
 TEST_CASE("a program exported in bfloat16 computes in every dtype, one in float32 in its own") {
@@ -152,11 +158,15 @@ TEST_CASE("a program exported in bfloat16 computes in every dtype, one in float3
     return RunHere(words);
   };
   ExpectGood(eval(kDTypes, {}));
-  ExpectNumbers(out, kDTypes + "expected_bfloat16.safetensors", "1e-6");
+  const std::string recorded = kDTypes + "expected_bfloat16.safetensors";
+  ExpectNumbers(out, recorded, RecordedBoundOfResults(recorded, kUnitRoundoffBFloat16));
   ExpectGood(eval(kDTypes, {"--dtype", "float32"}));
-  ExpectNumbers(out, kDTypes + "expected_float32.safetensors", "1e-6");
+  ExpectNumbers(out, kDTypes + "expected_float32.safetensors", RecordedBound(recorded));
   ExpectGood(eval(kDTypes, {"--dtype", "float64"}));
-  ExpectNumbers(out, kDTypes + "expected_float64.safetensors", "1e-6");
+  // Sums in float64; the model's norms round their results to float32 in every dtype.
+  const std::string recorded64 = kDTypes + "expected_float64.safetensors";
+  ExpectNumbers(out, recorded64, RecordedBoundOfResults(recorded64, kUnitRoundoff32));
+  CHECK(Checkpoint::OpenFile(out).ValueOrThrow().Find("logits")->dtype == DType::kF64);
   const Outcome refused = eval(kPrograms + "llama/", {"--dtype", "bfloat16"});
   CHECK(refused.code != 0);
   CHECK_THAT(refused.err, Contains("error[MS0506]: the program cannot be computed in bfloat16"));

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "tests/dsl/program/train/runs.h"
+#include "tests/support/paths.h"
 #include "tests/support/pty.h"
 
 namespace moonshard::test {
@@ -129,11 +130,11 @@ struct LongRun {
           all.insert(all.end(), more.begin(), more.end());
           return all;
         }()),
-        program(MOONSHARD_PROGRAM, words, {"TMPDIR=" + folder.path(), "OMP_NUM_THREADS=1"}) {}
+        program(ProgramPath(), words, {"TMPDIR=" + folder.path(), "OMP_NUM_THREADS=1"}) {}
 
   // Until so many steps are done.
   void WaitForSteps(size_t steps) const {
-    for (int i = 0; i < 400; ++i) {
+    for (int i = 0; i < 1200; ++i) {
       usleep(50'000);
       std::ifstream log(folder / "log");
       size_t lines = 0;
@@ -194,7 +195,7 @@ TEST_CASE("one rank that is asked stops all of them after the same step") {
 TEST_CASE("on a terminal one line is written over and over, and Ctrl-C saves and stops") {
   const ScratchFolder folder;
   Pty program(
-      MOONSHARD_PROGRAM,
+      ProgramPath(),
       TrainWords(folder, {"--mesh", "tp=2", "--steps", "1000000", "--save", folder / "run", "--log", folder / "log"}),
       {"TERM=xterm", "OMP_NUM_THREADS=1"});
   REQUIRE(program.WaitFor("tokens/s", kSeconds));
@@ -257,7 +258,7 @@ TEST_CASE("a killed or a stopped rank: everybody ends in time, and it is said wh
 // One rank of two as torchrun starts it, with a store in a file.
 std::unique_ptr<Process> StartRank(const ScratchFolder& folder, int rank, const Words& words) {
   const std::string number = std::to_string(rank);
-  return std::make_unique<Process>(MOONSHARD_PROGRAM, words,
+  return std::make_unique<Process>(ProgramPath(), words,
                                    Words{"RANK=" + number, "LOCAL_RANK=" + number, "WORLD_SIZE=2", "OMP_NUM_THREADS=1",
                                          "MOONSHARD_STORE=" + folder / "store"});
 }

@@ -12,13 +12,14 @@
 
 #include "engine/core/base/json.h"
 #include "tests/dsl/program/train/token_bytes.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard::test {
 
 using Words = std::vector<std::string>;
 
-inline const std::string kModel = MOONSHARD_SOURCE_DIR "/tests/parity/llama_gqa";  // a vocabulary of 64
+inline const std::string kModel = SourcePath("tests/parity/llama_gqa");  // a vocabulary of 64
 
 // `more`, and for what it does not say rows of 16 tokens, 8 a step.
 inline Words TrainWords(const ScratchFolder& folder, const Words& more, const std::string& model = kModel) {
@@ -35,7 +36,7 @@ inline Words TrainWords(const ScratchFolder& folder, const Words& more, const st
 inline Outcome RunTraining(const Words& words, const Words& variables = {}) {
   Words all = {"OMP_NUM_THREADS=1"};
   all.insert(all.end(), variables.begin(), variables.end());
-  return RunProgram(MOONSHARD_PROGRAM, words, all, 120);
+  return RunProgram(ProgramPath(), words, all, 120);
 }
 
 // The lines of a log with this event, in order.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/dsl/program/train/runs.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
@@ -142,7 +143,7 @@ TEST_CASE("text is a token a byte, for a vocabulary that has as many") {
   std::string text;
   for (int i = 0; i < 200; ++i) text += "the quick brown fox jumps over the lazy dog " + std::to_string(i) + "\n";
   const std::string path = folder.Write("text.txt", text);
-  const std::string model = MOONSHARD_SOURCE_DIR "/tests/parity/llama_vocab331";
+  const std::string model = SourcePath("tests/parity/llama_vocab331");
   const Outcome done = RunTraining({"train", model, "--data", path, "--steps", "12", "--mesh", "tp=2", "--sequence",
                                     "32", "--lr", "1e-2", "--log", folder / "log"});
   INFO(done.ToText());

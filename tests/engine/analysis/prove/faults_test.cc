@@ -7,6 +7,7 @@
 
 #include "tests/engine/analysis/prove/planted.h"
 #include "tests/engine/analysis/prove/step.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
@@ -30,8 +31,7 @@ TEST_CASE("planted faults are found where they are") {
        {"llama_gqa", "llama_bias", "qwen2_tied", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa", "phi_qknorm",
         "mixtral", "baichuan2", "decilm", "ministral3_yarn", "mistral_window8", "qwen3_moe"}) {
     for (const bool sequence_parallel : {false, true}) {
-      const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel,
-                        false};
+      const Setup setup{std::filesystem::path(SourcePath("tests/parity")) / name, 2, sequence_parallel, false};
       std::vector<Planted> faults;
       ProveAlone(setup, "tp=2", 0, [&](CompiledPlan& plan) { faults = PlantedFaults(plan); });
       REQUIRE(faults.size() > 10);
@@ -77,7 +77,7 @@ const Diagnostic* Find(const Diagnostics& all, Finding finding) {
 
 // What is said of a fault planted in a recorded model's plan.
 Diagnostics Said(const std::string& model, const std::string& kind, const std::string& module) {
-  const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / model, 2, false, false};
+  const Setup setup{std::filesystem::path(SourcePath("tests/parity")) / model, 2, false, false};
   const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow());
   const ShardedModel sharded = Load(setup, mesh, [&](CompiledPlan& plan) {
     const std::vector<Planted> faults = PlantedFaults(plan);
@@ -107,7 +107,7 @@ TEST_CASE("findings of a proof name the module, the line, and what to do") {
     CHECK(d->required == "partial");
   }
   SECTION("kWrongGradient and kUnproven") {
-    const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity/llama_gqa", 2, false, false};
+    const Setup setup{std::filesystem::path(SourcePath("tests/parity/llama_gqa")), 2, false, false};
     const ShardedModel sharded = Load(setup, DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow()));
     Proof proof;
     TypeFault fault;

@@ -13,13 +13,14 @@
 #include "engine/train/loss/losses.h"
 #include "engine/train/loss/vocabulary_of.h"
 #include "tests/engine/analysis/prove/step.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
 namespace {
 
 Setup SetupOf(const std::string& name, bool sequence_parallel) {
-  return {std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel, false};
+  return {std::filesystem::path(SourcePath("tests/parity")) / name, 2, sequence_parallel, false};
 }
 
 void Fsdp(Plan& plan) {

@@ -21,6 +21,7 @@
 #include "engine/train/loss/losses.h"
 #include "engine/train/loss/vocabulary_of.h"
 #include "tests/engine/analysis/prove/step.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -239,7 +240,7 @@ void JudgeNumbers(const PlannedModel& model, Verdict& verdict) {
 }  // namespace
 
 std::filesystem::path RecordedModel(const std::string& name) {
-  return std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name;
+  return std::filesystem::path(SourcePath("tests/parity")) / name;
 }
 
 std::vector<std::filesystem::path> PlannedPrograms() {

@@ -7,6 +7,7 @@
 
 #include "engine/analysis/prove/operator_trace.h"
 #include "tests/engine/analysis/prove/step.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -32,8 +33,7 @@ TEST_CASE("every shipped plan is proven for every reference architecture") {
 TEST_CASE("plans are proven over data-parallel ranks too") {
   for (const char* name : {"llama_gqa", "qwen3_head_dim12", "phi3_gqa", "gemma3_softcap"}) {
     for (const bool sequence_parallel : {false, true}) {
-      const Setup setup{std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity" / name, 2, sequence_parallel,
-                        false};
+      const Setup setup{std::filesystem::path(SourcePath("tests/parity")) / name, 2, sequence_parallel, false};
       DYNAMIC_SECTION(setup.Name()) {
         const Proof proof = ProveAtTwoSizes(setup, "dp=2,tp=2", 1);
         INFO(ToText(proof));

@@ -2,7 +2,6 @@
 #include "engine/core/base/json.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,6 +9,7 @@
 #include <limits>
 
 #include "engine/core/base/json_reader.h"
+#include "tests/support/process.h"
 
 using namespace moonshard;
 
@@ -141,7 +141,8 @@ TEST_CASE("files") {
   CHECK(missing.diagnostics()[0].finding == Finding::kFileNotFound);
   CHECK_THAT(missing.diagnostics()[0].message, Catch::Contains("/nowhere/config.json"));
   // Neither waits for a writer nor reads without end.
-  const std::string pipe = "/tmp/moonshard_json_pipe_" + std::to_string(getpid());
+  const test::ScratchFolder scratch;
+  const std::string pipe = scratch / "pipe";
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
   for (const std::string& path : {pipe, std::string("/dev/zero")}) {
     const Result<JsonValue> endless = ReadJsonFile(path);
@@ -149,8 +150,7 @@ TEST_CASE("files") {
     CHECK(endless.diagnostics().front().finding == Finding::kFileUnreadable);
     CHECK(endless.diagnostics().front().message == "cannot read '" + path + "': it is no regular file");
   }
-  unlink(pipe.c_str());
-  const Result<JsonValue> folder = ReadJsonFile("/tmp");
+  const Result<JsonValue> folder = ReadJsonFile(scratch.path());
   REQUIRE_FALSE(folder.ok());
   CHECK(folder.diagnostics()[0].finding == Finding::kFileUnreadable);
 }

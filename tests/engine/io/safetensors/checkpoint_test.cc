@@ -2,7 +2,7 @@
 #include "engine/io/safetensors/checkpoint.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 
 #include "engine/io/safetensors/index.h"
@@ -190,10 +190,9 @@ TEST_CASE("a directory in the shape of Llama 3.1 405B opens at once") {
     folder.Write(file, SafetensorsBytes(header + "}"));
   }
   folder.Write("model.safetensors.index.json", Index(map));
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // CPU time: wall time would measure what else the machine does
   const Result<Checkpoint> result = Checkpoint::Open(folder.path(), {.allow_header_only = true});
-  const double milliseconds =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  const double milliseconds = 1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   REQUIRE(result.ok());
   CHECK(result.value().tensors().size() == 1137);
   CHECK(result.value().header_only());

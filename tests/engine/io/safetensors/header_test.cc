@@ -7,6 +7,7 @@
 
 #include "engine/core/base/text.h"
 #include "tests/engine/io/safetensors/files.h"
+#include "tests/support/paths.h"
 
 using namespace moonshard;
 
@@ -37,7 +38,7 @@ std::string ErrorOf(const std::string& bytes, HeaderOptions options = {}) {
 }  // namespace
 
 TEST_CASE("every recorded verdict of the Rust reader is ours") {
-  std::ifstream file(MOONSHARD_SOURCE_DIR "/tests/engine/io/safetensors/verdicts.txt");
+  std::ifstream file(test::SourcePath("tests/engine/io/safetensors/verdicts.txt"));
   REQUIRE(file.good());
   int accepted = 0;
   int rejected = 0;

@@ -17,6 +17,7 @@
 #include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/io/exported_program/stored_zip.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 namespace moonshard::test {
@@ -24,7 +25,7 @@ namespace {
 
 using Catch::Contains;
 
-const std::filesystem::path kFixtures = std::filesystem::path(MOONSHARD_SOURCE_DIR) / "tests/parity/programs";
+const std::filesystem::path kFixtures = std::filesystem::path(SourcePath("tests/parity/programs"));
 
 std::string WordsOf(const std::function<void()>& work) {
   try {

@@ -6,11 +6,12 @@
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/io/safetensors/tree.h"
 #include "tests/engine/plan/report/pages.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
 
-const std::string kSource = MOONSHARD_SOURCE_DIR;
+const std::string kSource = SourcePath();
 
 // 331 rows of vocabulary in 4 uneven shards, layers in units over dp_shard, one finding.
 CompiledPlan SmallPlan() {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -23,6 +22,7 @@
 #include "engine/runtime/nn/embedding.h"
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
+#include "tests/support/process.h"
 #include "tests/support/ranks.h"
 #include "tests/support/styles.h"
 
@@ -236,8 +236,8 @@ TEST_CASE("dropout on ranks that are processes") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
   for (int ranks : {2, 3}) {
     DYNAMIC_SECTION(ranks << " ranks") {
-      const auto store = std::filesystem::temp_directory_path() /
-                         ("moonshard_dropout_" + std::to_string(getpid()) + "_" + std::to_string(ranks));
+      const ScratchFolder folder;
+      const std::string store = folder / "store";
       std::vector<pid_t> children;
       for (int rank = 0; rank < ranks; ++rank) {
         const pid_t child = fork();
@@ -257,7 +257,6 @@ TEST_CASE("dropout on ranks that are processes") {
         CHECK(WIFEXITED(status));
         CHECK(WEXITSTATUS(status) == 0);
       }
-      std::filesystem::remove(store);
     }
   }
 }

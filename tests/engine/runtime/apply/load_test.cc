@@ -8,7 +8,6 @@
 
 #include <torch/types.h>
 #include <torch/utils.h>
-#include <unistd.h>
 
 #include "engine/runtime/apply/initialize.h"
 #include "engine/runtime/apply/load.h"
@@ -16,6 +15,7 @@
 #include "engine/runtime/apply/state.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/runtime/fsdp/net.h"
+#include "tests/support/process.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -51,19 +51,6 @@ std::string LoadError(const std::function<void()>& load) {
 }
 
 bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// A directory for the files of one test.
-class Scratch {
- public:
-  Scratch() : path_(std::filesystem::temp_directory_path() / ("load_test_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Scratch() { std::filesystem::remove_all(path_); }
-  std::string File(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 TEST_CASE("LoadFullState is the inverse of FullState on every mesh") {
   for (const char* mesh_text : {"tp=1", "tp=2", "tp=4", "dp=2,tp=2"}) {
@@ -134,13 +121,13 @@ const NameRules kForeign = {.renamed = {{"^transformer\\.", ""}, {"^h\\.(\\d+)",
                             .transposed = {"layer_*.{up,down}.weight"}};
 
 TEST_CASE("a checkpoint with other names and swapped dims is loaded by rules") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const State want = StateOf(MakeNet({}));
-  SaveState(scratch.File("foreign.safetensors"), ForeignState(want), {{"format", "pt"}});
+  SaveState(scratch / "foreign.safetensors", ForeignState(want), {{"format", "pt"}});
   for (const char* mesh_text : {"tp=1", "tp=2", "tp=4", "dp=2,tp=2"}) {
     DYNAMIC_SECTION(mesh_text) {
       RunRanks(mesh_text, [&](DeviceMesh& mesh) {
-        const Checkpoint checkpoint = Checkpoint::OpenFile(scratch.File("foreign.safetensors")).ValueOrThrow();
+        const Checkpoint checkpoint = Checkpoint::OpenFile(scratch / "foreign.safetensors").ValueOrThrow();
         Expect(checkpoint.files()[0].metadata.at("format") == "pt", "metadata");
         auto model = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
         Initialize(model, 5);
@@ -196,15 +183,15 @@ TEST_CASE("rules that cannot be meant are errors") {
 }
 
 TEST_CASE("a state that no file can hold is refused before a file is there") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const std::string text = LoadError([&] {
-    SaveState(scratch.File("x.safetensors"),
+    SaveState(scratch / "x.safetensors",
               {{"a", torch::ones({2})}, {"b", torch::Tensor()}, {"c", torch::empty({2}, torch::kMeta)}});
   });
   CHECK(Contains(text, "tensor 'b'"));
   CHECK(Contains(text, "tensor 'c'"));
-  CHECK_FALSE(std::filesystem::exists(scratch.File("x.safetensors")));
-  CHECK(Contains(LoadError([&] { SaveState(scratch.File("no/x.safetensors"), {{"a", torch::ones({2})}}); }), "MS04"));
+  CHECK_FALSE(std::filesystem::exists(scratch / "x.safetensors"));
+  CHECK(Contains(LoadError([&] { SaveState(scratch / "no/x.safetensors", {{"a", torch::ones({2})}}); }), "MS04"));
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 
 #include "engine/runtime/mesh/device_mesh.h"
 #include "engine/runtime/mesh/mesh_group.h"
+#include "tests/support/free_port.h"
+#include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
@@ -93,12 +95,9 @@ TEST_CASE("a rank of another test") {
   REQUIRE(RunAsRank(life) == 0);
 }
 
-// A port that is free now.
-std::string FreePort() { return std::to_string(20000 + getpid() % 10000); }
-
 TEST_CASE("ranks launched as torchrun does") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
-  const std::string port = FreePort();
+  const std::string port = test::FreePort();
   RunTwo([&](int rank) {
     return Variables{{"RANK", std::to_string(rank)},
                      {"WORLD_SIZE", "2"},
@@ -110,37 +109,34 @@ TEST_CASE("ranks launched as torchrun does") {
 
 TEST_CASE("ranks launched as srun does") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
-  RunTwo([](int rank) {
+  const std::string job = test::FreePort();  // the ranks meet at the port that the job's number gives
+  RunTwo([&](int rank) {
     return Variables{{"SLURM_PROCID", std::to_string(rank)},
                      {"SLURM_NTASKS", "2"},
                      {"SLURM_LOCALID", std::to_string(rank)},
                      {"SLURM_JOB_NODELIST", "localhost"},
-                     {"SLURM_JOB_ID", std::to_string(getpid())}};
+                     {"SLURM_JOB_ID", job}};
   });
-}
-
-// The file that ranks of this test meet in.
-std::filesystem::path StoreFile() {
-  return std::filesystem::temp_directory_path() / ("moonshard_store_" + std::to_string(getpid()));
-}
-
-Variables InFile(int rank) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MOONSHARD_STORE", StoreFile().string()}};
 }
 
 TEST_CASE("ranks that meet in a file, which the last Close removes") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
   const char* life = GENERATE("one mesh", "one after another", "one beside another");
   CAPTURE(life);
-  RunTwo(InFile, life);
-  CHECK_FALSE(std::filesystem::exists(StoreFile()));
+  const test::ScratchFolder folder;
+  RunTwo(
+      [&](int rank) {
+        return Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MOONSHARD_STORE", folder / "store"}};
+      },
+      life);
+  CHECK_FALSE(std::filesystem::exists(folder / "store"));
 }
 
 TEST_CASE("a server of rank 0 that ends and begins again") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
   const char* life = GENERATE("one after another", "one beside another");
   CAPTURE(life);
-  const std::string port = FreePort();
+  const std::string port = test::FreePort();
   RunTwo(
       [&](int rank) {
         return Variables{{"RANK", std::to_string(rank)},

@@ -2,10 +2,7 @@
 // SIGKILL at a random moment, again and again. After every kill the step that `latest` names is complete, and none that a
 // save had returned for is lost; the run that goes on from it is, to the bit, the one that nobody killed (dropout, AdamW,
 // the processes' own generators). Exits with 1 where any of that is not so.
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +30,7 @@
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
 #include "engine/train/training_state/training_checkpoints.h"
+#include "tests/support/free_port.h"
 #include "tests/support/process.h"
 #include "tests/support/styles.h"
 
@@ -202,24 +200,11 @@ class Supervisor {
     return scratch_ / (trace + "-" + std::to_string(rank));
   }
 
-  // A port that is free now.
-  static std::string FreePort() {
-    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);  // NOLINT: what sockets take
-    const bool bound = ::bind(listener, any, size) == 0 && ::getsockname(listener, any, &size) == 0;
-    ::close(listener);
-    return bound ? std::to_string(ntohs(address.sin_port)) : "29517";
-  }
-
   // The ranks meet in a file and over TCP by turns.
   std::vector<pid_t> Start(const std::string& run, int64_t until) {
     ++generation_;
     const bool tcp = generation_ % 2 == 0;
-    const std::string port = tcp ? FreePort() : "";
+    const std::string port = tcp ? test::FreePort() : "";
     std::vector<pid_t> ranks;
     for (int64_t rank = 0; rank < world_; ++rank) {
       const pid_t child = fork();
