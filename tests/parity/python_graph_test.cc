@@ -82,7 +82,9 @@ PythonRun RunInPython(const std::vector<std::filesystem::path>& folders, const S
     words.insert(words.end(), {(kGraphs / "run_graph.py").string(), torch.string(), scratch.path()});
     for (const std::filesystem::path& folder : folders) words.push_back(folder.string());
     constexpr double kSeconds = 240;  // alone on a core it takes less than a tenth
-    Outcome done = RunProgram(program, words, {}, kSeconds);
+    // torch makes this folder when it is imported, in the temporary folder unless told.
+    const std::string cache = "TORCHINDUCTOR_CACHE_DIR=" + scratch / "inductor";
+    Outcome done = RunProgram(program, words, {cache}, kSeconds);
     constexpr int kCannotImport = 77;
     constexpr int kNoSuchProgram = 127;
     if (done.code != kCannotImport && done.code != kNoSuchProgram) {

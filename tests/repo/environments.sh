@@ -241,7 +241,7 @@ Left() {
   for place in /tmp /dev/shm "$folder/home" "${TMPDIR:-}"; do
     [[ -z $place ]] || find "$place" -mindepth 1 -maxdepth 1 | sort
   done
-  Sums | diff "$folder/before" - | sed -n 's/^[<>] [0-9a-f]*  /changed: /p' | sort -u
+  { Sums | diff "$folder/before" - || true; } | sed -n 's/^[<>] [0-9a-f]*  /changed: /p' | sort -u
 }
 
 # The content of the checkout's files; what git ignores is not looked at.
