@@ -1,6 +1,6 @@
-# Each installed header, compiled alone: it includes what it needs, and what it needs is installed. Only the syntax is
-# checked: no code is made. The headers are in three parts by what of LibTorch they reach, for reading it would be most of
-# the time: nothing, its tensors, or more; the latter two have a precompiled header of that.
+# Each installed header, compiled alone: it includes what it needs, and what it needs is installed. The headers are in three
+# parts by what of LibTorch they reach, for reading it would be most of the time: nothing, its tensors, or more; the latter
+# two have a precompiled header of that.
 file(GLOB_RECURSE headers RELATIVE ${MOONSHARD_INCLUDE} ${MOONSHARD_INCLUDE}/moonshard/*.h)
 list(LENGTH headers count)
 if(count LESS 80)
@@ -40,8 +40,7 @@ foreach(header IN LISTS headers)
 endforeach()
 foreach(part plain tensor modules)
   add_library(headers_${part} OBJECT ${${part}})
-  target_compile_options(headers_${part} PRIVATE -O0 -Wall -Wextra)
-  set_source_files_properties(${${part}} PROPERTIES COMPILE_OPTIONS -fsyntax-only)  # and not the precompiled header
+  target_compile_options(headers_${part} PRIVATE -O0 -Wall -Wextra)  # not -fsyntax-only, which no compiler cache keeps
 endforeach()
 target_include_directories(headers_plain PRIVATE ${MOONSHARD_INCLUDE})
 target_compile_features(headers_plain PRIVATE cxx_std_20)

@@ -49,6 +49,7 @@ Run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_BUILD
   -DCMAKE_PREFIX_PATH=${WORK}/moved -DMOONSHARD_TORCH_ROOT=${TORCH} -DREADME=${SOURCE}/../../README.md
   -DAUTHORS_PAGE=${SOURCE}/../../engine/runtime/nn/README.md -DMOONSHARD_WANTED=${version}
   "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
+set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)  # what ccache needs to keep a file with a precompiled header
 Run(${CMAKE_COMMAND} --build ${WORK}/build --parallel 2)
 
 # RunTwoRanks(COMMAND): a command line of the shell as two ranks.

@@ -26,6 +26,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/ranks.h"
+#include "tests/support/skip.h"
 
 namespace moonshard::test {
 namespace {
@@ -159,7 +160,7 @@ TEST_CASE("a program computes what Python's torch computes of its graph, to the 
   const ScratchFolder scratch;
   const PythonRun python = RunInPython(folders, scratch);
   if (!python.done) {
-    std::cout << "SKIPPED: " << python.why_not << "\n";
+    Skip(python.why_not);
     return;
   }
   std::cout << "Python: " << python.done->seconds << " s\n";

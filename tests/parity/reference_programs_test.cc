@@ -28,6 +28,7 @@
 #include "tests/parity/setup.h"
 #include "tests/support/paths.h"
 #include "tests/support/ranks.h"
+#include "tests/support/rounding.h"
 
 namespace moonshard::test {
 namespace {
@@ -239,9 +240,9 @@ TEST_CASE("programs of the reference architectures are the C++ models") {
         });
         std::cout << setup.Name() << ": logits and loss " << all.logits << ", gradients " << all.gradients << " ("
                   << all.worst << ")\n";
-        constexpr double kRounding = 1e-5;
-        CHECK(all.logits <= kRounding);
-        CHECK(all.gradients <= (kSameOperators.contains(folder.filename().string()) ? 0 : kRounding));
+        const double rounding = RecordedBound(folder / "expected_1.safetensors");
+        CHECK(all.logits <= rounding);
+        CHECK(all.gradients <= (kSameOperators.contains(folder.filename().string()) ? 0 : rounding));
       }
     }
   }

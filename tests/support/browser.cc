@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "engine/core/base/text.h"
+#include "tests/support/process.h"
 
 namespace moonshard::test {
 namespace {
@@ -95,18 +96,13 @@ Browser::Browser(const std::string& program, const std::string& folder) {
                                     "--remote-debugging-pipe",
                                     "--user-data-dir=" + folder + "/profile",
                                     "about:blank"};
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  std::vector<std::string> variables = {"TMPDIR=" + folder};
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with("TMPDIR=")) variables.emplace_back(*entry);
-  }
-  std::vector<char*> environment;
-  for (std::string& variable : variables) environment.push_back(variable.data());
-  environment.push_back(nullptr);
+  std::vector<std::string> environment = ProgramEnvironment({"TMPDIR=" + folder});
+  const std::vector<char*> argv = ExecPointers(words);
+  const std::vector<char*> envp = ExecPointers(environment);
+  const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) {
+    EndWithParent(parent);
     setpgid(0, 0);
     // Above the two places first: a pipe's end may stand in the other's place.
     const int in = fcntl(commands[0], F_DUPFD, 10);
@@ -116,7 +112,7 @@ Browser::Browser(const std::string& program, const std::string& folder) {
     dup2(null, STDERR_FILENO);
     dup2(in, kCommands);
     dup2(out, kReplies);
-    execve(program.c_str(), argv.data(), environment.data());
+    execve(program.c_str(), argv.data(), envp.data());
     _exit(127);
   }
   close(commands[0]);

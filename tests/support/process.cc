@@ -2,14 +2,16 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -20,17 +22,21 @@ namespace {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-bool DescribesRanks(const std::string& variable) {
-  static const std::vector<std::string> kPrefixes = {"RANK=",  "WORLD_SIZE=", "LOCAL_", "MASTER_",     "MOONSHARD_",
-                                                     "SLURM_", "OMPI_",       "PMI",    "GROUP_RANK=", "TORCHELASTIC_"};
+bool IsLeftOut(const std::string& variable) {
+  static const std::vector<std::string> kPrefixes = {
+      // Ranks, and how they meet.
+      "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "MOONSHARD_", "SLURM_", "OMPI_", "PMI", "MPI_LOCAL",
+      "GROUP_RANK=", "TORCHELASTIC_", "GLOO_SOCKET_IFNAME=", "TP_SOCKET_IFNAME=",
+      // Colours.
+      "NO_COLOR=", "CLICOLOR"};
   return std::ranges::any_of(kPrefixes, [&](const std::string& prefix) { return variable.starts_with(prefix); });
 }
 
-std::vector<char*> Pointers(std::vector<std::string>& texts) {
-  std::vector<char*> out;
-  for (std::string& text : texts) out.push_back(text.data());
-  out.push_back(nullptr);
-  return out;
+std::string ReadProcFile(pid_t pid, const std::string& name) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/" + name);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 }  // namespace
@@ -44,10 +50,7 @@ std::string Outcome::ToText() const {
   return text.str();
 }
 
-Process::Process(const std::string& program, const std::vector<std::string>& words,
-                 const std::vector<std::string>& variables) {
-  std::vector<std::string> arguments = {program};
-  arguments.insert(arguments.end(), words.begin(), words.end());
+std::vector<std::string> ProgramEnvironment(const std::vector<std::string>& variables) {
   // Every name once: programs differ in which of two values they take.
   std::vector<std::string> environment = variables;
   const auto is_set = [&](const std::string& variable) {
@@ -56,30 +59,67 @@ Process::Process(const std::string& program, const std::vector<std::string>& wor
   };
   if (!is_set("OMP_NUM_THREADS=")) environment.emplace_back("OMP_NUM_THREADS=1");
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!DescribesRanks(*entry) && !is_set(*entry)) environment.emplace_back(*entry);
+    if (!IsLeftOut(*entry) && !is_set(*entry)) environment.emplace_back(*entry);
   }
+  return environment;
+}
+
+std::vector<char*> ExecPointers(std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (std::string& text : texts) out.push_back(text.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+void EndWithParent(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // it has ended before the call
+}
+
+Process::Process(const std::string& program, const std::vector<std::string>& words,
+                 const std::vector<std::string>& variables) {
+  std::vector<std::string> arguments = {program};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  std::vector<std::string> environment = ProgramEnvironment(variables);
+  const std::vector<char*> argv = ExecPointers(arguments);
+  const std::vector<char*> envp = ExecPointers(environment);
 
   std::array<int, 2> out = {};
   std::array<int, 2> err = {};
-  if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-  posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  std::array<int, 2> failure = {};  // the errno of an exec that failed; one that succeeds closes it
+  if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0 || pipe2(failure.data(), O_CLOEXEC) != 0) {
+    throw std::runtime_error("no pipe");
+  }
+  const pid_t parent = getpid();
   begin_ = Now();
-  const int error = posix_spawn(&pid_, program.c_str(), &actions, &attributes, Pointers(arguments).data(),
-                                Pointers(environment).data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  close(out[1]);
-  close(err[1]);
+  pid_ = fork();
+  if (pid_ == 0) {
+    // Between fork and exec only calls that are safe there.
+    EndWithParent(parent);
+    setpgid(0, 0);
+    const int null = open("/dev/null", O_RDONLY);
+    dup2(null, STDIN_FILENO);
+    if (null > STDIN_FILENO) close(null);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    execve(program.c_str(), argv.data(), envp.data());
+    const int error = errno;
+    if (write(failure[1], &error, sizeof(error)) < 0) _exit(126);
+    _exit(127);
+  }
+  int error = pid_ < 0 ? errno : 0;
+  for (const int end : {out[1], err[1], failure[1]}) close(end);
+  // Behind this the program runs, in its group and with its own command line.
+  while (read(failure[0], &error, sizeof(error)) < 0 && errno == EINTR) {
+  }
+  close(failure[0]);
   out_ = out[0];
   err_ = err[0];
-  if (error != 0) throw std::runtime_error("cannot start " + program);
+  if (error == 0) return;
+  if (pid_ > 0) waitpid(pid_, nullptr, 0);
+  close(out_);
+  close(err_);
+  throw std::runtime_error("cannot start " + program + ": " + std::strerror(error));
 }
 
 Process::~Process() {
@@ -130,11 +170,9 @@ std::vector<pid_t> ProcessesOf(const std::string& program, const std::string& wo
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
     if (!std::ranges::all_of(name, [](unsigned char c) { return std::isdigit(c); })) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    std::ostringstream text;
-    text << file.rdbuf();
-    const std::string first = text.str().substr(0, text.str().find('\0'));
-    if (first.substr(first.rfind('/') + 1) == program && text.str().find(word) != std::string::npos) {
+    const std::string text = ReadProcFile(std::stoi(name), "cmdline");
+    const std::string first = text.substr(0, text.find('\0'));
+    if (first.substr(first.rfind('/') + 1) == program && text.find(word) != std::string::npos) {
       found.push_back(std::stoi(name));
     }
   }
@@ -149,6 +187,17 @@ std::vector<pid_t> WaitForProcesses(const std::string& program, const std::strin
     if (found.size() == count || Now() > end) return found;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+}
+
+pid_t ProcessOfRank(const std::vector<pid_t>& processes, int rank) {
+  const std::string wanted = "RANK=" + std::to_string(rank);
+  for (const pid_t pid : processes) {
+    std::istringstream environment(ReadProcFile(pid, "environ"));
+    for (std::string variable; std::getline(environment, variable, '\0');) {
+      if (variable == wanted) return pid;
+    }
+  }
+  throw std::runtime_error("no process has " + wanted);
 }
 
 ScratchFolder::ScratchFolder() {

@@ -24,8 +24,18 @@ struct Outcome {
   std::string ToText() const;
 };
 
-// One running program, in a process group of its own. Its variables are `variables` ("NAME=value"), and of this process's
-// those that these do not set and that do not describe ranks.
+// The environment of a program that a test starts, each name once: `variables` ("NAME=value"), one OpenMP thread, and of
+// this process's variables those that these do not set. Left out are those that would change what is tested: the tests may
+// run within a job of torchrun, mpirun or SLURM, on a network that its user has chosen, with colours on or off.
+std::vector<std::string> ProgramEnvironment(const std::vector<std::string>& variables = {});
+// `texts` as execve takes them: pointers into them, and a null one.
+std::vector<char*> ExecPointers(std::vector<std::string>& texts);
+// For a child right after fork, safe to call before exec: the system kills the child when the thread that forked it ends,
+// so that a test program that is interrupted or killed leaves nothing running. `parent` is the process that forked.
+void EndWithParent(pid_t parent);
+
+// One running program, in a process group of its own, with ProgramEnvironment(variables). It ends at the latest with the
+// thread that started it.
 class Process {
  public:
   Process(const std::string& program, const std::vector<std::string>& words,
@@ -54,6 +64,10 @@ Outcome RunProgram(const std::string& program, const std::vector<std::string>& w
 std::vector<pid_t> ProcessesOf(const std::string& program, const std::string& word);
 // Asks again until there are `count` of them or the time is over; what was found last.
 std::vector<pid_t> WaitForProcesses(const std::string& program, const std::string& word, size_t count, double seconds);
+
+// Of `processes` the one that was started with RANK=`rank`. The order of the ids says nothing: they may have begun anew
+// in between. Fails the test where there is none.
+pid_t ProcessOfRank(const std::vector<pid_t>& processes, int rank);
 
 // A directory of the test's own, removed at the end.
 class ScratchFolder {

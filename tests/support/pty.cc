@@ -8,9 +8,10 @@
 
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <stdexcept>
 #include <thread>
+
+#include "tests/support/process.h"
 
 namespace moonshard::test {
 namespace {
@@ -22,18 +23,19 @@ double PtyNow() { return std::chrono::duration<double>(std::chrono::steady_clock
 Pty::Pty(const std::string& program, const std::vector<std::string>& words, const std::vector<std::string>& variables) {
   std::vector<std::string> texts = words;
   texts.insert(texts.begin(), program);
-  std::vector<char*> argv;
-  for (std::string& text : texts) argv.push_back(text.data());
-  argv.push_back(nullptr);
-  std::vector<std::string> settings = variables;
+  std::vector<std::string> environment = ProgramEnvironment(variables);
+  const std::vector<char*> argv = ExecPointers(texts);
+  const std::vector<char*> envp = ExecPointers(environment);
   winsize size{};
   size.ws_row = 40;
   size.ws_col = 200;
+  const pid_t parent = getpid();
   pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
   if (pid_ < 0) throw std::runtime_error("forkpty failed");
   if (pid_ == 0) {
-    for (std::string& setting : settings) putenv(setting.data());
-    execv(program.c_str(), argv.data());
+    // Between fork and exec only calls that are safe there.
+    EndWithParent(parent);
+    execve(program.c_str(), argv.data(), envp.data());
     _exit(127);
   }
 }

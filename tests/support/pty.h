@@ -15,7 +15,7 @@ namespace moonshard::test {
 
 class Pty {
  public:
-  // `variables` are added to this process's ("NAME=value").
+  // The program's environment is ProgramEnvironment(variables); it ends at the latest with the thread that started it.
   Pty(const std::string& program, const std::vector<std::string>& words, const std::vector<std::string>& variables);
   // Kills the program where it has not ended.
   ~Pty();

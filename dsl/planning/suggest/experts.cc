@@ -136,7 +136,7 @@ std::optional<Shared> SharedOf(const Layer& layer, const std::vector<size_t>& it
   Shared out;
   if (items.empty()) return out;
   if (items.size() == 1) {
-    if (const std::optional<Shared> stacked = StackedShared(layer, items.front())) return stacked;
+    if (std::optional<Shared> stacked = StackedShared(layer, items.front())) return stacked;
   }
   out.folder = ParentOf(layer.name(items.front()));
   int64_t wide = 0;

@@ -1,9 +1,6 @@
 // Every shipped plan, resolved in many fresh processes, has one hash: nothing in it depends on addresses (ASLR), on the seed
 // of Lua's hashes, which is made of them, or on the clock.
-#include <array>
 #include <catch2/catch.hpp>
-#include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <set>
 
@@ -12,8 +9,6 @@
 
 namespace moonshard {
 namespace {
-
-namespace fs = std::filesystem;
 
 // An order that depends on addresses or on a hash's seed differs between any two processes with a chance of a half or more:
 // so many show it. Under a sanitizer, where each takes seconds, the runtime's own randomness is the only difference.
@@ -39,16 +34,12 @@ std::string Hashes() {
 TEST_CASE("prints the hashes", "[.hashes]") { std::cout << "<<" << Hashes() << ">>"; }
 
 std::string FromFreshProcess() {
-  const std::string self = fs::read_symlink("/proc/self/exe");
-  FILE* child = popen(("'" + self + "' '[.hashes]'").c_str(), "r");
-  REQUIRE(child != nullptr);
-  std::string out;
-  std::array<char, 4096> buffer;
-  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), child)) > 0;) out.append(buffer.data(), n);
-  REQUIRE(pclose(child) == 0);
-  const size_t begin = out.find("<<");
+  const test::Outcome done = test::RunProgram("/proc/self/exe", {"[.hashes]"}, {}, 120);
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  const size_t begin = done.out.find("<<");
   REQUIRE(begin != std::string::npos);
-  return out.substr(begin + 2, out.rfind(">>") - begin - 2);
+  return done.out.substr(begin + 2, done.out.rfind(">>") - begin - 2);
 }
 
 TEST_CASE("many processes give one hash for every shipped plan") {

@@ -1,10 +1,9 @@
 // The same inputs give the same plan in every state and in every process.
 #include <catch2/catch.hpp>
-#include <cstdio>
-#include <filesystem>
 #include <iostream>
 
 #include "tests/dsl/inputs.h"
+#include "tests/support/process.h"
 
 namespace moonshard {
 namespace {
@@ -31,15 +30,11 @@ TEST_CASE("prints a plan", "[.print]") {
 
 TEST_CASE("20 processes are one plan") {
   const std::string expected = "<<" + TextOf(EvaluatePlan(kPlan, "t.lua", LlamaInputs(2))) + ">>";
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   for (int i = 0; i < 20; ++i) {
-    FILE* child = popen(("'" + self + "' '[.print]'").c_str(), "r");
-    REQUIRE(child != nullptr);
-    std::string out;
-    char buffer[4096];
-    for (size_t n; (n = fread(buffer, 1, sizeof buffer, child)) > 0;) out.append(buffer, n);
-    REQUIRE(pclose(child) == 0);
-    REQUIRE(out.find(expected) != std::string::npos);
+    const test::Outcome done = test::RunProgram("/proc/self/exe", {"[.print]"});
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    REQUIRE(done.out.find(expected) != std::string::npos);
   }
 }
 

@@ -80,7 +80,7 @@ TEST_CASE("plans that cannot be") {
       {"endless", "while true do end", {"endless.lua:1: error[MS0109]: the plan "}},
       {"large",
        "local t = {}\nfor i = 1, 1 << 30 do t[i] = i end",
-       {"large.lua:2: error[MS0109]: ", "48 MiB of memory"}},
+       {"large.lua:2: error[MS0109]: the plan "}},
       {"repeated",
        "local s = 'x'\nfor i = 1, 60 do s = string.rep(s, 2) end",
        {"repeated.lua:2: error[MS010", "string.rep"}},

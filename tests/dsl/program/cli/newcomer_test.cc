@@ -35,7 +35,7 @@ TEST_CASE("the README's path of a newcomer") {
   for (const std::string& line : Split(page.substr(begin, end - begin), '\n')) {
     if (!line.starts_with(kPrompt)) continue;
     ++commands;
-    const std::string command = "cd '" + scratch.path() + "' && { " + line.substr(kPrompt.size()) + "; } 2>&1";
+    const std::string command = "cd " + ShellWord(scratch.path()) + " && { " + line.substr(kPrompt.size()) + "; } 2>&1";
     const Outcome done = RunProgram("/bin/sh", {"-c", command});
     INFO(line << "\n" << done.ToText());
     CHECK(done.code == 0);

@@ -18,7 +18,9 @@ Outcome RunRepl(std::vector<std::string> words) {
 Outcome Piped(const std::string& text, const std::string& words) {
   const ScratchFolder scratch;
   const std::string file = scratch.Write("lines", text);
-  return RunProgram("/bin/sh", {"-c", ShellWord(ProgramPath()) + " repl " + words + " < " + ShellWord(file)});
+  // Of a locale that is not installed the shell might complain on stderr.
+  return RunProgram("/bin/sh", {"-c", ShellWord(ProgramPath()) + " repl " + words + " < " + ShellWord(file)},
+                    {"LC_ALL=C"});
 }
 
 TEST_CASE("repl: lines on the command line") {

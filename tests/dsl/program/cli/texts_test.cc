@@ -11,6 +11,9 @@ namespace {
 
 using Catch::Contains;
 
+// For shells and what they start: of a locale that is not installed they complain on stderr.
+const std::vector<std::string> kLocale = {"LC_ALL=C"};
+
 std::string Printed(const std::vector<std::string>& words) {
   const Outcome done = RunProgram(ProgramPath(), words);
   INFO(done.ToText());
@@ -82,7 +85,8 @@ TEST_CASE("bash completes verbs, options, values and plans") {
     const Outcome done = RunProgram(
         "/bin/bash",
         {"-c", "source " + ShellWord(script) + "; COMP_WORDS=(" + words +
-                   "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _moonshard; printf '%s\\n' \"${COMPREPLY[@]}\""});
+                   "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _moonshard; printf '%s\\n' \"${COMPREPLY[@]}\""},
+        kLocale);
     INFO(done.ToText());
     CHECK(done.code == 0);
     CHECK(done.err.empty());
@@ -110,7 +114,7 @@ TEST_CASE("the shells and man read what is printed") {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     if (!Has(shell)) continue;  // what zsh and fish make of it: zsh_test.cc and fish_test.cc, which say that they skip
     const std::string script = scratch.Write(std::string("script.") + shell, Printed({"completion", shell}));
-    const Outcome read = RunProgram("/bin/sh", {"-c", std::string(shell) + " -n " + ShellWord(script)});
+    const Outcome read = RunProgram("/bin/sh", {"-c", std::string(shell) + " -n " + ShellWord(script)}, kLocale);
     INFO(shell << read.ToText());
     CHECK(read.code == 0);
     CHECK(read.err.empty());
@@ -122,7 +126,7 @@ TEST_CASE("the shells and man read what is printed") {
   }
   if (!Has("groff")) return;
   const std::string page = scratch.Write("moonshard.1", Printed({"man"}));
-  const Outcome read = RunProgram("/bin/sh", {"-c", "groff -man -Tascii -ww -P-cbou " + ShellWord(page)});
+  const Outcome read = RunProgram("/bin/sh", {"-c", "groff -man -Tascii -ww -P-cbou " + ShellWord(page)}, kLocale);
   INFO(read.ToText());
   CHECK(read.code == 0);
   CHECK(read.err.empty());

@@ -1,11 +1,11 @@
 // What zsh offers at a terminal with the script that `moonshard completion zsh` prints, found by its compinit as an installed
 // one is. Skipped, and said so, where there is no zsh.
 #include <catch2/catch.hpp>
-#include <iostream>
 
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/pty.h"
+#include "tests/support/skip.h"
 
 namespace moonshard::test {
 namespace {
@@ -15,7 +15,7 @@ const std::string kEmptyLine = "\x15\n";  // Ctrl-U, which takes back what was t
 TEST_CASE("zsh completes verbs, options, values, plans and files") {
   const Outcome found = RunProgram("/bin/sh", {"-c", "command -v zsh"});
   if (found.code != 0) {
-    std::cout << "SKIPPED: no zsh in the PATH\n";
+    Skip("no zsh in the PATH");
     return;
   }
   const ScratchFolder scratch;

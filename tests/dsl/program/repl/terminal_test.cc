@@ -17,11 +17,13 @@ const std::string kCtrlC = "\x03";
 const std::string kCtrlD = "\x04";
 const std::string kUp = "\033[A";
 
+// libedit reads no settings of whoever runs the tests.
 class Typed {
  public:
   explicit Typed(const ScratchFolder& scratch, const std::vector<std::string>& words = {}, const char* kind = "xterm")
       : pty(ProgramPath(), Words(words),
-            {std::string("TERM=") + kind, "XDG_STATE_HOME=" + scratch.path(), "LC_ALL=C.UTF-8"}) {}
+            {std::string("TERM=") + kind, "XDG_STATE_HOME=" + scratch.path(), "HOME=" + scratch.path(),
+             "EDITRC=", "LC_ALL=C.UTF-8"}) {}
 
   static std::vector<std::string> Words(const std::vector<std::string>& more) {
     std::vector<std::string> words = {"repl", kModel, "--mesh", "tp=2"};

@@ -100,13 +100,13 @@ TEST_CASE("a rank that never comes: the other gives up when its time is over, in
 }
 
 TEST_CASE("a killed rank takes the others with it, and is named") {
-  for (const size_t victim : {0, 1}) {
+  for (const int victim : {0, 1}) {
     LongEval eval;
     REQUIRE(WaitForProcesses("moonshard-run", eval.out, 2, kSeconds).size() == 2);
     usleep(1'500'000);  // past the rendezvous on most machines; before it, the outcome must be the same
     const std::vector<pid_t> ranks = ProcessesOf("moonshard-run", eval.out);
     REQUIRE(ranks.size() == 2);  // else the input is too small
-    kill(ranks[victim], SIGKILL);
+    kill(ProcessOfRank(ranks, victim), SIGKILL);
     const Outcome done = eval.program.Wait(kSeconds);
     INFO(done.ToText());
     CHECK_FALSE(done.timed_out);

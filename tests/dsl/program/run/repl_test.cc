@@ -11,10 +11,14 @@ namespace {
 using Catch::Contains;
 
 TEST_CASE(":verify starts as many ranks as the mesh has, with the session's plan, mesh and options") {
+  const ScratchFolder scratch;
+  const std::string plan = scratch.Write("plan.lua", "return plan { extends \"llama\" }\n");
   // On another mesh than the one the session began with.
-  Process repl(ProgramPath(), {"repl", kModel, "-c", ":mesh tp=2", "-c", ":option sequence_parallel=true", "-c",
-                               ":verify --tokens 1,7", "-c", "6 * 7"});
-  CHECK(WaitForProcesses("moonshard-run", "sequence_parallel=true", 2, 30).size() == 2);
+  Process repl(ProgramPath(), {"repl", kModel, "--plan", plan, "-c", ":mesh tp=2", "-c",
+                               ":option sequence_parallel=true", "-c", ":verify --tokens 1,7", "-c", "6 * 7"});
+  // The words of a command line end with a zero byte. No other test runs ranks of this plan.
+  const std::string words = plan + '\0' + "--option" + '\0' + "sequence_parallel=true";
+  CHECK(WaitForProcesses("moonshard-run", words, 2, 30).size() == 2);
   const Outcome done = repl.Wait(120);
   INFO(done.ToText());
   CHECK(done.code == 0);

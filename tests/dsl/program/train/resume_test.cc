@@ -7,6 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 
 #include "tests/dsl/program/train/runs.h"
@@ -185,7 +186,7 @@ TEST_CASE("one rank that is asked stops all of them after the same step") {
   run.WaitForSteps(3);
   const std::vector<pid_t> ranks = run.ranks();
   REQUIRE(ranks.size() == 2);
-  kill(ranks[1], SIGTERM);
+  kill(ProcessOfRank(ranks, 1), SIGTERM);
   const Outcome done = run.program.Wait(kSeconds);
   INFO(done.ToText());
   CHECK(done.code == 128 + SIGTERM);
@@ -208,14 +209,40 @@ TEST_CASE("on a terminal one line is written over and over, and Ctrl-C saves and
   CHECK(fs::exists(folder / "run/latest"));
 }
 
+// What /proc/PID/status says under this name.
+std::string StatusOf(pid_t pid, const std::string& name) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
+  }
+  return "";
+}
+
+// Whether a signal was sent to a process that has not taken it yet.
+bool IsPending(pid_t pid, int signal) {
+  const std::string mask = StatusOf(pid, "ShdPnd");
+  return !mask.empty() && (std::stoull(mask, nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
+// Asks until it holds or the time is over; whether it held.
+bool Comes(const std::function<bool()>& holds) {
+  for (int i = 0; i < static_cast<int>(kSeconds * 100); ++i) {
+    if (holds()) return true;
+    usleep(10'000);
+  }
+  return false;
+}
+
 TEST_CASE("a second Ctrl-C ends it at once") {
   LongRun run;
   run.WaitForSteps(2);
   const std::vector<pid_t> ranks = run.ranks();
   REQUIRE(ranks.size() == 2);
   kill(ranks[0], SIGSTOP);  // so that it cannot stop by itself
+  REQUIRE(Comes([&] { return StatusOf(ranks[0], "State").starts_with("T"); }));
   kill(run.program.pid(), SIGINT);
-  usleep(500'000);
+  // Two signals that come before the first is taken are one. What the launcher does on the first: it asks its ranks.
+  REQUIRE(Comes([&] { return IsPending(ranks[0], SIGTERM); }));
   kill(run.program.pid(), SIGINT);
   const Outcome done = run.program.Wait(10);
   INFO(done.ToText());
@@ -226,11 +253,13 @@ TEST_CASE("a second Ctrl-C ends it at once") {
 
 TEST_CASE("a killed or a stopped rank: everybody ends in time, and it is said where they stood") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    LongRun run({"--timeout", "5", "--save-every", "2"});
+    // The launcher sees at once that a rank was killed; of one that was stopped the others hear when their time is over.
+    // Starting and saving have to be done within it as well.
+    LongRun run({"--timeout", signal == SIGKILL ? "30" : "10", "--save-every", "2"});
     run.WaitForSteps(8);
     const std::vector<pid_t> ranks = run.ranks();
     REQUIRE(ranks.size() == 2);
-    kill(ranks[1], signal);
+    kill(ProcessOfRank(ranks, 1), signal);
     const Outcome done = run.program.Wait(kSeconds);
     INFO(done.ToText());
     CHECK_FALSE(done.timed_out);
@@ -247,6 +276,7 @@ TEST_CASE("a killed or a stopped rank: everybody ends in time, and it is said wh
     Words words = run.words;
     const auto steps = static_cast<int64_t>(LogLines(run.folder / "log").size());
     *std::find(words.begin(), words.end(), "1000000") = std::to_string(steps + 2);
+    *std::next(std::find(words.begin(), words.end(), "--timeout")) = "30";
     words.emplace_back("--resume");
     const Outcome resumed = RunTraining(words);
     INFO(resumed.ToText());
@@ -303,7 +333,7 @@ TEST_CASE("ranks that others started, and that go apart: told on every rank, in 
     INFO(row.name);
     const ScratchFolder folder;
     const auto start = [&](int rank, const Words& own) {
-      Words words = {"--mesh", "tp=2", "--steps", "3", "--timeout", "5"};
+      Words words = {"--mesh", "tp=2", "--steps", "3", "--timeout", "30"};
       words.insert(words.end(), own.begin(), own.end());
       return StartRank(folder, rank, TrainWords(folder, words));
     };

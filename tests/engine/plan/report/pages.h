@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "engine/plan/report/report.h"
 #include "tests/support/browser.h"
 #include "tests/support/process.h"
+#include "tests/support/skip.h"
 
 namespace moonshard::test {
 
@@ -20,7 +20,7 @@ class Pages {
   Pages() {
     const std::optional<std::string> program = Browser::Find();
     if (program) browser_ = std::make_unique<Browser>(*program, scratch_.path());
-    if (!program) std::cout << "SKIPPED: no Chromium in the PATH\n";
+    if (!program) Skip("no Chromium in the PATH");
   }
   explicit operator bool() const { return browser_ != nullptr; }
   Browser& Open(const CompiledPlan& plan, const View& view = {}) {

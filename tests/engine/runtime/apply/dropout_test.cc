@@ -2,11 +2,9 @@
 // values are whole on every rank, other ones where they are shards. The program starts itself again as a rank.
 #include <catch2/catch.hpp>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -237,25 +235,18 @@ TEST_CASE("dropout on ranks that are processes") {
   for (int ranks : {2, 3}) {
     DYNAMIC_SECTION(ranks << " ranks") {
       const ScratchFolder folder;
-      const std::string store = folder / "store";
-      std::vector<pid_t> children;
+      std::vector<std::unique_ptr<Process>> processes;
       for (int rank = 0; rank < ranks; ++rank) {
-        const pid_t child = fork();
-        if (child == 0) {
-          setenv("RANK", std::to_string(rank).c_str(), 1);
-          setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
-          setenv("MOONSHARD_STORE", store.c_str(), 1);
-          setenv("MOONSHARD_TEST_RANK", "1", 1);
-          execl("/proc/self/exe", "rank", "a rank of another test", static_cast<char*>(nullptr));
-          _exit(127);
-        }
-        children.push_back(child);
+        const std::vector<std::string> variables = {"RANK=" + std::to_string(rank),
+                                                    "WORLD_SIZE=" + std::to_string(ranks),
+                                                    "MOONSHARD_STORE=" + folder / "store", "MOONSHARD_TEST_RANK=1"};
+        processes.push_back(
+            std::make_unique<Process>("/proc/self/exe", std::vector<std::string>{"a rank of another test"}, variables));
       }
-      for (const pid_t child : children) {
-        int status = -1;
-        REQUIRE(waitpid(child, &status, 0) == child);
-        CHECK(WIFEXITED(status));
-        CHECK(WEXITSTATUS(status) == 0);
+      for (const auto& process : processes) {
+        const Outcome done = process->Wait(240);
+        INFO(done.ToText());
+        CHECK(done.code == 0);
       }
     }
   }

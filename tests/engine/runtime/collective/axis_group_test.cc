@@ -103,7 +103,7 @@ TEST_CASE("a rank that never comes is a timeout that names the place, and the gr
         const auto group = AxisGroup::Make(mesh, MeshAxis::kTp, {CheckOptions::Mode::kNever});
         const CollectiveLabel label("model.norm");
         if (group->rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+          std::this_thread::sleep_for(std::chrono::seconds(7));
           return;
         }
         std::string first;
@@ -118,15 +118,15 @@ TEST_CASE("a rank that never comes is a timeout that names the place, and the gr
           group->AllReduce(Number(1, 2), Use(label, {2}));
         } catch (const PlanError& error) {
           Expect(error.diagnostics()[0].finding == Finding::kRankLost, "still lost");
-          Expect(std::chrono::steady_clock::now() - again < std::chrono::milliseconds(500), "no second wait");
+          Expect(std::chrono::steady_clock::now() - again < std::chrono::milliseconds(1500), "no second wait");
           throw;
         }
       },
-      std::chrono::milliseconds(1000));
+      std::chrono::milliseconds(3000));
   REQUIRE(failures.size() == 1);
   CHECK(failures[0].rank == 0);
   CHECK(failures[0].text.find("MS0503") != std::string::npos);
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST_CASE("a rank that does not come is named on the others, in time") {
   const auto start = std::chrono::steady_clock::now();
   const auto failures = RunRanksFailing("tp=3", [](DeviceMesh& mesh) {
     if (mesh.rank() == 2) return;
-    Agree(mesh, "the compiled plan", "one", std::chrono::milliseconds(1000));
+    Agree(mesh, "the compiled plan", "one", std::chrono::seconds(3));
   });
   REQUIRE(failures.size() == 2);
   for (const auto& failure : failures) {
@@ -125,7 +125,7 @@ TEST_CASE("an exception in the combination reaches every rank, and the group sta
 TEST_CASE("after a lost rank every call names it at once") {
   const auto failures = RunRanksFailing("tp=3", [](DeviceMesh& mesh) {
     if (mesh.rank() == 1) return;
-    StoreGroup group(mesh, "test", std::chrono::milliseconds(1000));
+    StoreGroup group(mesh, "test", std::chrono::seconds(3));
     const auto one = [](const std::vector<JsonValue>&) { return JsonValue(1); };
     for (int i = 0; i < 2; ++i) {
       const auto start = std::chrono::steady_clock::now();
@@ -133,9 +133,9 @@ TEST_CASE("after a lost rank every call names it at once") {
         group.GatherAndBroadcast("go on", nullptr, one);
         Expect(false, "a lost rank is an error");
       } catch (const PlanError& caught) {
-        Expect(std::string(caught.what()).find("rank 1 did not join within 1.0 s") != std::string::npos, caught.what());
+        Expect(std::string(caught.what()).find("rank 1 did not join within 3.0 s") != std::string::npos, caught.what());
       }
-      if (i == 1) Expect(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(500), "no second wait");
+      if (i == 1) Expect(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(1500), "no second wait");
     }
   });
   for (const auto& failure : failures) FAIL_CHECK(failure.text);

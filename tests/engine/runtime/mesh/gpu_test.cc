@@ -7,6 +7,7 @@
 #include "engine/runtime/mesh/device.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/mesh/nccl/nccl_plugin.h"
+#include "tests/support/skip.h"
 
 namespace moonshard {
 namespace {
@@ -15,7 +16,7 @@ TEST_CASE("NCCL reduces on the GPU of the local rank") {
   const Result<ChosenDevice> chosen = ChooseDevice(DeviceChoice::kCuda, 0);
   if (!chosen.ok()) {
     CHECK(chosen.diagnostics()[0].finding == Finding::kBadMesh);
-    WARN("SKIPPED: no CUDA device: " << chosen.diagnostics()[0].required);
+    test::Skip("no CUDA device: " + chosen.diagnostics()[0].required);
     return;
   }
   REQUIRE(chosen.value().device.is_cuda());

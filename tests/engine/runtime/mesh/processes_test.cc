@@ -2,13 +2,15 @@
 // ends by itself. The program starts itself again as a rank.
 #include <catch2/catch.hpp>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -20,7 +22,7 @@
 namespace moonshard {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
+using Variables = std::vector<std::string>;  // "NAME=value"
 
 DeviceMesh Join() {
   MeshOptions options;
@@ -68,25 +70,26 @@ int RunAsRank(const std::string& life) {
   return right ? 0 : 1;
 }
 
-// Starts this program again with MOONSHARD_TEST_RANK set, so that main's only test is RunAsRank.
-pid_t Start(const Variables& variables, const char* life) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  setenv("MOONSHARD_TEST_RANK", life, 1);
-  execl("/proc/self/exe", "rank", "a rank of another test", static_cast<char*>(nullptr));
-  _exit(127);
+// Starts this program twice with MOONSHARD_TEST_RANK set, so that its only test is RunAsRank.
+void RunTwo(const std::function<Variables(int)>& variables, const std::string& life = "one mesh") {
+  constexpr double kSeconds = 240;
+  std::vector<std::unique_ptr<test::Process>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    Variables all = variables(rank);
+    all.push_back("MOONSHARD_TEST_RANK=" + life);
+    ranks.push_back(
+        std::make_unique<test::Process>("/proc/self/exe", std::vector<std::string>{"a rank of another test"}, all));
+  }
+  for (const auto& rank : ranks) {
+    const test::Outcome done = rank->Wait(kSeconds);
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+  }
 }
 
-void RunTwo(const std::function<Variables(int)>& variables, const char* life = "one mesh") {
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < 2; ++rank) children.push_back(Start(variables(rank), life));
-  for (const pid_t child : children) {
-    int status = -1;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 0);
-  }
+Variables TorchrunVariables(int rank, const std::string& port) {
+  const std::string number = std::to_string(rank);
+  return {"RANK=" + number, "WORLD_SIZE=2", "LOCAL_RANK=" + number, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
 }
 
 TEST_CASE("a rank of another test") {
@@ -98,24 +101,16 @@ TEST_CASE("a rank of another test") {
 TEST_CASE("ranks launched as torchrun does") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
   const std::string port = test::FreePort();
-  RunTwo([&](int rank) {
-    return Variables{{"RANK", std::to_string(rank)},
-                     {"WORLD_SIZE", "2"},
-                     {"LOCAL_RANK", std::to_string(rank)},
-                     {"MASTER_ADDR", "127.0.0.1"},
-                     {"MASTER_PORT", port}};
-  });
+  RunTwo([&](int rank) { return TorchrunVariables(rank, port); });
 }
 
 TEST_CASE("ranks launched as srun does") {
   if (std::getenv("MOONSHARD_TEST_RANK") != nullptr) return;
   const std::string job = test::FreePort();  // the ranks meet at the port that the job's number gives
   RunTwo([&](int rank) {
-    return Variables{{"SLURM_PROCID", std::to_string(rank)},
-                     {"SLURM_NTASKS", "2"},
-                     {"SLURM_LOCALID", std::to_string(rank)},
-                     {"SLURM_JOB_NODELIST", "localhost"},
-                     {"SLURM_JOB_ID", job}};
+    const std::string number = std::to_string(rank);
+    return Variables{"SLURM_PROCID=" + number, "SLURM_NTASKS=2", "SLURM_LOCALID=" + number,
+                     "SLURM_JOB_NODELIST=localhost", "SLURM_JOB_ID=" + job};
   });
 }
 
@@ -126,7 +121,7 @@ TEST_CASE("ranks that meet in a file, which the last Close removes") {
   const test::ScratchFolder folder;
   RunTwo(
       [&](int rank) {
-        return Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MOONSHARD_STORE", folder / "store"}};
+        return Variables{"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "MOONSHARD_STORE=" + folder / "store"};
       },
       life);
   CHECK_FALSE(std::filesystem::exists(folder / "store"));
@@ -137,15 +132,7 @@ TEST_CASE("a server of rank 0 that ends and begins again") {
   const char* life = GENERATE("one after another", "one beside another");
   CAPTURE(life);
   const std::string port = test::FreePort();
-  RunTwo(
-      [&](int rank) {
-        return Variables{{"RANK", std::to_string(rank)},
-                         {"WORLD_SIZE", "2"},
-                         {"LOCAL_RANK", std::to_string(rank)},
-                         {"MASTER_ADDR", "127.0.0.1"},
-                         {"MASTER_PORT", port}};
-      },
-      life);
+  RunTwo([&](int rank) { return TorchrunVariables(rank, port); }, life);
 }
 
 }  // namespace

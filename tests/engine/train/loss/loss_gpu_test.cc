@@ -9,6 +9,7 @@
 #include "engine/runtime/mesh/device.h"
 #include "engine/train/loss/local_kernels.h"
 #include "tests/engine/train/loss/loss_cases.h"
+#include "tests/support/skip.h"
 
 namespace moonshard {
 namespace {
@@ -27,7 +28,7 @@ TEST_CASE("the kernels compute what LibTorch's operators compute on the CPU") {
   const Result<ChosenDevice> chosen = ChooseDevice(DeviceChoice::kCuda, 0);
   if (!chosen.ok()) {
     CHECK(chosen.diagnostics()[0].finding == Finding::kBadMesh);
-    WARN("SKIPPED: no CUDA device: " << chosen.diagnostics()[0].required);
+    test::Skip("no CUDA device: " + chosen.diagnostics()[0].required);
     return;
   }
   const c10::Device gpu = chosen.value().device;

@@ -205,6 +205,7 @@ class Supervisor {
     ++generation_;
     const bool tcp = generation_ % 2 == 0;
     const std::string port = tcp ? test::FreePort() : "";
+    const pid_t parent = getpid();
     std::vector<pid_t> ranks;
     for (int64_t rank = 0; rank < world_; ++rank) {
       const pid_t child = fork();
@@ -212,6 +213,7 @@ class Supervisor {
         ranks.push_back(child);
         continue;
       }
+      test::EndWithParent(parent);
       setenv("RANK", std::to_string(rank).c_str(), 1);
       setenv("WORLD_SIZE", std::to_string(world_).c_str(), 1);
       if (tcp) {
