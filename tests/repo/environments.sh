@@ -3,7 +3,7 @@
 # suite, and some build a checkout before. For root, who can make what they need: mounts, namespaces, files of others.
 #
 #   environments.sh list                              the environments
-#   environments.sh NAME... [-- CTEST-ARGUMENT...]    a row of a table for each
+#   environments.sh NAME... [-- CTEST-ARGUMENT...]    a row of a table for each; NAME+NAME is one run in both
 #   environments.sh all [-- CTEST-ARGUMENT...]
 #
 # The tests are those of build/release here (`./dev build`), or of a clone, which has what is not committed too and is
@@ -215,7 +215,7 @@ Run_tests() {
 
 # Inside NAME WORK CHECKOUT [CTEST-ARGUMENT...]
 Inside() {
-  local name=$1
+  local name=$1 part
   work=$2 checkout=$3
   folder=$work/run_$name
   shift 3
@@ -224,7 +224,7 @@ Inside() {
   cd "$checkout"
   export HOME=$folder/home
   unset TMPDIR
-  ! Defined "Enter_$name" || "Enter_$name"
+  for part in ${name//+/ }; do ! Defined "Enter_$part" || "Enter_$part"; done
   Sums >"$folder/before"
   local start=$SECONDS
   if Defined "Run_$name"; then "Run_$name" "$@"; else Run_tests "$@"; fi
@@ -260,12 +260,12 @@ FailedTests() { { grep 'status="fail"' "$folder/junit.xml" || true; } | cut -d '
 PrintRow() { printf '| %s | %s | %s | %s | %s | %s | %s |\n' "$@"; }
 
 Row() {
-  local name=$1 failed skipped tests seconds left
+  local name=$1 part failed skipped tests seconds left
   shift
   folder=$work/run_$name checkout=$root namespaces=() cannot='' notes=''
   mkdir -p "$folder/tmp" "$folder/home"
   chmod 1777 "$folder/tmp"
-  ! Defined "Make_$name" || "Make_$name"
+  for part in ${name//+/ }; do ! Defined "Make_$part" || "Make_$part"; done
   if [[ -n $cannot ]]; then
     PrintRow "$name" - - - - - "not tried: $cannot"
     return
@@ -301,6 +301,15 @@ for case in xml.etree.ElementTree.parse(sys.argv[1]).iter("testcase"):
 ' "$folder/junit.xml"
 }
 
+# Known NAME[+NAME...]: those that run something else than the tests stand alone.
+Known() {
+  local part
+  for part in ${1//+/ }; do
+    Names | grep -qx -- "$part" || Die "no environment '$part'; environments.sh list shows them"
+    [[ $part == "$1" ]] || ! Defined "Run_$part" || Die "'$part' runs other tests than the rest: alone, please"
+  done
+}
+
 Main() {
   local names=() name
   while (($# > 0)); do
@@ -308,7 +317,7 @@ Main() {
       --) shift; break ;;
       list) printf '%s\n' "${environments[@]}"; return ;;
       all) mapfile -t names < <(Names) ;;
-      *) Names | grep -qx -- "$1" || Die "no environment '$1'; environments.sh list shows them"; names+=("$1") ;;
+      *) Known "$1"; names+=("$1") ;;
     esac
     shift
   done
