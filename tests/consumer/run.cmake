@@ -52,12 +52,12 @@ Run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_BUILD
 set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)  # what ccache needs to keep a file with a precompiled header
 Run(${CMAKE_COMMAND} --build ${WORK}/build --parallel 2)
 
-# RunTwoRanks(COMMAND): a command line of the shell as two ranks.
-function(RunTwoRanks rank)
+# RunTwoRanks(PROGRAM words...): a program as two ranks.
+function(RunTwoRanks)
   file(REMOVE_RECURSE ${WORK}/store)
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env TORCH_FR_BUFFER_SIZE=0 OMP_NUM_THREADS=1 WORLD_SIZE=2 MOONSHARD_STORE=${WORK}/store
-      sh -c "RANK=0 ${rank} & first=$!; RANK=1 ${rank}; second=$?; wait $first && exit $second"
+      sh -c [[RANK=0 "$@" & first=$!; RANK=1 "$@"; second=$?; wait $first && exit $second]] sh ${ARGN}
     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 200)
   message("${output}")
   if(NOT status EQUAL 0)
@@ -66,11 +66,11 @@ function(RunTwoRanks rank)
 endfunction()
 
 file(REMOVE_RECURSE ${WORK}/runs)
-RunTwoRanks("'${WORK}/build/consumer' '${SOURCE}/net.lua' '${WORK}/runs'")
-RunTwoRanks("'${WORK}/build/authors' '${WORK}/build/authors.lua' '${WORK}/authors.safetensors'")
+RunTwoRanks(${WORK}/build/consumer ${SOURCE}/net.lua ${WORK}/runs)
+RunTwoRanks(${WORK}/build/authors ${WORK}/build/authors.lua ${WORK}/authors.safetensors)
 file(MAKE_DIRECTORY ${WORK}/any_model)
 file(COPY_FILE ${SOURCE}/../parity/programs/reference/llama_gqa.pt2 ${WORK}/any_model/llama.pt2)
 file(CREATE_LINK ${SOURCE}/.. ${WORK}/any_model/tests SYMBOLIC)
-RunTwoRanks("'${CMAKE_COMMAND}' -E chdir '${WORK}/any_model' '${WORK}/build/any_model'")
+RunTwoRanks(${CMAKE_COMMAND} -E chdir ${WORK}/any_model ${WORK}/build/any_model)
 Run(${WORK}/build/loads_plugin ${WORK}/build/libplugin.so ${SOURCE}/net.lua)
 message("${output}")

@@ -22,13 +22,14 @@
 #include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/ranks.h"
+#include "tests/support/rounding.h"
 
 namespace moonshard::test {
 namespace {
 
 constexpr int64_t kCurveRows = 8;  // of a step, over all ranks and micro-batches
 constexpr int64_t kCurveTokens = 9;
-double Tolerance(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-9 : 1e-5; }
+constexpr double kCurveRate = 1e-3;
 
 struct CurveSetup {
   std::string mesh;
@@ -79,7 +80,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const CurveSetup&
   for (const LiveParameter& p : applied->parameters()) {
     if (!p.is_buffer) parameters.push_back(p.tensor);
   }
-  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-3));
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(kCurveRate));
 
   const int64_t shard = mesh.shape().size(MeshAxis::kDpShard);
   const int64_t ranks = shard * mesh.shape().size(MeshAxis::kDpReplicate);
@@ -119,6 +120,17 @@ std::vector<double> Curve(const std::filesystem::path& folder, const CurveSetup&
   return sum;
 }
 
+// How far the curve of the model in `folder` may be from `want`. In float64 a hundred times the first order: so much
+// curvature makes of it in 50 steps, and there it is small beside any wrong gradient.
+double BoundOfCurve(const std::filesystem::path& folder, const std::vector<double>& want, at::ScalarType dtype) {
+  const TrainingRun run = {.parameters = 7e4,
+                           .steps = static_cast<double>(want.size()),
+                           .learning_rate = kCurveRate,
+                           .loss = *std::max_element(want.begin(), want.end())};
+  const SumChain chain = ChainOf((folder / "expected_1.safetensors").string());
+  return dtype == at::kDouble ? 100 * CurveBound(chain, run, kUnitRoundoff64) : CurveBound(chain, run);
+}
+
 std::filesystem::path DirectoryOf(const std::string& name) {
   for (const std::filesystem::path& found : ParityFolders()) {
     if (found.filename() == name) return found;
@@ -137,7 +149,7 @@ TEST_CASE("a tied embedding and head are one parameter of the root's unit") {
   const std::filesystem::path folder = DirectoryOf("llama_tied_llama3");
   const std::vector<double> one = Curve(folder, {"tp=1", ""}, {false, 1, 8});
   for (const char* mesh : {"dp=2", "dp=2,tp=2"}) {
-    CHECK(LargestDifference(Curve(folder, {mesh, ""}, {true, 2, 8}), one) < Tolerance(at::kDouble));
+    CHECK(LargestDifference(Curve(folder, {mesh, ""}, {true, 2, 8}), one) <= BoundOfCurve(folder, one, at::kDouble));
   }
 }
 
@@ -171,7 +183,7 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
                         << (variant.recompute ? " recomputed" : "") << " micro-batches " << variant.micros << " "
                         << dtype);
         const std::vector<double> first(one.begin(), one.begin() + variant.steps);
-        CHECK(LargestDifference(Curve(folder, setup, variant), first) < Tolerance(dtype));
+        CHECK(LargestDifference(Curve(folder, setup, variant), first) <= BoundOfCurve(folder, one, dtype));
       }
     }
   }

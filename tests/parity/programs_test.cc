@@ -18,6 +18,7 @@
 #include "engine/runtime/apply/load.h"
 #include "engine/runtime/apply/state.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/parity/setup.h"
 #include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 #include "tests/support/rounding.h"
@@ -130,15 +131,6 @@ std::string DifferentBits(const NamedTensors& left, const NamedTensors& right) {
   std::ostringstream out;
   out << different << " of " << left.size() << " tensors, " << worst.name << " by " << worst.error;
   return out.str();
-}
-
-std::vector<std::filesystem::path> ProgramFolders() {
-  std::vector<std::filesystem::path> out;
-  for (const auto& entry : std::filesystem::directory_iterator(kPrograms)) {
-    if (std::filesystem::exists(entry.path() / "program.pt2")) out.push_back(entry.path());
-  }
-  std::sort(out.begin(), out.end());
-  return out;
 }
 
 TEST_CASE("a program on one rank computes what the model computes") {

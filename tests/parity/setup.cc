@@ -1,5 +1,6 @@
 #include "tests/parity/setup.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "dsl/language/eval/load_plan.h"
@@ -12,6 +13,7 @@
 #include "engine/runtime/apply/load.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -19,6 +21,15 @@ namespace moonshard::test {
 std::string Setup::Name() const {
   return folder.filename().string() + " tp=" + std::to_string(tp) + (sequence_parallel ? " sequence parallel" : "") +
          (expert_parallel ? " expert parallel" : "");
+}
+
+std::vector<std::filesystem::path> ProgramFolders() {
+  std::vector<std::filesystem::path> out;
+  for (const auto& entry : std::filesystem::directory_iterator(SourcePath("tests/parity/programs"))) {
+    if (std::filesystem::exists(entry.path() / "program.pt2")) out.push_back(entry.path());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::function<void(CompiledPlan&)>& change) {

@@ -31,6 +31,9 @@ std::vector<Setup> SetupsAt(const std::filesystem::path& folder, const JsonValue
 // Of every recorded checkpoint, for every power of two up to its heads.
 std::vector<Setup> Setups();
 
+// The folders of the committed programs: those in tests/parity/programs with a program.pt2, sorted.
+std::vector<std::filesystem::path> ProgramFolders();
+
 struct ShardedModel {
   CausalLm model;
   std::shared_ptr<AppliedPlan> applied;

@@ -96,7 +96,7 @@ Browser::Browser(const std::string& program, const std::string& folder) {
                                     "--remote-debugging-pipe",
                                     "--user-data-dir=" + folder + "/profile",
                                     "about:blank"};
-  std::vector<std::string> environment = ProgramEnvironment({"TMPDIR=" + folder});
+  std::vector<std::string> environment = ProgramEnvironment({"TMPDIR=.", "HOME=" + folder});
   const std::vector<char*> argv = ExecPointers(words);
   const std::vector<char*> envp = ExecPointers(environment);
   const pid_t parent = getpid();
@@ -104,6 +104,8 @@ Browser::Browser(const std::string& program, const std::string& folder) {
   if (pid_ == 0) {
     EndWithParent(parent);
     setpgid(0, 0);
+    // Its sockets are named below TMPDIR, and such a name has at most 107 characters: the working directory is the folder.
+    if (chdir(folder.c_str()) != 0) _exit(127);
     // Above the two places first: a pipe's end may stand in the other's place.
     const int in = fcntl(commands[0], F_DUPFD, 10);
     const int out = fcntl(replies[1], F_DUPFD, 10);

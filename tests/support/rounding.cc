@@ -14,6 +14,10 @@ double RoundingBound(const SumChain& chain, double unit_roundoff) {
   return kComputations * kLambda * std::sqrt(chain.depth * chain.terms) * unit_roundoff;
 }
 
+double CurveBound(const SumChain& chain, const TrainingRun& run, double unit_roundoff) {
+  return RoundingBound(chain, unit_roundoff) * (run.loss + run.learning_rate * std::sqrt(run.parameters * run.steps));
+}
+
 SumChain ChainOf(const std::string& expected_file) {
   int64_t longest = 1;
   int64_t gradients = 0;

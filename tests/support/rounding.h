@@ -32,6 +32,21 @@ struct SumChain {
 // The largest difference of two right computations, relative to the tensor's largest magnitude.
 double RoundingBound(const SumChain& chain, double unit_roundoff = kUnitRoundoff32);
 
+// A training run whose losses are compared with those of the same run in other shares or on another machine.
+struct TrainingRun {
+  double parameters = 1;  // elements
+  double steps = 1;
+  double learning_rate = 1e-3;
+  double loss = 1;  // the largest
+};
+
+// The largest difference of two right loss curves. An evaluation is off by `e`, RoundingBound(chain), relative to the loss.
+// The gradient of an element is off by e times the largest gradient, which is at most 1 where its norm is clipped to 1; its
+// step under AdamW is learning_rate times a ratio of moments, so off by learning_rate e / |g|; and a step so far off moves
+// the loss by |g| times that: learning_rate e for each element and step, as often up as down. That is the first order: what
+// curvature makes of a difference afterwards is not in it, so that it holds for short runs of small learning rates.
+double CurveBound(const SumChain& chain, const TrainingRun& run, double unit_roundoff = kUnitRoundoff32);
+
 // The sums behind the outputs and gradients of a model, by the file that recorded them: no sum is longer than the longest dim
 // of a recorded tensor, and there is about one for every parameter on the way to the loss and one on the way back (a Llama
 // layer has nine parameters, and nine sums one after another: two norms, scores, softmax, values, and four of its seven

@@ -241,7 +241,7 @@ TEST_CASE("a program of stacked experts is trained, and merges under the names o
     for (const int64_t token : row) text += (text.empty() ? "[" : ", ") + std::to_string(token);
     text += "]";
     const double merged = LossOfRow(scratch, scratch / "trained", program, text);
-    CHECK(std::abs(merged - trained) < 1e-5);
+    CHECK(std::abs(merged - trained) <= RecordedBound(model + "/expected.safetensors") * trained);
     CHECK(std::abs(LossOfRow(scratch, model, program, text) - trained) > 1e-3);  // it has learned
     // A step resumes, on another mesh too.
     Words more = words;

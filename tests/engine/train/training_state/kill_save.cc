@@ -352,6 +352,13 @@ int main(int argc, char** argv) {
     std::printf("usage: kill_save KILLS [MESH] [SEED]\n");
     return 2;
   }
+  // Its ranks are forks of it: what they see of the session is what any program of a test sees.
+  const std::vector<std::string> environment = moonshard::test::ProgramEnvironment();
+  clearenv();
+  for (const std::string& variable : environment) {
+    const size_t equals = variable.find('=');
+    setenv(variable.substr(0, equals).c_str(), variable.substr(equals + 1).c_str(), 1);
+  }
   const std::string mesh = argc > 2 ? argv[2] : "dp=2";
   const auto seed = static_cast<unsigned>(argc > 3 ? std::atoi(argv[3]) : 1);
   return moonshard::test::Supervisor(std::atoll(argv[1]), mesh, seed).Run();
