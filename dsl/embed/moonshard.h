@@ -18,6 +18,7 @@
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/analysis/prove/type_scope.h"
 #include "engine/core/base/diagnostic.h"
+#include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/version.h"
 #include "engine/core/findings/forms.h"

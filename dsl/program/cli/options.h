@@ -118,9 +118,10 @@ struct TrainVerb {
   int64_t save_every = 0;    // steps; 0: at the end alone
   int64_t keep = 3;          // saved steps that are kept; 0: all
   bool resume = false;       // from the latest step in `save`, if there is one
-  std::string log;           // file of JSON lines, appended to; "": none
-  int64_t log_every = 10;    // steps between lines on a stderr that is not a terminal
-  bool json = false;         // the summary on stdout
+  std::vector<std::string> accept_changes;  // what may differ from the saved run all the same: "data", "config"
+  std::string log;                          // file of JSON lines, appended to; "": none
+  int64_t log_every = 10;                   // steps between lines on a stderr that is not a terminal
+  bool json = false;                        // the summary on stdout
 };
 
 // A model directory to one file a rank; and MergeVerb back.

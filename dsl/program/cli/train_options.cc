@@ -78,7 +78,15 @@ void AddRecord(CLI::App& app, TrainVerb& train) {
   app.add_option("--keep", train.keep, "saved steps to keep (default 3; 0: all)")
       ->check(CLI::NonNegativeNumber)
       ->needs(save);
-  app.add_flag("--resume", train.resume, "resumes the latest step in --save, if there is one")->needs(save);
+  CLI::Option* resume =
+      app.add_flag("--resume", train.resume, "resumes the latest step in --save, if there is one")->needs(save);
+  app.add_option(
+         "--accept-changes", train.accept_changes,
+         "resume though this is not as it was saved: data (the files of --data, --sequence, --seed), config (the "
+         "model's config.json); may be repeated")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"data", "config"}))
+      ->needs(resume);
   app.add_option("--log", train.log, "file of JSON lines, one a step; appended to");
   app.add_option("--log-every", train.log_every, "steps between lines on stderr if it is not a terminal (default 10)")
       ->check(CLI::PositiveNumber);

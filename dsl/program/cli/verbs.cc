@@ -56,7 +56,8 @@ void WriteFailedReport(const ExplainVerb& verb, const Resolution& resolution) {
 
 int ExitCodeOf(const Diagnostics& errors) {
   const auto at_fault = [](const Diagnostic& d) {
-    return d.severity == Severity::kError && d.finding < Finding::kNotHookable && d.finding != Finding::kWriteFailed;
+    return d.severity == Severity::kError && d.finding < Finding::kNotHookable && d.finding != Finding::kWriteFailed &&
+           d.finding != Finding::kRunTaken;
   };
   return std::ranges::any_of(errors, at_fault) ? kExitUsage : kExitFailed;
 }

@@ -4,10 +4,11 @@
 // same ones, and the position of a run is one number. A run that is resumed on another mesh takes the rows up where the
 // saved one stopped, because `batch` rows of a step are the same set for any number of ranks.
 // The order is defined by the seed and by the number of windows, so a saved position is valid only for the same data.
-// The saved text contains both, and Seek compares all of it.
+// The saved text contains both, and Seek compares them.
 #include "dsl/program/train/batches.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "dsl/program/train/shuffle.h"
@@ -78,19 +79,36 @@ std::string Batches::Position() const {
                    0);
 }
 
-Diagnostics Batches::Seek(const std::string& position) {
-  Diagnostics errors;
-  const std::optional<JsonValue> saved = ParseJson(position, "the data position").Collect(errors);
-  const JsonValue* rows = saved ? saved->Find("rows") : nullptr;
-  if (rows != nullptr && rows->is_int()) rows_ = rows->AsInt();
-  if (errors.empty() && (rows == nullptr || !rows->is_int() || rows_ < 0 || Position() != position)) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the run was saved while it went through other data");
-    d.declared = position;
-    d.required = Position();
-    d.help = "resume with the same --data, --sequence and --seed";
-    errors.push_back(std::move(d));
+Diagnostics Batches::Seek(const std::string& position, bool accept) {
+  Diagnostics found;
+  const std::optional<JsonValue> saved = ParseJson(position, "the data position").Collect(found);
+  if (!saved) return found;
+  const JsonValue* rows = saved->Find("rows");
+  const int64_t most = std::numeric_limits<int64_t>::max() / 2 - options_.batch;
+  if (rows == nullptr || !rows->is_int() || rows->AsInt() < 0 || rows->AsInt() > most) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved position in the data is none");
+    d.declared = rows == nullptr ? "no 'rows'" : "rows " + WriteJson(*rows, 0);
+    d.required = "the number of rows that were taken";
+    return {d};
   }
-  return errors;
+  const JsonValue now = ParseJson(Position(), "the data position").ValueOrThrow();
+  for (const char* key : {"data", "sequence", "seed"}) {
+    const JsonValue* before = saved->Find(key);
+    if (before != nullptr && *before == *now.Find(key)) continue;
+    const auto text = [](const JsonValue* value) {
+      return value == nullptr ? "nothing" : value->is_string() ? value->AsString() : WriteJson(*value, 0);
+    };
+    Diagnostic d = MakeDiagnostic(
+        Finding::kBadInput, "the run was saved while it went through other data: its " + std::string(key) + " differs");
+    d.path = "--" + std::string(key);
+    d.declared = text(now.Find(key));
+    d.required = text(before) + ", as saved";
+    d.help = "resume with the same --data, --sequence and --seed, or with --accept-changes data";
+    if (accept) d.severity = Severity::kWarning;
+    found.push_back(std::move(d));
+  }
+  if (!HasErrors(found)) rows_ = rows->AsInt();
+  return found;
 }
 
 }  // namespace moonshard

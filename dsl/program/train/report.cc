@@ -21,6 +21,14 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 JsonValue::Array List(const std::vector<int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
 
+// A log that a full disk or a kill cut within a line: what is appended would become a part of that line.
+bool EndsWithinALine(const std::string& path) {
+  const Result<File> file = File::Open(path);
+  char last = '\n';
+  return file.ok() && file.value().bytes() > 0 && !file.value().Read(file.value().bytes() - 1, &last, 1) &&
+         last != '\n';
+}
+
 }  // namespace
 
 CollectiveCount Total(const CollectiveCounts& counts) {
@@ -53,7 +61,9 @@ Report::Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world
       speaks_(mesh.rank() == 0),
       terminal_(isatty(STDERR_FILENO) == 1 || std::getenv("MOONSHARD_TERMINAL") != nullptr) {
   if (!speaks_ || verb.log.empty()) return;
+  const bool cut = EndsWithinALine(verb.log);
   log_.open(verb.log, std::ios::app);
+  if (cut) log_ << "\n" << std::flush;
   if (log_) return;
   Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write the log");
   d.path = verb.log;
@@ -81,6 +91,17 @@ void Report::Say(const std::string& text) {
   if (!speaks_) return;
   ClearLine();
   std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+void Report::Resumed(int64_t step, const MeshShape& saved_on, const std::vector<Change>& changes) {
+  Say("resumed after step " + std::to_string(step) + ", saved on " + saved_on.ToString());
+  JsonValue::Array list;
+  for (const Change& change : changes) {
+    Say("resumed with " + change.option + " " + WriteJson(change.now, 0) + ", which was " + WriteJson(change.saved, 0));
+    list.push_back(JsonValue::Object{{"option", change.option}, {"saved", change.saved}, {"now", change.now}});
+  }
+  Write(JsonValue::Object{
+      {"event", "resume"}, {"step", step}, {"mesh", saved_on.ToString()}, {"changes", std::move(list)}});
 }
 
 void Report::Warn(const Diagnostics& warnings) {

@@ -37,6 +37,13 @@ class Report {
   void Begin();
   // A line of its own on stderr.
   void Say(const std::string& text);
+  // The step that the run goes on from, and the options that are not as they were saved.
+  struct Change {
+    std::string option;  // "--eps"
+    JsonValue saved;
+    JsonValue now;
+  };
+  void Resumed(int64_t step, const MeshShape& saved_on, const std::vector<Change>& changes);
   // Each diagnostic on a line.
   void Warn(const Diagnostics& warnings);
   // Collective over the mesh.

@@ -43,7 +43,7 @@ c10::ScalarType ComputeType(const TrainVerb& verb);
 // The dtype of everything else, "float32".
 std::string StateType(const TrainVerb& verb);
 
-// Every option that changes what is computed, as a text that must be equal on all ranks.
+// Every option that changes what is computed, as a JSON text that must be equal on all ranks and is saved with each step.
 std::string Describe(const TrainVerb& verb);
 
 }  // namespace moonshard

@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kLookedInto = int64_t{1} << 26;  // tokens that are looked into before the first step
 constexpr int64_t kBlock = int64_t{1} << 16;       // tokens read at a time for that
 constexpr int64_t kByteValues = 256;
+constexpr uint64_t kHashedEnd = uint64_t{4} << 20;  // bytes at each end of a file that are part of its identity
 
 Diagnostic Bad(const std::string& path, const std::string& message, const std::string& required) {
   Diagnostic d = MakeDiagnostic(Finding::kBadInput, message);
@@ -76,6 +77,19 @@ std::vector<std::string> FilesOf(const std::string& path) {
   return files;
 }
 
+// A hash of all of a file of up to two ends, and of a longer one's length and ends: data of any size opens at once.
+std::optional<Diagnostic> HashEnds(const File& file, uint64_t& hash) {
+  const uint64_t head = std::min(file.bytes(), kHashedEnd);
+  const uint64_t tail = std::min(file.bytes() - head, kHashedEnd);
+  std::string bytes = std::to_string(file.bytes()) + " ";
+  const size_t begin = bytes.size();
+  bytes.resize(begin + head + tail);
+  if (auto error = file.Read(0, bytes.data() + begin, head)) return error;
+  if (auto error = file.Read(file.bytes() - tail, bytes.data() + begin + head, tail)) return error;
+  hash = HashOf(bytes);
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
@@ -113,6 +127,7 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
     return Bad(path, "the file has " + std::to_string(source.tokens) + " tokens, too few for one row",
                std::to_string(options_.sequence + 1) + " tokens: those of --sequence, and the last one's target");
   }
+  if (auto error = HashEnds(source.file, source.hash)) return *error;
   return source;
 }
 
@@ -171,7 +186,8 @@ int64_t TokenFiles::tokens() const {
 std::string TokenFiles::Describe() const {
   std::string out;
   for (const Source& source : sources_) {
-    out += fs::path(source.file.path()).filename().string() + " " + std::to_string(source.tokens) + "\n";
+    out += fs::path(source.file.path()).filename().string() + " " + std::to_string(source.tokens) + " " +
+           HashToText(source.hash) + "\n";
   }
   return out;
 }

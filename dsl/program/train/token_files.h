@@ -34,7 +34,8 @@ class TokenFiles {
   int64_t windows() const { return windows_; }
   int64_t sequence() const { return options_.sequence; }
   int64_t tokens() const;
-  // The identity of the data, for comparison: a line for each file with its name and number of tokens.
+  // The identity of the data, for comparison: a line for each file with its name, its number of tokens, and a hash of its
+  // length and its first and last 4 MiB.
   std::string Describe() const;
 
   // The `sequence` + 1 tokens of window `i`, to `to`. Throws PlanError: kFileUnreadable, and kBadInput for an id outside
@@ -49,6 +50,7 @@ class TokenFiles {
     bool is_signed = false;
     int64_t tokens = 0;
     int64_t first_window = 0;
+    uint64_t hash = 0;
   };
 
   explicit TokenFiles(TokenOptions options) : options_(std::move(options)) {}

@@ -71,6 +71,7 @@ constexpr std::array kFindings = {
     FindingInfo{F::kBadManifest, "MS0410", kError, "a sharded checkpoint whose manifest is not valid"},
     FindingInfo{F::kCorruptData, "MS0411", kError, "bytes that differ from those that were written"},
     FindingInfo{F::kBadProgram, "MS0412", kError, "an exported program that cannot be used"},
+    FindingInfo{F::kRunTaken, "MS0413", kError, "a run directory that another run writes"},
     FindingInfo{F::kNotHookable, "MS0501", kError, "a module whose calls cannot be intercepted"},
     FindingInfo{F::kRanksDisagree, "MS0502", kError, "ranks with different plans"},
     FindingInfo{F::kRankLost, "MS0503", kError, "a rank that was lost"},

@@ -73,6 +73,7 @@ enum class Finding {
   kBadManifest,
   kCorruptData,
   kBadProgram,
+  kRunTaken,
   // MS05xx: live models and ranks
   kNotHookable,
   kRanksDisagree,

@@ -1,21 +1,16 @@
 // A step becomes visible by the rename of its directory (staging.h); `latest` is replaced after that. A kill between
 // the two leaves a complete step that `latest` does not name, which Steps() finds. The reverse, a `latest` that names
 // an incomplete step, cannot happen.
-// One process writes a run directory at a time, by a lock on the directory that ends with the process. Names of steps
+// One run writes a run directory at a time (run_lock.h). A lock can be lost, so a step that appeared since this run looked
+// is never replaced either. Names of steps
 // are read strictly: only the exact name that StepDirectoryName makes counts, so a copy or a renamed directory is never
 // taken for a step.
 #include "engine/io/checkpoint/run_directory.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <ranges>
 #include <utility>
@@ -23,6 +18,8 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/io/checkpoint/manifest.h"
+#include "engine/io/checkpoint/sharded_checkpoint.h"
+#include "engine/io/checkpoint/training_record.h"
 #include "engine/io/storage/file.h"
 #include "engine/io/storage/staging.h"
 
@@ -33,12 +30,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step_";
 constexpr const char* kLatest = "latest";
-
-Diagnostic Refused(const std::string& path, const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "': " + why);
-  d.path = path;
-  return d;
-}
 
 // A step in `latest`: the name of its directory, and the hash of the name, because one flipped bit can turn the name of
 // a step into that of another.
@@ -70,19 +61,6 @@ std::optional<int64_t> StepOfDirectoryName(const std::string& name) {
   const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
   if (error != std::errc() || stop != end || step < 0 || StepDirectoryName(step) != name) return std::nullopt;
   return step;
-}
-
-RunDirectory::RunDirectory(RunDirectory&& other) noexcept
-    : folder_(std::move(other.folder_)), lock_(std::exchange(other.lock_, -1)) {}
-
-RunDirectory& RunDirectory::operator=(RunDirectory&& other) noexcept {
-  std::swap(folder_, other.folder_);
-  std::swap(lock_, other.lock_);
-  return *this;
-}
-
-RunDirectory::~RunDirectory() {
-  if (lock_ >= 0) ::close(lock_);
 }
 
 std::vector<int64_t> RunDirectory::Steps() const {
@@ -117,37 +95,70 @@ Result<std::optional<int64_t>> RunDirectory::Latest() const {
   d.declared = JsonQuoted(name);
   d.required = "a directory beside it, as step_00000100";
   const std::vector<int64_t> steps = Steps();
-  if (!steps.empty()) d.help = "there is '" + StepDirectoryName(steps.back()) + "': load it by its number";
+  if (!steps.empty())
+    d.help = "there is '" + StepDirectoryName(steps.back()) + "': write its name to the file, or load it by its number";
   return d;
 }
 
 std::optional<int64_t> RunDirectory::LastGoodBefore(int64_t step) const {
   const std::vector<int64_t> steps = Steps();
   for (int64_t before : steps | std::views::reverse) {
-    if (before < step && !HasErrors(CheckSharded(PathOf(before)))) return before;
+    if (before >= step || HasErrors(CheckSharded(PathOf(before)))) continue;
+    const Result<ShardedCheckpoint> opened = ShardedCheckpoint::Open(PathOf(before));
+    if (!opened.ok()) continue;
+    const Result<TrainingRecord> record = TrainingRecord::Of(opened.value().manifest(), PathOf(before));
+    if (record.ok() && record.value().step == before) return before;
   }
   return std::nullopt;
 }
 
+void RunDirectory::Know() {
+  const std::vector<int64_t> steps = Steps();
+  known_.emplace(steps.begin(), steps.end());
+}
+
+Failure RunDirectory::MayWrite(int64_t step) const {
+  Check(lock_ != nullptr, "a step is written under the run's lock");
+  if (Failure lost = lock_->CheckHeld()) return lost;
+  std::error_code ignored;
+  if (known_->contains(step) || !fs::exists(fs::symlink_status(PathOf(step), ignored))) return std::nullopt;
+  Diagnostic d = MakeDiagnostic(Finding::kRunTaken,
+                                "'" + PathOf(step) + "' appeared since this run began, and this run did not write it");
+  d.path = PathOf(step);
+  d.required = "one run at a time in a directory";
+  d.help = "save to another directory, or resume from that step";
+  return d;
+}
+
 Failure RunDirectory::Lock(Storage& storage) {
-  if (lock_ >= 0) return std::nullopt;
+  if (lock_) return std::nullopt;
   if (Failure failed = MakeDirectories(storage, folder_)) return failed;
-  lock_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_ < 0) return Refused(folder_, std::strerror(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    ::close(std::exchange(lock_, -1));
-    return Refused(folder_, error == EWOULDBLOCK ? "another process saves to it" : std::strerror(error));
+  Result<std::unique_ptr<RunLock>> lock = RunLock::Take(storage, folder_, times_);
+  if (!lock.ok()) return lock.diagnostics().front();
+  lock_ = std::move(lock).value();
+  if (!known_) Know();
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    const std::optional<int64_t> step = StepOfDirectoryName(entry.path().filename().string());
+    std::error_code ignored;
+    if (!step || fs::exists(entry.path() / kManifestFile, ignored)) continue;
+    lock_.reset();
+    Diagnostic d =
+        MakeDiagnostic(Finding::kBadManifest, "'" + PathOf(*step) + "' has no " + std::string(kManifestFile) +
+                                                  ", and would be replaced by a step of this run");
+    d.path = PathOf(*step);
+    d.help = "move it away, or save to another directory";
+    return d;
   }
   // What processes that were killed left: steps under construction and unfinished replacements of `latest`.
-  std::error_code error;
   std::vector<std::string> left;
   std::vector<std::string> temporary;
   for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
     const fs::path name = at->path().filename();
     if (name.extension() == ".partial" && StepOfDirectoryName(name.stem().string())) {
       left.push_back((at->path().parent_path() / name.stem()).string());
-    } else if (name.string().starts_with(std::string(kLatest) + ".tmp-")) {
+    } else if (name.string().starts_with(std::string(kLatest) + ".tmp-") ||
+               name.string().starts_with(std::string(kRunLockFile) + ".tmp-")) {
       temporary.push_back(at->path().string());
     }
   }

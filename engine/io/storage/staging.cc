@@ -66,6 +66,16 @@ std::string WithoutSlash(std::string path) {
   return path;
 }
 
+// Whether it is a directory without a link in it: nothing here makes one, and what is written through it lands elsewhere.
+bool IsOfFilesAndDirectories(const std::string& directory) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(directory, error))) return false;
+  for (fs::recursive_directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    if (at->is_symlink(error)) return false;
+  }
+  return !error;
+}
+
 // An error of the temporary file or of a link's target, in terms of the path that the caller knows.
 Failure WithPath(Failure failed, const std::string& actual, const std::string& path) {
   if (const size_t at = failed->message.find("'" + actual + "'"); at != std::string::npos) {
@@ -247,7 +257,7 @@ Failure StagingDirectory::CheckOut() const {
 
 Failure StagingDirectory::Lock() {
   while (lock_ < 0) {
-    lock_ = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    lock_ = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (lock_ < 0) return StagingRefused(partial_, std::strerror(errno));
     if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
@@ -303,8 +313,7 @@ bool StagingDirectory::ReadJournal(const std::string& work) {
 }
 
 Failure StagingDirectory::Start(const std::string& work) {
-  std::error_code ignored;
-  const bool resumes = !work.empty() && fs::is_directory(directory_, ignored) && ReadJournal(work);
+  const bool resumes = !work.empty() && IsOfFilesAndDirectories(directory_) && ReadJournal(work);
   const std::string journal = partial_ + "/journal";
   if (!resumes) {
     // What Open may have read from a journal that is of no use.

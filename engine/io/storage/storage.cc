@@ -120,7 +120,16 @@ class PosixFile : public WritableFile {
 class Posix : public Storage {
  public:
   Result<std::unique_ptr<WritableFile>> OpenForWriting(const std::string& path) override {
-    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (descriptor < 0 && errno == ELOOP) {
+      descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+      struct stat status = {};
+      if (descriptor >= 0 && (::fstat(descriptor, &status) != 0 || S_ISREG(status.st_mode))) {
+        ::close(descriptor);
+        descriptor = -1;
+        errno = ELOOP;
+      }
+    }
     if (descriptor < 0) return Failed(path, errno);
     return Result<std::unique_ptr<WritableFile>>(std::make_unique<PosixFile>(descriptor, path));
   }

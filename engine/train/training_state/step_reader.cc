@@ -18,6 +18,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
@@ -64,7 +65,7 @@ std::map<std::string, at::Generator> GeneratorsOf(const TrainingState& state) {
 // A load is planned before it reads: every tensor of the model and of the optimizer is matched with one of the
 // checkpoint, by name, shape and kind, and everything that does not fit is collected. Reading goes straight into the
 // parameter's memory where dtype and device allow it, else through a buffer of one shard.
-Diagnostics StepReader::Open(const std::string& folder) {
+Diagnostics StepReader::Open(const std::string& folder, int64_t step) {
   Diagnostics found;
   sharded_ = ShardedCheckpoint::Open(folder).Collect(found);
   if (!sharded_) return found;
@@ -72,6 +73,13 @@ Diagnostics StepReader::Open(const std::string& folder) {
       TrainingRecord::Of(sharded_->manifest(), folder + "/" + kManifestFile).Collect(found);
   if (!record) return found;
   record_ = std::move(*record);
+  if (record_.step != step) {
+    found.push_back(StepFinding(Finding::kBadManifest, "'" + folder + "' holds another step than its name says", folder,
+                                Severity::kError));
+    found.back().declared = "step " + std::to_string(record_.step);
+    found.back().required = "step " + std::to_string(step);
+    return found;
+  }
   PlanParameters(found);
   PlanOptimizer(found);
   return found;
@@ -236,7 +244,7 @@ Diagnostics StepReader::Read(bool check_all) {
   Diagnostics found;
   const std::string random = folder() + "/" + kRandomFile;
   if (const std::optional<File> file = File::Open(random).Collect(found)) {
-    random_.resize(file->bytes());
+    random_.resize(file->bytes() == record_.random_bytes ? file->bytes() : 0);
     if (Failure failed = file->Read(0, random_.data(), random_.size())) found.push_back(std::move(*failed));
     if (HashOf(random_) != record_.random_hash) {
       found.push_back(Corrupt(random, "", HashOf(random_), record_.random_hash));
@@ -367,7 +375,15 @@ void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
       continue;
     }
     std::string& bytes = by_rank[static_cast<size_t>(choice.rank)];
-    target.set_state(at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte).clone());
+    try {
+      target.set_state(at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte).clone());
+    } catch (const c10::Error&) {
+      found.push_back(StepFinding(
+          Finding::kBadManifest,
+          "the state of generator '" + name + "' of rank " + std::to_string(choice.rank) + " is not one of this kind",
+          folder() + "/" + kRandomFile, Severity::kError));
+      found.back().declared = std::to_string(bytes.size()) + " bytes";
+    }
   }
 }
 

@@ -22,8 +22,8 @@ class StepReader {
   // `adapter` is the state's optimizer, by whichever way it was given, or null. Both outlive the reader.
   StepReader(const TrainingState& state, OptimizerAdapter* adapter) : state_(state), adapter_(adapter) {}
 
-  // Opens the step and plans what is read. Changes nothing. Errors and warnings.
-  Diagnostics Open(const std::string& folder);
+  // Opens the step, which must be number `step`, and plans what is read. Changes nothing. Errors and warnings.
+  Diagnostics Open(const std::string& folder, int64_t step);
   // Reads this rank's shards, parameters and buffers directly to their place; with `check_all` this rank's share of
   // what no rank reads as it was written too, against its hash. Errors.
   Diagnostics Read(bool check_all);

@@ -151,7 +151,7 @@ Diagnostics WriteRankPart(Storage& storage, const StepJob& job) {
 
 // Runs on rank 0 after every rank has reported its part. The manifest is last, with the hashes of everything else; then
 // the commit makes the step visible, and only a visible step is named by `latest` and lets older ones be removed.
-Diagnostics CompleteStep(Storage& storage, const RunDirectory& run, StepJob& job) {
+Diagnostics CompleteStep(Storage& storage, RunDirectory& run, StepJob& job) {
   Manifest& manifest = job.laid_out.manifest;
   std::vector<std::map<std::string, std::string>> generators(static_cast<size_t>(manifest.mesh.world_size()));
   for (size_t rank = 0; rank < generators.size(); ++rank) {
@@ -179,8 +179,10 @@ Diagnostics CompleteStep(Storage& storage, const RunDirectory& run, StepJob& job
   if (Failure failed = WriteFile(storage, job.staging->PathOf(kRandomFile), random)) return {*failed};
   manifest.extra = job.record.ToJson();
   if (Failure failed = WriteFile(storage, job.staging->PathOf(kManifestFile), manifest.ToText())) return {*failed};
+  if (Failure taken = run.MayWrite(job.step)) return {*taken};
   if (Failure failed = job.staging->Commit(files)) return {*failed};
   job.staging.reset();
+  run.Wrote(job.step);
   if (Failure failed = run.PointTo(storage, job.step)) {
     failed->help = "'" + job.place + "' is complete: it can be loaded by its number";
     return {*failed};

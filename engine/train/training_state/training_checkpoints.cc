@@ -14,6 +14,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -140,6 +141,7 @@ struct TrainingCheckpoints::Impl {
     }
     JsonValue settled = SavedState::Settle(*state.model, memories);
     if (Failure failed = run.Lock(storage())) throw PlanError(ByFirst({*failed}));
+    if (Failure taken = run.MayWrite(job.step)) throw PlanError(ByFirst({*taken}));
     StagingOptions options_staging;
     options_staging.storage = &storage();
     options_staging.replace = true;
@@ -231,7 +233,7 @@ struct TrainingCheckpoints::Impl {
       optimizer = FindOptimizer(state).Collect(found);
       if (!optimizer) return found;
       reader.emplace(state, optimizer->adapter);
-      for (Diagnostic& d : reader->Open(run.PathOf(step))) found.push_back(std::move(d));
+      for (Diagnostic& d : reader->Open(run.PathOf(step), step)) found.push_back(std::move(d));
       if (!HasErrors(found) && ranks.rank() == 0) {
         std::optional<ModelForm> read = FormOfSharded(reader->folder(), reader->manifest()).Collect(found);
         if (read) its_form = std::make_shared<const ModelForm>(std::move(*read));
@@ -247,6 +249,7 @@ struct TrainingCheckpoints::Impl {
     ranks.GatherOrFail("resume " + StepDirectoryName(step), Only(errors, true), nullptr, nothing);
     for (Diagnostic& d : errors) found.push_back(std::move(d));
     if (its_form && options.model_folder.empty()) form = its_form;
+    if (ranks.rank() == 0) run.Know();  // what is there now, this run goes on from
     return {step, reader->manifest().mesh, Only(found, false)};
   }
 
@@ -261,7 +264,7 @@ struct TrainingCheckpoints::Impl {
       if (!damaged) continue;
       const std::optional<int64_t> good = run.LastGoodBefore(step);
       d.help = good ? "the last valid step before it is " + std::to_string(*good) + " ('" + run.PathOf(*good) +
-                          "'): load it by its number"
+                          "'): write its name to 'latest', or load it by its number"
                     : "there is no valid step before it in '" + run.folder() + "'";
       return;
     }
@@ -298,6 +301,7 @@ TrainingCheckpoints TrainingCheckpoints::Open(const std::string& folder, const D
     form.kept = options.model_files;
     impl->form = std::make_shared<const ModelForm>(std::move(form));
   }
+  if (impl->ranks.rank() == 0) impl->run.Know();
   impl->ranks.GatherOrFail("open '" + folder + "'", Only(found, true), nullptr,
                            [](const std::vector<JsonValue>&) { return JsonValue(); });
   impl->warnings = Only(found, false);
@@ -327,9 +331,44 @@ void TrainingCheckpoints::SaveInBackground(const TrainingState& state, int64_t s
 
 Diagnostics TrainingCheckpoints::Wait() { return impl_->Wait(); }
 
-std::optional<int64_t> TrainingCheckpoints::Latest() {
+void TrainingCheckpoints::Claim() {
+  KeepWarnings();
+  impl_->ranks.GatherAndBroadcast("take the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
+    if (Failure failed = impl_->run.Lock(impl_->storage())) throw PlanError(impl_->ByFirst({*failed}));
+    return nullptr;
+  });
+}
+
+std::vector<int64_t> TrainingCheckpoints::Steps() {
+  KeepWarnings();
+  const JsonValue steps =
+      impl_->ranks.GatherAndBroadcast("find the steps", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
+        const std::vector<int64_t> found = impl_->run.Steps();
+        return JsonValue::Array(found.begin(), found.end());
+      });
+  std::vector<int64_t> out;
+  for (const JsonValue& step : steps.AsArray()) out.push_back(step.AsInt());
+  return out;
+}
+
+std::optional<int64_t> TrainingCheckpoints::NewestWhole() {
+  KeepWarnings();
+  const JsonValue newest =
+      impl_->ranks.GatherAndBroadcast("find the newest whole step", nullptr, [&](const std::vector<JsonValue>&) {
+        const std::optional<int64_t> step = impl_->run.LastGoodBefore(std::numeric_limits<int64_t>::max());
+        return step ? JsonValue(*step) : JsonValue();
+      });
+  if (newest.is_null()) return std::nullopt;
+  return newest.AsInt();
+}
+
+void TrainingCheckpoints::KeepWarnings() {
   Diagnostics warnings = Wait();
   impl_->warnings = std::move(warnings);
+}
+
+std::optional<int64_t> TrainingCheckpoints::Latest() {
+  KeepWarnings();
   const JsonValue latest =
       impl_->ranks.GatherAndBroadcast("find the latest step", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
         const std::optional<int64_t> step = impl_->run.Latest().ValueOrThrow();

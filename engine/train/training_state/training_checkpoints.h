@@ -3,6 +3,7 @@
 //
 //   TrainingCheckpoints checkpoints = TrainingCheckpoints::Open("run", mesh, {.model_folder = "llama"});
 //   TrainingState state{.model = &model.applied(), .optimizer = &optimizer};
+//   checkpoints.Claim();                                                   // no other run writes here from here on
 //   int64_t step = 0;
 //   if (checkpoints.Latest()) step = checkpoints.Load(state).step;         // state.host: as it was saved
 //   for (...) { ...; optimizer.step(); state.host["data"] = position; checkpoints.SaveInBackground(state, ++step); }
@@ -22,6 +23,9 @@
 // ranks that should hold the same, the first one's values are saved, by that rank alone (buffers that differ between
 // data-parallel ranks, as running statistics do, become the first rank's). Gradients are not saved: save between steps.
 //
+// One run writes to a directory. It takes it with Claim, or with its first save, and has it until the object is destroyed;
+// a step that another run put there meanwhile is never replaced (kRunTaken).
+//
 // Every function but move construction, move assignment and Wait is collective: all ranks of the mesh call it in one
 // order. What fails on one rank (its disk is full) is thrown on every rank, as a PlanError that names the rank; the run
 // can continue, and what was saved before is unchanged. A rank that does not join within `timeout` is kRankLost on the
@@ -36,6 +40,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Generator.h>
 
@@ -101,7 +106,8 @@ class TrainingCheckpoints {
   // Saves the state after `step` steps (at least 0), in place of one with this number. When it returns the step is
   // complete and survives a power failure. Returns warnings: an old step that could not be removed.
   // First waits for a background save; if that failed its error is thrown and nothing is saved: call again.
-  // Throws: kWriteFailed, also where another process saves to this directory; kNotSupported: an optimizer or a memory
+  // Throws: kWriteFailed; kRunTaken where another run has the directory, or put a step of this number there after Open or
+  // Load looked; kNotSupported: an optimizer or a memory
   // of it that cannot be saved, a parameter of the optimizer that is not the model's, a call within a step (parameters
   // are gathered); kBadInput: a text that is not UTF-8; kRanksDisagree: ranks that do not call with the same step or
   // whose optimizers remember other things; kRankLost.
@@ -112,7 +118,16 @@ class TrainingCheckpoints {
   // Until the background save is done, if there is one. Throws what went wrong in it, and returns its warnings.
   Diagnostics Wait();
 
-  // The step that `latest` names; nothing where nothing was saved. Waits for a background save. Throws kBadManifest
+  // Makes the directory and takes it for this run, as the first save does. Before the first step, two runs in one directory
+  // cost nothing; at the first save the later one has trained for nothing. Throws kRunTaken, kWriteFailed.
+  void Claim();
+
+  // The complete steps that are there, smallest first.
+  std::vector<int64_t> Steps();
+  // The newest of them of which every byte is as it was written: reads all of it, and of the newer ones.
+  std::optional<int64_t> NewestWhole();
+  // The step that `latest` names; nothing where there is no such file: nothing was saved, or it was removed, and Steps()
+  // says which. Waits for a background save. Throws kBadManifest
   // where `latest` names none, or one that is gone.
   std::optional<int64_t> Latest();
   // Waits for a background save; then the latest step, or one by its number, into the state's model, optimizer and
@@ -120,7 +135,7 @@ class TrainingCheckpoints {
   // rank reads its own shards, and with check_all its share of those that no rank reads in full. A generator takes the
   // state it had on the same rank of the same mesh; on another mesh, by the rule of random_states.h. Options of
   // parameter groups (lr) are the saved ones. Nothing is changed where the checkpoint does not fit: kFileNotFound;
-  // kBadManifest; kMissingTensor and kTensorMismatch (all of them); kNotSupported: another kind of optimizer, other
+  // kBadManifest, also where the directory holds another step than its name says; kMissingTensor and kTensorMismatch (all of them); kNotSupported: another kind of optimizer, other
   // groups. Where bytes are not what was written (kCorruptData, each file and tensor by name) the model may hold some
   // of them: load another step. The error names the last step before it that is good; nothing falls back to it by
   // itself.
@@ -130,6 +145,9 @@ class TrainingCheckpoints {
   const std::string& folder() const;
 
  private:
+  // Waits for a background save, whose warnings Wait still returns.
+  void KeepWarnings();
+
   struct Impl;
   explicit TrainingCheckpoints(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -203,6 +203,27 @@ TEST_CASE("ranks that share their data see the same rows") {
   CHECK_FALSE(at::equal(ids(0), ids(2)));
 }
 
+TEST_CASE("data is known by its content, at both ends of a long file") {
+  const ScratchFolder folder;
+  const auto identity = [&](const std::string& bytes) {
+    return TokenFiles::Open({folder.Write("a.bin", bytes)}, {.sequence = 4, .vocabulary = 1000})
+        .ValueOrThrow()
+        .Describe();
+  };
+  const std::string small = RawTokens<uint16_t>(Counting(401));
+  std::string other = small;
+  std::swap(other[400], other[402]);
+  CHECK(identity(small) == identity(small));
+  CHECK(identity(small) != identity(other));
+  CHECK(identity(small) != identity(small + small));
+  const std::string large(size_t{20} << 20, '\0');
+  for (const size_t at : {size_t{0}, size_t{4000000}, large.size() - 4000000, large.size() - 2}) {
+    std::string changed = large;
+    changed[at] = 1;
+    CHECK(identity(changed) != identity(large));
+  }
+}
+
 TEST_CASE("a batch that cannot be divided, and a position in other data, are refused") {
   const ScratchFolder folder;
   const std::string path = folder.Write("a.bin", RawTokens<uint16_t>(Counting(401)));
@@ -221,15 +242,23 @@ TEST_CASE("a batch that cannot be divided, and a position in other data, are ref
   const std::string position = data.Position();
   const at::Tensor next = data.Next(0).ids;
   Batches resumed = make(4, {.batch = 4, .seed = 1}).ValueOrThrow();
-  CHECK(resumed.Seek(position).empty());
+  CHECK(resumed.Seek(position, false).empty());
   CHECK(at::equal(resumed.Next(0).ids, next));
   CHECK(resumed.Position() == position);
   Batches other_seed = make(4, {.batch = 4, .seed = 2}).ValueOrThrow();
-  CHECK_THAT(ToText(other_seed.Seek(position)), Contains("other data") && Contains("--seed"));
+  CHECK_THAT(ToText(other_seed.Seek(position, false)), Contains("other data") && Contains("--seed"));
   Batches other_rows = make(5, {.batch = 4, .seed = 1}).ValueOrThrow();
-  CHECK_FALSE(other_rows.Seek(position).empty());
-  CHECK_FALSE(data.Seek("{").empty());
-  CHECK_FALSE(data.Seek("{}").empty());
+  CHECK_FALSE(other_rows.Seek(position, false).empty());
+  // Accepted, the position is a warning and counts in the data as it is now.
+  const Diagnostics accepted = other_seed.Seek(position, true);
+  CHECK_FALSE(accepted.empty());
+  CHECK_FALSE(HasErrors(accepted));
+  CHECK(ParseJson(other_seed.Position(), "").ValueOrThrow().Find("rows")->AsInt() == 8);
+  for (const char* rows : {"-1", "9223372036854775807", "1.5", "null", "\"8\""}) {
+    CHECK_FALSE(data.Seek(std::string("{\"rows\": ") + rows + "}", true).empty());
+  }
+  CHECK_FALSE(data.Seek("{", false).empty());
+  CHECK_FALSE(data.Seek("{}", false).empty());
 }
 
 TEST_CASE("held-out parts cover every window once, and the rest counts nothing") {

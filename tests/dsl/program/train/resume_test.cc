@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
+#include <sstream>
 
 #include "tests/dsl/program/train/runs.h"
 #include "tests/support/paths.h"
@@ -43,7 +45,7 @@ TEST_CASE("ten steps are five and five, to the bit") {
     train(folder / "parts", "5", {"--save", folder / "run", "--resume"});
     CHECK(fs::exists(folder / "run/step_00000005"));
     const Outcome resumed = train(folder / "parts", "10", {"--save", folder / "run", "--resume"});
-    CHECK_THAT(resumed.err, Contains("resumed after step 5"));
+    CHECK_THAT(resumed.err, Contains("resumed after step 5") && !Contains("which was"));
     CHECK(Numbers(folder / "parts") == Numbers(folder / "whole"));
     CHECK(fs::exists(folder / "run/step_00000010"));
   }
@@ -120,7 +122,150 @@ TEST_CASE("steps are saved as the run goes, the old ones go, and a directory wit
   const Outcome moved = RunTraining(other);
   INFO(moved.ToText());
   CHECK(moved.code == 1);
-  CHECK_THAT(moved.err, Contains("while it went through other data"));
+  CHECK_THAT(moved.err, Contains("while it went through other data: its sequence differs"));
+}
+
+// Every file below a directory with its bytes.
+std::map<std::string, std::string> AllFiles(const std::string& folder) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) out[entry.path().string()] = ReadWholeFile(entry.path().string());
+  }
+  return out;
+}
+
+TEST_CASE("a run without 'latest' is a run") {
+  const ScratchFolder folder;
+  const auto train = [&](const std::string& steps, const Words& more) {
+    Words words = {"--steps", steps, "--save", folder / "run", "--save-every", "2", "--schedule", "constant"};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunTraining(TrainWords(folder, words));
+  };
+  REQUIRE(train("4", {}).code == 0);
+  fs::remove(folder / "run/latest");
+  const auto before = AllFiles(folder / "run");
+  for (const Words& more : {Words{}, Words{"--init", "2"}, Words{"--keep", "1"}}) {
+    const Outcome refused = train("4", more);
+    INFO(refused.ToText());
+    CHECK(refused.code == 1);
+    CHECK_THAT(refused.err, Contains("holds a run already: steps 2, 4") && Contains("--resume"));
+    CHECK(AllFiles(folder / "run") == before);
+  }
+  std::ofstream(folder / "run/step_00000004/rank-00000.safetensors", std::ios::app) << "x";
+  const Outcome resumed = train("3", {"--resume"});
+  INFO(resumed.ToText());
+  CHECK(resumed.code == 0);
+  CHECK_THAT(resumed.err, Contains("the newest whole one of 2, 4 is 2") && Contains("resumed after step 2"));
+  // A directory that a step would replace, and that is none.
+  fs::remove(folder / "run/step_00000002/moonshard.json");
+  const Outcome bare = train("6", {"--resume"});
+  INFO(bare.ToText());
+  CHECK(bare.code == 2);
+  CHECK_THAT(bare.err, Contains("step_00000002' has no moonshard.json"));
+}
+
+TEST_CASE("the command line holds for what a step remembers of the optimizer, and both values are said") {
+  const ScratchFolder folder;
+  const auto train = [&](const std::string& run, const std::string& steps, const Words& more) {
+    if (!fs::exists(folder / run)) fs::create_directories(folder / run);
+    Words words = {"--steps", steps,  "--save",     folder / run, "--resume", "--log", folder / (run + ".log"),
+                   "--lr",    "1e-2", "--schedule", "constant"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunTraining(TrainWords(folder, words));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return done;
+  };
+  train("same", "2", {});
+  fs::copy(folder / "same", folder / "other", fs::copy_options::recursive);
+  train("same", "5", {});
+  CHECK(LogLines(folder / "same.log", "resume").at(0).Find("changes")->AsArray().empty());
+  const Words changed = {"--weight-decay", "0.7", "--betas", "0.5,0.6", "--eps", "1e-3", "--clip", "0.5"};
+  const Outcome done = train("other", "5", changed);
+  for (const char* said : {"--weight-decay 0.7, which was 0.1", "--betas [0.5,0.6], which was [0.9,0.95]",
+                           "--eps 0.001, which was 1e-08", "--clip 0.5, which was 1.0"}) {
+    CHECK_THAT(done.err, Contains(std::string("resumed with ") + said));
+  }
+  const JsonValue::Array changes = LogLines(folder / "other.log", "resume").at(0).Find("changes")->AsArray();
+  REQUIRE(changes.size() == 4);
+  CHECK(Losses(folder / "other.log").back() != Losses(folder / "same.log").back());
+  // The options are the run's from here on: nothing is said of them the next time.
+  const Outcome again = train("other", "6", changed);
+  CHECK_THAT(again.err, Contains("resumed after step 5") && !Contains("which was"));
+}
+
+TEST_CASE("what is resumed is compared: the step, the data, the config; and a flag accepts what may change") {
+  const ScratchFolder folder;
+  const std::string model = folder.CopyOf(kModel, "model");
+  const Words options = {"--save", folder / "run", "--save-every", "2", "--schedule", "constant"};
+  const auto train = [&](const std::string& steps, const Words& more, const std::string& data = {}) {
+    Words words = options;
+    words.insert(words.end(), {"--steps", steps});
+    words.insert(words.end(), more.begin(), more.end());
+    words = TrainWords(folder, words, model);
+    if (!data.empty()) folder.Write("tokens.bin", data);
+    return RunTraining(words);
+  };
+  REQUIRE(train("4", {}).code == 0);
+  fs::copy(folder / "run", folder / "good", fs::copy_options::recursive);
+  const auto back_to_good = [&] {
+    fs::remove_all(folder / "run");
+    fs::copy(folder / "good", folder / "run", fs::copy_options::recursive);
+  };
+
+  // Another step under this one's name.
+  fs::remove_all(folder / "run/step_00000004");
+  fs::copy(folder / "run/step_00000002", folder / "run/step_00000004");
+  fs::copy(folder / "good/step_00000002", folder / "run/step_00000004",
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  const Outcome renamed = train("6", {"--resume"});
+  INFO(renamed.ToText());
+  CHECK(renamed.code == 2);
+  CHECK_THAT(renamed.err, Contains("MS0410") && Contains("holds another step than its name says") &&
+                              Contains("step 2") && Contains("the last valid step before it is 2"));
+  back_to_good();
+
+  // The same name and size, other content.
+  const std::string other_data = RawTokens<uint16_t>(SomeTokens(4001, 64)).substr(2);
+  const Outcome data = train("6", {"--resume"}, other_data);
+  INFO(data.ToText());
+  CHECK(data.code == 1);
+  CHECK_THAT(data.err, Contains("other data: its data differs") && Contains("--accept-changes data"));
+  const Outcome accepted = train("6", {"--resume", "--accept-changes", "data"}, other_data);
+  INFO(accepted.ToText());
+  CHECK(accepted.code == 0);
+  CHECK_THAT(accepted.err, Contains("warning") && Contains("other data: its data differs"));
+  back_to_good();
+
+  // A number of the config that no tensor shows.
+  const std::string config = ReadWholeFile(model + "/config.json");
+  for (const auto& [from, to] : {std::pair("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-02"),
+                                 std::pair("\"rope_theta\": 10000.0", "\"rope_theta\": 500.0")}) {
+    INFO(to);
+    std::ofstream(model + "/config.json") << Replaced(config, from, to);
+    const Outcome refused = train("6", {"--resume"});
+    INFO(refused.ToText());
+    CHECK(refused.code == 1);
+    CHECK_THAT(refused.err, Contains("another config.json") && Contains("--accept-changes config"));
+    CHECK_THAT(refused.err, Contains(std::string(from).substr(1, 10)));
+  }
+  const Outcome with = train("6", {"--resume", "--accept-changes", "config"});
+  INFO(with.ToText());
+  CHECK(with.code == 0);
+  CHECK_THAT(with.err, Contains("rope_parameters.rope_theta"));
+}
+
+TEST_CASE("a log that was cut within a line takes the next record on a line of its own") {
+  const ScratchFolder folder;
+  const std::string log = folder.Write("log", "{\"event\": \"step\", \"st");
+  REQUIRE(RunTraining(TrainWords(folder, {"--steps", "2", "--log", log})).code == 0);
+  std::istringstream lines(ReadWholeFile(log));
+  std::string first;
+  std::getline(lines, first);
+  CHECK(first == "{\"event\": \"step\", \"st");
+  int whole = 0;
+  for (std::string line; std::getline(lines, line);) whole += ParseJson(line, log).ok() ? 1 : 0;
+  CHECK(whole == 3);  // two steps and the end
 }
 
 // A run that ends when it is made to.
@@ -151,6 +296,29 @@ struct LongRun {
   Words words;
   Process program;
 };
+
+TEST_CASE("the second run in a directory is told when it begins, and takes nothing") {
+  LongRun run({"--save-every", "3"});
+  run.WaitForSteps(5);
+  for (const Words& more : {Words{}, Words{"--resume"}}) {
+    Words words = run.words;
+    *std::find(words.begin(), words.end(), "1000000") = "3";
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome second = RunTraining(words);
+    INFO(second.ToText());
+    CHECK(second.code == 1);
+    CHECK_THAT(second.err, Contains("MS0413") && Contains("another run has '") && Contains("declared: process "));
+  }
+  // It is released with the process, however that ends.
+  for (const pid_t rank : run.ranks()) kill(rank, SIGKILL);
+  (void)run.program.Wait(kSeconds);
+  Words words = run.words;
+  *std::find(words.begin(), words.end(), "1000000") = std::to_string(LogLines(run.folder / "log").size() + 1);
+  words.emplace_back("--resume");
+  const Outcome next = RunTraining(words);
+  INFO(next.ToText());
+  CHECK(next.code == 0);
+}
 
 TEST_CASE("asked to stop: it saves, ends by the signal, and goes on to the bit") {
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -317,6 +485,12 @@ TEST_CASE("ranks that others started, and that go apart: told on every rank, in 
     if (byte != 0) files.Write(name + "/large.bin", std::string(kBytes, byte));
     std::ofstream(path, std::ios::app).close();
     std::filesystem::resize_file(path, kBytes);
+    // Its ends are what the ranks compare at the start.
+    std::fstream ends(path, std::ios::in | std::ios::out | std::ios::binary);
+    const std::string zeros(size_t{5} << 20, '\0');
+    ends.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
+    ends.seekp(-static_cast<std::streamoff>(zeros.size()), std::ios::end);
+    ends.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
     return path;
   };
   const std::vector<Row> rows = {
@@ -328,7 +502,11 @@ TEST_CASE("ranks that others started, and that go apart: told on every rank, in 
        1,
        {"rank 1: token", "large.bin"}},
       {"another rate", {"--lr", "1e-3"}, {"--lr", "2e-3"}, 1, {"MS0502", "the training run", "0.001", "0.002"}},
-      {"other data", {"--data", tokens("a", 1)}, {"--data", tokens("b", 2)}, 1, {"MS0507", "rank 0", "rank 1"}},
+      {"other data",
+       {"--data", tokens("a", 1)},
+       {"--data", tokens("b", 2)},
+       1,
+       {"MS0502", "the training run", "more.bin"}},
   };
   for (const Row& row : rows) {
     INFO(row.name);

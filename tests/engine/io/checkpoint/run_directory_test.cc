@@ -2,11 +2,14 @@
 // written once.
 #include "engine/io/checkpoint/run_directory.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/core/base/hash.h"
@@ -178,7 +181,8 @@ TEST_CASE("latest, pruning and what is left by others") {
   RunDirectory other(scratch / "a/run");
   const Failure kept_out = other.Lock(*storage);
   REQUIRE(kept_out);
-  CHECK(kept_out->finding == Finding::kWriteFailed);
+  CHECK(kept_out->finding == Finding::kRunTaken);
+  CHECK(kept_out->declared.starts_with("process "));
   fs::create_directories(scratch / "a/run/step_00000009.partial/new");
   fs::create_directories(scratch / "a/run/mine.partial");
   run = RunDirectory(scratch / "elsewhere");
@@ -188,6 +192,109 @@ TEST_CASE("latest, pruning and what is left by others") {
 
   const Result<ConvertSummary> merged = MergeSharded(scratch / "a/run", scratch / "out");
   CHECK(merged.diagnostics().front().help.find("step_00000004") != std::string::npos);
+}
+
+// A lock file of a run on another machine.
+std::string ForeignLock(const std::string& count) {
+  return "moonshard run lock\nmachine elsewhere\nnonce 0123456789abcdef\ncount " + count + "\nprocess 7 on far\n";
+}
+
+TEST_CASE("the lock of a run on another machine holds while it is counted up, and is taken over when it stands still") {
+  const ScratchFolder scratch;
+  const std::unique_ptr<Storage> storage = PosixStorage();
+  const RunLockTimes times = {.renew = std::chrono::milliseconds(20), .patience = std::chrono::milliseconds(1500)};
+  const std::string lock = scratch / kRunLockFile;
+  scratch.Write(kRunLockFile, ForeignLock("x"));
+  std::atomic<bool> stop = false;
+  std::thread owner([&] {
+    for (int count = 0; !stop; ++count) {
+      scratch.Write(kRunLockFile, ForeignLock(std::to_string(count)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  {
+    RunDirectory run(scratch.path(), times);
+    const Failure refused = run.Lock(*storage);
+    REQUIRE(refused);
+    CHECK(refused->finding == Finding::kRunTaken);
+    CHECK(refused->declared == "process 7 on far");
+  }
+  stop = true;
+  owner.join();
+  CHECK(ReadWholeFile(lock).find("machine elsewhere") != std::string::npos);  // as it was
+  {
+    RunDirectory run(scratch.path(), times);
+    REQUIRE_FALSE(run.Lock(*storage));
+    CHECK_FALSE(run.MayWrite(1));
+    const std::string before = ReadWholeFile(lock);
+    std::string now = before;
+    for (int i = 0; i < 500 && now == before; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      now = ReadWholeFile(lock);
+    }
+    CHECK(now != before);  // it is counted up
+    CHECK(now.size() == before.size());
+    // Taken over meanwhile: this process was stopped for too long.
+    scratch.Write(kRunLockFile, ForeignLock("1"));
+    const Failure lost = run.MayWrite(1);
+    REQUIRE(lost);
+    CHECK(lost->finding == Finding::kRunTaken);
+    CHECK(lost->message.find("took it over") != std::string::npos);
+  }
+  CHECK(ReadWholeFile(lock) == ForeignLock("1"));  // not this one's to remove, nor to count up
+  fs::remove(lock);
+  RunDirectory run(scratch.path(), times);
+  REQUIRE_FALSE(run.Lock(*storage));
+  fs::remove(lock);
+  CHECK(run.MayWrite(1)->message.find("its lock file is gone") != std::string::npos);
+}
+
+TEST_CASE("what a killed process of this machine left is taken at once") {
+  const ScratchFolder scratch;
+  const std::unique_ptr<Storage> storage = PosixStorage();
+  std::string left;
+  {
+    RunDirectory run(scratch / "run");
+    REQUIRE_FALSE(run.Lock(*storage));
+    left = ReadWholeFile(scratch / ("run/" + std::string(kRunLockFile)));
+  }
+  CHECK_FALSE(fs::exists(scratch / ("run/" + std::string(kRunLockFile))));
+  scratch.Write("run/" + std::string(kRunLockFile), left);
+  RunDirectory run(scratch / "run", {.patience = std::chrono::hours(1)});
+  REQUIRE_FALSE(run.Lock(*storage));
+}
+
+TEST_CASE("a step that another run wrote meanwhile is never replaced") {
+  const ScratchFolder scratch;
+  const std::unique_ptr<Storage> storage = PosixStorage();
+  RunDirectory run(scratch / "run");
+  fs::create_directory(scratch / "run");
+  WriteStep(run.PathOf(3), 3, *storage);
+  REQUIRE_FALSE(run.Lock(*storage));
+  WriteStep(run.PathOf(5), 5, *storage);
+  CHECK_FALSE(run.MayWrite(3));  // it was there when this run began
+  CHECK_FALSE(run.MayWrite(4));
+  const Failure taken = run.MayWrite(5);
+  REQUIRE(taken);
+  CHECK(taken->finding == Finding::kRunTaken);
+  run.Wrote(5);
+  CHECK_FALSE(run.MayWrite(5));
+}
+
+TEST_CASE("a directory that has the name of a step and is none is not a place for one") {
+  const ScratchFolder scratch;
+  const std::unique_ptr<Storage> storage = PosixStorage();
+  RunDirectory run(scratch / "run");
+  fs::create_directories(run.PathOf(7));
+  const Failure refused = run.Lock(*storage);
+  REQUIRE(refused);
+  CHECK(refused->finding == Finding::kBadManifest);
+  CHECK_FALSE(fs::exists(scratch / ("run/" + std::string(kRunLockFile))));
+  // Nor is a step under another one's name whole.
+  fs::remove_all(run.PathOf(7));
+  WriteStep(run.PathOf(2), 2, *storage);
+  WriteStep(run.PathOf(7), 6, *storage);
+  CHECK(run.LastGoodBefore(8) == 2);
 }
 
 TEST_CASE("pruning that is stopped at any call leaves whole steps and nothing that looks like one") {

@@ -21,6 +21,7 @@
 #include "engine/io/safetensors/writer.h"
 #include "engine/io/storage/staging.h"
 #include "tests/engine/io/checkpoint/faulty_storage.h"
+#include "tests/support/golden.h"
 
 namespace moonshard::test {
 namespace {
@@ -229,6 +230,55 @@ TEST_CASE("a journal of a directory that is gone is not continued") {
   REQUIRE(next.ok());
   CHECK(next.value().Recorded("a") == nullptr);
   CHECK(next.value().Recorded("b") != nullptr);
+}
+
+TEST_CASE("links that somebody put where a directory is written lead nowhere") {
+  namespace fs = std::filesystem;
+  const std::unique_ptr<Storage> storage = PosixStorage();
+  const StagingOptions options = {.storage = storage.get(), .work = "the same"};
+  const auto begin = [&](const ScratchFolder& scratch) {
+    StagingDirectory staging = StagingDirectory::Open(scratch / "out", options).ValueOrThrow();
+    REQUIRE_FALSE(WriteFile(*storage, staging.PathOf("part"), "part"));
+    REQUIRE_FALSE(staging.Record("part", {1}));
+  };
+  struct Row {
+    const char* link;  // within OUT.partial
+    const char* to;    // within the scratch folder
+  };
+  for (const Row& row : {Row{"new/part", "victim"}, Row{"new/other", "victim"}, Row{"new/folder", "place"},
+                         Row{"journal", "victim"}, Row{"new", "place"}}) {
+    INFO(row.link);
+    const ScratchFolder scratch;
+    begin(scratch);
+    const std::string victim = scratch.Write("victim", "precious");
+    fs::create_directory(scratch / "place");
+    const std::string link = scratch / (std::string("out.partial/") + row.link);
+    fs::remove_all(link);
+    fs::create_symlink(scratch / row.to, link);
+    Result<StagingDirectory> staging = StagingDirectory::Open(scratch / "out", options);
+    if (staging.ok()) {
+      CHECK(staging.value().Recorded("part") == nullptr);  // begun anew
+      REQUIRE_FALSE(WriteFile(*storage, staging.value().PathOf("part"), "new part"));
+      REQUIRE_FALSE(MakeDirectoriesFor(*storage, staging.value().directory(), "folder/file"));
+      REQUIRE_FALSE(WriteFile(*storage, staging.value().PathOf("folder/file"), "file"));
+      REQUIRE_FALSE(staging.value().Commit({"part", "folder/file"}));
+      CHECK(ReadWholeFile(scratch / "out/part") == "new part");
+    }
+    CHECK(ReadWholeFile(victim) == "precious");
+    CHECK(fs::is_empty(scratch / "place"));
+  }
+  // A link in place of OUT.partial, and one that appears while the directory is written.
+  const ScratchFolder scratch;
+  const std::string victim = scratch.Write("victim", "precious");
+  fs::create_directory(scratch / "place");
+  fs::create_symlink(scratch / "place", scratch / "out.partial");
+  CHECK_FALSE(StagingDirectory::Open(scratch / "out", options).ok());
+  CHECK(fs::is_empty(scratch / "place"));
+  fs::remove(scratch / "out.partial");
+  StagingDirectory staging = StagingDirectory::Open(scratch / "out", options).ValueOrThrow();
+  fs::create_symlink(victim, staging.PathOf("part"));
+  CHECK(WriteFile(*storage, staging.PathOf("part"), "part"));
+  CHECK(ReadWholeFile(victim) == "precious");
 }
 
 TEST_CASE("a file that is replaced keeps its permissions") {
