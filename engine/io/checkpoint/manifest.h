@@ -109,7 +109,8 @@ struct Manifest {
   std::string ToText() const;
   // Reads it back. Errors, all that are found: those of ParseJson, and kBadManifest: another major version, a text that
   // was changed since it was written, a field that is missing or of another kind, a file name that leads out of the
-  // directory, shards that are outside their tensor, out of order, or do not cover it.
+  // directory, shards that are outside their tensor, out of order, or do not cover it, files that are not those of the
+  // mesh.
   static Result<Manifest> Parse(std::string_view text, const std::string& file_name);
 };
 

@@ -8,9 +8,12 @@
 // shards is "pieces", a name of the file format that stays. What is read is untrusted: every index, interval and file
 // name is checked here, so that the readers of a Manifest need no checks of their own.
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -76,6 +79,8 @@ JsonValue TensorToJson(const ShardedTensor& tensor, const ShardLayout& layout) {
 class Fields {
  public:
   Fields(std::string file_name, Diagnostics& found) : file_name_(std::move(file_name)), found_(found) {}
+
+  const std::string& file_name() const { return file_name_; }
 
   void Say(const std::string& what, const std::string& path = "", const std::string& required = "") {
     Diagnostic d = MakeDiagnostic(Finding::kBadManifest, what);
@@ -159,14 +164,9 @@ class ManifestReader {
                                  fields_.Hash(file, "header_hash", name)});
     }
     for (const JsonValue& layout : fields_.List(json, "layouts", "")) ReadLayout(layout);
+    if (found_.empty()) CheckPlaces();
     for (const auto& [name, tensor] : fields_.Map(json, "tensors", "")) ReadTensor(name, tensor);
-    for (const JsonValue& tie : fields_.List(json, "ties", "")) {
-      out_.ties.emplace_back();
-      if (!tie.is_array()) continue;
-      for (const JsonValue& name : tie.AsArray()) {
-        if (name.is_string()) out_.ties.back().push_back(name.AsString());
-      }
-    }
+    for (const JsonValue& tie : fields_.List(json, "ties", "")) ReadTie(tie);
     ReadFiles(json);
     if (json.Find("made") != nullptr) ReadMade(fields_.Map(json, "made", ""));
     out_.extra = fields_.Map(json, "extra", "");
@@ -178,8 +178,10 @@ class ManifestReader {
   bool VersionIsGood(const JsonValue& json) {
     const std::string version = fields_.Text(json, "format_version", "");
     const std::string major = Split(kManifestVersion, '.').front();
-    if (version.empty() || Split(version, '.').front() == major) return found_.empty();
-    fields_.Say("the sharded checkpoint has format version " + version, "", "version " + major);
+    if (!found_.empty()) return false;
+    if (Split(version, '.').front() == major) return true;
+    fields_.Say("the sharded checkpoint has format version " + (version.empty() ? "\"\"" : version), "",
+                "version " + major);
     return false;
   }
 
@@ -199,19 +201,111 @@ class ManifestReader {
       axes.emplace_back(axis, size.is_int() ? size.AsInt() : 0);
     }
     if (std::optional<MeshShape> mesh = MeshShape::Make(axes).Collect(found_)) out_.mesh = *mesh;
+    for (Diagnostic& d : found_) d.where.file = fields_.file_name();
+  }
+
+  void ReadTie(const JsonValue& tie) {
+    const auto is_text = [](const JsonValue& name) { return name.is_string(); };
+    if (!tie.is_array() || !std::ranges::all_of(tie.AsArray(), is_text)) {
+      fields_.Say("a tie is not a list of names", "ties", "array of texts");
+      return;
+    }
+    out_.ties.emplace_back();
+    for (const JsonValue& name : tie.AsArray()) out_.ties.back().push_back(name.AsString());
+  }
+
+  // Mesh, placements and rank files are of one save: an axis that shards is one of the mesh, and every combination of
+  // coordinates along such axes has a file, in the order of ranks. No list is made of the ranks: a mesh can have 2^31.
+  void CheckPlaces() {
+    for (size_t l = 0; l < out_.layouts.size(); ++l) {
+      for (const auto& [axis, text] : out_.layouts[l].placement) {
+        const std::optional<MeshAxis> known = MeshAxisFromName(axis);
+        if (!known || ToString(*known) != axis || out_.mesh.size(*known) == 1) {
+          fields_.Say("a tensor is sharded along " + JsonQuoted(axis) + ", which is no axis of the mesh", LayoutName(l),
+                      out_.mesh.ToString());
+        }
+        if (DimOf(text) < out_.layouts[l].shape.size()) continue;
+        fields_.Say(
+            "a placement " + JsonQuoted(text) + " is no shard of a dim of " + ShapeToString(out_.layouts[l].shape),
+            LayoutName(l), "a layout, as shard(0)");
+      }
+    }
+    if (!found_.empty()) return;
+    const std::vector<MeshAxis> sharding = ShardingAxes(out_.layouts);
+    int64_t files = 1;
+    for (const MeshAxis axis : sharding) files *= out_.mesh.size(axis);
+    int64_t before = -1;
+    bool good = files == static_cast<int64_t>(out_.rank_files.size());
+    for (const RankFile& file : out_.rank_files) {
+      good = good && file.rank > before && file.rank < out_.mesh.world_size() &&
+             HolderOf(out_.mesh, sharding, file.rank) == file.rank;
+      before = file.rank;
+    }
+    if (!good) {
+      fields_.Say("the rank files are not those of the mesh " + out_.mesh.ToString(), "rank_files",
+                  Count(static_cast<size_t>(files), "file") + ", each with the first rank that holds its shards");
+    }
+    for (size_t l = 0; good && l < out_.layouts.size(); ++l) CheckOrder(l, sharding);
+  }
+
+  // From one rank to the next along an axis only the dim changes that the axis shards, and there the shards go up. So
+  // shards that were exchanged are found, which cover their tensor as well.
+  void CheckOrder(size_t index, const std::vector<MeshAxis>& sharding) {
+    const ShardLayout& layout = out_.layouts[index];
+    std::map<int64_t, size_t> file_of;  // by rank
+    for (size_t f = 0; f < out_.rank_files.size(); ++f) file_of[out_.rank_files[f].rank] = f;
+    for (const auto& [rank, file] : file_of) {
+      int64_t stride = 1;  // from a rank to the next one along the axis
+      for (const MeshAxis axis : kMeshAxes | std::views::reverse) {
+        const auto next = file_of.find(rank + stride);
+        const bool last = out_.mesh.Coordinate(rank, axis) + 1 == out_.mesh.size(axis);
+        stride *= out_.mesh.size(axis);
+        if (last || next == file_of.end() || std::ranges::find(sharding, axis) == sharding.end()) continue;
+        const std::optional<ShardDims>& here = layout.shards[file];
+        const std::optional<ShardDims>& there = layout.shards[next->second];
+        const auto placement = layout.placement.find(ToString(axis));
+        const size_t dim = placement == layout.placement.end() ? layout.shape.size() : DimOf(placement->second);
+        if (!here || !there || GoesUp(*here, *there, dim)) continue;
+        fields_.Say("the shards are not in the order of the ranks", LayoutName(index));
+        return;
+      }
+    }
+  }
+
+  // Whether the dim of a shard does not begin after that of the next one, and all others are equal.
+  static bool GoesUp(const ShardDims& shard, const ShardDims& next, size_t dim) {
+    for (size_t d = 0; d < shard.size(); ++d) {
+      if (d != dim && shard[d] != next[d]) return false;
+      const bool both = !shard[d].empty() && !next[d].empty();  // what is empty has no place
+      if (both && shard[d].front().begin > next[d].front().begin) return false;
+    }
+    return true;
+  }
+
+  static std::string LayoutName(size_t index) { return "layout " + std::to_string(index); }
+
+  // Of "shard(1,heads=8)" and "packed(1,[4,2])" 1; of another text more than any dim.
+  static size_t DimOf(const std::string& placement) {
+    const size_t open = placement.find('(');
+    const std::string kind = placement.substr(0, open);
+    size_t dim = 0;
+    if (kind != "shard" && kind != "packed") return SIZE_MAX;
+    const auto [end, error] = std::from_chars(placement.data() + open + 1, placement.data() + placement.size(), dim);
+    return error == std::errc() ? dim : SIZE_MAX;
   }
 
   // Tensors refer to layouts by index: tensors of one shape and placement share a layout, so a checkpoint of many equal
   // layers has few. A layout is checked once, also that its shards cover the full tensor; every tensor with it is then
   // readable on any mesh.
   void ReadLayout(const JsonValue& json) {
-    const std::string path = "layout " + std::to_string(out_.layouts.size());
+    const std::string path = LayoutName(out_.layouts.size());
     ShardLayout layout;
     for (const JsonValue& size : fields_.List(json, "shape", path))
       layout.shape.push_back(size.is_int() ? size.AsInt() : -1);
     if (std::ranges::any_of(layout.shape, [](int64_t size) { return size < 0; }))
       fields_.Say("a shape has a size that is not an integer of at least 0", path);
     for (const auto& [axis, text] : fields_.Map(json, "placement", path)) {
+      if (!text.is_string()) fields_.Say("a placement is not a text", path, "a layout, as shard(0)");
       layout.placement.emplace(axis, text.is_string() ? text.AsString() : "");
     }
     for (const JsonValue& shard : fields_.List(json, "pieces", path))
@@ -289,8 +383,11 @@ class ManifestReader {
 
   void ReadFiles(const JsonValue& json) {
     for (const auto& [name, file] : fields_.Map(json, "kept", "")) {
-      out_.kept.push_back({fields_.Inside(name), fields_.Inside(fields_.Text(file, "stored", name)),
-                           static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
+      const std::string& stored = fields_.Inside(fields_.Text(file, "stored", name));
+      if (stored != name && stored != std::string(kSourceFormDirectory) + "/" + name) {
+        fields_.Say("the file is stored as " + JsonQuoted(stored), name, "its own name, perhaps in moonshard/");
+      }
+      out_.kept.push_back({fields_.Inside(name), stored, static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
                            fields_.Hash(file, "hash", name)});
     }
     for (const auto& [name, file] : fields_.Map(json, "source", "")) {

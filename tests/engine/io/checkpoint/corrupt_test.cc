@@ -187,7 +187,21 @@ TEST_CASE("manifests that cannot be") {
       {"\"format_version\": \"1.0\"", "\"format_version\": \"2.0\"", "format version 2.0"},
       {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"../x\"", "not of a file in the directory"},
       {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"/etc/x\"", "not of a file in the directory"},
+      {"\"format_version\": \"1.0\"", "\"format_version\": \"\"", "format version \"\""},
       {"\"rank\": 1", "\"rank\": -1", "'rank' is of another kind"},
+      {"\"rank\": 1", "\"rank\": 0", "the rank files are not those of the mesh tp=2"},
+      {"\"rank\": 1", "\"rank\": 2", "the rank files are not those of the mesh tp=2"},
+      {"\"tp\": 2", "\"tp\": 3", "the rank files are not those of the mesh tp=3"},
+      {"\"tp\": 2", "\"tp\": 1", "sharded along \"tp\", which is no axis of the mesh"},
+      {"\"tp\": 2", "\"dp_shard\": 2", "sharded along \"tp\", which is no axis of the mesh"},
+      {"\"tp\": 2", "\"tp\": 2147483648", "the rank files are not those of the mesh tp=2147483648"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": 0", "a placement is not a text"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(1)\"", "the shards are not in the order of the ranks"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(2)\"", "a placement \"shard(2)\" is no shard of a dim of [16, 8]"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"partial\"", "a placement \"partial\" is no shard"},
+      {"\"stored\": \"config.json\"", "\"stored\": \"moonshard.json\"", "the file is stored as \"moonshard.json\""},
+      {"\"ties\": []", "\"ties\": [[1]]", "a tie is not a list of names"},
+      {"\"ties\": []", "\"ties\": [\"up.weight\"]", "a tie is not a list of names"},
       {"\"plan_hash\"", "\"plan_hush\"", "there is no field 'plan_hash'"},
       {"\"tp\": 2", "\"tq\": 2", "tq"},
       {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "there is no dtype 'F33'"},
@@ -201,6 +215,17 @@ TEST_CASE("manifests that cannot be") {
     INFO(row.from << " -> " << row.to);
     CHECK_THAT(changed(row.from, row.to), Contains("MS0") && Contains(row.says));
   }
+  // Shards of equal shapes in each other's place cover the tensor as well.
+  JsonValue exchanged = ParseJson(good, "m").ValueOrThrow();
+  for (JsonValue& layout : exchanged.AsObject().at("layouts").AsArray()) {
+    JsonValue::Array& shards = layout.AsObject().at("pieces").AsArray();
+    std::swap(shards.front(), shards.back());
+  }
+  exchanged.AsObject().erase("manifest_hash");
+  const std::string exchanged_hash = HashToText(HashOf(WriteJson(exchanged, 0)));
+  exchanged.AsObject().emplace("manifest_hash", exchanged_hash);
+  CHECK_THAT(ToText(Manifest::Parse(WriteJson(exchanged, 0), "m").diagnostics()),
+             Contains("the shards are not in the order of the ranks"));
   // Sizes whose product is no number of int64_t.
   JsonValue large = ParseJson(good, "m").ValueOrThrow();
   for (JsonValue& layout : large.AsObject().at("layouts").AsArray()) {
