@@ -48,9 +48,11 @@ Diagnostics CheckSharded(const std::string& folder) {
     std::error_code ignored;
     CheckFile(path, std::filesystem::file_size(path, ignored), file.header_hash, found);
   }
-  const Result<TrainingRecord> record = TrainingRecord::Of(manifest, folder);
+  const Result<TrainingRecord> record = TrainingRecord::Of(manifest, folder + "/" + kManifestFile);
   if (record.ok()) {
     CheckFile(folder + "/" + kRandomFile, record.value().random_bytes, record.value().random_hash, found);
+  } else if (record.diagnostics().front().finding != Finding::kNotSupported) {  // that of a training run, and damaged
+    found.insert(found.end(), record.diagnostics().begin(), record.diagnostics().end());
   }
   return found;
 }

@@ -4,6 +4,9 @@
 #include "engine/io/checkpoint/training_record.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "engine/core/base/hash.h"
@@ -12,6 +15,9 @@ namespace moonshard {
 namespace {
 
 constexpr const char* kKey = "training";
+constexpr int64_t kMostSteps = int64_t{1} << 53;  // what every reader of JSON has as an exact number
+// A record can be wrong everywhere: after so many errors the rest is not informative.
+constexpr size_t kMostFaults = 20;
 
 JsonValue::Array ToArray(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
 
@@ -28,65 +34,134 @@ JsonValue OptimizerToJson(const OptimizerRecord& optimizer) {
   return JsonValue::Object{{"kind", optimizer.kind}, {"groups", std::move(groups)}, {"memories", std::move(memories)}};
 }
 
+// A value as a message shows it: in full where it is short.
+std::string Shown(const JsonValue* value) {
+  if (value == nullptr) return "nothing";
+  constexpr size_t kMost = 100;
+  const std::string text = WriteJson(*value, 0);
+  return text.size() <= kMost
+             ? text
+             : std::string("an ") + value->KindName() + " of " + std::to_string(text.size()) + " bytes";
+}
+
+bool IsFinite(const JsonValue& value) {
+  if (value.is_array()) return std::ranges::all_of(value.AsArray(), IsFinite);
+  return !value.is_double() || std::isfinite(value.AsDouble());
+}
+
+// Reading goes on after an error, with nothing in place of what is wrong, until kMostFaults are found. `place` is where
+// in the record an object lies.
 class Reader {
  public:
   explicit Reader(std::string file) : file_(std::move(file)) {}
 
-  const JsonValue* Need(const JsonValue& in, const char* key, bool (JsonValue::*is)() const) {
-    const JsonValue* value = in.Find(key);
-    if (value && (value->*is)()) return value;
-    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, std::string("the training record has no valid '") + key + "'");
-    d.where.file = file_;
-    found_.push_back(std::move(d));
-    return nullptr;
-  }
-  std::vector<std::string> Texts(const JsonValue& in, const char* key) {
-    std::vector<std::string> out;
-    const JsonValue* list = Need(in, key, &JsonValue::is_array);
-    for (const JsonValue& text : list ? list->AsArray() : JsonValue::Array()) {
-      out.push_back(text.is_string() ? text.AsString() : "");
-    }
-    return out;
-  }
-  JsonValue::Object Map(const JsonValue& in, const char* key) {
-    const JsonValue* map = Need(in, key, &JsonValue::is_object);
-    return map ? map->AsObject() : JsonValue::Object();
-  }
-  JsonValue::Array List(const JsonValue& in, const char* key) {
-    const JsonValue* list = Need(in, key, &JsonValue::is_array);
-    return list ? list->AsArray() : JsonValue::Array();
-  }
-  int64_t Count(const JsonValue& in, const char* key) {
-    const JsonValue* value = Need(in, key, &JsonValue::is_int);
-    return value ? value->AsInt() : 0;
-  }
-  std::string Text(const JsonValue& in, const char* key) {
-    const JsonValue* value = Need(in, key, &JsonValue::is_string);
-    return value ? value->AsString() : "";
-  }
-
   Result<TrainingRecord> Read(const JsonValue& json) {
     TrainingRecord out;
-    out.step = Count(json, "step");
-    for (const auto& [name, text] : Map(json, "host")) out.host[name] = text.is_string() ? text.AsString() : "";
-    const JsonValue random = Map(json, "random");
-    out.random_bytes = static_cast<uint64_t>(Count(random, "bytes"));
-    out.random_hash = HashFromText(Text(random, "hash")).value_or(0);
+    out.step = Integer(json, "step", "", kMostSteps);
+    for (const auto& [name, text] : Map(json, "host", "")) {
+      if (!text.is_string()) Say(name, "host", &text, "a text");
+      if (text.is_string()) out.host[name] = text.AsString();
+    }
+    const JsonValue random = Map(json, "random", "");
+    out.random_bytes = static_cast<uint64_t>(Integer(random, "bytes", "random", std::numeric_limits<int64_t>::max()));
+    out.random_hash = Hash(random, "hash", "random");
     const JsonValue* optimizer = json.Find("optimizer");
-    if (optimizer && !optimizer->is_null()) out.optimizer = ReadOptimizer(*optimizer);
+    if (optimizer == nullptr || !(optimizer->is_null() || optimizer->is_object())) {
+      Say("optimizer", "", optimizer, "an object, or null where there was none");
+    } else if (optimizer->is_object()) {
+      out.optimizer = ReadOptimizer(*optimizer);
+    }
     if (!found_.empty()) return found_;
     return out;
   }
 
  private:
+  void Say(const std::string& key, const std::string& place, const JsonValue* value, const std::string& required) {
+    if (found_.size() >= kMostFaults) return;
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the training record has no valid " + JsonQuoted(key) +
+                                                             (place.empty() ? "" : " in '" + place + "'"));
+    d.where.file = file_;
+    d.path = place;
+    d.declared = Shown(value);
+    d.required = required;
+    found_.push_back(std::move(d));
+  }
+
+  const JsonValue* Need(const JsonValue& in, const char* key, const std::string& place, bool (JsonValue::*is)() const,
+                        const char* required) {
+    const JsonValue* value = in.Find(key);
+    if (value != nullptr && (value->*is)()) return value;
+    Say(key, place, value, required);
+    return nullptr;
+  }
+  JsonValue::Object Map(const JsonValue& in, const char* key, const std::string& place) {
+    const JsonValue* map = Need(in, key, place, &JsonValue::is_object, "an object");
+    return map != nullptr ? map->AsObject() : JsonValue::Object();
+  }
+  JsonValue::Array List(const JsonValue& in, const char* key, const std::string& place) {
+    const JsonValue* list = Need(in, key, place, &JsonValue::is_array, "an array");
+    return list != nullptr ? list->AsArray() : JsonValue::Array();
+  }
+  std::string Text(const JsonValue& in, const char* key, const std::string& place) {
+    const JsonValue* value = Need(in, key, place, &JsonValue::is_string, "a text");
+    return value != nullptr ? value->AsString() : "";
+  }
+  int64_t Integer(const JsonValue& in, const char* key, const std::string& place, int64_t most) {
+    const JsonValue* value = in.Find(key);
+    if (value != nullptr && value->is_int() && value->AsInt() >= 0 && value->AsInt() <= most) return value->AsInt();
+    Say(key, place, value, "an integer from 0 to " + std::to_string(most));
+    return 0;
+  }
+  uint64_t Hash(const JsonValue& in, const char* key, const std::string& place) {
+    const JsonValue* value = in.Find(key);
+    const std::optional<uint64_t> hash =
+        value != nullptr && value->is_string() ? HashFromText(value->AsString()) : std::nullopt;
+    if (!hash) Say(key, place, value, "16 hex digits");
+    return hash.value_or(0);
+  }
+  // Texts that are not empty, each once in `seen`, to which they are added.
+  std::vector<std::string> Names(const JsonValue& in, const char* key, const std::string& place,
+                                 std::set<std::string>& seen) {
+    std::vector<std::string> out;
+    for (const JsonValue& name : List(in, key, place)) {
+      if (!name.is_string() || name.AsString().empty()) {
+        Say(key, place, &name, "texts that are not empty");
+      } else if (!seen.insert(name.AsString()).second) {
+        Say(key, place, &name, "every name once");
+      } else {
+        out.push_back(name.AsString());
+      }
+    }
+    return out;
+  }
+  // Options of a group, values of a memory: of whatever kinds the optimizer has them.
+  JsonValue::Object Values(const JsonValue& in, const char* key, const std::string& place) {
+    JsonValue::Object values = Map(in, key, place);
+    for (const auto& [name, value] : values) {
+      if (!IsFinite(value)) Say(name, place, &value, "finite numbers");
+    }
+    return values;
+  }
+
   OptimizerRecord ReadOptimizer(const JsonValue& json) {
     OptimizerRecord out;
-    out.kind = Text(json, "kind");
-    for (const JsonValue& group : List(json, "groups")) {
-      out.groups.push_back({Map(group, "options"), Texts(group, "parameters")});
+    out.kind = Text(json, "kind", "optimizer");
+    std::set<std::string> grouped;
+    for (const JsonValue& group : List(json, "groups", "optimizer")) {
+      const std::string place = "optimizer.groups[" + std::to_string(out.groups.size()) + "]";
+      out.groups.push_back({Values(group, "options", place), Names(group, "parameters", place, grouped)});
     }
-    for (const JsonValue& memory : List(json, "memories")) {
-      out.memories.push_back({Map(memory, "values"), Texts(memory, "tensors"), Texts(memory, "parameters")});
+    std::set<std::string> remembered;
+    for (const JsonValue& memory : List(json, "memories", "optimizer")) {
+      const std::string place = "optimizer.memories[" + std::to_string(out.memories.size()) + "]";
+      std::set<std::string> tensors;
+      out.memories.push_back({Values(memory, "values", place), Names(memory, "tensors", place, tensors),
+                              Names(memory, "parameters", place, remembered)});
+      for (const std::string& parameter : out.memories.back().parameters) {
+        if (grouped.contains(parameter)) continue;
+        const JsonValue name = parameter;
+        Say("parameters", place, &name, "parameters of the optimizer's groups");
+      }
     }
     return out;
   }

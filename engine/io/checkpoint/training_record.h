@@ -43,8 +43,10 @@ struct TrainingRecord {
   uint64_t random_hash = 0;
 
   JsonValue ToJson() const;
-  // Of a manifest. Errors: kNotSupported where it was not written by a training run; kBadManifest: a field that is
-  // missing or of another kind. `file` is what errors call the manifest.
+  // Of a manifest. Errors: kNotSupported where it was not written by a training run; kBadManifest, at most 20: a field
+  // that is missing, of another kind or out of its range (a step is from 0 to 2^53), a number that is not finite, a
+  // parameter that is in two groups or memories, or in a memory and no group. `file` is what errors call the manifest.
+  // Which options and values an optimizer can have is for its adapter to say (OptimizerAdapter::Check).
   static Result<TrainingRecord> Of(const Manifest& manifest, const std::string& file);
 };
 

@@ -80,8 +80,9 @@ void WriteStep(const std::string& place, int64_t step, Storage& storage) {
   record.host["data"] = "page 3";
   record.random_bytes = 4;
   record.random_hash = HashOf("dice");
-  record.optimizer =
-      OptimizerRecord{"adamw", {{{{"lr", 0.1}}, {"cut"}}}, {{{{"step", step}}, {"exp_avg"}, {"cut", "whole"}}}};
+  record.optimizer = OptimizerRecord{"adamw",
+                                     {{{{"lr", 0.1}}, {"cut"}}, {{{"lr", 0.1}}, {"whole"}}},
+                                     {{{{"step", step}}, {"exp_avg"}, {"cut", "whole"}}}};
   manifest.extra = record.ToJson();
   REQUIRE_FALSE(ReplaceFile(storage, staging.PathOf(kManifestFile), manifest.ToText()));
   REQUIRE_FALSE(staging.Commit(files));
