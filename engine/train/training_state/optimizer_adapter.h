@@ -14,6 +14,7 @@
 
 #include "engine/core/base/json.h"
 #include "engine/core/base/result.h"
+#include "engine/io/checkpoint/training_record.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -43,13 +44,17 @@ class OptimizerAdapter {
   virtual std::vector<std::vector<at::Tensor>> Groups() const = 0;
   // A group's options ("lr"), equal on every rank.
   virtual JsonValue::Object OptionsOf(size_t group) const = 0;
-  // `options` are what OptionsOf returned when the checkpoint was saved. Errors: kBadManifest, an option that is
-  // missing or of another kind.
+  // Why this optimizer cannot go on from what a checkpoint of its kind recorded: kBadManifest, an option or a value that
+  // is missing, of another kind or out of its range, a tensor that a step would need. `path` names the parameter, or the
+  // group as "optimizer.groups[0]". Changes nothing, and is called before anything is changed. Not overridden: nothing.
+  virtual Diagnostics CheckRecord(const OptimizerRecord& record) const;
+  // `options` are what OptionsOf returned when the checkpoint was saved. Errors, which leave the options as they were:
+  // kBadManifest, as of CheckRecord.
   virtual Diagnostics SetOptions(size_t group, const JsonValue::Object& options) = 0;
   // Nothing where the optimizer has no state for the parameter yet. Handles: copied before the optimizer steps again.
   virtual std::optional<ParameterMemory> MemoryOf(const at::Tensor& parameter) const = 0;
   // Replaces the state; tensors are on the parameter's device and belong to the optimizer from here on. Nothing: drops
-  // the state. Errors: kBadManifest, a name that is missing.
+  // the state. Errors, which leave the state as it was: kBadManifest, as of CheckRecord.
   virtual Diagnostics SetMemory(const at::Tensor& parameter, std::optional<ParameterMemory> memory) = 0;
 };
 

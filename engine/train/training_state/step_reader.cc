@@ -82,6 +82,7 @@ Diagnostics StepReader::Open(const std::string& folder, int64_t step) {
   }
   PlanParameters(found);
   PlanOptimizer(found);
+  for (Diagnostic& d : found) d.where.file = folder + "/" + kManifestFile;
   return found;
 }
 
@@ -177,6 +178,7 @@ void StepReader::PlanOptimizer(Diagnostics& found) {
     found.back().required = adapter_->kind();
     return;
   }
+  for (Diagnostic& d : adapter_->CheckRecord(record)) found.push_back(std::move(d));
   PlanGroups(record, found);
   std::map<std::string, size_t> index_of;
   const std::vector<LiveParameter>& parameters = state_.model->parameters();
@@ -347,7 +349,8 @@ Diagnostics StepReader::Finish(TrainingState& state) {
 // each rank continues its own; on another one ChooseRandomState decides between the state of a saved rank and a new
 // seed.
 void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
-  const std::optional<Header> header = ParseHeader(random_, random_.size(), kRandomFile).Collect(found);
+  const std::optional<Header> header =
+      ParseHeader(random_, random_.size(), folder() + "/" + kRandomFile).Collect(found);
   if (!header) return;
   std::map<std::string, std::string> states;
   for (const HeaderTensor& tensor : header->tensors) {
@@ -359,7 +362,8 @@ void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
     std::vector<std::string> by_rank;
     for (int64_t rank = 0; rank < saved.world_size(); ++rank) {
       const auto of_rank = states.find(RandomName(rank, name));
-      if (of_rank != states.end()) by_rank.push_back(of_rank->second);
+      if (of_rank == states.end()) break;  // a mesh that is only written down can have 2^31 ranks
+      by_rank.push_back(of_rank->second);
     }
     if (static_cast<int64_t>(by_rank.size()) != saved.world_size()) {
       found.push_back(StepFinding(Finding::kMissingTensor,
