@@ -369,13 +369,28 @@ TEST_CASE("one run saves to a directory at a time") {
     {
       TrainingCheckpoints first = TrainingCheckpoints::Open(scratch / "run", mesh);
       TrainingCheckpoints second = TrainingCheckpoints::Open(scratch / "run", mesh);
+      first.Claim();
+      for (const std::string& error :
+           {ErrorOf([&] { second.Claim(); }), ErrorOf([&] { second.Save(trainer.state, 2); })}) {
+        Expect(error.find("another run has") != std::string::npos, "refused: " + error);
+      }
       first.Save(trainer.state, 1);
-      const std::string error = ErrorOf([&] { second.Save(trainer.state, 2); });
-      Expect(error.find("another process saves to it") != std::string::npos, "refused: " + error);
       Expect(second.Load(trainer.state).step == 1, "reading is free");
       first.Save(trainer.state, 3);
     }
-    TrainingCheckpoints::Open(scratch / "run", mesh).Save(trainer.state, 4);
+    TrainingCheckpoints third = TrainingCheckpoints::Open(scratch / "run", mesh);
+    third.Save(trainer.state, 4);
+    Expect(third.Steps() == std::vector<int64_t>({1, 3, 4}), "three steps");
+    Expect(third.NewestWhole() == 4, "the last one is whole");
+    (void)third.Steps();  // all ranks are here
+    if (mesh.rank() == 0) {
+      std::filesystem::remove_all(scratch / "run/step_00000004");
+      std::filesystem::rename(scratch / "run/step_00000003", scratch / "run/step_00000004");
+    }
+    (void)third.Steps();  // all ranks are here
+    Expect(third.NewestWhole() == 1, "a step under another one's name is none");
+    const std::string error = ErrorOf([&] { third.Load(trainer.state, 4); });
+    Expect(error.find("holds another step than its name says") != std::string::npos, "refused: " + error);
   });
 }
 
