@@ -171,7 +171,7 @@ TEST_CASE("the command line holds for what a step remembers of the optimizer, an
     Words words = {"--steps", steps,  "--save",     folder / run, "--resume", "--log", folder / (run + ".log"),
                    "--lr",    "1e-2", "--schedule", "constant"};
     words.insert(words.end(), more.begin(), more.end());
-    const Outcome done = RunTraining(TrainWords(folder, words));
+    Outcome done = RunTraining(TrainWords(folder, words));
     INFO(done.ToText());
     REQUIRE(done.code == 0);
     return done;
