@@ -115,7 +115,7 @@ void RequireConsistent(const Manifest& manifest) {
 void RequireRandomStates(const MeshShape& saved) {
   if (saved.world_size() > kMostRanks) return;
   std::vector<std::string> states;
-  for (int64_t rank = 0; rank < saved.world_size(); ++rank) states.push_back(rank % 3 == 0 ? "alike" : "own");
+  for (int64_t rank = 0; rank < saved.world_size(); ++rank) states.emplace_back(rank % 3 == 0 ? "alike" : "own");
   for (const MeshShape& mesh : {saved, MeshShape(), MeshShape::Parse("dp=3,tp=2").ValueOrThrow()}) {
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
       const RandomChoice choice = ChooseRandomState(saved, states, mesh, rank);

@@ -89,7 +89,7 @@ TEST_CASE("a training record that cannot be") {
   // A parameter in two memories.
   JsonValue twice = Good();
   JsonValue::Array& memories = At(twice, {"optimizer", "memories"}).AsArray();
-  memories.push_back(JsonValue(memories.front()));
+  memories.push_back(memories.front());
   CHECK_THAT(ToText(Read(twice).diagnostics()),
              Contains("in 'optimizer.memories[1]'") && Contains("declared: \"a\"") && Contains("declared: \"c\""));
   for (const char* key : {"step", "host", "random", "optimizer"}) {
