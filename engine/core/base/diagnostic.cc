@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/core/base/visible.h"
+
 namespace moonshard {
 namespace {
 
@@ -29,6 +31,16 @@ std::string Painted(const std::string& text, const char* code, bool color) {
 
 bool ContinuesCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
+// Control bytes are blanks, so that columns stay; what else cannot be shown is an escape.
+std::string ShownSource(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    const bool control = (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F;
+    if (control) c = ' ';
+  }
+  return VisibleLines(out);
+}
+
 // A source line as it is shown: how its first bytes are left out, and where the caret begins in what remains.
 struct ShownLine {
   std::string text;
@@ -38,12 +50,11 @@ struct ShownLine {
 
 ShownLine Shown(const SourceSpan& span) {
   ShownLine out;
-  out.text = span.text;
-  for (char& c : out.text) {
-    const bool control = (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F;
-    if (control) c = ' ';
-  }
-  out.caret = std::min(static_cast<size_t>(std::max(span.column - 1, 0)), out.text.size());
+  const std::string_view line = span.text;
+  const size_t caret = std::min(static_cast<size_t>(std::max(span.column - 1, 0)), line.size());
+  out.text = ShownSource(line.substr(0, caret));
+  out.caret = out.text.size();
+  out.text += ShownSource(line.substr(caret));
   out.length = static_cast<size_t>(std::max(1, span.length));
   size_t begin = 0;
   if (out.text.size() > kMostColumns && out.caret > kMostColumns / 2) begin = out.caret - kMostColumns / 2;
@@ -85,27 +96,8 @@ void AddLine(std::string& out, const char* label, const std::string& value, bool
 
 std::string SafeText(std::string_view text, size_t most) {
   size_t end = std::min(text.size(), most);
-  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  std::string out;
-  const auto add_code = [&](char c) {
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    const auto byte = static_cast<unsigned char>(c);
-    out += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 0xF]};
-  };
-  for (size_t i = 0; i < end; ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < end ? text[i + 1] : 0);
-    if (text[i] == '\n') {
-      out += "\n" + std::string(kIndent);
-    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F are control characters too
-      add_code(text[i]);
-      add_code(text[++i]);
-    } else if ((byte < 0x20 && text[i] != '\t') || byte == 0x7F) {
-      add_code(text[i]);
-    } else {
-      out += text[i];
-    }
-  }
+  while (end < text.size() && end > 0 && ContinuesCharacter(text[end])) --end;
+  std::string out = VisibleLines(text.substr(0, end), kIndent);
   if (end < text.size()) out += "... (" + std::to_string(text.size()) + " bytes)";
   return out;
 }

@@ -33,7 +33,7 @@ HeaderJson ParseHeaderJson(std::string_view text, const std::string& file_name, 
 
 // A complaint about a safetensors file, or about one tensor in it.
 Diagnostic BadSafetensors(const std::string& file_name, const std::string& tensor, std::string message);
-// The name in single quotes, control characters escaped: a name comes from a file and may hold anything.
+// The name in single quotes, control bytes escaped as in JSON: a name comes from a file and may hold anything.
 std::string QuotedName(std::string_view name);
 
 }  // namespace moonshard
