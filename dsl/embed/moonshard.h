@@ -21,6 +21,7 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/version.h"
+#include "engine/core/base/visible.h"
 #include "engine/core/findings/forms.h"
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"

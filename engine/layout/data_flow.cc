@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "engine/core/base/visible.h"
+
 namespace moonshard {
 namespace {
 
@@ -61,7 +63,7 @@ std::string DataFlow::ToText(const FlowEdge& edge) const {
 std::string DataFlow::ToText() const {
   std::string out;
   for (const FlowEdge& edge : edges) {
-    out += FromText(edge) + " -> " + ToText(edge) + "  " + BetweenText(edge.between) + "\n";
+    out += Visible(FromText(edge) + " -> " + ToText(edge)) + "  " + BetweenText(edge.between) + "\n";
   }
   return out;
 }

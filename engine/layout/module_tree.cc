@@ -4,6 +4,7 @@
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -103,12 +104,14 @@ int64_t ModuleTree::total_elements() const {
 std::string ModuleTree::ToText() const {
   std::string out;
   for (const Module& module : modules_) {
-    out += (module.path.empty() ? "(root)" : module.path) + " " + (module.kind.empty() ? "?" : module.kind) +
-           (module.hookable ? "" : " (calls cannot be intercepted)") + SignatureText(parameters(module)) + "\n";
+    out += (module.path.empty() ? "(root)" : Visible(module.path)) + " " +
+           (module.kind.empty() ? "?" : Visible(module.kind)) +
+           (module.hookable ? "" : " (calls cannot be intercepted)") + Visible(SignatureText(parameters(module))) +
+           "\n";
   }
   for (const auto& tie : ties_) {
     out += "tied:";
-    for (ParamRef param : tie) out += " " + PathOf(param);
+    for (ParamRef param : tie) out += " " + Visible(PathOf(param));
     out += "\n";
   }
   return out;

@@ -151,10 +151,10 @@ ExportedPlan ExportTorch(const CompiledPlan& plan) {
   for (const auto& [key, paths] : by_key) {
     const std::string& first = paths.begin()->second;
     const bool same = std::ranges::all_of(paths, [&](const auto& path) { return path.second == first; });
-    if (same && !first.empty()) body += "    " + Quoted(key) + ": " + first + ",\n";
+    if (same && !first.empty()) body += "    " + PythonQuoted(key) + ": " + first + ",\n";
     if (same) continue;
     for (const auto& [path, text] : paths) {
-      if (!text.empty()) body += "    " + Quoted(path) + ": " + text + ",\n";
+      if (!text.empty()) body += "    " + PythonQuoted(path) + ": " + text + ",\n";
     }
   }
   std::string text = "# " + plan.plan->name + ": parallelize_module(model, mesh[\"tp\"], plan)\n";

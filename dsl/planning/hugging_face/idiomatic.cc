@@ -11,6 +11,7 @@
 
 #include "engine/core/base/quoted.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -207,7 +208,7 @@ LuaPlanText WriteIdiomaticPlan(const HuggingFaceChoice& choice, const std::strin
     writer.Take(*table, ties);
   }
   return writer.Write(
-      "-- " + OneLine(choice.name) + (choice.experts ? ", expert parallel" : "") + ", after " + OneLine(from) + ".",
+      "-- " + Visible(choice.name) + (choice.experts ? ", expert parallel" : "") + ", after " + Visible(from) + ".",
       base, has_base);
 }
 

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "engine/core/base/quoted.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -77,7 +78,7 @@ LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& bas
   const HuggingFaceTable* of_model = choice.model_table();
   const bool ties = choice.config != nullptr && choice.config->ties_by_default;
   const bool has_base = of_config != nullptr && of_config->of_base;
-  writer.Line("-- " + OneLine(choice.name) + (choice.experts ? ", expert parallel" : "") + ", from " + OneLine(from) +
+  writer.Line("-- " + Visible(choice.name) + (choice.experts ? ", expert parallel" : "") + ", from " + Visible(from) +
               ": a Hugging Face plan with Hugging Face's meaning.");
   writer.Line("local hf <const> = require \"hugging_face\"");
   if (has_base) {

@@ -13,6 +13,7 @@
 #include "dsl/planning/suggest/words.h"
 #include "engine/core/base/quoted.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -23,7 +24,7 @@ constexpr size_t kLineWidth = 120;
 
 std::vector<std::string> Wrapped(const std::string& text, size_t width) {
   std::vector<std::string> lines = {""};
-  for (const std::string& word : Split(text, ' ')) {
+  for (const std::string& word : Split(Visible(text), ' ')) {
     if (!lines.back().empty() && lines.back().size() + word.size() + 1 > width) lines.emplace_back();
     lines.back() += (lines.back().empty() ? "" : " ") + word;
   }
@@ -61,7 +62,7 @@ class Writer {
  private:
   std::string Head() const {
     std::string out =
-        "-- A first plan for " + draft_.model + ", from names, shapes and config.json (moonshard suggest).\n";
+        "-- A first plan for " + Visible(draft_.model) + ", from names, shapes and config.json (moonshard suggest).\n";
     out += draft_.only_sure
                ? "-- \"sure\": all three agree. What another reading is possible of is replicated, or \"by rows\".\n"
                : "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare numbers "

@@ -9,6 +9,7 @@
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/json.h"
+#include "engine/core/base/visible.h"
 #include "engine/io/checkpoint/convert.h"
 #include "engine/io/exported_program/program_archive.h"
 
@@ -81,16 +82,15 @@ int Convert(const char* verb, const std::string& out, bool replace, bool json, c
   const ConvertSummary& summary = done.value();
   if (say.text()) line.End(summary);
   if (json) {
-    std::cout << WriteJson(JsonValue::Object{{"format_version", kFormatVersion},
-                                             {"out", out},
-                                             {"tensors", summary.tensors},
-                                             {"rank_files", summary.rank_files},
-                                             {"source_bytes", static_cast<int64_t>(summary.source_bytes)},
-                                             {"written_bytes", static_cast<int64_t>(summary.written_bytes)},
-                                             {"resumed_bytes", static_cast<int64_t>(summary.resumed_bytes)},
-                                             {"was_there", summary.was_there}},
-                           2)
-              << "\n";
+    const JsonValue::Object document = {{"format_version", kFormatVersion},
+                                        {"out", out},
+                                        {"tensors", summary.tensors},
+                                        {"rank_files", summary.rank_files},
+                                        {"source_bytes", static_cast<int64_t>(summary.source_bytes)},
+                                        {"written_bytes", static_cast<int64_t>(summary.written_bytes)},
+                                        {"resumed_bytes", static_cast<int64_t>(summary.resumed_bytes)},
+                                        {"was_there", summary.was_there}};
+    std::cout << VisibleJson(WriteJson(document, 2)) << "\n";
   }
   return kExitGood;
 }
@@ -115,7 +115,7 @@ int RunShard(const ShardVerb& verb) {
   if (!plan || HasErrors(found)) return kExitUsage;
   const WeightRecipes recipes = folder->program ? RecipesOf(*folder->program) : WeightRecipes();
   if (verb.say.text() && !plan->plan->chosen.empty())
-    std::cerr << "plan " << plan->plan->name << ": " << plan->plan->chosen << "\n";
+    std::cerr << "plan " << Visible(plan->plan->name + ": " + plan->plan->chosen) << "\n";
   return Convert("shard", verb.out, verb.replace, verb.json, verb.say, [&](const ConvertOptions& options) {
     return ShardModel(folder->checkpoint, *plan, verb.out, options, folder->program ? &recipes : nullptr);
   });

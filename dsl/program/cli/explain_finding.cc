@@ -6,6 +6,7 @@
 #include "dsl/program/cli/say.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/core/findings/page.h"
 
 namespace moonshard {
@@ -43,7 +44,7 @@ int RunExplainFinding(const ExplainFindingVerb& verb) {
   }
   const FindingPage* page = FindPage(pages, verb.finding);
   if (page == nullptr) {
-    std::cerr << NoSuchFinding(verb.finding, pages);
+    std::cerr << VisibleLines(NoSuchFinding(verb.finding, pages));
     return kExitUsage;
   }
   if (verb.markdown) {

@@ -15,6 +15,7 @@
 #include "dsl/program/cli/run_main.h"
 #include "dsl/program/cli/torch_library.h"
 #include "dsl/program/cli/verbs.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -34,13 +35,13 @@ int Become(const std::string& program, const std::vector<std::string>& arguments
 int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, bool finish_first = false) {
   const std::string program = SiblingProgram("moonshard-run");
   if (std::error_code ignored; !std::filesystem::exists(program, ignored)) {
-    std::cerr << "moonshard: this build has no LibTorch (" << program
+    std::cerr << "moonshard: this build has no LibTorch (" << Visible(program)
               << " is missing): only verbs without tensors are available\n";
     return kExitFailed;
   }
   const TorchOfBuild torch = {MOONSHARD_TORCH_VERSION, MOONSHARD_TORCH_DIRECTORY};
   if (const std::optional<std::string> why = WhyNotLoaded(program, torch)) {
-    std::cerr << "moonshard: " << *why;
+    std::cerr << "moonshard: " << VisibleLines(*why);
     return kExitFailed;
   }
   if (StartedByLauncher() || ranks == 0) return Become(program, arguments);
@@ -136,7 +137,7 @@ int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
 
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
-  (command.exit_code == 0 ? std::cout : std::cerr) << command.text;
+  (command.exit_code == 0 ? std::cout : std::cerr) << VisibleLines(command.text);
   if (!command.verb) return EndOutput(command.exit_code, {});
   const SayOptions say = SayOf(*command.verb);
   try {

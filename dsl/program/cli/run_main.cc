@@ -10,6 +10,7 @@
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/check.h"
 #include "engine/core/base/diagnostic.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 
@@ -17,13 +18,13 @@ int RunMain(const std::string& program, const std::function<int()>& body) {
   try {
     return body();
   } catch (const InternalError& error) {
-    std::cerr << program << ": defect: " << error.what() << "\n";
+    std::cerr << program << ": defect: " << VisibleLines(error.what()) << "\n";
     return kExitDefect;
   } catch (const PlanError& error) {
     Say(error.diagnostics(), {});
     return ExitCodeOf(error.diagnostics());
   } catch (const std::exception& error) {
-    std::cerr << program << ": " << error.what() << "\n";
+    std::cerr << program << ": " << VisibleLines(error.what()) << "\n";
     return kExitFailed;
   }
 }

@@ -10,6 +10,7 @@
 #include "dsl/program/cli/say.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/io/storage/staging.h"
 
 namespace moonshard {
@@ -58,7 +59,7 @@ int RunSuggest(const SuggestVerb& verb) {
       return kExitFailed;
     }
   }
-  if (verb.say.text()) std::cerr << name << ": " << Summary(suggestion, sizes) << "\n";
+  if (verb.say.text()) std::cerr << Visible(name + ": " + Summary(suggestion, sizes)) << "\n";
   return kExitGood;
 }
 

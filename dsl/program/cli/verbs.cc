@@ -7,6 +7,7 @@
 #include "dsl/planning/hugging_face/export.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/hugging_face.h"
+#include "engine/core/base/visible.h"
 #include "engine/io/storage/staging.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/report/report.h"
@@ -17,7 +18,7 @@ namespace {
 
 // Reports which plan was chosen, and why, where none was named.
 void SayChoice(const Plan& plan, const SayOptions& say) {
-  if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << plan.name << ": " << plan.chosen << "\n";
+  if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << Visible(plan.name + ": " + plan.chosen) << "\n";
 }
 
 // The title of a report: the name of the model's directory.
@@ -37,7 +38,7 @@ bool WriteReport(const std::string& page, const ExplainVerb& verb, const std::st
     Say({*failed}, verb.say);
     return false;
   }
-  std::cerr << verb.html << ": " << what << ", to be opened in a browser\n";
+  std::cerr << Visible(verb.html) << ": " << what << ", to be opened in a browser\n";
   return true;
 }
 
@@ -102,7 +103,7 @@ int RunExplain(const ExplainVerb& verb) {
   if (verb.json) {
     JsonValue explained = ExplainJson(plan, options);
     if (verb.passes) explained.AsObject()["passes"] = PassesJson(resolution.passes);
-    std::cout << WriteJson(explained, 2) << "\n";
+    std::cout << VisibleJson(WriteJson(explained, 2)) << "\n";
   } else {
     std::cout << ExplainText(plan, options);
   }
@@ -120,7 +121,7 @@ int RunCheck(const CheckVerb& verb) {
     say.subject = "plans/" + plan.value().plan->name + ".lua";  // the one chosen
   SayAsData(findings, say);
   if (plan.ok()) SayChoice(*plan.value().plan, verb.say);
-  if (!bad && verb.say.text()) std::cerr << "plan " << plan.value().plan->name << ": no errors\n";
+  if (!bad && verb.say.text()) std::cerr << "plan " << Visible(plan.value().plan->name) << ": no errors\n";
   return bad ? kExitFailed : kExitGood;
 }
 

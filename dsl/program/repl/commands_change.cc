@@ -7,6 +7,7 @@
 #include "dsl/program/repl/command.h"
 #include "engine/core/base/quoted.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/io/storage/staging.h"
 
 namespace moonshard {
@@ -173,7 +174,7 @@ Answer RunSave(CommandCall& call) {
                    "save it in that plan's directory");
   }
   std::string text = "-- " +
-                     OneLine(std::filesystem::path(path).filename().string() + ": rules that were tried over " + base) +
+                     Visible(std::filesystem::path(path).filename().string() + ": rules that were tried over " + base) +
                      ".\n" + OptionCode(call.workspace.record(), call.workspace.options()) +
                      "\nreturn plan {\n  api = 1,\n  extends " + Quoted(base) + ",\n";
   // A rule that was tried again counts once: two rules with one pattern would be in conflict.

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -164,7 +165,7 @@ Outcome Session::Finished(Answer answer, const std::string& text) {
   out.err = Written(answer.diagnostics);
   if (const std::string notice = runner_.TakeNotice(); !notice.empty()) answer.notes.push_back(notice);
   if (options_.form == FindingForm::kText) {
-    for (const std::string& note : answer.notes) out.err += Printable(note) + "\n";
+    for (const std::string& note : answer.notes) out.err += Visible(note) + "\n";
   }
   out.good = !answer.failed && !HasErrors(answer.diagnostics);
   out.quit = answer.quit;

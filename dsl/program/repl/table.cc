@@ -1,8 +1,8 @@
-// One table in four formats. JSON and CSV have the exact values, for programs; the table format and Markdown have
-// shortened bytes and escaped control characters, for people. Only the table format limits rows and cells: a terminal
+// One table in four formats. JSON and CSV have the exact numbers, for programs; the table format and Markdown have
+// shortened bytes, for people. Only the table format limits rows and cells: a terminal
 // is no use for 60,000 rows, and a program needs them all.
-// Text of a model or plan is not trusted by the terminal: a name may contain escape sequences, so control characters
-// are written as codes.
+// Text of a model or plan is not trusted by the terminal: a name may contain escape sequences, so every form goes through
+// base/visible.h. In JSON the escapes are JSON's own: a program reads the exact text.
 #include "dsl/program/repl/table.h"
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <set>
 
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/explain/texts.h"
 
 namespace moonshard {
@@ -50,7 +51,7 @@ std::string TextOf(const JsonValue& cell) {
 std::string ShownText(const Table& table, size_t row, size_t column) {
   const JsonValue& cell = table.rows[row][column];
   const bool bytes = std::ranges::find(table.byte_columns, table.columns[column]) != table.byte_columns.end();
-  return bytes && cell.is_int() ? BytesText(cell.AsInt()) : Printable(TextOf(cell));
+  return bytes && cell.is_int() ? BytesText(cell.AsInt()) : Visible(TextOf(cell));
 }
 
 std::string Padded(const std::string& text, size_t width, bool right) {
@@ -147,8 +148,8 @@ std::string RenderMarkdown(const Table& table) {
 // As RFC 4180 has it, with plain line ends.
 std::string RenderCsv(const Table& table) {
   std::string out;
-  for (const auto& row :
-       TextsOf(table, table.rows.size(), [](const Table&t, size_t r, size_t c) { return TextOf(t.rows[r][c]); })) {
+  for (const auto& row : TextsOf(table, table.rows.size(),
+                                 [](const Table&t, size_t r, size_t c) { return Visible(TextOf(t.rows[r][c])); })) {
     for (size_t c = 0; c < row.size(); ++c) {
       if (c > 0) out += ",";
       if (row[c].find_first_of(",\"\r\n") == std::string::npos) {
@@ -255,7 +256,7 @@ std::optional<OutputMode> OutputModeFromName(std::string_view name) {
 std::string Render(const std::vector<Table>& tables, OutputMode mode) {
   if (mode == OutputMode::kJson) {
     if (tables.empty()) return "";
-    if (tables.size() == 1) return WriteJson(TableToJson(tables.front()), 0) + "\n";
+    if (tables.size() == 1) return VisibleJson(WriteJson(TableToJson(tables.front()), 0)) + "\n";
     JsonValue::Object out;
     for (const Table& table : tables) {
       out[table.name] = TableToJson(table);
@@ -263,7 +264,7 @@ std::string Render(const std::vector<Table>& tables, OutputMode mode) {
         if (table.name == name) out[old] = out[table.name];
       }
     }
-    return WriteJson(out, 0) + "\n";
+    return VisibleJson(WriteJson(out, 0)) + "\n";
   }
   std::string out;
   for (const Table& table : tables) {
@@ -280,43 +281,13 @@ std::string Render(const std::vector<Table>& tables, OutputMode mode) {
 }
 
 std::string RenderValue(const JsonValue& value, OutputMode mode) {
-  if (mode == OutputMode::kJson) return WriteJson(value, 0) + "\n";
+  if (mode == OutputMode::kJson) return VisibleJson(WriteJson(value, 0)) + "\n";
   const bool empty = (value.is_array() && value.AsArray().empty()) || (value.is_object() && value.AsObject().empty());
   if (empty) return "{}\n";
   if (value.is_array() || value.is_object()) return Render({TableOf(value)}, mode);
   if (value.is_null()) return "nil\n";
   if (!value.is_string()) return TextOf(value) + "\n";
-  std::string out;  // a text keeps its lines
-  for (const std::string& line : Split(value.AsString(), '\n')) out += Printable(line) + "\n";
-  return out;
-}
-
-std::string Printable(std::string_view text) {
-  std::string out;
-  const auto add_code = [&](unsigned char byte) {
-    std::array<char, 5> code = {};
-    std::snprintf(code.data(), code.size(), "\\x%02x", byte);
-    out += code.data();
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const auto byte = static_cast<unsigned char>(c);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F are control characters too
-      add_code(byte);
-      add_code(next);
-      ++i;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7F) {
-      add_code(byte);
-    } else {
-      out += c;
-    }
-  }
-  return out;
+  return VisibleLines(value.AsString()) + "\n";  // a text keeps its lines
 }
 
 }  // namespace moonshard

@@ -36,7 +36,4 @@ std::string Render(const std::vector<Table>& tables, OutputMode mode);
 // One value: a list or an object as a table; anything else as its text, alone on a line.
 std::string RenderValue(const JsonValue& value, OutputMode mode);
 
-// Text without control sequences for a terminal: control characters as \n, \t or \x1b. Names are untrusted.
-std::string Printable(std::string_view text);
-
 }  // namespace moonshard

@@ -23,6 +23,8 @@
 #include <cstdlib>
 #include <cwchar>
 
+#include "engine/core/base/visible.h"
+
 namespace moonshard {
 namespace {
 
@@ -204,17 +206,18 @@ class Terminal : public LineReader {
   static void List(const std::vector<std::string>& candidates, const std::string& word) {
     const size_t parent = word.find_last_of(".:/");
     const size_t skip = parent == std::string::npos || parent == 0 ? 0 : parent + 1;
+    std::vector<std::string> texts;
+    for (const std::string& candidate : candidates) texts.push_back(Visible(candidate.substr(skip)));
     size_t widest = 0;
-    for (const std::string& c : candidates) widest = std::max(widest, c.size() - skip);
+    for (const std::string& text : texts) widest = std::max(widest, text.size());
     winsize size{};
     const size_t columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
     const size_t per_line = std::max<size_t>(1, columns / (widest + 2));
-    const size_t lines = (candidates.size() + per_line - 1) / per_line;
+    const size_t lines = (texts.size() + per_line - 1) / per_line;
     std::string out = "\n";
     for (size_t l = 0; l < lines; ++l) {
-      for (size_t i = l; i < candidates.size(); i += lines) {
-        const std::string text = candidates[i].substr(skip);
-        out += text + std::string(i + lines < candidates.size() ? widest + 2 - text.size() : 0, ' ');
+      for (size_t i = l; i < texts.size(); i += lines) {
+        out += texts[i] + std::string(i + lines < texts.size() ? widest + 2 - texts[i].size() : 0, ' ');
       }
       out += "\n";
     }

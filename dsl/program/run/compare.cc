@@ -6,6 +6,7 @@
 #include "dsl/program/run/tensor_file.h"
 #include "dsl/program/run/verbs.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 int RunCompare(const CompareVerb& verb) {
@@ -25,7 +26,7 @@ int RunCompare(const CompareVerb& verb) {
       const double difference = RelativeDifference(found->second, tensor);
       // A difference that is not a number must not pass either.
       const bool good = difference <= verb.tolerance;
-      std::printf("%-64s %.2e%s\n", name.c_str(), difference, good ? "" : "  TOO LARGE");
+      std::printf("%-64s %.2e%s\n", Visible(name).c_str(), difference, good ? "" : "  TOO LARGE");
       if (!good || difference > worst) {
         worst = std::isfinite(difference) ? std::max(worst, difference) : difference;
         worst_name = name;
@@ -37,8 +38,8 @@ int RunCompare(const CompareVerb& verb) {
     }
     errors.push_back(std::move(d));
   }
-  std::printf("%zu tensors, largest difference %.2e (%s), tolerance %.0e\n", expected.size(), worst, worst_name.c_str(),
-              verb.tolerance);
+  std::printf("%zu tensors, largest difference %.2e (%s), tolerance %.0e\n", expected.size(), worst,
+              Visible(worst_name).c_str(), verb.tolerance);
   if (errors.empty()) return kExitGood;
   std::fputs(ToText(errors).c_str(), stderr);
   return kExitFailed;

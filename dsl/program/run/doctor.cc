@@ -4,6 +4,7 @@
 
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/verbs.h"
+#include "engine/core/base/visible.h"
 #include "engine/runtime/mesh/device.h"
 
 namespace moonshard {
@@ -14,7 +15,7 @@ int RunDoctor() {
   if (cuda.ok()) {
     std::printf("CUDA      %s, with NCCL\n", cuda.value().device.str().c_str());
   } else {
-    std::printf("CUDA      no: %s\n", cuda.diagnostics().front().message.c_str());
+    std::printf("CUDA      no: %s\n", Visible(cuda.diagnostics().front().message).c_str());
   }
   std::printf("CPU       Gloo\n");
   return kExitGood;

@@ -9,6 +9,7 @@
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/step.h"
 #include "dsl/program/run/verbs.h"
+#include "engine/core/base/visible.h"
 #include "engine/io/safetensors/writer.h"
 #include "engine/io/storage/staging.h"
 #include "engine/plan/explain/explain.h"
@@ -114,7 +115,7 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
   for (const auto& [direction, kinds] : collectives.AsObject()) stats[direction] = kinds;
   const std::string text = WriteJson(stats, 2) + "\n";
   if (verb.stats == "-") {
-    std::cout << text;
+    std::cout << VisibleJson(text);
     return;
   }
   if (Failure failed = WriteText(verb.stats, text)) throw PlanError({*std::move(failed)});

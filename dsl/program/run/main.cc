@@ -13,6 +13,7 @@
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/verbs.h"
 #include "dsl/program/train/train.h"
+#include "engine/core/base/visible.h"
 #include "engine/runtime/mesh/device_mesh.h"
 
 namespace moonshard {
@@ -60,7 +61,7 @@ int RunVerb(const Verb& verb) {
 
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
-  std::fputs(command.text.c_str(), command.exit_code == 0 ? stdout : stderr);
+  std::fputs(VisibleLines(command.text).c_str(), command.exit_code == 0 ? stdout : stderr);
   if (!command.verb) return EndOutput(command.exit_code, {});
   const SayOptions say = SayOf(*command.verb);
   try {
@@ -73,7 +74,7 @@ int Main(const std::vector<std::string>& arguments) {
     if (failed) {
       Say({*failed}, say);
     } else {
-      std::fprintf(stderr, "moonshard-run: %s\n", ErrorText(error).c_str());  // without its stack trace
+      std::fprintf(stderr, "moonshard-run: %s\n", VisibleLines(ErrorText(error)).c_str());  // without its stack trace
     }
     return kExitFailed;
   }

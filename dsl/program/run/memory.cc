@@ -11,6 +11,7 @@
 #include "dsl/program/train/loss.h"
 #include "engine/analysis/footprint/step_recorder.h"
 #include "engine/analysis/meta/meta_scope.h"
+#include "engine/core/base/visible.h"
 #include "engine/runtime/apply/scalar_type.h"
 
 namespace moonshard {
@@ -82,7 +83,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   footprint.dtype = type ? ToString(*DTypeOf(*type)) : "as stored";
   footprint.assumptions = AssumptionsIn(meta, experts, *plan.plan);
   if (verb.json) {
-    std::cout << WriteJson(FootprintJson(plan, footprint), 2) << "\n";
+    std::cout << VisibleJson(WriteJson(FootprintJson(plan, footprint), 2)) << "\n";
   } else {
     std::cout << FootprintText(plan, footprint);
   }

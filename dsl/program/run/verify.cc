@@ -15,6 +15,7 @@
 #include "dsl/program/run/step.h"
 #include "dsl/program/run/verbs.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/layout/shards.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/apply/local_shard.h"
@@ -232,10 +233,10 @@ int RunVerify(const VerifyVerb& verb) {
 
   const bool good = !forward.first() && !backward.first();
   if (mesh.rank() == 0) {
-    std::cout << "outputs: " << forward.Summary() << "\ngradients: " << backward.Summary() << "\n";
+    std::cout << "outputs: " << Visible(forward.Summary()) << "\ngradients: " << Visible(backward.Summary()) << "\n";
     if (replay.differing() > 0) {
       std::cout << "routing: " << replay.differing() << " of " << replay.tokens()
-                << " choices of experts differ, first after '" << replay.first()
+                << " choices of experts differ, first after '" << Visible(replay.first())
                 << "'; the unsharded run takes those of the sharded run\n";
     }
     // An error in the forward also changes the gradients: only the first is reported.
@@ -246,7 +247,8 @@ int RunVerify(const VerifyVerb& verb) {
     }
     Say(sharded.applied->Findings(), verb.say);
     if (good)
-      std::cout << "plan " << sharded.applied->plan().plan->name << " on " << folder.mesh.ToString() << ": verified\n";
+      std::cout << "plan " << Visible(sharded.applied->plan().plan->name) << " on " << folder.mesh.ToString()
+                << ": verified\n";
   }
   DeviceMesh closing = mesh;
   closing.Close();

@@ -7,6 +7,7 @@
 #include "dsl/program/run/verbs.h"
 #include "engine/analysis/prove/operator_trace.h"
 #include "engine/analysis/prove/type_scope.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
@@ -60,7 +61,7 @@ int RunVerifyOps(const VerifyVerb& verb) {
     char largest[32];
     std::snprintf(largest, sizeof(largest), "%.1e", differences.largest);
     std::cout << "operators: " << differences.compared << " results compared, " << differences.left_out
-              << " left out, largest difference " << largest << " (" << differences.largest_name << ")\n";
+              << " left out, largest difference " << largest << " (" << Visible(differences.largest_name) << ")\n";
     if (differences.first) Say({Differs(*differences.first, sharded.applied->plan(), tolerance)}, verb.say);
   }
   DeviceMesh closing = mesh;

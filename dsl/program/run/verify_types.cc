@@ -6,6 +6,7 @@
 #include "dsl/program/run/verbs.h"
 #include "engine/analysis/meta/meta_scope.h"
 #include "engine/analysis/prove/type_scope.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 int RunVerifyTypes(const VerifyVerb& verb) {
@@ -47,20 +48,21 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   const CompiledPlan& plan = sharded.applied->plan();
   const Diagnostics findings = ToDiagnostics(proof, plan);
   if (verb.json) {
-    std::cout << WriteJson(ProofJson(proof, plan), 2) << "\n";
+    std::cout << VisibleJson(WriteJson(ProofJson(proof, plan), 2)) << "\n";
     return HasErrors(findings) ? kExitFailed : kExitGood;
   }
   Say(plan.findings, verb.say);
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
             << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
-  for (const Assumption& assumption : proof.assumptions) std::cout << "not checked: " << assumption.ToText() << "\n";
+  for (const Assumption& assumption : proof.assumptions)
+    std::cout << "not checked: " << Visible(assumption.ToText()) << "\n";
   Say(findings, verb.say);
   // Modules that were not called, and layouts that differ, follow from a step that stopped early.
   const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
   if (!stopped) Say(sharded.applied->Findings(), verb.say);
   if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitGood;
-  std::cout << "plan " << plan.plan->name << " on " << folder.mesh.ToString() << ": proven for " << ScopeText(proof)
-            << "\n";
+  std::cout << "plan " << Visible(plan.plan->name) << " on " << folder.mesh.ToString() << ": proven for "
+            << Visible(ScopeText(proof)) << "\n";
   return kExitGood;
 }
 

@@ -90,7 +90,7 @@ void Report::ClearLine() const {
 void Report::Say(const std::string& text) {
   if (!speaks_) return;
   ClearLine();
-  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fprintf(stderr, "%s\n", Visible(text).c_str());
 }
 
 void Report::Resumed(int64_t step, const MeshShape& saved_on, const std::vector<Change>& changes) {
@@ -199,7 +199,7 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
   Write(summary);
   summary.erase("event");
   summary["format_version"] = kFormatVersion;
-  if (verb_.json) std::cout << WriteJson(summary, 2) << "\n";
+  if (verb_.json) std::cout << VisibleJson(WriteJson(summary, 2)) << "\n";
 }
 
 }  // namespace moonshard

@@ -6,6 +6,7 @@
 
 #include "engine/analysis/footprint/footprint.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/explain/texts.h"
 
 namespace moonshard {
@@ -71,7 +72,7 @@ std::vector<Row> RowsOf(const Footprint& footprint) {
 }
 
 std::string NameOf(const std::vector<std::string>& paths) {
-  return paths.front().empty() ? "(outside of modules)" : FoldPaths(paths);
+  return paths.front().empty() ? "(outside of modules)" : Visible(FoldPaths(paths));
 }
 
 std::string CollectivesLine(const CollectiveCounts& counts, Direction direction) {
@@ -87,12 +88,12 @@ std::string CollectivesLine(const CollectiveCounts& counts, Direction direction)
 }  // namespace
 
 std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) {
-  std::string out = "plan " + plan.plan->name + " on " + plan.mesh.ToString() + ", rank " +
+  std::string out = "plan " + Visible(plan.plan->name) + " on " + plan.mesh.ToString() + ", rank " +
                     std::to_string(footprint.rank) + ": a training step of " + std::to_string(footprint.batch) + " x " +
                     std::to_string(footprint.sequence) + " tokens, " + footprint.dtype + "\n";
   out += "peak " + BytesText(footprint.peak) + ", in the " + footprint.peak_phase + " of " +
-         (footprint.peak_module.empty() ? "what is outside of modules" : footprint.peak_module) +
-         (footprint.peak_op.empty() ? "" : " (" + footprint.peak_op + ")") + "; the step adds " +
+         (footprint.peak_module.empty() ? "what is outside of modules" : Visible(footprint.peak_module)) +
+         (footprint.peak_op.empty() ? "" : " (" + Visible(footprint.peak_op) + ")") + "; the step adds " +
          BytesText(footprint.step_peak) +
          " to what is there before it\nthe optimizer's step after it: " + BytesText(footprint.optimizer_peak) +
          "\n\nat the peak\n";
@@ -118,9 +119,10 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   out += "\nlargest\n";
   for (const FootprintContribution& c : LargestContributions(plan, footprint, kLargest)) {
     out += Format("%12s  %s of ", BytesText(c.bytes).c_str(), ToString(c.kind)) +
-           (c.modules.empty() ? "what is outside of modules" : c.modules) + (c.op.empty() ? "" : " (" + c.op + ")") +
+           (c.modules.empty() ? "what is outside of modules" : Visible(c.modules)) +
+           (c.op.empty() ? "" : " (" + Visible(c.op) + ")") +
            (c.count > 1 ? ", " + std::to_string(c.count) + " tensors" : "") + "\n" + std::string(14, ' ') +
-           "smaller with: " + c.advice + "\n";
+           "smaller with: " + Visible(c.advice) + "\n";
   }
   out += "\nwork: forward " + WorkText(work.forward) + ", backward " + WorkText(work.backward) +
          (work.recompute > 0 ? ", recomputed " + WorkText(work.recompute) : "") +
@@ -128,7 +130,7 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   out += "collectives forward: " + CollectivesLine(footprint.collectives, Direction::kForward) + "\n";
   out += "collectives backward: " + CollectivesLine(footprint.collectives, Direction::kBackward) + "\n";
   if (!footprint.assumptions.empty())
-    out += "assumed, since no values are there: " + Join(footprint.assumptions, "; ") + "\n";
+    out += "assumed, since no values are there: " + Visible(Join(footprint.assumptions, "; ")) + "\n";
   return out;
 }
 

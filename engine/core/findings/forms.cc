@@ -1,5 +1,7 @@
 #include "engine/core/findings/forms.h"
 
+#include "engine/core/base/visible.h"
+
 #include "engine/core/findings/fix.h"
 
 namespace moonshard {
@@ -26,12 +28,11 @@ std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool
   switch (form) {
     case FindingForm::kText: return ToText(diagnostics, color);
     case FindingForm::kGithub: return GithubAnnotations(diagnostics);
-    case FindingForm::kSarif: return WriteJson(SarifLog(diagnostics, subject), 2) + "\n";
+    case FindingForm::kSarif: return VisibleJson(WriteJson(SarifLog(diagnostics, subject), 2)) + "\n";
     case FindingForm::kJson: break;
   }
-  return WriteJson(JsonValue::Object{{"format_version", kFindingsFormatVersion}, {"findings", ToJson(diagnostics)}},
-                   2) +
-         "\n";
+  const JsonValue::Object document = {{"format_version", kFindingsFormatVersion}, {"findings", ToJson(diagnostics)}};
+  return VisibleJson(WriteJson(document, 2)) + "\n";
 }
 
 }  // namespace moonshard

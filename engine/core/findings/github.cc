@@ -1,5 +1,6 @@
 // docs.github.com, "Workflow commands for GitHub Actions": a message's %, CR and LF are written as %25, %0D and %0A; in
 // a property : and , too.
+#include "engine/core/base/visible.h"
 #include "engine/core/findings/forms.h"
 
 namespace moonshard {
@@ -7,7 +8,7 @@ namespace {
 
 std::string Escaped(const std::string& text, bool property) {
   std::string out;
-  for (char c : text) {
+  for (char c : property ? Visible(text) : VisibleLines(text)) {
     switch (c) {
       case '%': out += "%25"; break;
       case '\r': out += "%0D"; break;

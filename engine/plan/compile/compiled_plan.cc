@@ -6,6 +6,7 @@
 
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -127,7 +128,8 @@ std::string CompiledPlan::ToText() const {
     const ModuleSteps& s = StepsOf(m);
     const Module& module = tree->modules()[m];
     if (s.style.empty() && tree->parameters(module).empty()) continue;
-    out += (module.path.empty() ? "(root)" : module.path) + " " + moonshard::ToText(s, tree->parameters(module)) + "\n";
+    out += (module.path.empty() ? "(root)" : Visible(module.path)) + " " +
+           Visible(moonshard::ToText(s, tree->parameters(module))) + "\n";
   }
   out += TextOfSections(*this);
   return out;

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/explain/explain.h"
@@ -86,7 +87,8 @@ void AddSteps(std::string& out, const char* side, const std::vector<ProgramStep>
   for (const ProgramStep& step : list) {
     if (IsOfOutermostCall(step) && !root) continue;
     const std::string collectives = CollectivesOf(step, plan.steps[entry.program->steps], plan);
-    out += std::string(first ? "    " : "          ") + (first ? side : "") + ToText(step, *entry.program, plan);
+    out +=
+        std::string(first ? "    " : "          ") + (first ? side : "") + Visible(ToText(step, *entry.program, plan));
     out += (collectives.empty() ? "" : "  (" + collectives + ")") + "\n";
     first = false;
   }
@@ -121,7 +123,7 @@ std::string ProgramText(const CompiledPlan& plan) {
     AddSteps(steps, "enter ", entry.program->enter, entry, plan);
     AddSteps(steps, "leave ", entry.program->leave, entry, plan);
     if (steps.empty()) continue;
-    const std::string path = FoldPaths(entry.paths);
+    const std::string path = Visible(FoldPaths(entry.paths));
     out += "  " + (path.empty() ? "(root)" : path) + "\n" + steps;
   }
   std::vector<std::string> groups;
@@ -132,7 +134,7 @@ std::string ProgramText(const CompiledPlan& plan) {
     out += "  gradients summed over " + ToText(sum.group, plan.mesh) +
            (in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce beside the backward"
                        : std::string(", in one all_reduce a dtype when the backward ends")) +
-           ": " + Join(sum.params, ", ") + "\n";
+           ": " + Visible(Join(sum.params, ", ")) + "\n";
   }
   return out;
 }

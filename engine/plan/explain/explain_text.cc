@@ -2,6 +2,7 @@
 #include <map>
 
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/unit_memory.h"
@@ -41,15 +42,15 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
   std::string source = "no rule";
   if (steps.is_fallback) source = plan.plan->fallback_source.ToString();
   if (steps.rule >= 0) source = plan.plan->rules[static_cast<size_t>(steps.rule)].source.ToString();
-  const std::string path = FoldPaths(paths);
-  out += Padded(path.empty() ? "(root)" : path, 56) + "  " + Padded(steps.style.empty() ? "-" : steps.style, 16) +
-         "  " + source + "\n";
+  const std::string path = Visible(FoldPaths(paths));
+  out += Padded(path.empty() ? "(root)" : path, 56) + "  " +
+         Padded(steps.style.empty() ? "-" : Visible(steps.style), 16) + "  " + Visible(source) + "\n";
   AddRedistributions(out, "input", steps.inputs, plan.mesh);
   for (size_t i = 0; i < signature.size(); ++i) {
     const std::vector<int64_t> local = LocalShape(signature[i].shape, steps.params[i], plan.mesh, options.rank);
     std::string shapes = ShapeToString(signature[i].shape);
     if (local != signature[i].shape) shapes += " -> " + ShapeToString(local);
-    out += "    " + Padded(signature[i].name, 11) + " " + Padded(shapes, 36) + "  " +
+    out += "    " + Padded(Visible(signature[i].name), 11) + " " + Padded(shapes, 36) + "  " +
            Padded(steps.params[i].ToText(), 20) + "  " + ToString(signature[i].dtype) + "\n";
   }
   AddRedistributions(out, "output", steps.outputs, plan.mesh);
@@ -75,7 +76,9 @@ void AddPrecision(std::string& out, const CompiledPlan& plan) {
   if (plan.plan->precision) out += "\n" + ToText(*plan.plan->precision) + "\n";
   std::map<std::string, std::vector<std::string>> kept;
   for (const ModuleDType& module : plan.kept_dtypes) kept[module.dtype].push_back(module.path);
-  for (const auto& [dtype, paths] : kept) out += "computed in " + dtype + ": " + FoldPaths(paths) + "\n";
+  for (const auto& [dtype, paths] : kept) {
+    out += "computed in " + dtype + ": " + Visible(FoldPaths(paths)) + "\n";
+  }
 }
 
 void AddUnits(std::string& out, const CompiledPlan& plan) {
@@ -95,14 +98,14 @@ void AddUnits(std::string& out, const CompiledPlan& plan) {
       }
     }
     if (paths.empty()) continue;
-    out += "    " + FoldPaths(paths) + After(plan, reshard) + "\n";
+    out += "    " + Visible(FoldPaths(paths)) + After(plan, reshard) + "\n";
   }
 }
 
 }  // namespace
 
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options) {
-  std::string out = "plan " + plan.plan->name + "  mesh " + plan.mesh.ToString() + "  rank " +
+  std::string out = "plan " + Visible(plan.plan->name) + "  mesh " + plan.mesh.ToString() + "  rank " +
                     std::to_string(options.rank) + " of " + std::to_string(plan.mesh.world_size()) + "  hash " +
                     plan.Hash() + "\n\n";
   // Entries in the tree order of their first modules.
@@ -119,7 +122,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
   for (const std::vector<uint32_t>& modules : entries) AddEntry(out, plan, modules, options);
   for (const auto& tie : plan.tree->ties()) {
     out += "tied:";
-    for (ParamRef p : tie) out += " " + plan.tree->PathOf(p);
+    for (ParamRef p : tie) out += " " + Visible(plan.tree->PathOf(p));
     out += "\n";
   }
   AddUnits(out, plan);

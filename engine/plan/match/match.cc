@@ -21,6 +21,7 @@
 #include <set>
 
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/match/coverage.h"
 #include "engine/plan/match/pattern.h"
 
@@ -295,14 +296,14 @@ std::string MatchedPlan::ToText() const {
   const auto rule_text = [&](int32_t rule) {
     if (rule == kNoRule) return std::string(" <- no rule");
     const Rule& r = plan->rules[static_cast<size_t>(rule)];
-    return " <- rule " + std::to_string(rule) + " (" + r.pattern + ")";
+    return " <- rule " + std::to_string(rule) + " (" + Visible(r.pattern) + ")";
   };
   for (size_t m = 0; m < tree->modules().size(); ++m) {
     const Module& module = tree->modules()[m];
     if (rule_of[m] == kNoRule && tree->parameters(module).empty()) continue;
-    out += (module.path.empty() ? "(root)" : module.path) + rule_text(rule_of[m]) + "\n";
+    out += (module.path.empty() ? "(root)" : Visible(module.path)) + rule_text(rule_of[m]) + "\n";
   }
-  for (const ParameterRule& p : parameter_rules) out += tree->PathOf(p.parameter) + rule_text(p.rule) + "\n";
+  for (const ParameterRule& p : parameter_rules) out += Visible(tree->PathOf(p.parameter)) + rule_text(p.rule) + "\n";
   return out;
 }
 

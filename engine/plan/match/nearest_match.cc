@@ -266,7 +266,8 @@ std::string NearestMatchText(const ModuleTree& tree, const Rule& rule) {
   std::vector<std::string> tops;
   for (uint32_t m : tree.class_representatives()) {
     const Module& module = tree.modules()[m];
-    if (tops.size() < kMostExamples && !tree.parameters(module).empty()) tops.push_back(module.path);
+    const bool example = !module.path.empty() && !tree.parameters(module).empty();
+    if (example && tops.size() < kMostExamples) tops.push_back(module.path);
   }
   return "the model has, for example: " + Join(tops, ", ");
 }

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -84,26 +85,27 @@ std::string ToText(const Style& style) {
 }
 
 std::string Plan::ToText() const {
-  std::string out = "plan " + name + " api=" + std::to_string(api) + "\n";
+  std::string out = "plan " + Visible(name) + " api=" + std::to_string(api) + "\n";
   for (const Rule& rule : rules) {
     const bool glob = rule.syntax == PatternSyntax::kGlob;
     const char* word = glob ? "" : rule.syntax == PatternSyntax::kRegex ? "re" : "numbered";
-    out += rule.source.ToString() + ": at(" + word + "\"" + rule.pattern + "\") " +
-           (rule.parameter ? rule.parameter->ToText() : moonshard::ToText(rule.style));
+    out += Visible(rule.source.ToString() + ": at(" + word + "\"" + rule.pattern + "\") " +
+                   (rule.parameter ? rule.parameter->ToText() : moonshard::ToText(rule.style)));
     if (rule.optional) out += " optional";
     if (rule.lenient) out += " lenient";
     if (rule.level > 0) out += " level=" + std::to_string(rule.level);
     out += "\n";
   }
-  if (data_parallel) out += data_parallel->source.ToString() + ": " + moonshard::ToText(*data_parallel) + "\n";
+  if (data_parallel) out += Visible(data_parallel->source.ToString() + ": " + moonshard::ToText(*data_parallel)) + "\n";
   for (const Recomputed& section : recompute)
-    out += section.source.ToString() + ": " + moonshard::ToText(section) + "\n";
-  if (precision) out += precision->source.ToString() + ": " + moonshard::ToText(*precision) + "\n";
+    out += Visible(section.source.ToString() + ": " + moonshard::ToText(section)) + "\n";
+  if (precision) out += Visible(precision->source.ToString() + ": " + moonshard::ToText(*precision)) + "\n";
   for (const KeptDType& kept : kept_dtypes) {
-    out += kept.modules.source.ToString() + ": " + moonshard::ToText(kept) + "\n";
+    out += Visible(kept.modules.source.ToString() + ": " + moonshard::ToText(kept)) + "\n";
   }
-  for (const OperatorLike& one : operators) out += one.source.ToString() + ": " + moonshard::ToText(one) + "\n";
-  if (fallback) out += fallback_source.ToString() + ": default " + moonshard::ToText(*fallback) + "\n";
+  for (const OperatorLike& one : operators)
+    out += Visible(one.source.ToString() + ": " + moonshard::ToText(one)) + "\n";
+  if (fallback) out += Visible(fallback_source.ToString() + ": default " + moonshard::ToText(*fallback)) + "\n";
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compile.h"
 #include "engine/plan/lint/flow.h"
@@ -188,7 +189,7 @@ std::string PassesText(std::span<const PassRecord> passes) {
   const auto line = [&](const std::string& name, double seconds, const std::string& rest) {
     char time[32];
     std::snprintf(time, sizeof(time), "%10.3f ms", 1e3 * seconds);
-    return name + std::string(width - name.size(), ' ') + time + (rest.empty() ? "" : "  " + rest) + "\n";
+    return name + std::string(width - name.size(), ' ') + time + (rest.empty() ? "" : "  " + Visible(rest)) + "\n";
   };
   std::string out;
   for (const PassRecord& pass : passes) {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iomanip>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -24,19 +22,26 @@ Words Check(const std::string& plan, const Words& more) {
   return words;
 }
 
-// The path in a URI (RFC 3986): what is neither a letter, a digit, one of "-._~" nor a slash as %XX.
-std::string UriPath(const std::string& path) {
-  std::ostringstream out;
-  out << std::uppercase << std::hex << std::setfill('0');
-  for (const char c : path) {
-    if (std::string_view("-._~/").find(c) != std::string_view::npos ||
-        std::isalnum(static_cast<unsigned char>(c)) != 0) {
-      out << c;
-    } else {
-      out << '%' << std::setw(2) << static_cast<int>(static_cast<unsigned char>(c));
+// The path that a URI of a file names (RFC 3986, RFC 8089): which characters are written as %XX is left to the writer, where
+// they may stand as they are.
+std::string PathOfUri(const std::string& uri) {
+  constexpr std::string_view kScheme = "file://";
+  INFO(uri);
+  REQUIRE(uri.starts_with(kScheme));
+  std::string out;
+  for (size_t i = kScheme.size(); i < uri.size(); ++i) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(uri[i])) != 0 ||
+                       std::string_view("-._~/!$&'()*+,;=:@").find(uri[i]) != std::string_view::npos;
+    if (plain) {
+      out += uri[i];
+      continue;
     }
+    REQUIRE(uri[i] == '%');
+    REQUIRE(i + 2 < uri.size());
+    out += static_cast<char>(std::stoi(uri.substr(i + 1, 2), nullptr, 16));
+    i += 2;
   }
-  return out.str();
+  return out;
 }
 
 TEST_CASE("check says the same in every form, and its exit code does not depend on it") {
@@ -91,7 +96,7 @@ TEST_CASE("check in the forms for programs: the edit that mends a slip, and a fi
   for (const JsonValue& result : results) {
     const JsonValue* where = result.Find("locations")->AsArray().at(0).Find("physicalLocation");
     REQUIRE(where != nullptr);
-    CHECK(where->Find("artifactLocation")->Find("uri")->AsString() == "file://" + UriPath(part));
+    CHECK(PathOfUri(where->Find("artifactLocation")->Find("uri")->AsString()) == part);
   }
 }
 

@@ -20,7 +20,7 @@ TEST_CASE("one table in every form") {
         "\xc3\xa9t\xc3\xa9\n");
   CHECK(Render({Sample()}, OutputMode::kJson) ==
         "[{\"bytes\":2048,\"name\":\"a|b \\\"c\\\",\\n\"},{\"bytes\":null,\"name\":\"\xc3\xa9t\xc3\xa9\"}]\n");
-  CHECK(Render({Sample()}, OutputMode::kCsv) == "name,bytes\n\"a|b \"\"c\"\",\n\",2048\n\xc3\xa9t\xc3\xa9,\n");
+  CHECK(Render({Sample()}, OutputMode::kCsv) == "name,bytes\n\"a|b \"\"c\"\",\\n\",2048\n\xc3\xa9t\xc3\xa9,\n");
   CHECK(Render({Sample()}, OutputMode::kMarkdown) ==
         "| name        |    bytes |\n| ----------- | -------: |\n| a\\|b \"c\",\\n | 2.00 KiB |\n"
         "| \xc3\xa9t\xc3\xa9         |          |\n");
@@ -54,8 +54,12 @@ TEST_CASE("wide cells and long tables are cut for people alone") {
 }
 
 TEST_CASE("a terminal is never told what to do by a name") {
-  CHECK(Printable("a\033[2J\x07\r\n\tb\x7f\xc2\x9b") == "a\\x1b[2J\\x07\\x0d\\n\\tb\\x7f\\xc2\\x9b");
-  CHECK(Printable("caf\xc3\xa9") == "caf\xc3\xa9");
+  Table table("t", {"name"});
+  table.rows.push_back({"a\033[2J\xc2\x9b\n\xe2\x80\xae"});
+  for (const OutputMode mode : {OutputMode::kTable, OutputMode::kCsv, OutputMode::kMarkdown}) {
+    CHECK(Render({table}, mode).find("a\\x1b[2J\\u{9b}\\n\\u{202e}") != std::string::npos);
+  }
+  CHECK(Render({table}, OutputMode::kJson).find("a\\u001b[2J\\u009b\\n\\u202e") != std::string::npos);
   CHECK(RenderValue("two\nlines\033[1m", OutputMode::kTable) == "two\nlines\\x1b[1m\n");
   CHECK(RenderValue(nullptr, OutputMode::kTable) == "nil\n");
   CHECK(RenderValue(nullptr, OutputMode::kJson) == "null\n");
