@@ -7,8 +7,6 @@
 namespace moonshard {
 namespace {
 
-constexpr int64_t kMostRanks = int64_t{1} << 31;
-
 Diagnostic BadMesh(std::string message, std::string declared) {
   Diagnostic d = MakeDiagnostic(Finding::kBadMesh, std::move(message));
   d.declared = std::move(declared);
@@ -64,7 +62,8 @@ Result<MeshShape> MeshShape::Make(std::span<const std::pair<std::string, int64_t
       continue;
     }
     if (size > kMostRanks / world) {
-      errors.push_back(BadMesh("the mesh has more than 2^31 ranks", name + "=" + std::to_string(size)));
+      errors.push_back(BadMesh("the mesh has too many ranks", name + "=" + std::to_string(size)));
+      errors.back().required = "at most " + std::to_string(kMostRanks) + " ranks";
       continue;
     }
     world *= size;

@@ -30,12 +30,15 @@ std::optional<MeshAxis> MeshAxisFromName(std::string_view name);
 // The five names, for messages.
 std::span<const std::string> MeshAxisNames();
 
+// The most ranks of a mesh. Passes that visit every rank take at most seconds for as many.
+inline constexpr int64_t kMostRanks = int64_t{1} << 20;
+
 class MeshShape {
  public:
   MeshShape() = default;  // one rank
 
-  // Axes in any order. Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1, more than 2^31
-  // ranks.
+  // Axes in any order. Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1, more than
+  // kMostRanks ranks.
   static Result<MeshShape> Make(std::span<const std::pair<std::string, int64_t>> axes);
   // "tp=2,dp=4". An empty text is one rank. Errors as Make, and kBadMesh for a text of another form.
   static Result<MeshShape> Parse(std::string_view text);

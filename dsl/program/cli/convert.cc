@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "dsl/planning/resolve_model/resolve_model.h"
+#include "dsl/program/cli/launch.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/visible.h"
@@ -108,6 +109,8 @@ int RunShard(const ShardVerb& verb) {
       d.required = "the directory with the weights as MODEL, and the program in --program";
       found.push_back(std::move(d));
     }
+    for (Diagnostic& d : CheckRanks(folder->mesh, kMostRankFiles, "write a file of each rank"))
+      found.push_back(std::move(d));
     auto tree = std::make_shared<const ModuleTree>(TreeOf(*folder));
     plan = ToResult(ResolveModel(verb.model, folder->config, folder->mesh, std::move(tree))).Collect(found);
   }

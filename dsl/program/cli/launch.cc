@@ -333,6 +333,15 @@ int LaunchRanks(const LaunchOptions& options) {
   return code;
 }
 
+Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& what) {
+  if (mesh.world_size() <= most) return {};
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "the mesh is too large to " + what);
+  d.path = "--mesh";
+  d.declared = std::to_string(mesh.world_size()) + " ranks";
+  d.required = "at most " + std::to_string(most) + " ranks";
+  return {std::move(d)};
+}
+
 bool StartedByLauncher() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
   return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS")) ||

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/base/diagnostic.h"
+#include "engine/layout/mesh_shape.h"
+
 namespace moonshard {
 
 struct LaunchOptions {
@@ -21,6 +24,14 @@ struct LaunchOptions {
 
 // The exit code of a rank that a signal stopped is this plus the signal number, as in a shell.
 inline constexpr int kExitAsked = 128;
+
+// What one machine does for a mesh, by the most ranks of the mesh.
+inline constexpr int64_t kMostLocalRanks = 1024;             // starts a process for each
+inline constexpr int64_t kMostRankFiles = int64_t{1} << 14;  // writes a file for each
+inline constexpr int64_t kMostStepRanks = int64_t{1} << 16;  // runs a step of one of them without peers
+
+// An error (kBadMesh) for a mesh of more than `most` ranks; `what` is an infinitive: "start the ranks".
+Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& what);
 
 // Starts the ranks, forwards rank 0's stderr and buffers that of the others, waits for all, and returns the exit code
 // of the program: 0, or that of the rank that failed first (1 for one that a signal ended), whose stderr is printed. No

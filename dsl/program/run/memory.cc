@@ -5,6 +5,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "dsl/program/cli/launch.h"
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/step.h"
 #include "dsl/program/run/verbs.h"
@@ -45,6 +46,8 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
 
 int RunExplainMemory(const ExplainVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step of one rank"); !errors.empty())
+    throw PlanError(std::move(errors));
   std::pair<int64_t, int64_t> tokens = ParseTokens(verb.tokens.empty() ? kTokens : verb.tokens).ValueOrThrow();
   if (verb.tokens.empty() && folder.program) tokens = FittingTokens(*folder.program, tokens);
   const auto [batch, sequence] = tokens;

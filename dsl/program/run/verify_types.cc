@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "dsl/program/cli/launch.h"
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/run/step.h"
 #include "dsl/program/run/verbs.h"
@@ -11,6 +12,8 @@
 namespace moonshard {
 int RunVerifyTypes(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step of one rank"); !errors.empty())
+    throw PlanError(std::move(errors));
   if (verb.rank < 0 || verb.rank >= folder.mesh.world_size()) {
     Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "there is no rank " + std::to_string(verb.rank));
     d.required = "0 to " + std::to_string(folder.mesh.world_size() - 1);

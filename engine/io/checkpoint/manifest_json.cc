@@ -215,7 +215,7 @@ class ManifestReader {
   }
 
   // Mesh, placements and rank files are of one save: an axis that shards is one of the mesh, and every combination of
-  // coordinates along such axes has a file, in the order of ranks. No list is made of the ranks: a mesh can have 2^31.
+  // coordinates along such axes has a file, in the order of ranks. No list is made of the ranks.
   void CheckPlaces() {
     for (size_t l = 0; l < out_.layouts.size(); ++l) {
       for (const auto& [axis, text] : out_.layouts[l].placement) {

@@ -17,8 +17,10 @@
 namespace moonshard {
 namespace {
 
-// Ranks whose memory is worked out one by one; a larger mesh is shown by its first ones.
-constexpr int64_t kMostRanks = 4096;
+// Ranks whose memory is worked out one by one, and these times the ranks of the mesh, which each of them takes: a larger
+// mesh is shown by its first ones.
+constexpr int64_t kMostShown = 4096;
+constexpr int64_t kMostShownTimesRanks = int64_t{1} << 22;
 
 JsonValue RedistributionsJson(const std::vector<std::optional<Redistribution>>& redistributions,
                               const MeshShape& mesh) {
@@ -121,7 +123,8 @@ Held HeldBy(const CompiledPlan& plan, const std::vector<std::vector<int64_t>>& c
 JsonValue MemoryJson(const CompiledPlan& plan) {
   const std::vector<std::vector<int64_t>> counts = StoredCounts(plan);
   JsonValue::Array rows;
-  const int64_t ranks = std::min(plan.mesh.world_size(), kMostRanks);
+  const int64_t world = plan.mesh.world_size();
+  const int64_t ranks = std::min({world, kMostShown, kMostShownTimesRanks / world});
   Held held;
   int64_t begin = 0;
   const auto add = [&](int64_t end) {

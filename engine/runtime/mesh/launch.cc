@@ -61,8 +61,6 @@ class Reader {
   const Environment& environment_;
 };
 
-constexpr int64_t kMostRanks = int64_t{1} << 31;
-
 void ReadTorchrun(Reader& reader, Launch& launch) {
   launch.rank = reader.Number("RANK", kMostRanks);
   launch.world_size = reader.Number("WORLD_SIZE", kMostRanks);

@@ -73,8 +73,10 @@ TEST_CASE("what is no mesh") {
       {"tp=2.0", "cannot read"},
       {"tp=2,", "cannot read ''"},
       {"tp=99999999999999999999", "cannot read"},
-      {"tp=65536,dp=65536", "more than 2^31 ranks"},
-      {"tp=9223372036854775807,dp=2", "more than 2^31 ranks"},
+      {"tp=1048577", "too many ranks"},
+      {"tp=1024,dp=1025", "too many ranks"},
+      {"tp=65536,dp=65536", "too many ranks"},
+      {"tp=9223372036854775807,dp=2", "too many ranks"},
   };
   for (const auto& [text, error] : cases) {
     CAPTURE(text);
