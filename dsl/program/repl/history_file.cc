@@ -12,10 +12,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
+#include <sstream>
 #include <utility>
 
+#include "engine/core/base/small_file.h"
 #include "engine/io/storage/staging.h"
 
 namespace moonshard {
@@ -71,7 +72,9 @@ class LockedHistory {
 
 std::vector<std::string> LinesOf(const std::string& path) {
   std::vector<std::string> lines;
-  std::ifstream stream(path);
+  const Result<std::string> text = ReadSmallFile(path, SmallFile::kHistory);
+  if (!text.ok()) return lines;
+  std::istringstream stream(text.value());
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
 }

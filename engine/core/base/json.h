@@ -84,7 +84,8 @@ class JsonValue {
 Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name,
                             JsonDialect dialect = JsonDialect::kStrict);
 
-// The file's text as a value. Errors: kFileNotFound, kFileUnreadable, and as ParseJson.
+// The text of a file as a value, as SmallFile::kJson (small_file.h, which also has other kinds). Errors: kFileNotFound,
+// kFileUnreadable, and as ParseJson.
 Result<JsonValue> ReadJsonFile(const std::string& path, JsonDialect dialect = JsonDialect::kStrict);
 
 // The value as text, keys sorted, doubles as the shortest text that reads back as the same double ("1.0" keeps its

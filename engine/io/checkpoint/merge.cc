@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/base/hash.h"
+#include "engine/core/base/small_file.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/chunks.h"
 #include "engine/io/checkpoint/conversion.h"
@@ -76,16 +77,9 @@ class Merger : private Conversion {
 
   void ReadHeaderOf(const ModelFile& source) {
     const std::string path = sharded_.folder() + "/" + source.header;
-    const Result<File> file = File::Open(path);
-    if (!file.ok()) {
-      found_.push_back(file.diagnostics().front());
-      return;
-    }
-    Rebuilt rebuilt{&source, std::string(file.value().bytes(), '\0'), {}};
-    if (Failure failed = file.value().Read(0, rebuilt.text.data(), rebuilt.text.size())) {
-      found_.push_back(std::move(*failed));
-      return;
-    }
+    std::optional<std::string> text = ReadSmallFile(path, SmallFile::kStoredHeader).Collect(found_);
+    if (!text) return;
+    Rebuilt rebuilt{&source, *std::move(text), {}};
     if (HashOf(rebuilt.text) != source.header_hash) {
       found_.push_back(Corrupt(path, "", HashOf(rebuilt.text), source.header_hash));
       return;

@@ -13,6 +13,7 @@
 #include "engine/core/base/check.h"
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
+#include "engine/core/base/small_file.h"
 #include "engine/io/checkpoint/model_files.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/safetensors/checkpoint.h"
@@ -277,15 +278,17 @@ Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manif
   Diagnostics found;
   ModelForm form;
   form.folders = manifest.folders;
-  const auto read = [&](const std::string& stored, uint64_t hash) -> std::string {
+  const auto read = [&](const std::string& stored, uint64_t hash, SmallFile kind) -> std::string {
     const std::string path = folder + "/" + stored;
-    std::optional<std::string> text = ReadBytes(path, UINT64_MAX).Collect(found);
+    std::optional<std::string> text = ReadSmallFile(path, kind).Collect(found);
     if (!text) return "";
     if (HashOf(*text) != hash) found.push_back(Corrupt(path, "", HashOf(*text), hash));
     return std::move(*text);
   };
-  for (const KeptFile& file : manifest.kept) form.kept[file.name] = read(file.stored, file.hash);
-  for (const ModelFile& file : manifest.source) form.headers[file.name] = read(file.header, file.header_hash);
+  for (const KeptFile& file : manifest.kept) form.kept[file.name] = read(file.stored, file.hash, SmallFile::kKeptFile);
+  for (const ModelFile& file : manifest.source) {
+    form.headers[file.name] = read(file.header, file.header_hash, SmallFile::kStoredHeader);
+  }
   for (const auto& [name, tensor] : manifest.made) form.made.emplace(name, tensor.recipe);
   return {std::move(form), std::move(found)};
 }

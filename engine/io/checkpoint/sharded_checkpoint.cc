@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/core/base/hash.h"
+#include "engine/core/base/small_file.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/cover.h"
 #include "engine/io/checkpoint/model_files.h"
@@ -82,9 +83,9 @@ Diagnostic Corrupt(const std::string& file, const std::string& tensor, uint64_t 
 
 Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
   const std::string path = folder + "/" + kManifestFile;
-  const Result<File> file = File::Open(path);
-  if (!file.ok()) {
-    Diagnostic d = file.diagnostics().front();
+  const Result<std::string> text = ReadSmallFile(path, SmallFile::kManifest);
+  if (!text.ok()) {
+    Diagnostic d = text.diagnostics().front();
     if (d.finding == Finding::kFileNotFound) {
       d.message = "'" + folder + "' is not a sharded checkpoint: there is no " + kManifestFile;
       d.help = "moonshard shard makes one from a model directory";
@@ -96,9 +97,7 @@ Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
     }
     return d;
   }
-  std::string text(file.value().bytes(), '\0');
-  if (Failure failed = file.value().Read(0, text.data(), text.size())) return *failed;
-  Result<Manifest> manifest = Manifest::Parse(text, path);
+  Result<Manifest> manifest = Manifest::Parse(text.value(), path);
   if (!manifest.ok()) return manifest.diagnostics();
   ShardedCheckpoint out;
   out.folder_ = folder;

@@ -3,6 +3,9 @@
 #include <limits>
 #include <utility>
 
+#include "engine/core/base/small_file.h"
+#include "engine/io/config/config_ranges.h"
+
 namespace moonshard {
 namespace {
 
@@ -35,7 +38,7 @@ ModelConfig::ModelConfig(JsonValue::Object fields, std::string file_name)
 
 Result<ModelConfig> ModelConfig::Read(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  Result<JsonValue> read = ReadJsonFile(path, JsonDialect::kPython);
+  Result<JsonValue> read = ReadJsonFile(path, SmallFile::kConfig, JsonDialect::kPython);
   if (!read.ok()) return read.diagnostics();
   if (!read.value().is_object()) {
     Diagnostic d = MakeDiagnostic(Finding::kBadJson, std::string("the file holds a JSON ") + read.value().KindName());

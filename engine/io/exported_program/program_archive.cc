@@ -13,6 +13,7 @@
 
 #include "engine/core/base/json.h"
 #include "engine/core/base/json_fields.h"
+#include "engine/core/base/small_file.h"
 
 namespace moonshard {
 namespace {
@@ -139,6 +140,12 @@ namespace {
 constexpr const char* kGraphEntry = "models/model.json";
 constexpr const char* kRecordEntry = "extra/moonshard.json";
 
+Result<std::string> ReadJsonEntry(const ProgramArchive& archive, const std::string& entry) {
+  const Diagnostics found =
+      CheckFileSize(archive.path() + ": " + entry, SmallFile::kProgramEntry, archive.BytesOf(entry).value_or(0));
+  return found.empty() ? archive.Read(entry) : Result<std::string>(found);
+}
+
 // Where the bytes of tensors are: data/weights/ for parameters and persistent buffers, data/constants/ for the rest, each with
 // a table from names to entries. Tensors that were traced without values have an empty entry, which is none.
 std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::string& folder,
@@ -146,7 +153,7 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
   const std::string base = "data/" + folder + "/";
   const std::string table = base + "model_" + folder + "_config.json";
   if (!archive.Has(table)) return std::nullopt;
-  Result<std::string> text = archive.Read(table);
+  Result<std::string> text = ReadJsonEntry(archive, table);
   if (!text.ok()) return text.diagnostics().front();
   Result<JsonValue> json = ParseJson(text.value(), archive.path() + ": " + table, JsonDialect::kPython);
   if (!json.ok()) return BadArchive(archive.path() + ": " + table, json.diagnostics().front().message);
@@ -221,9 +228,9 @@ Result<ExportedProgram> ReadProgram(const ProgramArchive& archive) {
     return BadArchive(archive.path(), "the archive has no entry '" + std::string(kRecordEntry) + "'",
                       "export the model with moonshard's script: moonshard export-script prints its path");
   }
-  Result<std::string> graph = archive.Read(kGraphEntry);
+  Result<std::string> graph = ReadJsonEntry(archive, kGraphEntry);
   if (!graph.ok()) return graph.diagnostics();
-  Result<std::string> record = archive.Read(kRecordEntry);
+  Result<std::string> record = ReadJsonEntry(archive, kRecordEntry);
   if (!record.ok()) return record.diagnostics();
   Result<ExportedProgram> program = ParseProgram(graph.value(), record.value(), archive.path());
   if (!program.ok()) return program;
@@ -312,7 +319,7 @@ Result<ExportedProgram> ReadProgramPath(const std::string& path) {
   const std::filesystem::path index = std::filesystem::path(path) / kProgramIndex;
   std::error_code ignored;
   if (!std::filesystem::exists(index, ignored)) return read(path);
-  const Result<JsonValue> json = ReadJsonFile(index.string());
+  const Result<JsonValue> json = ReadJsonFile(index.string(), SmallFile::kProgramIndex);
   if (!json.ok()) return json.diagnostics();
   const auto bad = [&](const std::string& message) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, message);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/core/base/json.h"
+#include "engine/core/base/small_file.h"
 #include "engine/io/safetensors/header_json.h"
 
 namespace moonshard {
@@ -61,7 +62,7 @@ Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::st
 }
 
 Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path) {
-  const Result<JsonValue> json = ReadJsonFile(path, JsonDialect::kPython);
+  const Result<JsonValue> json = ReadJsonFile(path, SmallFile::kIndex, JsonDialect::kPython);
   if (!json.ok()) return json.diagnostics();
   return CheckpointIndexFrom(json.value(), path);
 }

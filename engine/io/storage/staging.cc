@@ -24,6 +24,7 @@
 #include "engine/core/base/check.h"
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
+#include "engine/core/base/small_file.h"
 #include "engine/io/storage/file.h"
 
 namespace moonshard {
@@ -42,14 +43,6 @@ bool HoldsSomething(const std::string& path) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored)) &&
          !(fs::is_directory(path, ignored) && fs::is_empty(path, ignored));
-}
-
-std::optional<std::string> ReadSmallFile(const std::string& path) {
-  const Result<File> file = File::Open(path);
-  if (!file.ok()) return std::nullopt;
-  std::string text(file.value().bytes(), '\0');
-  if (file.value().Read(0, text.data(), text.size())) return std::nullopt;
-  return text;
 }
 
 // The inode number, which distinguishes a directory from another one of the same name in the file system that `beside` is in; 0 where there is none. The
@@ -285,15 +278,16 @@ bool StagingDirectory::WasMoved() const {
 bool StagingDirectory::ReadJournal(const std::string& work) {
   recorded_.clear();
   moving_ = 0;
-  const std::optional<std::string> text = ReadSmallFile(partial_ + "/journal");
-  if (!text) return false;
-  size_t at = text->find('\n');
-  if (at == std::string::npos || text->substr(0, at) != HashToText(HashOf(work))) return false;
+  const Result<std::string> read = ReadSmallFile(partial_ + "/journal", SmallFile::kJournal);
+  if (!read.ok()) return false;
+  const std::string& text = read.value();
+  size_t at = text.find('\n');
+  if (at == std::string::npos || text.substr(0, at) != HashToText(HashOf(work))) return false;
   ++at;
   // The journal is never synced on its own: after a kill its last line may be incomplete, after a power failure
   // anything can be in it. So a line is only a hint, which the caller compares with the bytes of the part.
-  for (size_t end = 0; (end = text->find('\n', at)) != std::string::npos; at = end + 1) {
-    const Result<JsonValue> line = ParseJson(std::string_view(*text).substr(at, end - at), "journal");
+  for (size_t end = 0; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    const Result<JsonValue> line = ParseJson(std::string_view(text).substr(at, end - at), "journal");
     const JsonValue* moving = line.ok() ? line.value().Find("moving") : nullptr;
     if (moving && moving->is_string()) {
       moving_ = HashFromText(moving->AsString()).value_or(0);

@@ -21,6 +21,7 @@
 #include <c10/util/Exception.h>
 
 #include "engine/core/base/hash.h"
+#include "engine/core/base/small_file.h"
 #include "engine/core/base/text.h"
 #include "engine/io/safetensors/header.h"
 #include "engine/io/storage/file.h"
@@ -245,9 +246,9 @@ Diagnostics StepReader::Read(bool check_all) {
   const c10::AutoGradMode no_grad(false);
   Diagnostics found;
   const std::string random = folder() + "/" + kRandomFile;
-  if (const std::optional<File> file = File::Open(random).Collect(found)) {
-    random_.resize(file->bytes() == record_.random_bytes ? file->bytes() : 0);
-    if (Failure failed = file->Read(0, random_.data(), random_.size())) found.push_back(std::move(*failed));
+  if (std::optional<std::string> bytes = ReadSmallFile(random, SmallFile::kRandomStates).Collect(found)) {
+    random_ = *std::move(bytes);
+    if (random_.size() != record_.random_bytes) random_.clear();
     if (HashOf(random_) != record_.random_hash) {
       found.push_back(Corrupt(random, "", HashOf(random_), record_.random_hash));
     }
@@ -362,7 +363,7 @@ void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
     std::vector<std::string> by_rank;
     for (int64_t rank = 0; rank < saved.world_size(); ++rank) {
       const auto of_rank = states.find(RandomName(rank, name));
-      if (of_rank == states.end()) break;  // a mesh that is only written down can have 2^31 ranks
+      if (of_rank == states.end()) break;  // the mesh of a file may be larger than any run
       by_rank.push_back(of_rank->second);
     }
     if (static_cast<int64_t>(by_rank.size()) != saved.world_size()) {

@@ -15,6 +15,7 @@
 #include "engine/core/base/check.h"
 #include "engine/core/base/hash.h"
 #include "engine/core/base/json.h"
+#include "engine/core/base/small_file.h"
 #include "engine/core/base/text.h"
 #include "engine/io/checkpoint/rank_file.h"
 #include "engine/io/safetensors/writer.h"
@@ -53,10 +54,10 @@ struct RankNote {
   std::vector<uint64_t> hashes;                   // of its shards, by tensor of the manifest
 };
 
-// Errors: those of ReadJsonFile; kCorruptData where the file is not the note of a rank with `shards` shards.
+// Errors: those of ReadJsonFile (SmallFile::kNote); kCorruptData where the file is not the note of a rank with `shards` shards.
 Result<RankNote> ReadNote(const std::string& place, int64_t rank, size_t shards) {
   const std::string path = NotePath(place, rank);
-  const Result<JsonValue> json = ReadJsonFile(path);
+  const Result<JsonValue> json = ReadJsonFile(path, SmallFile::kNote);
   if (!json.ok()) return json.diagnostics();
   const auto damaged = [&](const std::string& what) {
     Diagnostic d = MakeDiagnostic(

@@ -148,7 +148,7 @@ TEST_CASE("files") {
     const Result<JsonValue> endless = ReadJsonFile(path);
     REQUIRE(!endless.ok());
     CHECK(endless.diagnostics().front().finding == Finding::kFileUnreadable);
-    CHECK(endless.diagnostics().front().message == "cannot read '" + path + "': it is no regular file");
+    CHECK(endless.diagnostics().front().message == "cannot read '" + path + "': it is not a regular file");
   }
   const Result<JsonValue> folder = ReadJsonFile(scratch.path());
   REQUIRE_FALSE(folder.ok());
