@@ -1,5 +1,7 @@
 // options.
 #include <charconv>
+#include <cmath>
+#include <type_traits>
 
 #include "dsl/language/bind/arguments.h"
 #include "dsl/language/bind/evaluation.h"
@@ -27,6 +29,9 @@ std::optional<JsonValue> ParseNumber(const std::string& text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (!std::isfinite(number)) return std::nullopt;
+  }
   return JsonValue(number);
 }
 

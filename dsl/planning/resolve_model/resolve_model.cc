@@ -103,13 +103,19 @@ ModuleTree TreeOf(const ModelFolder& folder) {
 Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text) {
   const std::vector<std::string> parts = Split(text, ',');
   std::pair<int64_t, int64_t> tokens;
-  const auto read = [](const std::string& digits, int64_t& value) {
+  const auto read = [](const std::string& digits, int64_t most, int64_t& value) {
     const char* end = digits.data() + digits.size();
-    return std::from_chars(digits.data(), end, value) == std::from_chars_result{end, std::errc()} && value > 0;
+    return std::from_chars(digits.data(), end, value) == std::from_chars_result{end, std::errc()} && value > 0 &&
+           value <= most;
   };
-  if (parts.size() == 2 && read(parts[0], tokens.first) && read(parts[1], tokens.second)) return tokens;
+  if (parts.size() == 2 && read(parts[0], kMostBatch, tokens.first) && read(parts[1], kMostSequence, tokens.second) &&
+      tokens.first * tokens.second <= kMostTokens) {
+    return tokens;
+  }
   Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "cannot read '" + text + "' as batch and sequence");
-  d.required = "two positive numbers, as in --tokens 2,4096";
+  d.required = "two numbers, as in --tokens 2,4096: sequences from 1 to " + std::to_string(kMostBatch) +
+               ", tokens of each from 1 to " + std::to_string(kMostSequence) + ", together at most " +
+               std::to_string(kMostTokens);
   return d;
 }
 

@@ -74,7 +74,12 @@ Resolution ResolveDirectory(const ModelOptions& options, bool headers_only = tru
 // The compiled plan of ResolveDirectory alone.
 Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only = true);
 
-// "2,128" as batch and sequence. Errors: kBadArgument.
+// The largest step: sequences of its batch, tokens of a sequence, and tokens of both together.
+inline constexpr int64_t kMostBatch = int64_t{1} << 20;
+inline constexpr int64_t kMostSequence = int64_t{1} << 24;
+inline constexpr int64_t kMostTokens = int64_t{1} << 31;
+
+// "2,128" as batch and sequence. Errors (kBadArgument): another text, and a step larger than the above.
 Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text);
 
 }  // namespace moonshard

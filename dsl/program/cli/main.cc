@@ -14,6 +14,7 @@
 #include "dsl/program/cli/repl.h"
 #include "dsl/program/cli/run_main.h"
 #include "dsl/program/cli/torch_library.h"
+#include "dsl/program/cli/train_options.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/visible.h"
 
@@ -32,7 +33,9 @@ int Become(const std::string& program, const std::vector<std::string>& arguments
   return kExitFailed;
 }
 
-int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, bool finish_first = false) {
+// One process for each rank of `mesh`; without one this process alone.
+int RunWithTensors(const std::vector<std::string>& arguments, const std::optional<MeshShape>& mesh,
+                   const SayOptions& say, bool finish_first = false) {
   const std::string program = SiblingProgram("moonshard-run");
   if (std::error_code ignored; !std::filesystem::exists(program, ignored)) {
     std::cerr << "moonshard: this build has no LibTorch (" << Visible(program)
@@ -44,8 +47,14 @@ int RunWithTensors(const std::vector<std::string>& arguments, int64_t ranks, boo
     std::cerr << "moonshard: " << VisibleLines(*why);
     return kExitFailed;
   }
-  if (StartedByLauncher() || ranks == 0) return Become(program, arguments);
-  return LaunchRanks({.program = program, .arguments = arguments, .ranks = ranks, .finish_first = finish_first});
+  if (StartedByLauncher() || !mesh) return Become(program, arguments);
+  if (const Diagnostics errors = CheckRanks(*mesh, kMostLocalRanks, "start its ranks on one machine");
+      !errors.empty()) {
+    Say(errors, say);
+    return kExitUsage;
+  }
+  return LaunchRanks(
+      {.program = program, .arguments = arguments, .ranks = mesh->world_size(), .finish_first = finish_first});
 }
 
 // Why `path` is not a file that this process may make or replace; "" where it is one.
@@ -81,40 +90,48 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
       return kExitFailed;
     }
   }
-  return RunWithTensors(arguments, plan->mesh.world_size());
+  return RunWithTensors(arguments, plan->mesh, verb.say);
 }
 
 // Findings are reported here; the step itself needs tensors, of one rank.
 int RunExplainMemory(const ExplainVerb& verb, const std::vector<std::string>& arguments) {
   bool good = false;
   ResolveToExplain(verb, good);
-  return good ? RunWithTensors(arguments, 0) : kExitUsage;
+  return good ? RunWithTensors(arguments, std::nullopt, verb.say) : kExitUsage;
 }
 
 int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
+  Diagnostics found;
+  if (!verb.tokens.empty()) (void)ParseTokens(verb.tokens).Collect(found);
+  if (HasErrors(found)) {
+    Say(found, verb.say);
+    return ExitCodeOf(found);
+  }
   const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/verb.types, verb.say);
   if (!plan) return kExitUsage;
-  return RunWithTensors(arguments, verb.types ? 0 : plan->mesh.world_size());
+  return RunWithTensors(arguments, verb.types ? std::nullopt : std::optional(plan->mesh), verb.say);
 }
 
 // With --init MODEL needs no checkpoint, so there are no headers to resolve the plan against: the ranks do it, with the live
 // model, as they do in any case.
 int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
   std::optional<MeshShape> mesh;
+  const auto refuse = [&](const Diagnostics& errors) {
+    Say(errors, verb.say);
+    return ExitCodeOf(errors);
+  };
   if (verb.init) {
     Diagnostics found;
     mesh = MeshShape::Parse(verb.model.mesh).Collect(found);
     (void)ReadConfigOf(verb.model).Collect(found);
-    if (HasErrors(found)) {
-      Say(found, verb.say);
-      return kExitUsage;
-    }
+    if (HasErrors(found)) return refuse(found);
   } else {
     const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.say);
     if (!plan) return kExitUsage;
     mesh = plan->mesh;
   }
-  return RunWithTensors(arguments, mesh->world_size(), /*finish_first=*/true);
+  if (const Diagnostics errors = CheckStep(verb, *mesh); !errors.empty()) return refuse(errors);
+  return RunWithTensors(arguments, mesh, verb.say, /*finish_first=*/true);
 }
 
 int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
@@ -132,7 +149,7 @@ int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
   if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval, arguments);
   if (const auto* verify = std::get_if<VerifyVerb>(&verb)) return RunVerify(*verify, arguments);
   if (const auto* train = std::get_if<TrainVerb>(&verb)) return RunTrain(*train, arguments);
-  return RunWithTensors(arguments, 0);
+  return RunWithTensors(arguments, std::nullopt, SayOf(verb));
 }
 
 int Main(const std::vector<std::string>& arguments) {

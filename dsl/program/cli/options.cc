@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dsl/program/cli/number_option.h"
 #include "dsl/program/cli/program_texts.h"
 #include "dsl/program/cli/train_options.h"
 #include "engine/core/base/text.h"
@@ -78,7 +79,7 @@ void AddRun(CLI::App& app, RunOptions& run) {
   AddDType(app, run.dtype);
   app.add_option("--device", run.device, "auto (default: cuda where there is a GPU), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  app.add_option("--timeout", run.timeout_s, "seconds to wait for a peer (default 600)")->check(CLI::PositiveNumber);
+  AddNumber(app, "--timeout", run.timeout_s, "seconds to wait for a peer (default 600)");
 }
 
 void AddConvert(CLI::App& app, std::string& out, bool& replace, bool& json) {
@@ -144,7 +145,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* explain_app = app.add_subcommand("explain", "what a plan does to a model, without weights or ranks");
   AddModel(*explain_app, explain.model, plan_options);
   AddSay(*explain_app, say);
-  explain_app->add_option("--rank", explain.rank, "rank whose local shapes and bytes are printed (default 0)");
+  AddNumber(*explain_app, "--rank", explain.rank, "rank whose local shapes and bytes are printed (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
   CLI::Option* html =
       explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
@@ -189,8 +190,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, unsharded");
   eval_app->add_option("--stats", eval.stats,
                        "JSON file for one rank's collectives, each rank's memory and the seconds; - for stdout");
-  eval_app->add_option("--micro-batches", eval.micro_batches, "parts of the batch; their gradients are accumulated")
-      ->check(CLI::PositiveNumber);
+  AddNumber(*eval_app, "--micro-batches", eval.micro_batches, "parts of the batch; their gradients are accumulated");
   AddRun(*eval_app, eval.run);
 
   VerifyVerb verify;
@@ -202,15 +202,14 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   verify_app->add_option("--tokens", verify.tokens,
                          "B,S of the generated input (default 2,13; with --types 2 and 12 a rank; of a program with "
                          "other inputs the sizes of its export, with --types 2 and 12 a rank)");
-  verify_app->add_option(
-      "--tolerance", verify.tolerance,
-      "largest difference that passes, relative to the largest value of the tensor (default 2e-4, or "
-      "more for a coarser dtype: 12 times its epsilon)");
+  AddNumber(*verify_app, "--tolerance", verify.tolerance,
+            "largest difference that passes, relative to the largest value of the tensor (default 2e-4, or "
+            "more for a coarser dtype: 12 times its epsilon)");
   CLI::Option* types =
       verify_app->add_flag("--types", verify.types, "prove the layouts of every operator, without peers or weights");
   verify_app->add_flag("--ops", verify.ops, "compare the results of every operator, not only of modules")
       ->excludes(types);
-  verify_app->add_option("--rank", verify.rank, "with --types: the rank that is checked (default 0)")->needs(types);
+  AddNumber(*verify_app, "--rank", verify.rank, "with --types: the rank that is checked (default 0)")->needs(types);
   verify_app
       ->add_flag("--json", verify.json,
                  "with --types: the proof as JSON: whether it holds, of what step, what it assumes, findings")
@@ -264,7 +263,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   compare_app->add_option("ACTUAL", compare.actual, "safetensors file")->required();
   compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")
       ->required();
-  compare_app->add_option("--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
+  AddNumber(*compare_app, "--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
 
   ExplainFindingVerb explain_finding;
   CLI::App* explain_finding_app = app.add_subcommand(

@@ -12,6 +12,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include "dsl/program/cli/memory_bound.h"
 #include "dsl/program/run/tensor_file.h"
 #include "engine/core/base/text.h"
 #include "engine/models/program/compile_program.h"
@@ -275,6 +276,10 @@ Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const Sh
   std::pair<int64_t, int64_t> sizes = ParseTokens(tokens.empty() ? "2,13" : tokens).ValueOrThrow();
   if (tokens.empty() && model.program) sizes = FittingTokens(*model.program, sizes);
   const auto [batch, sequence] = sizes;
+  if (device.is_cpu()) {
+    const Diagnostics errors = CheckMemory({batch * sequence, batch * sequence, model.vocabulary}, "--tokens");
+    if (!errors.empty()) throw PlanError(errors);
+  }
   inputs.ids = (at::arange(batch * sequence, at::TensorOptions().dtype(c10::kLong)) * 7 + 3)
                    .remainder(model.vocabulary)
                    .view({batch, sequence})

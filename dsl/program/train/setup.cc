@@ -5,6 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "dsl/program/cli/memory_bound.h"
+#include "dsl/program/cli/train_options.h"
+
 namespace moonshard {
 
 DeviceMesh OpenMesh(const TrainVerb& verb) {
@@ -17,11 +20,21 @@ DeviceMesh OpenMesh(const TrainVerb& verb) {
 
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
                  const ModelConfig& config, int64_t micro_batches) {
+  if (Diagnostics errors = CheckStep(verb, mesh.shape()); !errors.empty()) throw PlanError(std::move(errors));
   const JsonValue* vocabulary = config.Get("vocab_size");
   TokenOptions tokens;
   tokens.sequence = verb.sequence;
   tokens.vocabulary = vocabulary != nullptr && vocabulary->is_int() ? vocabulary->AsInt() : 0;
   tokens.raw = verb.data_dtype;
+  const int64_t ranks = mesh.shape().size(MeshAxis::kDpReplicate) * mesh.shape().size(MeshAxis::kDpShard);
+  StepSize size;
+  size.tokens = verb.batch / ranks * verb.sequence;
+  size.logit_tokens = size.tokens / verb.micro_batches;
+  if (verb.loss_chunk > 0) size.logit_tokens = std::min(size.logit_tokens, verb.loss_chunk);
+  size.vocabulary = tokens.vocabulary / mesh.shape().size(MeshAxis::kTp);
+  if (mesh.device().is_cpu()) {
+    if (Diagnostics errors = CheckMemory(size, "--batch"); !errors.empty()) throw PlanError(std::move(errors));
+  }
   BatchOptions batches;
   batches.batch = verb.batch / verb.micro_batches * micro_batches;
   batches.micro_batches = micro_batches;

@@ -48,7 +48,13 @@ TEST_CASE("wrong command lines") {
       {{"eval", kModel, "--input", "x"}, {"--output is required"}},
       {{"eval", kModel, "--input", "x", "--output", "y", "--device", "tpu"}, {"--device", "tpu", "cuda"}},
       {{"eval", kModel, "--input", "x", "--output", "y", "--dtype", "int8"}, {"--dtype", "int8", "bfloat16"}},
-      {{"eval", kModel, "--input", "x", "--output", "y", "--micro-batches", "0"}, {"--micro-batches"}},
+      {{"eval", kModel, "--input", "x", "--output", "y", "--micro-batches", "0"},
+       {"--micro-batches: '0' is not an integer from 1 to 1048576 (parts)"}},
+      {{"verify", kModel, "--tolerance", "nan"}, {"--tolerance: 'nan' is not a number from 0 to 1e+30"}},
+      {{"compare", "x", "y", "--tolerance", "-1"}, {"--tolerance: '-1' is not a number from 0"}},
+      {{"train", kModel, "--data", "x", "--steps", "99999999999999999999"},
+       {"--steps: '99999999999999999999' is not an integer from 1 to 1000000000000 (steps)"}},
+      {{"train", kModel, "--data", "x", "--steps", "1", "--betas", "0.9,1"}, {"--betas: '1' is not", "below 1"}},
   };
   for (const Row& row : rows) {
     const Outcome done = Run(row.words);
