@@ -5,8 +5,10 @@
 #include "engine/models/config_reader.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/core/base/text.h"
+#include "engine/io/config/config_ranges.h"
 
 namespace moonshard {
 namespace {
@@ -82,8 +84,9 @@ std::optional<int64_t> ConfigReader::Int(std::string_view name, int64_t least) {
   const JsonValue* found = Find(name);
   if (found == nullptr) return std::nullopt;
   if (!found->is_int()) return RefuseKind<int64_t>(name, *found, "an integer");
-  if (found->AsInt() < least) {
-    Refuse(name, "config field '" + prefix_ + std::string(name) + "' is out of range", AtLeast(least));
+  if (found->AsInt() < least || found->AsInt() > MostOf(name)) {
+    Refuse(name, "config field '" + prefix_ + std::string(name) + "' is out of range",
+           found->AsInt() < least ? AtLeast(least) : "at most " + std::to_string(MostOf(name)));
     return std::nullopt;
   }
   return found->AsInt();
@@ -93,8 +96,8 @@ std::optional<double> ConfigReader::Number(std::string_view name, double least) 
   const JsonValue* found = Find(name);
   if (found == nullptr) return std::nullopt;
   if (!found->is_number()) return RefuseKind<double>(name, *found, "a number");
-  if (!(found->AsDouble() >= least)) {
-    Refuse(name, "config field '" + prefix_ + std::string(name) + "' is out of range", AtLeast(least));
+  if (!(found->AsDouble() >= least) || !std::isfinite(found->AsDouble())) {
+    Refuse(name, "config field '" + prefix_ + std::string(name) + "' is out of range", AtLeast(least) + ", and finite");
     return std::nullopt;
   }
   return found->AsDouble();

@@ -21,7 +21,8 @@ class ConfigReader {
   ConfigReader(const JsonValue& object, std::string file, std::string prefix, Diagnostics& diagnostics)
       : object_(object), file_(std::move(file)), prefix_(std::move(prefix)), diagnostics_(diagnostics) {}
 
-  // Nothing for a field that is absent or null; an error and nothing for one of another kind or below `least`.
+  // Nothing for a field that is absent or null; an error and nothing for one of another kind, below `least` or
+  // above MostOf(name); a number is finite.
   std::optional<int64_t> Int(std::string_view name, int64_t least);
   std::optional<double> Number(std::string_view name, double least);
   std::optional<bool> Bool(std::string_view name);

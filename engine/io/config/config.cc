@@ -46,6 +46,7 @@ Result<ModelConfig> ModelConfig::Read(const std::string& folder) {
     d.required = "an object";
     return d;
   }
+  if (Diagnostics found = CheckConfigRanges(read.value(), path); !found.empty()) return found;
   return ModelConfig(std::move(read.value().AsObject()), path);
 }
 

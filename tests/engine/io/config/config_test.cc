@@ -1,8 +1,12 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "engine/io/config/config.h"
+#include "engine/io/config/config_ranges.h"
 #include "tests/support/process.h"
 
 namespace moonshard {
@@ -52,6 +56,45 @@ TEST_CASE("config.json: numbers that are not finite, as Python and as transforme
   CHECK(config.Get("limits")->AsArray().at(2).is_object());
   CHECK(std::isnan(config.Get("deep")->Find("x")->AsDouble()));
   CHECK(config.Get("low")->AsDouble() == -kInfinity);
+}
+
+TEST_CASE("config.json: each size is accepted up to its largest value, also in a section") {
+  const ScratchFolder folder;
+  for (const ConfigRange& range : ConfigRanges()) {
+    const std::string field = "{\"" + std::string(range.field) + "\": ";
+    INFO(range.field);
+    CHECK(MostOf(range.field) == range.most);
+    const auto read = [&](const std::string& text) {
+      folder.Write("config.json", text);
+      return ModelConfig::Read(folder.path());
+    };
+    CHECK(read(field + std::to_string(range.most) + "}").ok());
+    for (const std::string& value : {std::to_string(range.most + 1), std::string("4611686018427387904"),
+                                     std::string("1e300"), std::string("NaN")}) {
+      for (const auto& [before, after] : {std::pair("", "}"), {"{\"text_config\": ", "}}"}}) {
+        const Result<ModelConfig> config = read(before + field + value + after);
+        REQUIRE_FALSE(config.ok());
+        const Diagnostic& d = config.diagnostics().front();
+        CHECK(d.finding == Finding::kUnsupportedModel);
+        CHECK(d.path == (*before == 0 ? "" : "text_config.") + std::string(range.field));
+        CHECK(d.message == "config field '" + d.path + "' is out of range");
+        CHECK(d.required == "at most " + std::to_string(range.most));
+        CHECK(d.where.file == folder / "config.json");
+      }
+    }
+  }
+  CHECK(MostOf("sliding_window") == 2147483647);
+  CHECK(std::ranges::is_sorted(ConfigRanges(), {}, &ConfigRange::field));
+}
+
+TEST_CASE("config.json: a file of many megabytes is refused by its size") {
+  const ScratchFolder folder;
+  folder.Write("config.json", "{}");
+  std::filesystem::resize_file(folder / "config.json", 132'000'000);
+  const Result<ModelConfig> config = ModelConfig::Read(folder.path());
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.diagnostics().front().finding == Finding::kFileUnreadable);
+  CHECK(config.diagnostics().front().declared == "132000000 bytes");
 }
 
 }  // namespace
