@@ -34,6 +34,32 @@ Diagnostic BadStepInput(const std::string& message, const std::string& path, con
   return d;
 }
 
+// The loss leaves these labels out.
+constexpr int64_t kIgnoredLabel = -100;
+
+// An error for the first of `tensor`'s integers that is neither a token nor `ignored`, with its place: "'labels' [0, 3] is -7".
+std::optional<Diagnostic> OutsideVocabulary(const std::string& name, const at::Tensor& tensor, int64_t vocabulary,
+                                            std::optional<int64_t> ignored, const std::string& path) {
+  const at::Tensor ids = tensor.to(c10::kLong);
+  at::Tensor outside = ids.lt(0).logical_or(ids.ge(vocabulary));
+  if (ignored) outside = outside.logical_and(ids.ne(*ignored));
+  const at::Tensor places = outside.nonzero();
+  if (places.size(0) == 0) return std::nullopt;
+  std::vector<std::string> place;
+  at::Tensor value = ids;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    const auto index = places[0][dim].item<int64_t>();
+    place.push_back(std::to_string(index));
+    value = value.select(0, index);
+  }
+  Diagnostic d = BadStepInput("'" + name + "' has ids outside the vocabulary", path,
+                              "ids from 0 to " + std::to_string(vocabulary - 1) +
+                                  (ignored ? ", or " + std::to_string(*ignored) + " for no label" : ""));
+  d.declared = "[" + Join(place, ", ") + "] is " + std::to_string(value.item<int64_t>()) +
+               (places.size(0) > 1 ? ", the first of " + std::to_string(places.size(0)) : "");
+  return d;
+}
+
 c10::ScalarType TypeOfInput(const ProgramInput& input) {
   const std::optional<int> serialized = SerializedDType(input.dtype);
   return serialized ? program::ScalarTypeOfProgram(*serialized) : at::kLong;
@@ -112,10 +138,11 @@ std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tens
                                     TextOfInput(input)));
       continue;
     }
-    const bool ids = input.kind == "ids" && vocabulary > 0 && tensor.numel() > 0;
-    if (ids && (tensor.min().item<int64_t>() < 0 || tensor.max().item<int64_t>() >= vocabulary)) {
-      errors.push_back(BadStepInput("'" + input.name + "' has ids outside the vocabulary", path,
-                                    "ids from 0 to " + std::to_string(vocabulary - 1)));
+    const bool labels = input.kind == "labels";
+    if ((input.kind == "ids" || labels) && vocabulary > 0 && !at::isFloatingType(type)) {
+      std::optional<Diagnostic> error =
+          OutsideVocabulary(input.name, tensor, vocabulary, labels ? std::optional(kIgnoredLabel) : std::nullopt, path);
+      if (error) errors.push_back(*std::move(error));
     }
     out[input.name] = tensor.to(device, type);
   }
@@ -156,10 +183,17 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   const std::optional<at::Tensor> labels = take("labels", false);
   inputs.attention_mask = take("attention_mask", false);
   inputs.position_ids = take("position_ids", false);
-  if (ids && (ids->numel() == 0 || ids->min().item<int64_t>() < 0 || ids->max().item<int64_t>() >= vocabulary)) {
-    errors.push_back(BadStepInput("'input_ids' has ids outside the vocabulary, or none", path,
-                                  "ids from 0 to " + std::to_string(vocabulary - 1)));
+  if (ids && ids->numel() == 0) {
+    errors.push_back(BadStepInput("'input_ids' has no ids", path, "ids from 0 to " + std::to_string(vocabulary - 1)));
   }
+  const auto check = [&](const std::string& name, const std::optional<at::Tensor>& tensor,
+                         std::optional<int64_t> ignored) {
+    if (!tensor) return;
+    if (std::optional<Diagnostic> error = OutsideVocabulary(name, *tensor, vocabulary, ignored, path))
+      errors.push_back(*std::move(error));
+  };
+  check("input_ids", ids, std::nullopt);
+  check("labels", labels, kIgnoredLabel);
   if (ids && labels && labels->sizes() != ids->sizes()) {
     errors.push_back(BadStepInput("'labels' has another shape than 'input_ids'", path, "the same shape"));
   }
@@ -305,8 +339,8 @@ at::Tensor FullLogits::operator()(at::Tensor logits) const { return move_ ? (*mo
 
 namespace {
 
-// Labels of [batch, sequence] that the loss counts: not the first of a row, which nothing predicts, and not -100.
-int64_t CountedLabels(const at::Tensor& labels) { return labels.slice(1, 1).ne(-100).sum().item<int64_t>(); }
+// Labels of [batch, sequence] that the loss counts: not the first of a row, which nothing predicts.
+int64_t CountedLabels(const at::Tensor& labels) { return labels.slice(1, 1).ne(kIgnoredLabel).sum().item<int64_t>(); }
 
 }  // namespace
 
