@@ -2,6 +2,7 @@
 // links both the plan language and LibTorch.
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -44,6 +45,29 @@ std::optional<Diagnostic> FailedCall(const c10::Error& error) {
   return d;
 }
 
+// The options or the file that a step of the verb has its sizes from; "" for a verb without a step.
+std::string SizesOf(const Verb& verb) {
+  if (const auto* explain = std::get_if<ExplainVerb>(&verb)) return "--tokens " + explain->tokens;
+  if (const auto* eval = std::get_if<EvalVerb>(&verb)) return eval->input;
+  if (const auto* verify = std::get_if<VerifyVerb>(&verb)) {
+    return verify->input.empty() ? "--tokens " + verify->tokens : verify->input;
+  }
+  if (const auto* train = std::get_if<TrainVerb>(&verb)) {
+    return "--batch " + std::to_string(train->batch) + " --sequence " + std::to_string(train->sequence);
+  }
+  if (const auto* compare = std::get_if<CompareVerb>(&verb)) return compare->expected;
+  return "";
+}
+
+// What LibTorch refuses outside the call of a module: memory that there is not, a size beyond its own types.
+Diagnostic FailedStep(std::string what, const Verb& verb) {
+  if (what.find("allocate memory") != std::string::npos) what = "there is not enough memory";  // of a CPU's allocator
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the step fails: " + what);
+  d.path = SizesOf(verb);
+  d.help = "a smaller step, or a smaller model";
+  return d;
+}
+
 int RunVerb(const Verb& verb) {
   if (const auto* explain = std::get_if<ExplainVerb>(&verb); explain != nullptr && explain->memory) {
     return RunExplainMemory(*explain);
@@ -70,12 +94,15 @@ int Main(const std::vector<std::string>& arguments) {
     Say(error.diagnostics(), say);
     return ExitCodeOf(error.diagnostics());
   } catch (const c10::Error& error) {
-    const std::optional<Diagnostic> failed = FailedCall(error);
-    if (failed) {
-      Say({*failed}, say);
-    } else {
+    if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
       std::fprintf(stderr, "moonshard-run: %s\n", VisibleLines(ErrorText(error)).c_str());  // without its stack trace
+    } else {
+      const std::optional<Diagnostic> failed = FailedCall(error);
+      Say({failed ? *failed : FailedStep(ErrorText(error), *command.verb)}, say);
     }
+    return kExitFailed;
+  } catch (const std::bad_alloc&) {
+    Say({FailedStep("there is not enough memory", *command.verb)}, say);
     return kExitFailed;
   }
 }
