@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <new>
 
 #include "dsl/program/cli/options.h"
 #include "dsl/program/cli/verbs.h"
@@ -23,6 +24,9 @@ int RunMain(const std::string& program, const std::function<int()>& body) {
   } catch (const PlanError& error) {
     Say(error.diagnostics(), {});
     return ExitCodeOf(error.diagnostics());
+  } catch (const std::bad_alloc&) {
+    std::cerr << program << ": there is not enough memory\n";
+    return kExitFailed;
   } catch (const std::exception& error) {
     std::cerr << program << ": " << VisibleLines(error.what()) << "\n";
     return kExitFailed;

@@ -8,7 +8,7 @@
 namespace moonshard {
 namespace {
 
-constexpr int64_t kMostLayers = 10'000;
+constexpr int64_t kMostLayers = 1024;
 constexpr int64_t kMostHeads = int64_t{1} << 16;
 constexpr int64_t kMostExperts = int64_t{1} << 14;
 constexpr int64_t kMostFeatures = int64_t{1} << 20;

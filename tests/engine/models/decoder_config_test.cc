@@ -92,7 +92,7 @@ TEST_CASE("what is not computed here is refused by name") {
       {R"({"vocab_size": 0})", "vocab_size", "at least 1"},
       {R"({"vocab_size": 134217729})", "vocab_size", "at most 134217728"},
       {R"({"hidden_size": 4611686018427387904})", "hidden_size", "at most 1048576"},
-      {R"({"num_hidden_layers": 100000})", "num_hidden_layers", "at most 10000"},
+      {R"({"num_hidden_layers": 100000})", "num_hidden_layers", "at most 1024"},
       {R"({"max_position_embeddings": 4611686018427387904})", "max_position_embeddings", "at most 2147483647"},
       {R"({"num_key_value_heads": 3})", "num_key_value_heads", "must divide num_attention_heads (4)"},
       {R"({"hidden_size": 30})", "hidden_size", "must divide hidden_size"},
