@@ -19,8 +19,8 @@ class ModelConfig {
   // `file_name` is what errors call it.
   explicit ModelConfig(JsonValue::Object fields, std::string file_name = "config.json");
   // DIRECTORY/config.json, as Python writes it: with NaN and Infinity as numbers. What transformers writes for these,
-  // {"__float__": "Infinity"}, is a number too, here and in the constructor. Errors: kFileNotFound, kFileUnreadable, kBadJson (also for what is not an object), those of
-  // CheckConfigRanges.
+  // {"__float__": "Infinity"}, is a number too, here and in the constructor. Errors: kFileNotFound, kFileUnreadable,
+  // kBadJson (also for what is not an object), those of CheckConfigRanges.
   static Result<ModelConfig> Read(const std::string& folder);
 
   const JsonValue& json() const { return json_; }
