@@ -7,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
@@ -260,8 +261,11 @@ class InputMaker {
 
   at::Tensor MakeOne(const ProgramInput& input, const std::vector<int64_t>& shape, const at::Generator& generator) {
     const auto integers = at::TensorOptions().dtype(at::kLong);
-    if (at::isFloatingType(TypeOfInput(input)))
-      return at::randn(shape, generator, at::TensorOptions().dtype(at::kFloat));
+    const bool floating = at::isFloatingType(TypeOfInput(input));
+    const bool scalar_position = input.kind == "positions" && shape.empty();
+    if (device_.is_meta() && (floating || (IsOfTokens(input) && !scalar_position)))
+      return at::empty(shape, at::TensorOptions(device_).dtype(TypeOfInput(input)));
+    if (floating) return at::randn(shape, generator, at::TensorOptions().dtype(at::kFloat));
     if (input.kind == "mask") return at::ones(shape, integers);
     if (input.kind == "types") return at::zeros(shape, integers);
     if (input.kind == "positions" && !shape.empty())
@@ -302,6 +306,13 @@ class InputMaker {
 
 Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const ShardedModel& model, c10::Device device) {
   if (!path.empty()) return ReadInputs(path, model, 1, device);
+  if (!tokens.empty() && !device.is_meta()) {
+    const auto [batch, sequence] = ParseTokens(tokens).ValueOrThrow();
+    if (batch * sequence > kMostGeneratedTokens) {
+      throw PlanError({BadStepInput("a generated input of " + std::to_string(batch * sequence) + " tokens is too large",
+                                    "--tokens", "at most " + std::to_string(kMostGeneratedTokens) + " tokens")});
+    }
+  }
   Inputs inputs;
   if (model.by_name) {
     inputs.named = InputMaker(model, tokens, device).Make();
@@ -313,6 +324,11 @@ Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const Sh
   if (device.is_cpu()) {
     const Diagnostics errors = CheckMemory({batch * sequence, batch * sequence, model.vocabulary}, "--tokens");
     if (!errors.empty()) throw PlanError(errors);
+  }
+  if (device.is_meta()) {
+    inputs.ids = at::empty({batch, sequence}, at::TensorOptions(device).dtype(c10::kLong));
+    inputs.labels = inputs.ids;
+    return inputs;
   }
   inputs.ids = (at::arange(batch * sequence, at::TensorOptions().dtype(c10::kLong)) * 7 + 3)
                    .remainder(model.vocabulary)

@@ -61,10 +61,13 @@ struct Inputs {
 // PlanError: what ReadTensorFile reports; kBadInput, all at once.
 Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t micro_batches, c10::Device device);
 
+// The most tokens of a generated input whose values are computed: a comparison needs no more.
+inline constexpr int64_t kMostGeneratedTokens = int64_t{1} << 17;
+
 // `path` read, or for "" generated: ids [B, S] of `tokens` ("B,S"; "": 2 rows of 13, which few meshes divide, or as near as a
 // program takes). Of a program by name every input, by its kind and shape: ids within the vocabulary, floating-point numbers from a seed, sizes as in the
-// example that was exported or, of batch and lengths, those of `tokens`. On the meta device without values. PlanError as
-// ReadInputs, and of a bad `tokens`; kNotSupported for an input that has to be given (a grid).
+// example that was exported or, of batch and lengths, those of `tokens`. On the meta device without values, elsewhere at most
+// kMostGeneratedTokens. PlanError as ReadInputs, and of a bad `tokens`; kNotSupported for an input that has to be given (a grid).
 Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const ShardedModel& model, c10::Device device);
 
 // Logits that the plan left in shards of the vocabulary, gathered for the loss and the file; in a group of its own, so
