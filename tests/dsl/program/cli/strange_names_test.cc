@@ -74,7 +74,7 @@ void CheckShown(const Words& words, const Outcome& done) {
 }
 
 Outcome Shown(const Words& words) {
-  const Outcome done = Run(words);
+  Outcome done = Run(words);
   CheckShown(words, done);
   return done;
 }
