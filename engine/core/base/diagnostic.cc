@@ -8,7 +8,8 @@ namespace moonshard {
 namespace {
 
 constexpr const char* kIndent = "    ";
-constexpr size_t kMostColumns = 160;  // of a source line
+constexpr const char* kContinued = "        ";  // further lines of a text: deeper than any label
+constexpr size_t kMostColumns = 160;            // of a source line
 constexpr const char* kCut = "...";
 
 // The codes of a terminal's colours.
@@ -97,7 +98,7 @@ void AddLine(std::string& out, const char* label, const std::string& value, bool
 std::string SafeText(std::string_view text, size_t most) {
   size_t end = std::min(text.size(), most);
   while (end < text.size() && end > 0 && ContinuesCharacter(text[end])) --end;
-  std::string out = VisibleLines(text.substr(0, end), kIndent);
+  std::string out = VisibleLines(text.substr(0, end), kContinued);
   if (end < text.size()) out += "... (" + std::to_string(text.size()) + " bytes)";
   return out;
 }

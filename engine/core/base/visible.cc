@@ -14,9 +14,11 @@ struct Range {
 };
 
 constexpr std::array kEscaped = {
-    Range{0x00, 0x1F},     Range{0x7F, 0x9F},     Range{0xAD, 0xAD},       Range{0x61C, 0x61C},
-    Range{0x180E, 0x180E}, Range{0x200B, 0x200F}, Range{0x2028, 0x202E},   Range{0x2060, 0x2069},
-    Range{0xFEFF, 0xFEFF}, Range{0xFFF9, 0xFFFB}, Range{0xE0000, 0xE007F},
+    Range{0x00, 0x1F},       Range{0x7F, 0x9F},       Range{0xAD, 0xAD},       Range{0x34F, 0x34F},
+    Range{0x61C, 0x61C},     Range{0x115F, 0x1160},   Range{0x17B4, 0x17B5},   Range{0x180B, 0x180F},
+    Range{0x200B, 0x200F},   Range{0x2028, 0x202E},   Range{0x2060, 0x206F},   Range{0x3164, 0x3164},
+    Range{0xFE00, 0xFE0F},   Range{0xFEFF, 0xFEFF},   Range{0xFFA0, 0xFFA0},   Range{0xFFF0, 0xFFFB},
+    Range{0x1BCA0, 0x1BCA3}, Range{0x1D173, 0x1D17A}, Range{0xE0000, 0xE0FFF},
 };
 
 bool IsEscaped(char32_t code) {
@@ -50,7 +52,7 @@ std::string WithEscapes(std::string_view text, const std::string_view* indent) {
     const bool blank = character.is_utf8 && IsBlank(character.code);
     if (line_end && indent != nullptr) {
       out += '\n';
-      out += *indent;
+      if (text.size() > 1) out += *indent;
     } else if (line_end) {
       out += "\\n";
     } else if (character.code == '\t' && character.is_utf8) {

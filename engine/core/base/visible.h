@@ -7,8 +7,9 @@
 //   \x1b                 other control bytes (below 0x20, and 0x7f), and every byte that is not part of valid UTF-8
 //   \u{9b} \u{202e}      control characters U+0080 to U+009F; U+2028 and U+2029, which end a line; what sets the direction
 //                        of a text (U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069; Unicode TR 36, 3.1); and
-//                        characters without a width (U+00AD, U+180E, U+200B to U+200D, U+2060 to U+2065, U+FEFF, U+FFF9 to U+FFFB,
-//                        U+E0000 to U+E007F)
+//                        all others of Default_Ignorable_Code_Point and of category Cf that are format characters of no
+//                        script (UCD: DerivedCoreProperties.txt), which have no width: joiners, variation selectors, fillers,
+//                        tags
 //   \x3a: \x23#          what the machines of continuous integration take for a command: two colons where a line begins, also
 //                        after blanks (GitHub's "::error file=x::"), and ##[, ##vso[, ##teamcity[ anywhere
 //
@@ -22,7 +23,7 @@ namespace moonshard {
 
 // On one line, which may be the beginning of one.
 std::string Visible(std::string_view text);
-// Line ends stay, and so do tabs; each line end is followed by `indent`.
+// Line ends stay, and so do tabs; each line end that is not the last byte is followed by `indent`.
 std::string VisibleLines(std::string_view text, std::string_view indent = "");
 
 // A text of JSON (RFC 8259) that means the same: what Visible escapes, all of it within strings, as \u202e. For stdout,

@@ -8,7 +8,7 @@ namespace {
 
 std::string Escaped(const std::string& text, bool property) {
   std::string out;
-  for (char c : property ? Visible(text) : VisibleLines(text)) {
+  for (char c : property ? Visible(text) : text) {
     switch (c) {
       case '%': out += "%25"; break;
       case '\r': out += "%0D"; break;
@@ -30,11 +30,11 @@ const char* CommandOf(Severity severity) {
   return "error";
 }
 
-// The message, then each other field on a line.
+// The message, then each other field on a line; further lines of a field are indented.
 std::string TextOf(const Diagnostic& d) {
-  std::string out = d.message;
+  std::string out = SafeText(d.message);
   const auto add = [&](const char* label, const std::string& value) {
-    if (!value.empty()) out += std::string("\n") + label + ": " + value;
+    if (!value.empty()) out += std::string("\n") + label + ": " + SafeText(value);
   };
   add("at", d.path);
   add("declared", d.declared);

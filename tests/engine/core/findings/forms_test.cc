@@ -120,7 +120,7 @@ TEST_CASE("JSON that is not a list of diagnostics is refused with the member") {
 TEST_CASE("GitHub's annotations: one line each, with what would end a property or a line escaped") {
   CHECK(GithubAnnotations(Hard()) ==
         "::error file=plans/mine%2C too%3A100%25.lua,line=4,col=7,endColumn=10,title=MS0204 two rules claim one module"
-        "::two rules claim 'a, b': 100%25%0Aat: model.layers.0%0Adeclared: one%0Aand two%0Arequired: one%0A"
+        "::two rules claim 'a, b': 100%25%0Aat: model.layers.0%0Adeclared: one%0A        and two%0Arequired: one%0A"
         "help: make one of them narrower%0Asee: plans/base.lua:2\n"
         "::warning title=MS0307 a mesh axis that nothing uses::nothing uses 'cp'\n"
         "::notice file=/tmp/ä.lua,line=1,col=14,endColumn=16,title=MS0202 a rule that matches nothing"
