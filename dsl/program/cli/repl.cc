@@ -59,6 +59,10 @@ bool RunLines(Session& session, LineReader& reader, bool interactive, bool bail)
       session.Drop();
       continue;
     }
+    if (read.status == ReadResult::Status::kFailed) {
+      Show(session.Unreadable(read.line));
+      return false;
+    }
     const bool end = read.status == ReadResult::Status::kEnd;
     // A script's next line must see what was saved before it.
     if (!interactive && session.watching()) Show(session.CheckFiles());

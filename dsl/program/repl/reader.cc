@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace moonshard {
 namespace {
+
+constexpr size_t kLongestLine = size_t{16} << 20;
 
 ReadResult LineOf(std::string text) {
   if (text.ends_with('\r')) text.pop_back();
@@ -62,7 +65,9 @@ ReadResult StreamReader::Read(const std::string& prompt) {
     std::array<char, 4096> bytes;
     const ssize_t got = read(descriptor_, bytes.data(), bytes.size());
     if (got < 0 && errno == EINTR) return {ReadResult::Status::kInterrupted, ""};
-    if (got <= 0) {
+    if (got < 0) return {ReadResult::Status::kFailed, std::strerror(errno)};
+    if (buffer_.size() > kLongestLine) return {ReadResult::Status::kFailed, "it has a line of more than 16 MiB"};
+    if (got == 0) {
       ended_ = true;
     } else {
       buffer_.append(bytes.data(), static_cast<size_t>(got));

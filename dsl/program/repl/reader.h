@@ -9,9 +9,9 @@
 namespace moonshard {
 
 struct ReadResult {
-  enum class Status { kLine, kEnd, kInterrupted };
+  enum class Status { kLine, kEnd, kInterrupted, kFailed };
   Status status = Status::kEnd;
-  std::string line;  // without its line end
+  std::string line;  // without its line end; of kFailed: why
 };
 
 // Called while the user does not type.
@@ -39,7 +39,7 @@ class TextReader : public LineReader {
   size_t at_ = 0;
 };
 
-// The lines of a file descriptor, which stays open.
+// The lines of a file descriptor, which stays open. kFailed where it cannot be read, and for a line of more than 16 MiB.
 class StreamReader : public LineReader {
  public:
   StreamReader(int descriptor, Idle idle, bool show_prompt)

@@ -102,6 +102,15 @@ Outcome Session::Finish() {
   return Finished({.diagnostics = {std::move(d)}}, "");
 }
 
+Outcome Session::Unreadable(const std::string& why) const {
+  Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "cannot read '" + options_.source + "': " + why);
+  d.path = options_.source;
+  Outcome out;
+  out.err = Written({std::move(d)});
+  out.good = false;
+  return out;
+}
+
 std::string Session::AsCommand(const std::string& line) {
   const std::string word = line.substr(0, line.find_first_of(" \t"));
   const bool alone = word == line;

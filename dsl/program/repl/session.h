@@ -46,6 +46,8 @@ class Session {
   Outcome Feed(const std::string& line);
   // The end of the input: an unfinished text is evaluated as it is, which reports what is missing.
   Outcome Finish();
+  // An error (kFileUnreadable): the source of the lines cannot be read further, for the reason `why`.
+  Outcome Unreadable(const std::string& why) const;
   // Forgets an unfinished text.
   void Drop() { pending_.clear(); }
   // With :watch on, reloads where one of the plan's files was saved; else an empty outcome.

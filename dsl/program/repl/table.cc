@@ -287,7 +287,8 @@ std::string RenderValue(const JsonValue& value, OutputMode mode) {
   if (value.is_array() || value.is_object()) return Render({TableOf(value)}, mode);
   if (value.is_null()) return "nil\n";
   if (!value.is_string()) return TextOf(value) + "\n";
-  return VisibleLines(value.AsString()) + "\n";  // a text keeps its lines
+  if (mode == OutputMode::kCsv) return Render({TableOf(JsonValue::Array{value})}, mode);
+  return VisibleLines(value.AsString(), "  ") + "\n";  // a text keeps its lines, of which only the first begins a line
 }
 
 }  // namespace moonshard

@@ -1,6 +1,8 @@
 // `moonshard repl` as a script runs it: -c, -f, stdin; streams and exit codes.
 #include <catch2/catch.hpp>
 
+#include <filesystem>
+
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
@@ -62,6 +64,31 @@ TEST_CASE("repl: a script from a file and from stdin") {
   CHECK(Piped("1 + 1", "").out == "2\n");  // no model, no line end
   CHECK_THAT(Piped("\n\nx", ShellWord(kModel)).err, Contains("stdin:3: error[MS0102]"));
   CHECK(Piped(":quit\nnosuch\n", ShellWord(kModel)).code == 0);
+}
+
+TEST_CASE("repl: a script that cannot be read to its end is an error") {
+  const Outcome folder = RunRepl({kModel, "-f", SourcePath("tests/cases")});
+  INFO(folder.ToText());
+  CHECK(folder.code != 0);
+  CHECK_THAT(folder.err, Contains("error[MS0402]: ") && Contains("tests/cases"));
+  const Outcome endless = RunRepl({kModel, "-f", "/dev/zero"});
+  INFO(endless.ToText());
+  CHECK(endless.code != 0);
+  CHECK_THAT(endless.err, Contains("error[MS0402]: cannot read '/dev/zero': it has a line of more than 16 MiB"));
+}
+
+TEST_CASE("repl: a text of the model forges no line of the session") {
+  const ScratchFolder scratch;
+  const std::string model = scratch.CopyOf(kModel, "model");
+  const std::string config = ReadWholeFile(model + "/config.json");
+  std::filesystem::remove(model + "/config.json");
+  std::filesystem::copy_file(scratch.Write("config", Replaced(config, "\"model_type\": \"llama\"",
+                                                              "\"model_type\": \"llama\\nplan: no errors\"")),
+                             model + "/config.json");
+  const Outcome done = RunRepl({model, "-c", "config.model_type"});
+  INFO(done.ToText());
+  CHECK(done.out == "llama\n  plan: no errors\n");
+  CHECK(RunRepl({model, "--mode", "csv", "-c", "config.model_type"}).out == "#,value\n1,llama\\nplan: no errors\n");
 }
 
 TEST_CASE("repl: findings as everywhere: a form for programs, colours where they are wanted") {

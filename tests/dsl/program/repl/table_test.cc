@@ -60,7 +60,8 @@ TEST_CASE("a terminal is never told what to do by a name") {
     CHECK(Render({table}, mode).find("a\\x1b[2J\\u{9b}\\n\\u{202e}") != std::string::npos);
   }
   CHECK(Render({table}, OutputMode::kJson).find("a\\u001b[2J\\u009b\\n\\u202e") != std::string::npos);
-  CHECK(RenderValue("two\nlines\033[1m", OutputMode::kTable) == "two\nlines\\x1b[1m\n");
+  CHECK(RenderValue("two\nlines\033[1m", OutputMode::kTable) == "two\n  lines\\x1b[1m\n");
+  CHECK(RenderValue("two\nlines", OutputMode::kCsv) == "#,value\n1,two\\nlines\n");
   CHECK(RenderValue(nullptr, OutputMode::kTable) == "nil\n");
   CHECK(RenderValue(nullptr, OutputMode::kJson) == "null\n");
 }
