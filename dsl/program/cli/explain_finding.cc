@@ -19,7 +19,8 @@ std::string NoSuchFinding(const std::string& wanted, const std::vector<FindingPa
     names.push_back(page.name);
   }
   const std::string near = NearestName(wanted, names);
-  return "moonshard: there is no finding '" + wanted + "'" + (near.empty() ? "" : ": did you mean '" + near + "'?") +
+  return "moonshard: there is no finding '" + Visible(wanted) + "'" +
+         (near.empty() ? "" : ": did you mean '" + near + "'?") +
          "\nRun explain-finding without a name for a list, or with --help for more information.\n";
 }
 
@@ -44,7 +45,7 @@ int RunExplainFinding(const ExplainFindingVerb& verb) {
   }
   const FindingPage* page = FindPage(pages, verb.finding);
   if (page == nullptr) {
-    std::cerr << VisibleLines(NoSuchFinding(verb.finding, pages));
+    std::cerr << NoSuchFinding(verb.finding, pages);
     return kExitUsage;
   }
   if (verb.markdown) {

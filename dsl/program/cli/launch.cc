@@ -333,6 +333,12 @@ int LaunchRanks(const LaunchOptions& options) {
   return code;
 }
 
+int64_t MostLocalRanks() {
+  constexpr int64_t kLeast = 64;
+  constexpr int64_t kOfEachCore = 16;
+  return std::max(kLeast, kOfEachCore * static_cast<int64_t>(std::thread::hardware_concurrency()));
+}
+
 Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& what) {
   if (mesh.world_size() <= most) return {};
   Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "the mesh is too large to " + what);

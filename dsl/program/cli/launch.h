@@ -26,9 +26,9 @@ struct LaunchOptions {
 inline constexpr int kExitAsked = 128;
 
 // What one machine does for a mesh, by the most ranks of the mesh.
-inline constexpr int64_t kMostLocalRanks = 1024;             // starts a process for each
+int64_t MostLocalRanks();                                    // starts a process for each: 64, or 16 for each core
 inline constexpr int64_t kMostRankFiles = int64_t{1} << 14;  // writes a file for each
-inline constexpr int64_t kMostStepRanks = int64_t{1} << 16;  // runs a step of one of them without peers
+inline constexpr int64_t kMostStepRanks = int64_t{1} << 16;  // runs a step of one without peers, or draws them
 
 // An error (kBadMesh) for a mesh of more than `most` ranks; `what` is an infinitive: "start the ranks".
 Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& what);

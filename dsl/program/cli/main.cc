@@ -48,7 +48,7 @@ int RunWithTensors(const std::vector<std::string>& arguments, const std::optiona
     return kExitFailed;
   }
   if (StartedByLauncher() || !mesh) return Become(program, arguments);
-  if (const Diagnostics errors = CheckRanks(*mesh, kMostLocalRanks, "start its ranks on one machine");
+  if (const Diagnostics errors = CheckRanks(*mesh, MostLocalRanks(), "start its ranks on one machine");
       !errors.empty()) {
     Say(errors, say);
     return kExitUsage;

@@ -9,6 +9,7 @@
 #include "dsl/program/cli/train_options.h"
 #include "engine/core/base/text.h"
 #include "engine/core/base/version.h"
+#include "engine/core/base/visible.h"
 
 namespace moonshard {
 namespace {
@@ -102,6 +103,11 @@ bool ReadPlanOptions(const std::vector<std::string>& texts, ModelOptions& model,
   return true;
 }
 
+std::string Near(const std::string& word, const std::vector<std::string>& names) {
+  const std::string help = DidYouMean(word, names);
+  return help.empty() ? "" : ": " + help;
+}
+
 // The message for a command line that CLI11 refused, with the nearest verb or option for one that does not exist.
 std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> verbs = app.get_subcommands();  // those given
@@ -114,13 +120,13 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
       for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
     }
     const std::string word = option->substr(0, option->find('='));
-    return "there is no option '" + word + "': " + DidYouMean(word, names);
+    return "there is no option '" + word + "'" + Near(word, names);
   }
   if (!verbs.empty()) return error.what();
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(verb->get_name());
   if (strays.empty()) return "a verb is needed: " + Join(names, ", ");
-  return "there is no verb '" + strays.front() + "': " + DidYouMean(strays.front(), names);
+  return "there is no verb '" + strays.front() + "'" + Near(strays.front(), names);
 }
 
 }  // namespace
@@ -314,7 +320,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
     app.exit(asked, text, text);
     return {std::nullopt, text.str(), 0};
   } catch (const CLI::ParseError& wrong) {
-    return {std::nullopt, "moonshard: " + WhatIsWrong(app, wrong) + "\nRun with --help for more information.\n", 2};
+    return {std::nullopt,
+            "moonshard: " + Visible(WhatIsWrong(app, wrong)) + "\nRun with --help for more information.\n", 2};
   }
   if (const std::optional<std::string> text = texts.Asked()) return {std::nullopt, *text, 0};
   std::string error;
@@ -339,7 +346,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (repl_app->parsed()) take(repl);
   if (suggest_app->parsed()) take(suggest);
   if (doctor_app->parsed()) take(DoctorVerb{});
-  if (!error.empty()) return {std::nullopt, error + "\n", 2};
+  if (!error.empty()) return {std::nullopt, Visible(error) + "\n", 2};
   return out;
 }
 

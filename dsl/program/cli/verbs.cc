@@ -7,6 +7,7 @@
 #include "dsl/planning/hugging_face/export.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/program/cli/hugging_face.h"
+#include "dsl/program/cli/launch.h"
 #include "engine/core/base/visible.h"
 #include "engine/io/storage/staging.h"
 #include "engine/plan/explain/explain.h"
@@ -73,6 +74,9 @@ Resolution ResolveToExplain(const ExplainVerb& verb, bool& good) {
                                                              resolution.mesh.ToString());
     d.required = "--rank from 0 to " + std::to_string(resolution.mesh.world_size() - 1);
     diagnostics.push_back(std::move(d));
+  }
+  if (resolution.compiled && !verb.html.empty()) {
+    for (Diagnostic& d : CheckRanks(resolution.mesh, kMostStepRanks, "draw")) diagnostics.push_back(std::move(d));
   }
   Say(diagnostics, verb.say);
   good = resolution.compiled && !HasErrors(diagnostics);

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include <filesystem>
+
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
 #include "tests/support/paths.h"
@@ -151,6 +153,22 @@ TEST_CASE("check: a warning is on stdout, and an error only where --strict says 
   CHECK(strict.out == done.out);
   const JsonValue json = ParseJson(Run(with("--json")).out, "stdout").ValueOrThrow();
   CHECK(json.Find("findings")->AsArray().size() == 1);
+}
+
+TEST_CASE("a mesh of more ranks than one machine can work for is refused with the number") {
+  const ScratchFolder folder;
+  const std::string page = folder / "page.html";
+  for (const auto& [words, what] : std::vector<std::pair<Words, std::string>>{
+           {{"explain", kModel, "--mesh", "dp=1048576", "--html", page}, "draw"},
+           {{"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write a file of each rank"},
+           {{"eval", kModel, "--mesh", "dp=65536", "--input", page, "--output", page},
+            "start its ranks on one machine"}}) {
+    const Outcome done = RunProgram(ProgramPath(), words, {}, 20);
+    INFO(done.ToText());
+    CHECK(done.code == 2);
+    CHECK_THAT(done.err, Contains("error[MS0308]: the mesh is too large to " + what) && Contains("required: at most"));
+    CHECK_FALSE(std::filesystem::exists(page));
+  }
 }
 
 TEST_CASE("the program answers without LibTorch") {
