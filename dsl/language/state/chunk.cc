@@ -54,6 +54,13 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string_
     line = std::atoi(message.c_str() + name_end + 1);
     message.erase(0, place + 2);
   }
+  // Of its limit on C calls Lua's parser says no place.
+  if (!placed && message == "C stack overflow") {
+    Diagnostic d = MakeDiagnostic(Finding::kScriptLimit, "the text is nested too deeply",
+                                  state.sources().SpanOf(name, state.parsed_line()));
+    d.required = "at most 200 brackets, operators, blocks and functions within each other";
+    return d;
+  }
   std::string token;
   const size_t near = message.find(" near '");
   if (near != std::string::npos) {

@@ -57,6 +57,8 @@ class ScriptState {
   // No instruction runs while Lua reads, so the CPU time is looked at here too: raises a Lua error where it is used up.
   // An error is the caller's to report.
   int Parse(std::string_view text, const std::string& name);
+  // The line of the last text at which Parse ended.
+  int parsed_line() const { return parsed_line_; }
 
   // Takes `steps` off the budget; raises a Lua error where it is used up. For library functions whose work is not
   // bounded by the number of instructions.
@@ -148,6 +150,7 @@ class ScriptState {
   int64_t steps_left_ = 0;
   int64_t cpu_start_ns_ = 0;
   bool parsing_ = false;
+  int parsed_line_ = 0;
   bool blame_caller_ = false;
   bool dead_ = false;          // a limit was exceeded: every further instruction raises again
   HeldValue* held_ = nullptr;  // the first of a list

@@ -1,3 +1,3 @@
---- expect: MS0109 C stack overflow
+--- expect: MS0109 nested too deeply
 return ""
 --- repeat 100000  .. "x"

@@ -1,3 +1,3 @@
---- expect: MS0109 C stack overflow
+--- expect: MS0109 nested too deeply
 --- repeat 300  do
 --- repeat 300  end

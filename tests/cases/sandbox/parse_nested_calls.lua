@@ -1,4 +1,4 @@
---- expect: MS0109 C stack overflow
+--- expect: MS0109 nested too deeply
 return
 --- repeat 300  tostring(
 1--- repeat 300 )

@@ -141,6 +141,28 @@ TEST_CASE("a syntax error is one, whatever the names in it and in the path") {
   }
 }
 
+TEST_CASE("a text that is nested too deeply is an error at the line where it is") {
+  const std::string open(300, '(');
+  const std::string close(300, ')');
+  for (const auto& [text, line] : std::vector<std::pair<std::string, int>>{
+           {"return " + open + "1" + close, 1},
+           {"\n\nreturn " + open + "1" + close + "\n\n\n", 3},
+           {"x = 1 --" + std::string(255, 'x') + "\n" + std::string(1000, ' ') + "return " + open + "1" + close + "\n",
+            2}}) {
+    ScriptState state({});
+    state.Run([&code = text](lua_State* L) {
+      OpenEnvironment(L);
+      PushEnvironment(L);
+      CHECK_FALSE(LoadChunk(L, code, "t.lua", false));
+    });
+    const Diagnostics found = state.TakeDiagnostics();
+    REQUIRE(found.size() == 1);
+    CHECK(found.front().finding == Finding::kScriptLimit);
+    CHECK(found.front().message == "the text is nested too deeply");
+    CHECK(found.front().where.line == line);
+  }
+}
+
 TEST_CASE("running out of memory at any moment is a diagnostic") {
   PlanInputs inputs = LlamaInputs(2);
   const std::string full = TextOf(LoadPlanFile("llama", inputs));
