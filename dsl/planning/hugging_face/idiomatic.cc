@@ -111,7 +111,8 @@ class IdiomaticWriter {
       if (lines_[i].last.empty()) continue;
       std::vector<std::string> names;
       for (size_t j = i; j < lines_.size(); ++j) {
-        if (lines_[j].parent != lines_[i].parent || lines_[j].style != lines_[i].style ||
+        const bool apart = j != i && (!IsPlain(lines_[i].last) || !IsPlain(lines_[j].last));
+        if (apart || lines_[j].parent != lines_[i].parent || lines_[j].style != lines_[i].style ||
             lines_[j].of_base != lines_[i].of_base || lines_[j].last.empty()) {
           continue;
         }
@@ -163,6 +164,9 @@ class IdiomaticWriter {
     return std::string("at(") + (line.of_base ? "base .. " : "") + Quoted(line.parent + last) + ", " + line.style +
            "),";
   }
+
+  // Whether nothing in a name means more to a pattern.
+  static bool IsPlain(const std::string& name) { return name.find_first_of("*?[]{},\\") == std::string::npos; }
 
   // "{gate,up}_proj" for gate_proj and up_proj: the common suffix, from a '_' or '.' on, is outside the braces.
   static std::string Braces(const std::vector<std::string>& names) {

@@ -185,8 +185,18 @@ class Parser {
     }
   }
 
-  // The four hex digits of a code point, appended to `out` as UTF-8.
+  // After "\u": the code point, appended to `out` as UTF-8. Above U+FFFF it is two halves (RFC 8259, 7).
   void ParseCodePoint(std::string& out) {
+    const unsigned code = ParseFourDigits();
+    if (code < 0xD800 || code >= 0xE000) return AppendUtf8(code, out);
+    if (code >= 0xDC00 || text_.substr(position_, 2) != "\\u") Fail("a half of a code point is alone");
+    position_ += 2;
+    const unsigned low = ParseFourDigits();
+    if (low < 0xDC00 || low >= 0xE000) Fail("a half of a code point is alone");
+    AppendUtf8(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), out);
+  }
+
+  unsigned ParseFourDigits() {
     unsigned code = 0;
     for (int i = 0; i < 4; ++i) {
       const char c = Peek();
@@ -194,14 +204,19 @@ class Parser {
       code = code * 16 + static_cast<unsigned>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
       ++position_;
     }
-    if (code >= 0xD800 && code < 0xE000) Fail("a half of a code point is not read here");
+    return code;
+  }
+
+  static void AppendUtf8(unsigned code, std::string& out) {
+    const auto tail = [code](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
     if (code < 0x80) {
       out += static_cast<char>(code);
     } else if (code < 0x800) {
-      out += {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
+      out += {static_cast<char>(0xC0 | (code >> 6)), tail(0)};
+    } else if (code < 0x10000) {
+      out += {static_cast<char>(0xE0 | (code >> 12)), tail(6), tail(0)};
     } else {
-      out += {static_cast<char>(0xE0 | (code >> 12)), static_cast<char>(0x80 | ((code >> 6) & 0x3F)),
-              static_cast<char>(0x80 | (code & 0x3F))};
+      out += {static_cast<char>(0xF0 | (code >> 18)), tail(12), tail(6), tail(0)};
     }
   }
 

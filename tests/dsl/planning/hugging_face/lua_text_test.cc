@@ -126,6 +126,19 @@ TEST_CASE("keys and styles of any text are quoted") {
   CHECK(text.text.find(R"lua(hf.at("a\"b\\c", hf["col-wise"]),)lua") != std::string::npos);
 }
 
+TEST_CASE("only plain names are put into braces") {
+  const HuggingFaceFile file =
+      ReadHuggingFacePlans(R"({"l.gate_proj": "colwise", "l.up_proj": "colwise", "l.a,b_proj": "colwise",
+        "l.{c_proj": "colwise", "l.d*_proj": "colwise", "l.e\\_proj": "colwise", "l.[f]_proj": "colwise"})",
+                           "plan.json")
+          .ValueOrThrow();
+  const std::string text = WriteIdiomaticPlan(ChooseHuggingFacePlan(file, "", {}).ValueOrThrow(), "", "plan.json").text;
+  INFO(text);
+  for (const char* name : {"{gate,up}_proj", "a,b_proj", "{c_proj", "d*_proj", "e\\\\_proj", "[f]_proj"}) {
+    CHECK(text.find(std::string("at(\"l.") + name + "\", colwise {})") != std::string::npos);
+  }
+}
+
 TEST_CASE("control bytes of a file reach the plan escaped, and no line of it is the file's") {
   const std::string text =
       R"({"x\ny()/C": {"kind": "model", "_tp_plan": {"a\u0000\rb": "col\u0007", "c": "colwise"}}})";

@@ -61,6 +61,8 @@ class XForCausalLM(Base):
        "XConfig config x base_model_tp_plan(base) a=colwise:5\n"
        "XForCausalLM model - _tp_plan lm_head=colwise_gather_output:10\n"},
       {"an assignment", "tp_plan = {'a': 'colwise'}", "f model - tp_plan a=colwise:1\n"},
+      {"escapes", R"({"\u0041\u00e9\u65e5\ud83c\udf19": "colwise"})",
+       "f model - tp_plan A\xC3\xA9\xE6\x97\xA5\xF0\x9F\x8C\x99=colwise:1\n"},
   }));
   INFO(what);
   CHECK(TextOf(ReadHuggingFacePlans(text, "f")) == expected);
@@ -72,6 +74,9 @@ TEST_CASE("what is said of a text that is no plan") {
       {"{}", "f: error[MS0405]", "holds no tp_plan"},
       {"import torch\n", "f: error[MS0405]", "holds no tp_plan"},
       {"{\"a\": \"colwise\"", "f:1: error[MS0405]", "but the text ends"},
+      {R"({"\ud83c": "colwise"})", "f:1: error[MS0405]", "a half of a code point is alone"},
+      {R"({"\udf19": "colwise"})", "f:1: error[MS0405]", "a half of a code point is alone"},
+      {R"({"\ud83c\u0041": "colwise"})", "f:1: error[MS0405]", "a half of a code point is alone"},
       {"{\"a\": \"colwise\"\n\"b\": \"rowwise\"}", "f:2: error[MS0405]", "expected ',' or '}'"},
       {"{\"a\": \"colwise}\n", "f:1: error[MS0405]", "not closed on its line"},
       {"{\n\"a\" \"colwise\"}", "f:2: error[MS0405]", "expected ':' after the key"},
