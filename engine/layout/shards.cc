@@ -52,7 +52,7 @@ std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
   }
   if (part.heads % ranks == 0 || ranks % part.heads == 0) return std::nullopt;
   std::vector<std::string> legal;
-  for (int64_t size : LegalAxisSizes(part.heads, std::max<int64_t>(ranks, part.heads) * 2)) {
+  for (int64_t size : LegalAxisSizes(part.heads, std::min(std::max(ranks, part.heads), kMostRanks / 2) * 2)) {
     legal.push_back(std::to_string(size));
   }
   Diagnostic d = MakeDiagnostic(

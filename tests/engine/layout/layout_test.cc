@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "engine/layout/layout_text.h"
+
 using namespace moonshard;
 
 TEST_CASE("the words of a layout") {
@@ -27,9 +29,44 @@ TEST_CASE("the words of a layout") {
     CHECK(a.layout.ToString() == a.word);
     CHECK(a.layout.ToText() == a.text);
     for (const Case& b : cases) CHECK((a.layout == b.layout) == (a.text == b.text));
+    CHECK(ShardFromText(a.text) == (a.layout.is_shard() ? std::optional(a.layout) : std::nullopt));
   }
+  CHECK(ShardFromText("shard(0,owner=3)") == Layout::Owned(0, 3));
   CHECK(Layout::Shard(0).is_shard());
   CHECK_FALSE(Layout::Shared().is_shard());
+}
+
+TEST_CASE("a text that no layout has is not read") {
+  for (const char* text : {"",
+                           "shard",
+                           "shard(",
+                           "shard()",
+                           "shard(0",
+                           "shard(0))",
+                           " shard(0)",
+                           "shard(+1)",
+                           "shard(01)",
+                           "shard(0,)",
+                           "shard(0,heads=0)",
+                           "shard(0,heads=-8)",
+                           "shard(0,heads=9223372036854775808)",
+                           "shard(0,heads=8,owner=1)",
+                           "shard(0,owner=-1)",
+                           "shard(2147483648)",
+                           "packed(0)",
+                           "packed(0,)",
+                           "packed(0,0)",
+                           "packed(0,1000000)",
+                           "packed(0,[])",
+                           "packed(0,[1)",
+                           "packed(0,[1,])",
+                           "packed(0,[0,0])",
+                           "packed(0,[1:heads=])",
+                           "packed(0,[1:heads=0])",
+                           "Shard(0)"}) {
+    INFO(text);
+    CHECK_FALSE(ShardFromText(text));
+  }
 }
 
 TEST_CASE("equal parts get their sizes from the dim, as torch.chunk cuts it") {

@@ -175,6 +175,9 @@ TEST_CASE("what does not fit is refused with what would") {
   CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{INT64_MAX}, {INT64_MAX}, {50}}), 48, 2), Catch::Contains("MS0305"));
   CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{32, 8}, {16, 3}}), 48, 2),
              Catch::Contains("16 elements is not made of 3 heads"));
+  // More heads than an axis can have ranks: no list is made of them.
+  constexpr int64_t kMany = int64_t{1} << 62;
+  CHECK_THAT(ShardErrorOf(Layout::Shard(0, kMany), kMany, 3), Catch::Contains("legal sizes: 1, 2, 4,"));
   CHECK_THROWS_AS((void)DimShards::Make(Layout::Replicate(), 48, 2), InternalError);
   CHECK(LegalAxisSizes(4, 16) == std::vector<int64_t>{1, 2, 4, 8, 12, 16});
 }
