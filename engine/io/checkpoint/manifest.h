@@ -35,6 +35,8 @@ inline constexpr const char* kManifestFile = "moonshard.json";
 // Subdirectory of what belongs to the source's form rather than to its tensors.
 inline constexpr const char* kSourceFormDirectory = "moonshard";
 inline constexpr const char* kManifestVersion = "1.0";
+// Of a model directory: merging makes each of them.
+inline constexpr size_t kMostFolders = 4096;
 
 // For each dim the indices that a shard holds, in order, without duplicates, no interval empty, neighbours joined.
 using ShardDims = std::vector<std::vector<Interval>>;

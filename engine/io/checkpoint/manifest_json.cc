@@ -8,7 +8,6 @@
 // shards is "pieces", a name of the file format that stays. What is read is untrusted: every index, interval and file
 // name is checked here, so that the readers of a Manifest need no checks of their own.
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -24,6 +23,7 @@
 #include "engine/io/checkpoint/cover.h"
 #include "engine/io/checkpoint/manifest.h"
 #include "engine/io/safetensors/recipe_json.h"
+#include "engine/layout/layout_text.h"
 
 namespace moonshard {
 namespace {
@@ -82,10 +82,12 @@ class Fields {
 
   const std::string& file_name() const { return file_name_; }
 
-  void Say(const std::string& what, const std::string& path = "", const std::string& required = "") {
+  void Say(const std::string& what, const std::string& path = "", const std::string& required = "",
+           const std::string& declared = "") {
     Diagnostic d = MakeDiagnostic(Finding::kBadManifest, what);
     d.where.file = file_name_;
     d.path = path;
+    d.declared = declared;
     d.required = required;
     found_.push_back(std::move(d));
   }
@@ -198,8 +200,14 @@ class ManifestReader {
   void ReadMesh(const JsonValue& json) {
     std::vector<std::pair<std::string, int64_t>> axes;
     for (const auto& [axis, size] : fields_.Map(json, "mesh", "")) {
-      axes.emplace_back(axis, size.is_int() ? size.AsInt() : 0);
+      if (size.is_int()) {
+        axes.emplace_back(axis, size.AsInt());
+      } else {
+        fields_.Say("the size of mesh axis " + JsonQuoted(axis) + " is of another kind", "mesh",
+                    "integer of at least 1", WriteJson(size, 0));
+      }
     }
+    if (!found_.empty()) return;
     if (std::optional<MeshShape> mesh = MeshShape::Make(axes).Collect(found_)) out_.mesh = *mesh;
     for (Diagnostic& d : found_) d.where.file = fields_.file_name();
   }
@@ -217,6 +225,7 @@ class ManifestReader {
   // Mesh, placements and rank files are of one save: an axis that shards is one of the mesh, and every combination of
   // coordinates along such axes has a file, in the order of ranks. No list is made of the ranks.
   void CheckPlaces() {
+    std::vector<PlacedLayout> layouts;
     for (size_t l = 0; l < out_.layouts.size(); ++l) {
       for (const auto& [axis, text] : out_.layouts[l].placement) {
         const std::optional<MeshAxis> known = MeshAxisFromName(axis);
@@ -224,7 +233,10 @@ class ManifestReader {
           fields_.Say("a tensor is sharded along " + JsonQuoted(axis) + ", which is no axis of the mesh", LayoutName(l),
                       out_.mesh.ToString());
         }
-        if (DimOf(text) < out_.layouts[l].shape.size()) continue;
+        if (const std::optional<Layout> layout = ShardOf(text, out_.layouts[l].shape.size())) {
+          layouts.push_back({l, *known, *layout});
+          continue;
+        }
         fields_.Say(
             "a placement " + JsonQuoted(text) + " is no shard of a dim of " + ShapeToString(out_.layouts[l].shape),
             LayoutName(l), "a layout, as shard(0)");
@@ -245,7 +257,25 @@ class ManifestReader {
       fields_.Say("the rank files are not those of the mesh " + out_.mesh.ToString(), "rank_files",
                   Count(static_cast<size_t>(files), "file") + ", each with the first rank that holds its shards");
     }
-    for (size_t l = 0; good && l < out_.layouts.size(); ++l) CheckOrder(l, sharding);
+    if (!good) return;
+    for (const PlacedLayout& placed : layouts) CheckMadeOf(placed);
+    for (size_t l = 0; l < out_.layouts.size(); ++l) CheckOrder(l, sharding);
+  }
+
+  struct PlacedLayout {
+    size_t index;
+    MeshAxis axis;
+    Layout layout;
+  };
+
+  // What a layout says its dim is made of is true of the dim. On dp_shard the dim is the shard of tp.
+  void CheckMadeOf(const PlacedLayout& placed) {
+    const Layout& layout = placed.layout;
+    if (placed.axis != MeshAxis::kTp) return;
+    const int64_t size = out_.layouts[placed.index].shape[static_cast<size_t>(layout.dim)];
+    const Result<DimShards> shards = DimShards::Make(layout.Sized(size), size, out_.mesh.size(placed.axis));
+    for (const Diagnostic& d : shards.diagnostics())
+      fields_.Say(d.message, LayoutName(placed.index), d.required, d.declared);
   }
 
   // From one rank to the next along an axis only the dim changes that the axis shards, and there the shards go up. So
@@ -264,7 +294,10 @@ class ManifestReader {
         const std::optional<ShardDims>& here = layout.shards[file];
         const std::optional<ShardDims>& there = layout.shards[next->second];
         const auto placement = layout.placement.find(ToString(axis));
-        const size_t dim = placement == layout.placement.end() ? layout.shape.size() : DimOf(placement->second);
+        const size_t dims = layout.shape.size();
+        const std::optional<Layout> shard =
+            placement == layout.placement.end() ? std::nullopt : ShardOf(placement->second, dims);
+        const size_t dim = shard ? static_cast<size_t>(shard->dim) : dims;
         if (!here || !there || GoesUp(*here, *there, dim)) continue;
         fields_.Say("the shards are not in the order of the ranks", LayoutName(index));
         return;
@@ -284,14 +317,11 @@ class ManifestReader {
 
   static std::string LayoutName(size_t index) { return "layout " + std::to_string(index); }
 
-  // Of "shard(1,heads=8)" and "packed(1,[4,2])" 1; of another text more than any dim.
-  static size_t DimOf(const std::string& placement) {
-    const size_t open = placement.find('(');
-    const std::string kind = placement.substr(0, open);
-    size_t dim = 0;
-    if (kind != "shard" && kind != "packed") return SIZE_MAX;
-    const auto [end, error] = std::from_chars(placement.data() + open + 1, placement.data() + placement.size(), dim);
-    return error == std::errc() ? dim : SIZE_MAX;
+  // The shard of one of so many dims.
+  static std::optional<Layout> ShardOf(const std::string& text, size_t dims) {
+    std::optional<Layout> layout = ShardFromText(text);
+    if (layout && (layout->dim < 0 || static_cast<size_t>(layout->dim) >= dims)) return std::nullopt;
+    return layout;
   }
 
   // Tensors refer to layouts by index: tensors of one shape and placement share a layout, so a checkpoint of many equal
@@ -300,17 +330,25 @@ class ManifestReader {
   void ReadLayout(const JsonValue& json) {
     const std::string path = LayoutName(out_.layouts.size());
     ShardLayout layout;
-    for (const JsonValue& size : fields_.List(json, "shape", path))
-      layout.shape.push_back(size.is_int() ? size.AsInt() : -1);
-    if (std::ranges::any_of(layout.shape, [](int64_t size) { return size < 0; }))
-      fields_.Say("a shape has a size that is not an integer of at least 0", path);
+    bool shape_is_good = true;
+    for (const JsonValue& size : fields_.List(json, "shape", path)) {
+      const bool good = size.is_int() && size.AsInt() >= 0;
+      if (!good) {
+        fields_.Say("a shape has a size that is not an integer of at least 0", path, "", WriteJson(size, 0));
+        shape_is_good = false;
+      }
+      layout.shape.push_back(good ? size.AsInt() : 0);
+    }
     for (const auto& [axis, text] : fields_.Map(json, "placement", path)) {
       if (!text.is_string()) fields_.Say("a placement is not a text", path, "a layout, as shard(0)");
       layout.placement.emplace(axis, text.is_string() ? text.AsString() : "");
     }
-    for (const JsonValue& shard : fields_.List(json, "pieces", path))
+    for (const JsonValue& shard : fields_.List(json, "pieces", path)) {
+      if (!shape_is_good) break;  // nothing could be within it
       layout.shards.push_back(ReadShard(shard, layout, path));
-    if (layout.shards.size() != out_.rank_files.size()) fields_.Say("the shards are not as many as the files", path);
+    }
+    if (shape_is_good && layout.shards.size() != out_.rank_files.size())
+      fields_.Say("the shards are not as many as the files", path);
     if (found_.empty()) CheckCover(layout, path);
     out_.layouts.push_back(std::move(layout));
   }
@@ -395,7 +433,13 @@ class ManifestReader {
                              static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
                              fields_.Hash(file, "header_hash", name)});
     }
-    for (const JsonValue& folder : fields_.List(json, "folders", "")) {
+    const JsonValue::Array& folders = fields_.List(json, "folders", "");
+    if (folders.size() > kMostFolders) {
+      fields_.Say("the manifest has too many folders", "folders", "at most " + std::to_string(kMostFolders),
+                  std::to_string(folders.size()));
+      return;
+    }
+    for (const JsonValue& folder : folders) {
       out_.folders.push_back(fields_.Inside(folder.is_string() ? folder.AsString() : ""));
     }
   }

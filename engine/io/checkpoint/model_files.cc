@@ -45,6 +45,14 @@ class Lister {
       found_.push_back(
           MakeDiagnostic(Finding::kFileUnreadable, "cannot list '" + root_.string() + "': " + error.message()));
     }
+    if (out_.folders.size() > kMostFolders) {
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + root_.string() + "' has too many folders");
+      d.path = root_.string();
+      d.declared = std::to_string(out_.folders.size());
+      d.required = "at most " + std::to_string(kMostFolders);
+      d.help = "move what is not of the model out of it";
+      found_.push_back(std::move(d));
+    }
     std::ranges::sort(out_.kept, {}, &KeptFile::name);
     std::ranges::sort(out_.folders);
     return {std::move(out_), std::move(found_)};

@@ -178,10 +178,12 @@ TEST_CASE("manifests that cannot be") {
     REQUIRE_FALSE(read.ok());
     return ToText(read.diagnostics());
   };
+  std::string many_folders;
+  for (size_t i = 0; i <= kMostFolders; ++i) many_folders += (i == 0 ? "" : ", ") + JsonQuoted("f" + std::to_string(i));
   struct Row {
-    const char* from;
-    const char* to;
-    const char* says;
+    std::string from;
+    std::string to;
+    std::string says;
   };
   const Row rows[] = {
       {"\"format_version\": \"1.0\"", "\"format_version\": \"2.0\"", "format version 2.0"},
@@ -200,6 +202,13 @@ TEST_CASE("manifests that cannot be") {
       {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(1)\"", "the shards are not in the order of the ranks"},
       {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(2)\"", "a placement \"shard(2)\" is no shard of a dim of [16, 8]"},
       {"\"tp\": \"shard(0)\"", "\"tp\": \"partial\"", "a placement \"partial\" is no shard"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0) \"", "a placement \"shard(0) \" is no shard"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0,heads=9223372036854775807)\"",
+       "not made of 9223372036854775807 heads"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0,owner=2)\"", "no rank 2 among 2 on the axis"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"packed(0,[8,9])\"", "add up to 17, the dim has 16"},
+      {"\"tp\": 2", "\"tp\": 2.0", "the size of mesh axis \"tp\" is of another kind"},
+      {"\"folders\": []", "\"folders\": [" + many_folders + "]", "the manifest has too many folders"},
       {"\"stored\": \"config.json\"", "\"stored\": \"moonshard.json\"", "the file is stored as \"moonshard.json\""},
       {"\"ties\": []", "\"ties\": [[1]]", "a tie is not a list of names"},
       {"\"ties\": []", "\"ties\": [\"up.weight\"]", "a tie is not a list of names"},
