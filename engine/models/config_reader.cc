@@ -72,6 +72,11 @@ void ConfigReader::Refuse(std::string_view name, std::string message, std::strin
   diagnostic.required = std::move(required);
   diagnostic.help = std::move(help);
   diagnostics_.push_back(std::move(diagnostic));
+  refused_.emplace(name);
+}
+
+bool ConfigReader::Sound(std::initializer_list<std::string_view> names) const {
+  return std::ranges::none_of(names, [this](std::string_view name) { return refused_.contains(name); });
 }
 
 template <class T>
@@ -92,12 +97,15 @@ std::optional<int64_t> ConfigReader::Int(std::string_view name, int64_t least) {
   return found->AsInt();
 }
 
-std::optional<double> ConfigReader::Number(std::string_view name, double least) {
+std::optional<double> ConfigReader::Number(std::string_view name, double least, double most) {
   const JsonValue* found = Find(name);
   if (found == nullptr) return std::nullopt;
   if (!found->is_number()) return RefuseKind<double>(name, *found, "a number");
-  if (!(found->AsDouble() >= least) || !std::isfinite(found->AsDouble())) {
-    Refuse(name, "config field '" + prefix_ + std::string(name) + "' is out of range", AtLeast(least) + ", and finite");
+  const double number = found->AsDouble();
+  if (!(number >= least) || !(number <= most)) {
+    const bool bounded = most < std::numeric_limits<double>::max();
+    Refuse(name, "config field '" + prefix_ + std::string(name) + "' is out of range",
+           AtLeast(least) + (bounded ? ", and at most " + WriteJson(most, 0) : ", and finite"));
     return std::nullopt;
   }
   return found->AsDouble();

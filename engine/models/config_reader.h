@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,9 +24,9 @@ class ConfigReader {
       : object_(object), file_(std::move(file)), prefix_(std::move(prefix)), diagnostics_(diagnostics) {}
 
   // Nothing for a field that is absent or null; an error and nothing for one of another kind, below `least` or
-  // above MostOf(name); a number is finite.
+  // above MostOf(name), or above `most`; a number is finite.
   std::optional<int64_t> Int(std::string_view name, int64_t least);
-  std::optional<double> Number(std::string_view name, double least);
+  std::optional<double> Number(std::string_view name, double least, double most = std::numeric_limits<double>::max());
   std::optional<bool> Bool(std::string_view name);
   std::optional<std::string> String(std::string_view name);
   // A list; an error and nothing if an element is of another kind.
@@ -42,6 +44,9 @@ class ConfigReader {
   const JsonValue* Find(std::string_view name) const;
   // Whether the field is present, even as null.
   bool Has(std::string_view name) const { return object_.Find(name) != nullptr; }
+  // Whether none of these fields was refused: what is compared with a refused one is compared with a value that the config
+  // does not have.
+  bool Sound(std::initializer_list<std::string_view> names) const;
   bool empty() const { return object_.Keys().empty(); }
   const JsonValue& json() const { return object_; }
   const std::string& file() const { return file_; }
@@ -69,6 +74,7 @@ class ConfigReader {
   std::string prefix_;
   Diagnostics& diagnostics_;
   mutable std::set<std::string, std::less<>> asked_;
+  std::set<std::string, std::less<>> refused_;
 };
 
 }  // namespace moonshard

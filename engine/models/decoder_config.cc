@@ -19,19 +19,21 @@ void ReadSizes(ConfigReader& fields, const DecoderDefaults& defaults, DecoderCon
   const int64_t heads = config.num_attention_heads;
   const int64_t unsaid = fields.Has("num_key_value_heads") ? heads : defaults.num_key_value_heads.value_or(heads);
   config.num_key_value_heads = fields.Int("num_key_value_heads", 1).value_or(unsaid);
-  if (heads % config.num_key_value_heads != 0) {
+  const bool sound = fields.Sound({"hidden_size", "num_attention_heads", "num_key_value_heads"});
+  if (sound && heads % config.num_key_value_heads != 0) {
     fields.Refuse("num_key_value_heads",
                   "num_key_value_heads must divide num_attention_heads (" + std::to_string(heads) + ")");
   }
   const bool derived = fields.Find("head_dim") == nullptr && (!defaults.head_dim || fields.Has("head_dim"));
   config.head_dim = fields.Int("head_dim", 1).value_or(derived ? config.hidden_size / heads : *defaults.head_dim);
-  if (derived && config.hidden_size % heads != 0) {
+  if (sound && derived && config.hidden_size % heads != 0) {
     fields.Refuse("hidden_size", "without a head_dim, num_attention_heads must divide hidden_size");
   }
   config.max_position_embeddings = fields.Int("max_position_embeddings", 1).value_or(defaults.max_position_embeddings);
 }
 
 void ReadPadding(ConfigReader& fields, const DecoderDefaults& defaults, DecoderConfig& config) {
+  if (!fields.Sound({"vocab_size"})) return;
   config.pad_token_id = fields.Int("pad_token_id", -config.vocab_size);
   if (!fields.Has("pad_token_id")) config.pad_token_id = defaults.pad_token_id;
   if (config.pad_token_id.value_or(0) < 0) *config.pad_token_id += config.vocab_size;
@@ -52,7 +54,7 @@ DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults)
   ReadPadding(fields, defaults, config);
   config.norm_eps = fields.Number(defaults.norm_eps_name, 0).value_or(defaults.norm_eps);
   config.activation = ReadActivation(fields, defaults.activation_name, defaults.activation);
-  config.attention_dropout = fields.Number("attention_dropout", 0).value_or(0.0);
+  config.attention_dropout = fields.Number("attention_dropout", 0, 1).value_or(0.0);
   config.tie_word_embeddings = fields.Bool("tie_word_embeddings").value_or(defaults.tie_word_embeddings);
   const std::string old_dtype = fields.String("torch_dtype").value_or("");
   config.dtype = fields.String("dtype").value_or(old_dtype);
@@ -83,6 +85,7 @@ void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config) {
 void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
                        bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config) {
   const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
+  if (!fields.Sound({"num_hidden_layers"})) return;
   if (types && static_cast<int64_t>(types->size()) != config.num_hidden_layers) {
     fields.Refuse("layer_types", "layer_types must name the attention of each layer",
                   std::to_string(config.num_hidden_layers) + " of them");

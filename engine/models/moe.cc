@@ -13,7 +13,8 @@ MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_to
   const std::optional<int64_t> other_name = fields.Int("num_experts", 1);
   options.experts = fields.Int("num_local_experts", 1).value_or(other_name.value_or(experts));
   options.experts_per_token = fields.Int("num_experts_per_tok", 1).value_or(experts_per_token);
-  if (options.experts_per_token > options.experts) {
+  const bool sound = fields.Sound({"num_experts", "num_local_experts"});
+  if (sound && options.experts_per_token > options.experts) {
     fields.Refuse("num_experts_per_tok", "a token cannot have more experts than there are",
                   "at most " + std::to_string(options.experts));
   }

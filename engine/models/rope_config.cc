@@ -68,17 +68,19 @@ void ReadLongrope(ConfigReader& fields, int64_t max_position_embeddings, RopeCon
   rope.attention_factor = fields.Number("attention_factor", 0).value_or(rope.attention_factor);
 }
 
-// How many dims of a head are turned.
+// How many dims of a head are turned; 0 where that was refused.
 int64_t TurnedDims(ConfigReader& top, ConfigReader& rope, int64_t head_dim, const RopeDefaults& defaults) {
-  const double part = rope.Number("partial_rotary_factor", 0)
-                          .value_or(top.Number("partial_rotary_factor", 0).value_or(defaults.partial_rotary_factor));
+  const double whole = top.Number("partial_rotary_factor", 0, 1).value_or(defaults.partial_rotary_factor);
+  const double part = rope.Number("partial_rotary_factor", 0, 1).value_or(whole);
   const auto dims = static_cast<int64_t>(static_cast<double>(head_dim) * part);
   ConfigReader& where = rope.Find("partial_rotary_factor") != nullptr ? rope : top;
+  if (!where.Sound({"partial_rotary_factor"}) || !top.Sound({"head_dim", "hidden_size", "num_attention_heads"}))
+    return 0;
   if (!defaults.turns_part && part != 1.0) {
     where.Refuse("partial_rotary_factor", "rotating only part of each head is not computed here", "1.0");
   } else if (part == 1.0 && (dims % 2 != 0 || dims < 2)) {
     top.Refuse("head_dim", "rotary position embedding needs an even head_dim, not " + std::to_string(head_dim));
-  } else if (dims % 2 != 0 || dims < 2 || dims > head_dim) {
+  } else if (dims % 2 != 0 || dims < 2) {
     where.Refuse("partial_rotary_factor", "rotary position embedding turns an even number of dims, not " +
                                               std::to_string(dims) + " of " + std::to_string(head_dim));
   }
@@ -127,7 +129,7 @@ RopeConfig ReadRopeObject(ConfigReader& top, ConfigReader& fields, int64_t head_
   rope.theta = fields.Number("rope_theta", 0).value_or(defaults.theta);
   rope.dims = TurnedDims(top, fields, head_dim, defaults);
   const std::optional<NamedType> named = ReadType(fields, defaults);
-  if (!named) return rope;
+  if (!named || rope.dims == 0) return rope;
   rope.type = named->type;
   if (rope.type == RopeConfig::Type::kLinear) rope.factor = fields.RequiredNumber("factor", 0);
   if (rope.type != RopeConfig::Type::kDefault && rope.type != RopeConfig::Type::kLinear) {
@@ -140,7 +142,7 @@ RopeConfig ReadRopeObject(ConfigReader& top, ConfigReader& fields, int64_t head_
   if (rope.type == RopeConfig::Type::kYarn) ReadYarn(fields, max_position_embeddings, rope);
   if (rope.type == RopeConfig::Type::kLongrope) ReadLongrope(fields, max_position_embeddings, rope);
   for (const auto& [name, value] : {std::pair("rope_theta", rope.theta), std::pair("factor", rope.factor)}) {
-    if (!(value > 0)) fields.Refuse(name, std::string(name) + " must be greater than zero");
+    if (fields.Sound({name}) && !(value > 0)) fields.Refuse(name, std::string(name) + " must be greater than zero");
   }
   for (const std::string& name : defaults.also_reads) fields.Find(name);
   fields.NameUnread("rope type '" + std::string(named->name) + "'", {}, fields.json().Keys());

@@ -1,5 +1,6 @@
 #include "engine/io/config/config.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -44,6 +45,17 @@ Result<ModelConfig> ModelConfig::Read(const std::string& folder) {
     Diagnostic d = MakeDiagnostic(Finding::kBadJson, std::string("the file holds a JSON ") + read.value().KindName());
     d.where.file = path;
     d.required = "an object";
+    return d;
+  }
+  const JsonValue* names = read.value().Find("architectures");
+  const bool listed = names == nullptr || names->is_null() ||
+                      (names->is_array() && std::ranges::all_of(names->AsArray(), &JsonValue::is_string));
+  if (!listed) {
+    Diagnostic d = MakeDiagnostic(Finding::kUnsupportedModel, "config field 'architectures' is no list of names");
+    d.where.file = path;
+    d.path = "architectures";
+    d.declared = WriteJson(*names, 0);
+    d.required = "a list, as [\"LlamaForCausalLM\"]";
     return d;
   }
   if (Diagnostics found = CheckConfigRanges(read.value(), path); !found.empty()) return found;

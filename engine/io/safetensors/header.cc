@@ -19,6 +19,8 @@ namespace moonshard {
 namespace {
 
 constexpr size_t kMostComplaints = 20;
+// Of a tensor's path: each is a module, whose path is as long as its depth.
+constexpr size_t kMostComponents = 256;
 
 std::string Range(uint64_t begin, uint64_t end) {
   return "data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) + "]";
@@ -53,6 +55,11 @@ uint64_t CheckTensors(const std::vector<RawTensor>& sorted, const std::string& f
     found.push_back(std::move(d));
   };
   for (const RawTensor& tensor : sorted) {
+    const auto components = 1 + static_cast<size_t>(std::ranges::count(tensor.name, '.'));
+    if (components > kMostComponents) {
+      complain(tensor, "has a path of too many components", std::to_string(components),
+               "at most " + std::to_string(kMostComponents));
+    }
     const std::string declared = Range(tensor.begin, tensor.end);
     if (tensor.end < tensor.begin) {
       complain(tensor, "ends before it begins", declared, "begin at most end");

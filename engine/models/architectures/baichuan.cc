@@ -21,8 +21,9 @@ DecoderSpec ReadBaichuan(ConfigReader& fields, const std::string& name) {
                   "the 7B models' config");
   }
   fields.Find("model_max_length");  // the tokenizer's
-  if (config.num_key_value_heads != config.num_attention_heads ||
-      config.head_dim * config.num_attention_heads != config.hidden_size) {
+  const bool sound = fields.Sound({"head_dim", "hidden_size", "num_attention_heads", "num_key_value_heads"});
+  if (sound && (config.num_key_value_heads != config.num_attention_heads ||
+                config.head_dim * config.num_attention_heads != config.hidden_size)) {
     fields.Refuse("num_key_value_heads", "Baichuan's heads are hidden_size / num_attention_heads wide, one key each");
   }
   if (fields.Number("z_loss_weight", 0).value_or(0) != 0) {

@@ -9,6 +9,7 @@ namespace moonshard {
 namespace {
 
 constexpr int64_t kWidthStep = 256;
+constexpr double kMostTimes = 1024;  // hidden sizes in the width of an MLP
 
 // One half of a layer.
 struct Part {
@@ -75,7 +76,7 @@ Part ReadAttention(ConfigReader fields, const DecoderConfig& config) {
 
 Part ReadFfn(ConfigReader fields, const DecoderConfig& config) {
   Part part = ReadKind(fields);
-  const std::optional<double> times = fields.Number("ffn_mult", 0);
+  const std::optional<double> times = fields.Number("ffn_mult", 0, kMostTimes);
   const std::optional<int64_t> width = fields.Int("intermediate_size", 1);
   fields.Find("hidden_act");
   if (part.kind == Part::Kind::kUsual) {
@@ -90,6 +91,7 @@ Part ReadFfn(ConfigReader fields, const DecoderConfig& config) {
 
 std::vector<Block> ReadBlocks(ConfigReader& fields, const DecoderConfig& config) {
   const JsonValue* found = fields.Find("block_configs");
+  if (!fields.Sound({"hidden_size", "num_attention_heads", "num_hidden_layers"})) return {};
   const auto layers = static_cast<size_t>(config.num_hidden_layers);
   if (found == nullptr || !found->is_array() || found->AsArray().size() != layers) {
     fields.Refuse("block_configs", "a Nemotron-NAS config declares what each layer is made of",

@@ -100,7 +100,8 @@ DecoderSpec ReadPhi(ConfigReader& fields, const std::string& /*name*/) {
   RequireOneLayerType(fields, config);
   ReadUnappliedDropout(fields, {"resid_pdrop", "embd_pdrop"});
   const bool norms_heads = fields.Bool("qk_layernorm").value_or(false);
-  if (norms_heads && config.head_dim * config.num_attention_heads != config.hidden_size) {
+  const bool sound = fields.Sound({"head_dim", "hidden_size", "num_attention_heads"});
+  if (sound && norms_heads && config.head_dim * config.num_attention_heads != config.hidden_size) {
     fields.Refuse("head_dim", "with qk_layernorm, head_dim must be hidden_size / num_attention_heads");
   }
   spec.layer = [config, norms_heads](int64_t) { return PhiLayer(config, norms_heads).ptr(); };

@@ -1,6 +1,7 @@
 // config.json of decoders: what is read, what is refused, and that nothing is ignored in silence.
 #include "engine/models/causal_lm.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 namespace moonshard {
@@ -111,6 +112,7 @@ TEST_CASE("what is not computed here is refused by name") {
        "low_freq_factor"},
       {R"({"rope_parameters": {"rope_type": "linear", "factor": 0}})", "rope_parameters.factor", "greater than zero"},
       {R"({"rope_parameters": 3})", "rope_parameters", "of kind integer"},
+      {R"({"attention_dropout": 1.5})", "attention_dropout", "at least 0.0, and at most 1.0"},
       {R"({"mlp_bias": 1})", "mlp_bias", "true or false"},
       {R"({"layer_types": [3]})", "layer_types", "a list of texts"},
       {R"({"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 4, "layer_types": ["sliding_attention"]})",
@@ -162,6 +164,28 @@ TEST_CASE("what is not computed here is refused by name") {
     }
     INFO(ToText(read.diagnostics()));
     CHECK(found);
+  }
+}
+
+TEST_CASE("what is compared with a refused field is not refused for it") {
+  for (const char* changes :
+       {R"({"vocab_size": 0, "pad_token_id": 5})", R"({"vocab_size": "64", "pad_token_id": -3})",
+        R"({"num_attention_heads": 32.0, "num_key_value_heads": 2})",
+        R"({"num_attention_heads": 0, "hidden_size": 33})", R"({"hidden_size": 0})", R"({"head_dim": 0})",
+        R"({"num_key_value_heads": 0})",
+        R"({"num_hidden_layers": "2", "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 4,
+            "layer_types": ["full_attention", "full_attention"]})",
+        R"({"num_attention_heads": "4", "architectures": ["BaichuanForCausalLM"]})",
+        R"({"num_attention_heads": "4", "architectures": ["DeciLMForCausalLM"], "num_hidden_layers": 1,
+            "block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.0}}]})",
+        R"({"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "num_local_experts": 0})",
+        R"({"architectures": ["PhiForCausalLM"], "head_dim": 0, "qk_layernorm": true})",
+        R"({"architectures": ["PhiForCausalLM"], "partial_rotary_factor": 1e300})",
+        R"({"rope_parameters": {"rope_type": "linear", "factor": "2"}})"}) {
+    const Result<DecoderSpec> read = ReadDecoderSpec(Config(changes));
+    REQUIRE_FALSE(read.ok());
+    INFO(ToText(read.diagnostics()));
+    CHECK(std::ranges::count(read.diagnostics(), Severity::kError, &Diagnostic::severity) == 1);
   }
 }
 

@@ -42,6 +42,17 @@ TEST_CASE("config.json: an absent file, a broken one and one that is not an obje
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kBadJson);
   folder.Write("config.json", "[1]");
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kBadJson);
+  for (const char* names : {"\"Llama\"", "[1]", "{\"a\": \"b\"}", "3"}) {
+    folder.Write("config.json", std::string("{\"architectures\": ") + names + "}");
+    const Diagnostics found = ModelConfig::Read(folder.path()).diagnostics();
+    REQUIRE(found.size() == 1);
+    CHECK(found.front().path == "architectures");
+    CHECK(found.front().finding == Finding::kUnsupportedModel);
+  }
+  for (const char* names : {"null", "[]", "[\"Llama\"]"}) {
+    folder.Write("config.json", std::string("{\"architectures\": ") + names + "}");
+    CHECK(ModelConfig::Read(folder.path()).ok());
+  }
 }
 
 TEST_CASE("config.json: numbers that are not finite, as Python and as transformers write them") {

@@ -101,6 +101,8 @@ TEST_CASE("errors name the file, the tensor, what is declared and what is needed
     std::vector<std::string> parts;
   };
   const std::string a = Entry("a", "F32", "[1]", 0, 4);
+  std::string deep = "m";
+  for (int i = 1; i <= 256; ++i) deep += ".m";
   const std::vector<Case> cases = {
       {"{" + a + "," + Entry("b", "F32", "[1]", 8, 12) + "}",
        std::string(12, 0),
@@ -123,6 +125,9 @@ TEST_CASE("errors name the file, the tensor, what is declared and what is needed
        {"'a': shape is not what it must be", "'a' has no dtype", "'a' has no data_offsets"}},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", "", {"data_offsets has 1 numbers"}},
       {"{\"__metadata__\":{\"a\":1}}", "", {"'__metadata__' is not an object of texts"}},
+      {"{" + Entry(deep, "F32", "[1]", 0, 4) + "}",
+       std::string(4, 0),
+       {"a path of too many components", "at most 256"}},
       {"[]", "", {"the header is not a JSON object"}},
       {"{\"a\":}", "", {"the header cannot be read", "byte 5 of 6"}},
       {"{" + a + "}", "xy", {"the file is shorter than its header declares"}},
