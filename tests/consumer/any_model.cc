@@ -1,5 +1,5 @@
 // any_model: one rank of RANK, WORLD_SIZE ranks, in a directory with llama.pt2 and tests/parity. Trains the exported program for 20
-// steps by the README's code ("Any model"), step by step under the same plan, and on one rank alone; ends with 0 where the loss
+// steps by the code of engine/models/program/README.md, step by step under the same plan, and on one rank alone; ends with 0 where the loss
 // falls and is the same in all three.
 #include <cmath>
 #include <cstdio>
@@ -18,8 +18,8 @@ std::vector<torch::Tensor> MakeBatches() {
   return std::vector<torch::Tensor>(kAnySteps, torch::randint(64, {4, 12}));
 }
 
-// The loss after all steps, of the code that the README shows.
-double TrainByReadme(const std::vector<torch::Tensor>& batches) {
+// The loss after all steps, of the code that the page of exported programs shows.
+double TrainByPage(const std::vector<torch::Tensor>& batches) {
 #include "any_model.h"
   const torch::NoGradGuard no_grad;
   const double loss = model.forward(batches[0], batches[0])["loss"].item<double>();
@@ -55,9 +55,9 @@ int Main() {
   const std::vector<double> sharded = Train(mesh, batches);
   const int64_t rank = mesh.rank();
   mesh.Close();
-  const double by_readme = TrainByReadme(batches);
+  const double by_page = TrainByPage(batches);
   const std::vector<double> one = Train(moonshard::DeviceMesh::Recording(moonshard::MeshShape()), batches);
-  double worst = std::abs(by_readme - one.back());
+  double worst = std::abs(by_page - one.back());
   for (size_t i = 0; i < one.size(); ++i) worst = std::max(worst, std::abs(sharded[i] - one[i]));
   std::printf("rank %d: loss %.4f to %.4f in %d steps, one rank's within %.1e\n", static_cast<int>(rank),
               sharded.front(), sharded.back(), kAnySteps, worst);

@@ -47,6 +47,7 @@ Run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH MOONSHARD_TORCH_ROOT=${TORCH
 # CMAKE_PREFIX_PATH alone must do: nothing here knows the build's folders.
 Run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_BUILD_TYPE=Release
   -DCMAKE_PREFIX_PATH=${WORK}/moved -DMOONSHARD_TORCH_ROOT=${TORCH} -DREADME=${SOURCE}/../../README.md
+  -DEMBED_PAGE=${SOURCE}/../../dsl/embed/README.md -DPROGRAMS_PAGE=${SOURCE}/../../engine/models/program/README.md
   -DAUTHORS_PAGE=${SOURCE}/../../engine/runtime/nn/README.md -DMOONSHARD_WANTED=${version}
   "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
 set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)  # what ccache needs to keep a file with a precompiled header

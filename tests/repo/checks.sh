@@ -81,17 +81,17 @@ built() {
   done
 }
 
-# The directories that README.md shows exist, and layers and libraries that exist are shown.
+# The directories that engine/README.md shows exist, and layers and libraries that exist are shown.
 readme_map() {
   local shown folder
-  shown=$(awk '/^```text$/ { on = 1; next } /^```$/ { on = 0 } on' README.md)
+  shown=$(awk '/^```text$/ { on = 1; next } /^```$/ { on = 0 } on' engine/README.md)
   grep -oE '(^|[ ])[a-z_]+/' <<<"$shown" | tr -d ' ' | sort -u | while read -r folder; do
     [[ -d $folder ]] || compgen -G "*/$folder" >/dev/null || compgen -G "*/*/$folder" >/dev/null ||
-      echo "README.md: no directory $folder"
+      echo "engine/README.md: no directory $folder"
   done
   Files '^(engine|dsl)/[a-z_]+/|^[a-z]+/' | awk -F/ '{ print $1 } /^(engine|dsl)\// && NF > 2 { print $2 } /^(engine|dsl)\// && NF > 3 && $2 != "models" && $3 != "pages" { print $3 }' |
     sort -u | while read -r folder; do
-      grep -qE "(^|[ /])$folder(/|\>)" <<<"$shown" || echo "README.md: does not show $folder/"
+      grep -qE "(^|[ /])$folder(/|\>)" <<<"$shown" || echo "engine/README.md: does not show $folder/"
     done
 }
 

@@ -12,7 +12,7 @@ printf '#include <torch/torch.h>\n#include <lua.hpp>\n' >engine/plan/plan/heavy.
 printf 'void F() {\n  try {\n  } catch (...) {\n  }\n}\n' >dsl/language/eval/swallow.cc
 printf 'auto m = MatchRules(plan, tree);\n' >dsl/language/eval/shortcut.cc
 printf '%s\n' '// Gone: as in gone.h, with kGone and kHere, of torch/torch.h.' 'int kHere;' >engine/plan/plan/comment.cc
-printf '%s\n' '```text' 'engine/ nothing/' '```' >README.md
+printf '%s\n' '```text' 'engine/ nothing/' '```' >engine/README.md
 
 Expect() {
   local output
@@ -33,8 +33,8 @@ Expect headers_say_what 'engine/plan/plan/heavy.h: does not begin with a comment
 Expect headers_say_what 'engine/plan/plan/heavy.h: #pragma once is missing'
 Expect built 'tests/engine/lost/lost_test.cc: no CMakeLists.txt names it or its directory'
 Expect built 'engine/plan/plan: no CMakeLists.txt makes a library of it'
-Expect readme_map 'README.md: no directory nothing/'
-Expect readme_map 'README.md: does not show dsl/'
+Expect readme_map 'engine/README.md: no directory nothing/'
+Expect readme_map 'engine/README.md: does not show dsl/'
 Expect comments_name_what_exists 'engine/plan/plan/comment.cc:1: gone.h does not exist'
 Expect comments_name_what_exists 'engine/plan/plan/comment.cc:1: kGone does not exist'
 if grep -qE 'kHere|torch' <<<"$("$checks" comments_name_what_exists "$tree")"; then echo "what exists is reported"; exit 1; fi

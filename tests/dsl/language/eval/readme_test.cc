@@ -135,9 +135,9 @@ TEST_CASE("the page counts the styles of Hugging Face, and all of them run") {
   CHECK(latent.value().rules.front().style.missing.empty());
 }
 
-// The texts between backquotes of README.md between two others.
+// The texts between backquotes of engine/README.md between two others.
 std::set<std::string> QuotedBetween(const std::string& begin, const std::string& end) {
-  const std::string page = ReadWholeFile(test::SourcePath("README.md"));
+  const std::string page = ReadWholeFile(test::SourcePath("engine/README.md"));
   const size_t from = page.find(begin);
   const std::vector<std::string> parts = Split(page.substr(from, page.find(end, from) - from), '`');
   std::set<std::string> out;
@@ -145,7 +145,7 @@ std::set<std::string> QuotedBetween(const std::string& begin, const std::string&
   return out;
 }
 
-TEST_CASE("the rope types of README.md are those of the reference models") {
+TEST_CASE("the rope types of engine/README.md are those of the reference models") {
   const std::string source = ReadWholeFile(test::SourcePath("engine/models/rope_config.cc"));
   std::set<std::string> supported;
   for (size_t at = 0; (at = source.find("\", RopeConfig::Type::k", at)) != std::string::npos; ++at) {

@@ -1,4 +1,4 @@
-// The commands of README.md for a model that no plan is for, run as they stand there. APPROVE=1 writes their output anew.
+// The commands of plans/README.md for a model without a plan, run as printed. APPROVE=1 writes their output again.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kReadme = SourcePath("README.md");
+const std::string kPage = SourcePath("plans/README.md");
 constexpr std::string_view kPrompt = "$ ";
 
 // A directory that looks as the checkout does to who has built it.
@@ -22,8 +22,8 @@ void MakeCheckout(const ScratchFolder& scratch) {
   fs::create_symlink(SourcePath("tests"), scratch / "tests");
 }
 
-TEST_CASE("the README's path of a newcomer") {
-  const std::string page = ReadWholeFile(kReadme);
+TEST_CASE("the commands for a model without a plan print what the page of the plans shows") {
+  const std::string page = ReadWholeFile(kPage);
   const std::string open = "```console\n";
   const size_t begin = page.find(open) + open.size();
   const size_t end = page.find("```", begin);
@@ -42,7 +42,7 @@ TEST_CASE("the README's path of a newcomer") {
     replayed += line + "\n" + done.out;
   }
   CHECK(commands == 5);
-  if (Approving()) return WriteGolden(kReadme, page.substr(0, begin) + replayed + page.substr(end));
+  if (Approving()) return WriteGolden(kPage, page.substr(0, begin) + replayed + page.substr(end));
   CHECK(replayed == page.substr(begin, end - begin));
 }
 
