@@ -155,20 +155,24 @@ TEST_CASE("check: a warning is on stdout, and an error only where --strict says 
   CHECK(json.Find("findings")->AsArray().size() == 1);
 }
 
+void CheckTooLarge(const Words& words, const std::string& what) {
+  const Outcome done = RunProgram(ProgramPath(), words, {}, 20);
+  INFO(done.ToText());
+  CHECK(done.code == 2);
+  CHECK_THAT(done.err, Contains("error[MS0308]: the mesh is too large to " + what) && Contains("required: at most"));
+}
+
 TEST_CASE("a mesh of more ranks than one machine can work for is refused with the number") {
   const ScratchFolder folder;
   const std::string page = folder / "page.html";
-  for (const auto& [words, what] : std::vector<std::pair<Words, std::string>>{
-           {{"explain", kModel, "--mesh", "dp=1048576", "--html", page}, "draw"},
-           {{"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write a file of each rank"},
-           {{"eval", kModel, "--mesh", "dp=65536", "--input", page, "--output", page},
-            "start its ranks on one machine"}}) {
-    const Outcome done = RunProgram(ProgramPath(), words, {}, 20);
-    INFO(done.ToText());
-    CHECK(done.code == 2);
-    CHECK_THAT(done.err, Contains("error[MS0308]: the mesh is too large to " + what) && Contains("required: at most"));
-    CHECK_FALSE(std::filesystem::exists(page));
-  }
+  CheckTooLarge({"explain", kModel, "--mesh", "dp=1048576", "--html", page}, "draw");
+  CHECK_FALSE(std::filesystem::exists(page));
+  CheckTooLarge({"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write a file of each rank");
+}
+
+TEST_CASE("a mesh of more ranks than one machine can start is refused with the number", "[torch]") {
+  CheckTooLarge({"eval", kModel, "--mesh", "dp=65536", "--input", "in", "--output", "-"},
+                "start its ranks on one machine");
 }
 
 TEST_CASE("the program answers without LibTorch") {

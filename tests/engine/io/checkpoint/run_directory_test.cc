@@ -209,12 +209,13 @@ TEST_CASE("the lock of a run on another machine holds while it is counted up, an
   std::atomic<bool> stop = false;
   std::thread owner([&] {
     for (int count = 0; !stop; ++count) {
-      scratch.Write(kRunLockFile, ForeignLock(std::to_string(count)));
+      fs::rename(scratch.Write("counted", ForeignLock(std::to_string(count))), lock);  // whole at every moment
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   });
   {
-    RunDirectory run(scratch.path(), times);
+    // However long the owner's thread has to wait for a processor.
+    RunDirectory run(scratch.path(), {.renew = times.renew, .patience = std::chrono::minutes(5)});
     const Failure refused = run.Lock(*storage);
     REQUIRE(refused);
     CHECK(refused->finding == Finding::kRunTaken);
