@@ -14,7 +14,7 @@ return plan {
     head_dim = config.hidden_size // n_heads,
     qkv = "W_pack",
     fused = "contiguous",
-    whole = opt.whole_attention,
+    all_heads = opt.whole_attention,
   }),
   transformer.mlp("model.layers.*.mlp", stream),
 }

@@ -41,6 +41,6 @@ return plan {
     size = config:get("moe_intermediate_size", 0),
     shared = model:has(sparse .. ".mlp.shared_experts.down_proj") and "shared_experts",
     count = config:get("n_routed_experts", 0),
-    whole = opt.expert_parallel,
+    expert_parallel = opt.expert_parallel,
   }),
 }

@@ -48,7 +48,7 @@ return plan {
     out = out,
     head_dim = hidden // heads,
     transposed = transposed,
-    whole = all_heads and kind == "gpt_bigcode",  -- the program of it takes sizes from the weights
+    all_heads = all_heads and kind == "gpt_bigcode",  -- the program of it takes sizes from the weights
     gathered = all_heads and kind ~= "gpt_bigcode",
   }),
   transformer.mlp(layer .. ".mlp", stream, { up = up, down = down, transposed = transposed }),

@@ -17,6 +17,6 @@ return plan {
   at(attention .. ".sinks", shard(0, { heads = n_heads })),
   opt.expert_parallel and {
     divides(mesh.tp, config.num_local_experts, "experts of " .. block),
-    experts.block(block, stream, { gate = "router", size = config.intermediate_size, whole = true }),
-  } or experts.whole(block, stream),
+    experts.block(block, stream, { gate = "router", size = config.intermediate_size, expert_parallel = true }),
+  } or experts.replicated(block, stream),
 }

@@ -10,7 +10,7 @@ local sparse <const> = experts.layers(layers, "feed_forward.router")
 local size <const> = text.config.intermediate_size
 
 local function with_experts(path)
-  if stream.stable then return experts.whole(path, stream) end
+  if stream.stable then return experts.replicated(path, stream) end
   return {
     experts.gathered(path, stream),
     at(path .. ".router", replicated()),

@@ -16,5 +16,5 @@ return plan {
                         { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads) }),
   experts.block(listed and "model.layers.*.block_sparse_moe" or "model.layers.*.mlp", stream,
                 { size = config.intermediate_size, up = listed and "{w1,w3}", down = listed and "w2",
-                  count = config:get("num_local_experts", 0), whole = opt.expert_parallel }),
+                  count = config:get("num_local_experts", 0), expert_parallel = opt.expert_parallel }),
 }

@@ -45,6 +45,6 @@ return plan {
     shared_gate = model:has(inside .. ".shared_expert_gate") and "shared_expert_gate",
     count = config:get("n_routed_experts", config:get("num_experts",
                                                       config:get("moe_num_experts", config:get("num_local_experts", 0)))),
-    whole = opt.expert_parallel,
+    expert_parallel = opt.expert_parallel,
   }),
 }

@@ -26,7 +26,7 @@ return plan {
   attention and transformer.attention(attention, stream, {
     heads = config.num_attention_heads,
     kv_heads = config:get("num_key_value_heads", config.num_attention_heads),
-    whole = opt.whole_attention,
+    all_heads = opt.whole_attention,
   }),
   mlp and transformer.mlp(mlp, stream, { up = "up_proj" }),
   moe and experts.block(moe, stream, {
@@ -34,6 +34,6 @@ return plan {
     up = "up_proj",
     shared = "shared_experts",
     count = config:get("n_routed_experts", 0),
-    whole = opt.expert_parallel,
+    expert_parallel = opt.expert_parallel,
   }),
 }

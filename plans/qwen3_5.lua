@@ -61,7 +61,7 @@ return plan {
     shared = "shared_expert",
     shared_gate = "shared_expert_gate",
     count = text.config.num_experts,
-    whole = opt.expert_parallel,
+    expert_parallel = opt.expert_parallel,
   }),
   model:has("model.visual.blocks.**") and transformer.tower("model.visual.blocks.*", stream, {
     heads = config.vision_config.num_heads,

@@ -16,5 +16,5 @@ return plan {
                         { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads), norms = "{q,k}_norm" }),
   model:has("model.layers.*.mlp.down_proj") and transformer.mlp("model.layers.*.mlp", stream),
   sparse and experts.block(sparse .. ".mlp", stream, { size = config.moe_intermediate_size,
-                  count = config:get("num_local_experts", config:get("num_experts", 0)), whole = opt.expert_parallel }),
+                  count = config:get("num_local_experts", config:get("num_experts", 0)), expert_parallel = opt.expert_parallel }),
 }

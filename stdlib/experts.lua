@@ -24,7 +24,7 @@ local experts = {}
 ---                        {gate,up}_proj [mlps, features, hidden], down_proj [mlps, hidden, features]
 ---@field shared_gate? string  name of a projection to one number a token, by which that mlp's output is multiplied
 ---@field count?  integer  number of experts
----@field whole?  boolean  expert parallelism: each rank owns full experts, the first ones on the first rank;
+---@field expert_parallel?  boolean  each rank owns full experts, the first ones on the first rank;
 ---                        requires `count` if experts are modules
 
 -- A router, or an expert of a router, whose gradient on each rank is a term of the sum.
@@ -43,7 +43,7 @@ end
 
 -- Layouts of stacked experts: each sharded, or full ones on each rank.
 local function stacked_params(o)
-  if o.whole then return { ["*"] = shard(0) } end
+  if o.expert_parallel then return { ["*"] = shard(0) } end
   if o.fused == false then return { up_proj = shard(1), down_proj = shard(2) } end
   return { gate_up_proj = packed(1, { o.size, o.size }), down_proj = shard(2) }
 end
@@ -71,7 +71,7 @@ end
 -- Each projection is a module of all experts, with a stacked weight [experts, out, in], or transposed; it is called with
 -- the tokens in the order of their experts. Its terms are summed before the router's weights multiply them.
 local function linears(path, stream, o)
-  if o.whole then error("experts: 'whole' is not supported where each projection is a module of all experts") end
+  if o.expert_parallel then error("experts: 'expert_parallel' is not supported where each projection is a module of all experts") end
   local rows <const>, columns <const> = o.transposed and 2 or 1, o.transposed and 1 or 2
   local function features(dim) return o.size and packed(dim, { o.size, o.size }) or shard(dim) end
   return {
@@ -106,7 +106,7 @@ local function stacked(path, stream, o)
       params = stacked_params(o),
       inputs = { { replicate, shared }, false, { replicate, shared } },
       outputs = { { partial, replicate } },
-      route = o.whole and { of = "inputs", ids = 2, weights = 3 },
+      route = o.expert_parallel and { of = "inputs", ids = 2, weights = 3 },
     }),
     shared_mlp(path, o, replicate, replicate),
     o.shared_gate and at(path .. "." .. o.shared_gate, replicated()),
@@ -153,7 +153,7 @@ local function listed(path, stream, o)
   return {
     at(path, block({ stream.residual, shared }, { partial, stream.residual })),
     at(path .. "." .. (o.gate or "gate"), summed()),
-    o.whole and spread(path, o) or {
+    o.expert_parallel and spread(path, o) or {
       at(path .. ".experts.*." .. (o.up or "{gate,up}_proj"), up),
       at(path .. ".experts.*." .. (o.down or "down_proj"), down),
     },
@@ -166,7 +166,7 @@ end
 ---@param path string  pattern of the blocks
 ---@param stream stream
 ---@return rule[]
-function experts.whole(path, stream)
+function experts.replicated(path, stream)
   return {
     experts.gathered(path, stream),
     at(path .. ".*.**", replicated()),
@@ -183,8 +183,9 @@ function experts.block(path, stream, o)
                             shared = "string", shared_gate = "string", shared_up = "string",
                             shared_down = "string", shared_size = "integer",
                             shared_stacked = "boolean", transposed = "boolean",
-                            count = "integer", whole = "boolean" })
-  if stream.stable then return experts.whole(path, stream) end
+                            count = "integer", expert_parallel = "boolean",
+                            whole = "now expert_parallel" })
+  if stream.stable then return experts.replicated(path, stream) end
   local down <const> = o.down or "down_proj"
   if model:has(path .. ".experts.*." .. down) then return listed(path, stream, o) end
   if model:has(path .. "." .. down) then return linears(path, stream, o) end

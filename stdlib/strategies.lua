@@ -14,11 +14,12 @@ local strategies = {}
 ---@field offload?   boolean         as of fsdp
 ---@field precision? boolean         parameters stored in float32 are used in bfloat16, gradients summed in float32
 ---@field recompute? string|false    "layers", "parts" or "selective" (see strategies.recompute); false: none
----@field towers?    string          of frozen towers: "root", "layers" or "whole" (see strategies.frozen_towers)
+---@field towers?    string          of frozen towers: "root", "layers" or "ignored" (see strategies.frozen_towers)
 
 local kOptions <const> = {
   layers = "string", reshard = "any", prefetch = "any", offload = "boolean", precision = "boolean", recompute = "any",
   towers = "string",
+  ["towers=whole"] = "now ignored",
 }
 
 -- Whether a module matches the pattern or is below a match: headers list only modules with parameters.
@@ -68,13 +69,13 @@ function strategies.recompute(layers, how)
 end
 
 -- Towers of multimodal models, which are usually frozen. "root": they belong to the root unit and are full from its
--- forward to the end of its backward; "layers": each of their layers is a unit; "whole": they belong to no unit, and
+-- forward to the end of its backward; "layers": each of their layers is a unit; "ignored": they belong to no unit, and
 -- every rank has all of their parameters.
 ---@param how string
 ---@return { wrap: string[], ignore: string[] }
 function strategies.frozen_towers(how)
-  assert(how == "root" or how == "layers" or how == "whole",
-         "towers = '" .. tostring(how) .. "': it is one of 'root', 'layers', 'whole'")
+  assert(how == "root" or how == "layers" or how == "ignored",
+         "towers = '" .. tostring(how) .. "': it is one of 'root', 'layers', 'ignored'")
   local names <const> = {
     "visual", "vision", "vision_tower", "vision_model", "vit_model", "image_encoder", "vision_encoder", "audio_tower",
     "audio_encoder", "audio_model", "embed_vision", "embed_audio", "mm_projector", "aligner", "multi_modal_projector",
@@ -83,7 +84,7 @@ function strategies.frozen_towers(how)
   for _, name in ipairs(names) do
     for _, prefix in ipairs { "", "model." } do
       local path <const> = prefix .. name
-      if how == "whole" and there(path) then table.insert(towers.ignore, path) end
+      if how == "ignored" and there(path) then table.insert(towers.ignore, path) end
       for _, list in ipairs { "layers", "blocks", "encoder.layers", "encoder.layer" } do
         local layers <const> = path .. "." .. list .. ".*"
         if how == "layers" and there(layers) then table.insert(towers.wrap, layers) end

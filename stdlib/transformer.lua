@@ -134,7 +134,7 @@ end
 ---                          "interleaved", for each key head its query heads, itself, its value head
 ---@field qkv?      string   its name: "qkv_proj"
 ---@field head_dim? integer  features of a head; only a contiguous projection needs it
----@field whole?    boolean  every rank computes all heads, with replicated weights
+---@field all_heads? boolean every rank computes all heads, with replicated weights
 ---@field gathered? boolean  every rank computes all heads; the projections' rows are sharded, and their outputs gathered
 ---@field transposed? boolean  weights are stored as [in, out]; a fused one is contiguous
 
@@ -147,18 +147,18 @@ function transformer.attention(path, stream, o)
   check_stream("attention", stream)
   o = takes("attention", o, { heads = "integer", kv_heads = "integer", out = "string", norms = "string",
                               q = "string", kv = "string", source = "layout", fused = "string", qkv = "string",
-                              head_dim = "integer", whole = "boolean", gathered = "boolean",
-                              over_all = "boolean", transposed = "boolean" })
+                              head_dim = "integer", all_heads = "boolean", gathered = "boolean",
+                              over_all = "boolean", transposed = "boolean", whole = "now all_heads" })
   local residual <const> = stream.residual
   local source <const> = o.source or residual
   local q <const>, kv <const> = path .. "." .. (o.q or "q_proj"), path .. "." .. (o.kv or "{k,v}_proj")
-  if not (o.heads or o.whole or o.gathered) then error("attention: heads is missing: { heads = config.num_attention_heads }") end
+  if not (o.heads or o.all_heads or o.gathered) then error("attention: heads is missing: { heads = config.num_attention_heads }") end
   local heads <const>, kv_heads <const> = o.heads, o.kv_heads or o.heads
   local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
   local qkv <const> = path .. "." .. (o.qkv or "qkv_proj")
   local out <const> = path .. "." .. (o.out or "o_proj")
-  if o.whole or o.gathered then
-    local by <const> = o.whole and replicated or colwise
+  if o.all_heads or o.gathered then
+    local by <const> = o.all_heads and replicated or colwise
     return {
       fused and at(qkv, by { input = residual, output = replicate }),
       not fused and at(q, by { input = residual, output = replicate }),

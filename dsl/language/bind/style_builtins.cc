@@ -205,6 +205,11 @@ bool FitsStyle(lua_State* L, int index, const std::string& type) {
   return type == own;
 }
 
+constexpr std::string_view kNow = "now ";  // before another name, as a type of takes: the key is an old name
+
+// "towers=whole": a value of a key that has another name now.
+bool IsValue(const std::string& key) { return key.find('=') != std::string::npos; }
+
 // Whether the table at `index` gives every key a type that FitsStyle supports; reports the others.
 bool CheckTypes(lua_State* L, int index, const std::vector<std::string>& keys) {
   const std::string known[] = {"any",     "boolean", "function", "integer", "layout", "number",
@@ -214,6 +219,10 @@ bool CheckTypes(lua_State* L, int index, const std::vector<std::string>& keys) {
     lua_getfield(L, index, key.c_str());
     std::optional<std::string> type = StringAt(L, -1);
     if (type && type->starts_with(kNeeded)) type->erase(0, kNeeded.size());
+    if (type && type->starts_with(kNow) && (IsValue(key) || std::ranges::count(keys, type->substr(kNow.size())) > 0)) {
+      lua_pop(L, 1);
+      continue;
+    }
     if (!type || std::ranges::find(known, *type) == std::end(known)) {
       SourceSpan where;
       if (type) where = ScriptState::From(L).UserSpanOfText(*type);
@@ -264,6 +273,49 @@ bool ReadDeclaredKeys(lua_State* L, int index, std::vector<DeclaredKey>& keys) {
   return true;
 }
 
+void ReportRenamed(lua_State* L, const std::string& what, const std::string& old, const std::string& now,
+                   bool is_value) {
+  ScriptState& state = ScriptState::From(L);
+  const SourceSpan call = state.UserSpan();
+  const std::string quoted_old = is_value ? "\"" + old + "\"" : "'" + old + "'";
+  const std::string quoted_now = is_value ? "\"" + now + "\"" : "'" + now + "'";
+  Diagnostic d = MakeDiagnostic(
+      Finding::kDeprecatedName, quoted_old + " of '" + what + "' is now " + (is_value ? "" : "called ") + quoted_now,
+      is_value ? state.UserSpanOfText(old) : state.sources().SpanOfKey(call.file, call.line, old));
+  d.help = "a later version removes the old name";
+  state.Report(std::move(d));
+}
+
+// Old names in the table at 2 are reported, and give way to the new ones: of keys (type "now new"), and of values (key
+// "key=old", type "now new"). What the table has under the new name already stays.
+void RenameOld(lua_State* L, const std::string& name, std::vector<DeclaredKey>& keys) {
+  for (const DeclaredKey& key : keys) {
+    if (!key.type.starts_with(kNow)) continue;
+    const std::string now = key.type.substr(kNow.size());
+    const size_t equals = key.key.find('=');
+    const std::string field = key.key.substr(0, equals);
+    lua_getfield(L, 2, field.c_str());
+    if (equals != std::string::npos) {
+      const std::string old = key.key.substr(equals + 1);
+      if (StringAt(L, -1) == old) {
+        ReportRenamed(L, field, old, now, true);
+        lua_pushstring(L, now.c_str());
+        lua_setfield(L, 2, field.c_str());
+      }
+    } else if (!lua_isnil(L, -1)) {
+      ReportRenamed(L, name, field, now, false);
+      if (lua_getfield(L, 2, now.c_str()) == LUA_TNIL) {
+        lua_pushvalue(L, -2);
+        lua_setfield(L, 2, now.c_str());
+      }
+      lua_pushnil(L);
+      lua_setfield(L, 2, field.c_str());
+    }
+    lua_settop(L, 3);
+  }
+  std::erase_if(keys, [](const DeclaredKey& key) { return key.type.starts_with(kNow); });
+}
+
 // takes(name, given [, { key = type }]): the table `given`, checked. The keys of a style function of the language are in
 // the table of builtins; another function declares its own.
 int Takes(lua_State* L) {
@@ -290,6 +342,7 @@ int Takes(lua_State* L) {
   }
   if (!typed) return PushPoison(L);
   const ScriptState::BlameCaller blame(ScriptState::From(L));
+  RenameOld(L, *name, keys);
   std::vector<std::string> names;
   for (const DeclaredKey& key : keys) names.push_back(key.key);
   bool good = CheckKeys(L, 2, *name, names, false) && !HoldsPoison(L, 2);

@@ -11,8 +11,11 @@
 namespace moonshard {
 namespace {
 
-constexpr std::array<DeprecatedName, 3> kPlanted = {
-    {{"column_wise", "colwise", "0.2"}, {"colwise.in_layout", "input", "0.2"}, {"shard.n_heads", "heads", "0.3"}}};
+constexpr std::array<DeprecatedName, 5> kPlanted = {{{"column_wise", "colwise", "0.2"},
+                                                     {"colwise.in_layout", "input", "0.2"},
+                                                     {"shard.n_heads", "heads", "0.3"},
+                                                     {"fsdp.accumulate=pieces", "shards", "0.2"},
+                                                     {"fsdp.accumulate=whole", "full", "0.2"}}};
 
 PlanInputs Planted() {
   PlanInputs inputs = LlamaInputs(2);
@@ -59,13 +62,48 @@ TEST_CASE("what is deprecated nowhere is unknown, and without a plant the plante
 TEST_CASE("a deprecated value is the new one, with a warning at its place") {
   const auto text = [](const std::string& how) { return "return plan { fsdp { accumulate = \"" + how + "\" } }"; };
   for (const auto& [old, now] : {std::pair("pieces", "shards"), std::pair("whole", "full")}) {
-    const Result<Plan> plan = EvaluatePlan(text(old), "t.lua", LlamaInputs(2));
+    const Result<Plan> plan = EvaluatePlan(text(old), "t.lua", Planted());
     REQUIRE(plan.ok());
     CHECK(plan.value().ToText() == EvaluatePlan(text(now), "t.lua", LlamaInputs(2)).value().ToText());
     const std::string warning =
         "t.lua:1: warning[MS0117]: \"" + std::string(old) + "\" of 'accumulate' is now \"" + now;
     CHECK(ToText(plan.diagnostics()).starts_with(warning));
   }
+}
+
+TEST_CASE("takes accepts old names of keys and values of a function of a plan, each with a warning at its place") {
+  const std::string mine =
+      "local function mine(o)\n  o = takes(\"mine\", o, { heads = \"integer\", n_heads = \"now heads\",\n"
+      "    how = \"string\", [\"how=whole\"] = \"now full\" })\n"
+      "  return colwise { heads = o.how ~= \"whole\" and o.heads or 1 }\nend\n";
+  const auto with = [&](const std::string& keys) { return mine + "return plan { at(\"a\", mine { " + keys + " }) }"; };
+  const std::string expected = PlanOf(with("heads = 8"));
+  CHECK(PlanOf(with("n_heads = 8")) == expected);
+  CHECK(PlanOf(with("n_heads = 4, heads = 8")) == expected);  // the new name has precedence
+  CHECK(PlanOf(with("how = \"whole\", heads = 8")) == expected);
+  CHECK(Said(with("n_heads = 8")) ==
+        "t.lua:6: warning[MS0117]: 'n_heads' of 'mine' is now called 'heads'\n"
+        "    6 | return plan { at(\"a\", mine { n_heads = 8 }) }\n"
+        "      |                              ^^^^^^^\n"
+        "    help: a later version removes the old name\n");
+  CHECK(Said(with("how = \"whole\", heads = 8"))
+            .starts_with("t.lua:6: warning[MS0117]: \"whole\" of 'how' is now \"full\"\n"));
+  CHECK(Said(with("heads = 8, how = \"full\"")).empty());
+  CHECK(Said(with("n_heads = true")).find("MS0107") != std::string::npos);  // of the new key's type
+  CHECK(Said("local o = takes(\"mine\", {}, { a = \"now b\" }) return plan { at(\"a\", colwise {}) }")
+            .find("'a' has an unknown type") != std::string::npos);  // there is no b
+}
+
+TEST_CASE("old names of the stdlib are accepted for this version") {
+  const auto text = [](const std::string& key) {
+    return "local transformer <const>, experts <const> = require \"transformer\", require \"experts\"\n"
+           "local stream <const> = transformer.stream { sequence_parallel = false, loss_parallel = false, stable = "
+           "false }\n"
+           "return plan { lenient = true, transformer.attention(\"model.layers.*.self_attn\", stream, { " +
+           key + " = true }) }";
+  };
+  CHECK(PlanOf(text("whole")) == PlanOf(text("all_heads")));
+  CHECK(Said(text("whole")).starts_with("t.lua:3: warning[MS0117]: 'whole' of 'attention' is now called 'all_heads'"));
 }
 
 TEST_CASE("every deprecated name of this version has a replacement that exists, and does not exist itself") {
