@@ -134,23 +134,27 @@ int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
   return RunWithTensors(arguments, mesh, verb.say, /*finish_first=*/true);
 }
 
-int RunVerb(const Verb& verb, const std::vector<std::string>& arguments) {
-  if (const auto* explain = std::get_if<ExplainVerb>(&verb)) {
-    return explain->memory ? RunExplainMemory(*explain, arguments) : RunExplain(*explain);
+// How each verb begins: in this process, or in one of each rank. A verb without a line here does not compile.
+struct Runner {
+  const std::vector<std::string>& arguments;
+
+  int operator()(const ExplainVerb& verb) const {
+    return verb.memory ? RunExplainMemory(verb, arguments) : RunExplain(verb);
   }
-  if (const auto* check = std::get_if<CheckVerb>(&verb)) return RunCheck(*check);
-  if (const auto* finding = std::get_if<ExplainFindingVerb>(&verb)) return RunExplainFinding(*finding);
-  if (const auto* import = std::get_if<ImportVerb>(&verb)) return RunImport(*import);
-  if (const auto* to = std::get_if<ExportVerb>(&verb)) return RunExport(*to);
-  if (const auto* shard = std::get_if<ShardVerb>(&verb)) return RunShard(*shard);
-  if (const auto* merge = std::get_if<MergeVerb>(&verb)) return RunMerge(*merge);
-  if (const auto* repl = std::get_if<ReplVerb>(&verb)) return RunRepl(*repl);
-  if (const auto* suggest = std::get_if<SuggestVerb>(&verb)) return RunSuggest(*suggest);
-  if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval, arguments);
-  if (const auto* verify = std::get_if<VerifyVerb>(&verb)) return RunVerify(*verify, arguments);
-  if (const auto* train = std::get_if<TrainVerb>(&verb)) return RunTrain(*train, arguments);
-  return RunWithTensors(arguments, std::nullopt, SayOf(verb));
-}
+  int operator()(const CheckVerb& verb) const { return RunCheck(verb); }
+  int operator()(const ExplainFindingVerb& verb) const { return RunExplainFinding(verb); }
+  int operator()(const ImportVerb& verb) const { return RunImport(verb); }
+  int operator()(const ExportVerb& verb) const { return RunExport(verb); }
+  int operator()(const ShardVerb& verb) const { return RunShard(verb); }
+  int operator()(const MergeVerb& verb) const { return RunMerge(verb); }
+  int operator()(const ReplVerb& verb) const { return RunRepl(verb); }
+  int operator()(const SuggestVerb& verb) const { return RunSuggest(verb); }
+  int operator()(const EvalVerb& verb) const { return RunEval(verb, arguments); }
+  int operator()(const VerifyVerb& verb) const { return RunVerify(verb, arguments); }
+  int operator()(const TrainVerb& verb) const { return RunTrain(verb, arguments); }
+  int operator()(const CompareVerb& /*verb*/) const { return RunWithTensors(arguments, std::nullopt, {}); }
+  int operator()(const DoctorVerb& /*verb*/) const { return RunWithTensors(arguments, std::nullopt, {}); }
+};
 
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
@@ -158,7 +162,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (!command.verb) return EndOutput(command.exit_code, {});
   const SayOptions say = SayOf(*command.verb);
   try {
-    return EndOutput(RunVerb(*command.verb, arguments), say);
+    return EndOutput(std::visit(Runner{arguments}, *command.verb), say);
   } catch (const PlanError& error) {
     Say(error.diagnostics(), say);
     return ExitCodeOf(error.diagnostics());

@@ -5,6 +5,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
@@ -68,20 +69,31 @@ Diagnostic FailedStep(std::string what, const Verb& verb) {
   return d;
 }
 
-int RunVerb(const Verb& verb) {
-  if (const auto* explain = std::get_if<ExplainVerb>(&verb); explain != nullptr && explain->memory) {
-    return RunExplainMemory(*explain);
+// What this rank does of each verb. A verb without a line here does not compile.
+struct Runner {
+  int operator()(const ExplainVerb& verb) const { return verb.memory ? RunExplainMemory(verb) : NeedsNoTensors(); }
+  int operator()(const EvalVerb& verb) const { return RunEval(verb); }
+  int operator()(const VerifyVerb& verb) const {
+    if (verb.types) return RunVerifyTypes(verb);
+    return verb.ops ? RunVerifyOps(verb) : RunVerify(verb);
   }
-  if (const auto* eval = std::get_if<EvalVerb>(&verb)) return RunEval(*eval);
-  if (const auto* verify = std::get_if<VerifyVerb>(&verb)) {
-    return verify->types ? RunVerifyTypes(*verify) : verify->ops ? RunVerifyOps(*verify) : RunVerify(*verify);
+  int operator()(const TrainVerb& verb) const { return RunTrain(verb); }
+  int operator()(const CompareVerb& verb) const { return RunCompare(verb); }
+  int operator()(const DoctorVerb& /*verb*/) const { return RunDoctor(); }
+  int operator()(const CheckVerb& /*verb*/) const { return NeedsNoTensors(); }
+  int operator()(const ExplainFindingVerb& /*verb*/) const { return NeedsNoTensors(); }
+  int operator()(const ImportVerb& /*verb*/) const { return NeedsNoTensors(); }
+  int operator()(const ExportVerb& /*verb*/) const { return NeedsNoTensors(); }
+  int operator()(const ShardVerb& /*verb*/) const { return NeedsNoTensors(); }
+  int operator()(const MergeVerb& /*verb*/) const { return NeedsNoTensors(); }
+  int operator()(const ReplVerb& /*verb*/) const { return NeedsNoTensors(); }
+  int operator()(const SuggestVerb& /*verb*/) const { return NeedsNoTensors(); }
+
+  static int NeedsNoTensors() {
+    std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
+    return kExitUsage;
   }
-  if (const auto* train = std::get_if<TrainVerb>(&verb)) return RunTrain(*train);
-  if (const auto* compare = std::get_if<CompareVerb>(&verb)) return RunCompare(*compare);
-  if (std::holds_alternative<DoctorVerb>(verb)) return RunDoctor();
-  std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);
-  return kExitUsage;
-}
+};
 
 int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
@@ -89,7 +101,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (!command.verb) return EndOutput(command.exit_code, {});
   const SayOptions say = SayOf(*command.verb);
   try {
-    return EndOutput(RunVerb(*command.verb), say);
+    return EndOutput(std::visit(Runner{}, *command.verb), say);
   } catch (const PlanError& error) {
     Say(error.diagnostics(), say);
     return ExitCodeOf(error.diagnostics());
