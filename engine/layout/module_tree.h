@@ -80,6 +80,13 @@ class ModuleTree {
   const std::vector<Module>& modules() const { return modules_; }
   const std::vector<Signature>& signatures() const { return signatures_; }
   const Signature& parameters(const Module& module) const { return signatures_[module.signature]; }
+  // By module: the index of the module at ParentOf(path). Where the tree does not have it, a number from kMissingParents on
+  // that modules of one such parent share; of the root kNoParent.
+  const std::vector<uint32_t>& parents() const { return parents_; }
+  static constexpr uint32_t kNoParent = UINT32_MAX;
+  static constexpr uint32_t kMissingParents = uint32_t{1} << 31;
+  size_t missing_parents() const { return missing_.size(); }
+
   // For each path class, the index of one module in it.
   const std::vector<uint32_t>& class_representatives() const { return class_representatives_; }
   const std::vector<std::vector<ParamRef>>& ties() const { return ties_; }
@@ -107,7 +114,11 @@ class ModuleTree {
   std::string ToText() const;
 
  private:
+  uint32_t ParentNumber(std::string_view path);
+
   std::vector<Module> modules_;
+  std::vector<uint32_t> parents_;
+  std::unordered_map<std::string, uint32_t> missing_;  // path of a parent that is not there: its number
   std::vector<Signature> signatures_;
   std::vector<uint32_t> class_representatives_;
   std::vector<std::vector<ParamRef>> ties_;

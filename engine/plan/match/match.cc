@@ -112,19 +112,44 @@ class Matcher {
     for (size_t c = 0; c < of_class.size(); ++c) {
       if (!Match(*class_set, by_class, modules[tree.class_representatives()[c]].path, of_class[c])) return false;
     }
-    std::vector<int32_t> found;
-    for (size_t m = 0; m < modules.size(); ++m) {
-      const std::vector<int32_t>& from_class = of_class[modules[m].path_class];
-      if (by_path.rules.empty()) {
+    if (by_path.rules.empty()) {
+      for (size_t m = 0; m < modules.size(); ++m) {
+        const std::vector<int32_t>& from_class = of_class[modules[m].path_class];
         if (!from_class.empty()) Claim(m, from_class);
-        continue;
       }
-      if (!Match(*path_set, by_path, modules[m].path, found)) return false;
-      found.insert(found.end(), from_class.begin(), from_class.end());
-      std::sort(found.begin(), found.end());
-      if (!found.empty()) Claim(m, found);
+      return true;
+    }
+    // Of a class the module before this one, which usually differs in numbers that decide nothing (the expert, not the layer).
+    struct Last {
+      std::string_view deciding;
+      std::vector<int32_t> found;
+      bool known = false;
+    };
+    size_t components = 0;
+    for (int32_t rule : by_path.rules)
+      components = std::max(components, patterns_[static_cast<size_t>(rule)].deciding_components);
+    std::vector<Last> last_of_class(of_class.size());
+    for (size_t m = 0; m < modules.size(); ++m) {
+      Last& last = last_of_class[modules[m].path_class];
+      const std::string_view deciding = FirstComponents(modules[m].path, components);
+      if (!last.known || last.deciding != deciding) {
+        if (!Match(*path_set, by_path, modules[m].path, last.found)) return false;
+        const std::vector<int32_t>& from_class = of_class[modules[m].path_class];
+        last.found.insert(last.found.end(), from_class.begin(), from_class.end());
+        std::ranges::sort(last.found);
+        last.deciding = deciding;
+        last.known = true;
+      }
+      if (!last.found.empty()) Claim(m, last.found);
     }
     return true;
+  }
+
+  static std::string_view FirstComponents(std::string_view path, size_t count) {
+    if (count == Pattern::kAllComponents) return path;
+    size_t end = 0;
+    for (; count > 0 && end != std::string_view::npos; --count) end = path.find('.', end == 0 ? 0 : end + 1);
+    return path.substr(0, end);
   }
 
   // The rule that wins among `candidates` (ascending): the first of the lowest level. Another rule of that level is a

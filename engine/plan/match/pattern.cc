@@ -2,7 +2,9 @@
 
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstddef>
 
 namespace moonshard {
 namespace {
@@ -270,6 +272,28 @@ bool DependsOnNumbers(const Sequence& sequence) {
   return false;
 }
 
+bool HoldsDots(const Sequence& sequence) {
+  return std::ranges::any_of(sequence, [](const Node& node) {
+    return node.kind == Node::Kind::kDot || node.kind == Node::Kind::kComponents ||
+           std::ranges::any_of(node.choices, HoldsDots);
+  });
+}
+
+// The last component that depends on numbers, counted from 1. Behind "**", or braces that hold dots, it is not known which
+// component of a path one of the pattern is.
+size_t DecidingComponents(const Sequence& sequence) {
+  size_t component = 1;
+  size_t last = 0;
+  for (size_t i = 0; i < sequence.size(); ++i) {
+    const Node& node = sequence[i];
+    if (node.kind == Node::Kind::kDot) ++component;
+    const bool moves = node.kind == Node::Kind::kComponents || std::ranges::any_of(node.choices, HoldsDots);
+    if (moves) return DependsOnNumbers(Sequence(sequence.begin() + static_cast<std::ptrdiff_t>(i), sequence.end())) ? Pattern::kAllComponents : last;
+    if (DependsOnNumbers({node})) last = component;
+  }
+  return last;
+}
+
 void CollectChoices(const Sequence& sequence, std::vector<const Node*>& out) {
   for (const Node& node : sequence) {
     if (node.kind != Node::Kind::kChoice) continue;
@@ -355,6 +379,7 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
       CheckStars(sequence, true, true, true);
       pattern.regex = Writer(nullptr, 0).Write(sequence, true, true);
       pattern.depends_on_numbers = DependsOnNumbers(sequence);
+      pattern.deciding_components = DecidingComponents(sequence);
       AddAlternatives(sequence, pattern);
     } catch (const ParseError& error) {
       return BadPattern(text, error.message + " (at character " + std::to_string(error.position + 1) + ")", source);

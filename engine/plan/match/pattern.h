@@ -29,6 +29,10 @@ struct Pattern {
   // Whether the answer for a path can depend on which number a numeric component is. If not, it is the same for every path
   // of one path class (module_tree.h).
   bool depends_on_numbers = false;
+  // Then how many first components of a path decide, together with its class: "layers.{0..3}.experts.*.w" needs two.
+  // kAllComponents where that is not known.
+  static constexpr size_t kAllComponents = SIZE_MAX;
+  size_t deciding_components = kAllComponents;
   // One per brace alternative: its text, and the full pattern with only that alternative in its braces. A rule of which
   // one alternative matches nothing is almost always a typo.
   struct Alternative {

@@ -3,6 +3,10 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <map>
+#include <random>
+
 #include "engine/core/base/check.h"
 
 using namespace moonshard;
@@ -61,6 +65,33 @@ TEST_CASE("modules alike share a signature, numbered siblings a path class") {
   CHECK(PathClassOf("12") == "0");
   CHECK(PathClassOf("a.7") == "a.0");
   CHECK(PathClassOf("") == "");
+}
+
+TEST_CASE("parents, in whatever order modules are added") {
+  std::vector<std::string> paths = {"", "a", "a.b", "a.b.c", "a.bc", "a.bc.d", "x.y.z", "x.y.w", "x.v.z", "lone", "q.r"};
+  std::mt19937 random(5);
+  for (int round = 0; round < 200; ++round) {
+    ModuleTree tree;
+    for (const std::string& path : paths) tree.Add(path, "", {});
+    REQUIRE(tree.parents().size() == paths.size());
+    std::map<std::string_view, uint32_t> missing;
+    for (size_t m = 0; m < paths.size(); ++m) {
+      CAPTURE(round, paths[m]);
+      const uint32_t parent = tree.parents()[m];
+      const std::string_view path = ParentOf(paths[m]);
+      if (paths[m].empty()) {
+        CHECK(parent == ModuleTree::kNoParent);
+      } else if (const int64_t known = tree.Find(path); known >= 0) {
+        CHECK(parent == known);
+      } else {
+        CHECK(parent >= ModuleTree::kMissingParents);
+        CHECK(parent < ModuleTree::kMissingParents + tree.missing_parents());
+        CHECK(missing.try_emplace(path, parent).first->second == parent);
+      }
+    }
+    CHECK(missing.size() == 3);  // x.y, x.v, q
+    std::shuffle(paths.begin(), paths.end(), random);
+  }
 }
 
 TEST_CASE("tied tensors count once, buffers not at all") {

@@ -3,6 +3,8 @@
 #include <re2/re2.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <memory>
 #include <random>
 
 #include "engine/plan/match/pattern.h"
@@ -51,6 +53,44 @@ TEST_CASE("matching in one pass is matching one by one") {
         if (RE2::FullMatch(tree->modules()[m].path, RE2(regex))) expected = static_cast<int32_t>(i);
       }
       CAPTURE(tree->modules()[m].path, patterns);
+      REQUIRE(matched.rule_of[m] == expected);
+    }
+  }
+}
+
+// A path has two numbers; of most patterns one of them decides.
+TEST_CASE("which of a path's numbers decide is no matter of the result") {
+  std::mt19937 random(12);
+  const std::vector<std::string> globs = {
+      "layers.{0..2}.experts.*.w1", "layers.*.experts.{1..3}.*", "**.experts.2.w2",   "{layers.1,layers.3}.**",
+      "layers.[1-3].**",            "layers.?.norm",             "layers.1.**.w1",    "layers.*.{norm,experts.3.w1}",
+      "layers.2.experts.*.w?",      "l*s.4.**",                  "layers.*.experts.1?.w{1,2}", "layers.3",
+      "**.{1..2}.*",                "{a,layers.0.norm}",         "layers.*.experts.*.w2"};
+  std::vector<std::string> paths;
+  for (int layer = 0; layer < 6; ++layer) {
+    const std::string of = "layers." + std::to_string(layer);
+    paths.insert(paths.end(), {of, of + ".norm"});
+    for (int expert = 0; expert < 12; expert += layer % 2 + 1) {
+      for (const char* name : {".w1", ".w2"}) paths.push_back(of + ".experts." + std::to_string(expert) + name);
+    }
+  }
+  for (int round = 0; round < 200; ++round) {
+    if (round % 2 == 1) std::shuffle(paths.begin(), paths.end(), random);
+    auto tree = std::make_shared<ModuleTree>();
+    for (const std::string& path : paths) tree->Add(path, "", {});
+    std::vector<std::string> patterns;
+    for (int i = 0; i < 3; ++i) patterns.push_back(globs[random() % globs.size()]);
+    const MatchedPlan matched = MatchRules(PlanOf(patterns), tree).ValueOrThrow();
+    std::vector<std::unique_ptr<RE2>> alone;
+    for (const std::string& pattern : patterns) {
+      alone.push_back(std::make_unique<RE2>(TranslatePattern(pattern, PatternSyntax::kGlob).ValueOrThrow().regex));
+    }
+    for (size_t m = 0; m < paths.size(); ++m) {
+      int32_t expected = MatchedPlan::kNoRule;
+      for (size_t i = patterns.size(); i-- > 0;) {
+        if (RE2::FullMatch(paths[m], *alone[i])) expected = static_cast<int32_t>(i);
+      }
+      CAPTURE(paths[m], patterns);
       REQUIRE(matched.rule_of[m] == expected);
     }
   }
