@@ -116,15 +116,6 @@ class Walk {
     return out;
   }
 
-  // Activations around a module that gathers what it computes, or looks up ids of the full table, are full: the graph's sizes
-  // that follow from its parameters are then too (runtime/apply: SeenInFull).
-  static bool SeenInFull(const ModuleSteps& steps) {
-    if (steps.lookup == Lookup::kMasked) return true;
-    if (steps.outputs.empty() || !steps.outputs[0]) return false;
-    const Layout& made = steps.outputs[0]->from[MeshAxis::kTp];
-    return made.is_shard() && ShardsFeatures(made) && !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
-  }
-
   void SetParameter(const ProgramTensor& tensor) {
     const auto value = static_cast<uint32_t>(tensor.value);
     SetFull(value);
@@ -135,7 +126,7 @@ class Walk {
     const Layout& layout = steps.params[ref.param][MeshAxis::kTp];
     std::optional<LocalTensor> local =
         Under(tensor.shape, layout, {ShardOrigin::Kind::kParameter, ref.module, ref.param, 0});
-    seen_[value] = SeenInFull(steps);
+    seen_[value] = plan_.ProgramOf(ref.module).reports_full_shapes;
     tensors_[value] = local ? *std::move(local) : LocalTensor();
   }
 

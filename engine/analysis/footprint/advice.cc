@@ -30,7 +30,7 @@ bool ShardsSequence(const std::vector<std::optional<Redistribution>>& redistribu
 MemoryOptions MemoryOptionsOf(const CompiledPlan& plan) {
   MemoryOptions options;
   options.tp = plan.mesh.size(MeshAxis::kTp);
-  options.units = !plan.units.empty() && UnitRanks(plan) > 1;
+  options.units = !plan.units.empty() && plan.unit_settings.ranks > 1;
   options.recomputes = !plan.recomputed.empty();
   for (const ModuleSteps& steps : plan.steps) {
     options.sequence_parallel |= ShardsSequence(steps.inputs) || ShardsSequence(steps.outputs);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/core/base/text.h"
+#include "engine/layout/shards.h"
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/data_parallel.h"
@@ -46,6 +47,7 @@ class Compiler {
       out_.steps_of[m] = StepsFor(m, rule);
     }
     ApplyParameterRules();
+    CheckLookups();
     CheckUnclaimed(out_, diagnostics_);
     CheckMissing();
     CheckFusedAsOne(out_, diagnostics_);
@@ -163,6 +165,44 @@ class Compiler {
       ResolvePlacement(signature[param], landing, out_.mesh, steps.params[param], diagnostics_);
     }
     return steps;
+  }
+
+  // A masked lookup shifts ids by where a rank's rows begin, masks those of others and adds up the ranks' results: the rows
+  // of a rank are one interval, and no two ranks have the same ones. A style's own layout was checked with the style; here
+  // is one that a rule for the parameter put in its place.
+  void CheckLookups() {
+    std::set<uint32_t> seen;
+    for (size_t m = 0; m < out_.steps_of.size(); ++m) {
+      const ModuleSteps& steps = out_.StepsOf(m);
+      if (steps.lookup != Lookup::kMasked || steps.param_rules.empty() || !seen.insert(out_.steps_of[m]).second) continue;
+      const ModuleTree::Signature& signature = out_.tree->signatures()[steps.signature];
+      const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
+      if (weight == signature.end()) continue;
+      const auto p = static_cast<size_t>(weight - signature.begin());
+      const Layout& layout = steps.params[p][MeshAxis::kTp];
+      if (HasRowsOfItsOwn(layout, weight->shape.front())) continue;
+      const std::string& path = out_.tree->modules()[m].path;
+      Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
+                                    "the masked lookup of '" + path + "' needs rows that no other rank has",
+                                    moonshard::SourceOf(out_, steps, p));
+      d.path = path + ".weight";
+      d.declared = layout.ToText();
+      d.required = "one interval of rows on each rank, as of shard(0)";
+      diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  bool HasRowsOfItsOwn(const Layout& layout, int64_t rows) const {
+    if (!layout.is_shard()) return true;
+    if (layout.dim != 0) return false;
+    const Result<DimShards> shards =
+        DimShards::Make(layout.Sized(rows), rows, out_.mesh.size(MeshAxis::kTp));
+    if (!shards.ok()) return true;  // an error already
+    if (shards.value().replicas() != 1) return false;
+    for (int64_t rank = 0; rank < shards.value().ranks(); ++rank) {
+      if (shards.value().of(rank).size() > 1) return false;
+    }
+    return true;
   }
 
   // A style that cannot be run yet is a warning here, once a rule: such a plan can be explained and priced. Applying it

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/core/base/hash.h"
+#include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
 
@@ -33,26 +34,44 @@ std::string TextOf(const ShardedUnit& unit, const ModuleTree& tree) {
   return out + "\n";
 }
 
+std::string TextOf(const KeptOperators& kept) {
+  return std::string(" keeps") + (kept.attention ? " attention" : "") +
+         (kept.matmuls == Recomputed::Matmuls::kNone ? "" : " matmuls " + std::to_string(static_cast<int>(kept.matmuls)));
+}
+
 // Without what follows from modules that own no parameter, which a tree from checkpoint headers does not know.
 std::string TextOf(const ModuleProgram& program, const CompiledPlan& plan) {
   std::string out;
   for (const auto* list : {&program.enter, &program.leave}) {
     for (const ProgramStep& step : *list) {
-      const bool of_tree = step.kind == StepKind::kOutermostCall || step.kind == StepKind::kFinishCall ||
-                           step.kind == StepKind::kShareResults || step.kind == StepKind::kDrawInside ||
-                           step.kind == StepKind::kDrawAfter;
-      if (of_tree) continue;
+      if (InfoOf(step.kind).of_live_tree) continue;
       // Which sibling comes first is the tree's order, which headers have another one of.
       ProgramStep alone = step;
       alone.shared_with.clear();
       out += "; " + ToText(alone, program, plan);
+      if (step.kept) out += TextOf(*step.kept);
     }
   }
+  if (!program.dtype.empty()) out += "; in " + program.dtype;
   for (const PlannedSum& sum : program.sums) {
     out += "; sum " + std::to_string(sum.param) + " over " + ToText(sum.group, plan.mesh);
     if (sum.dim >= 0) out += " along " + std::to_string(sum.dim);
   }
   return out;
+}
+
+// What differs from the defaults: the text of a plan without such a setting has nothing of it.
+std::string TextOf(const UnitSettings& settings) {
+  const UnitSettings usual;
+  std::string out;
+  if (settings.ranks != usual.ranks) out += " over " + std::to_string(settings.ranks);
+  if (settings.prefetch_forward > 0) out += " ahead " + std::to_string(settings.prefetch_forward);
+  if (settings.prefetch_backward > 0) out += " behind " + std::to_string(settings.prefetch_backward);
+  if (settings.keep_unsynced) out += " keep_unsynced";
+  if (settings.accumulate_shards) out += " accumulate_shards";
+  if (settings.offload) out += " offload";
+  if (!settings.reduce_dtype.empty()) out += " reduce " + settings.reduce_dtype;
+  return out.empty() ? "" : "units" + out + "\n";
 }
 
 std::string TextOfSections(const CompiledPlan& plan) {
@@ -115,6 +134,8 @@ std::string CompiledPlan::CanonicalText() const {
   out += "groups";
   for (const PlannedGroup& group : groups) out += " " + std::to_string(group.ranks) + moonshard::ToText(group, mesh);
   out += " buckets " + std::to_string(buckets.size()) + "\n";
+  out += TextOf(unit_settings);
+  if (gradient_scale != 1) out += "scale " + WriteJson(gradient_scale, 0) + "\n";
   if (plan->data_parallel) out += moonshard::ToText(*plan->data_parallel) + "\n";
   out += TextOfSections(*this);
   return out;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,18 @@ struct ShardedUnit {
   bool operator==(const ShardedUnit&) const = default;
 };
 
+// What all units of a plan have in common.
+struct UnitSettings {
+  int64_t ranks = 1;              // over which parameters of units are sharded; 1: units change dtypes alone
+  int64_t prefetch_forward = 0;   // how many units ahead of the one in use are gathered
+  int64_t prefetch_backward = 0;  // the same in the backward, against the order of the forward
+  bool keep_unsynced = false;     // units stay full after a backward without sync
+  bool accumulate_shards = false;  // gradients of micro-batches before the last are reduced to shards each
+  bool offload = false;            // shards of units are in host memory
+  std::string reduce_dtype;        // torch's name, of gradients while they are summed; "": that of the full parameter
+  bool operator==(const UnitSettings&) const = default;
+};
+
 // A module that is computed in a dtype of its own, with all that it holds.
 struct ModuleDType {
   std::string path;
@@ -66,6 +79,7 @@ struct CompiledPlan {
   std::vector<ModuleSteps> steps;  // distinct ones
   std::vector<uint32_t> steps_of;  // per module of the tree: index into steps
   std::vector<ShardedUnit> units;  // of fsdp, where dp_shard has ranks to share with, and of precision; in tree order
+  UnitSettings unit_settings;
   std::vector<std::string> recomputed;     // paths of modules whose activations are recomputed, sorted
   std::vector<int32_t> recompute_section;  // parallel: index into plan->recompute
   std::vector<std::string> kept_results;   // paths of modules whose results recomputation keeps, sorted
@@ -77,6 +91,7 @@ struct CompiledPlan {
   bool sums_gradients = false;          // some backward brings terms of sums: outermost calls listen
   std::vector<GradientBucket> buckets;  // of ddp, in the order in which they begin
   double gradient_scale = 1;            // of gradients that are summed over data-parallel ranks
+  std::set<int64_t> sharded_dims;       // of activations, counted from the front, that some redistribution has in shards
   std::vector<int64_t> rule_matches;    // per rule: modules or parameters it claims
   Diagnostics findings;                 // warnings and notes of all stages so far
 

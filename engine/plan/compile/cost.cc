@@ -184,7 +184,7 @@ class Counter {
   // A unit is gathered once a dtype in forward, again in backward where it went back to shards, and its gradients are
   // reduce-scattered.
   void CountUnits() {
-    if (UnitRanks(plan_) == 1) return;
+    if (plan_.unit_settings.ranks == 1) return;
     for (const ShardedUnit& unit : plan_.units) {
       std::map<std::pair<DType, DType>, UnitParamBytes> bytes;  // by stored and used dtype
       for (ParamRef ref : unit.params) {
@@ -220,6 +220,24 @@ std::optional<MeshAxis> MovingAxis(const std::optional<Redistribution>& move, co
     if (mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) return axis;
   }
   return std::nullopt;
+}
+
+std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction) {
+  const std::optional<MeshAxis> axis = MovingAxis(redistribution, mesh);
+  if (!axis) return "";
+  const std::optional<RedistributionRow> row = RowOf(redistribution.from[*axis], redistribution.to[*axis]);
+  Check(row.has_value(), "a compiled redistribution without a row");
+  const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
+  return kind ? ToString(*kind) : "";
+}
+
+std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh) {
+  std::vector<std::string> collectives;
+  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const std::string kind = CollectiveText(redistribution, mesh, direction);
+    if (!kind.empty()) collectives.push_back(kind + " " + ToString(direction));
+  }
+  return Join(collectives, ", ");
 }
 
 std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens) {

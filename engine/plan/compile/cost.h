@@ -52,4 +52,9 @@ Tokens FewestTokens(const CompiledPlan& plan);
 // The one axis on which a redistribution communicates; none where it does not.
 std::optional<MeshAxis> MovingAxis(const std::optional<Redistribution>& move, const MeshShape& mesh);
 
+// The collective of a compiled redistribution on this mesh in one direction: "all_reduce"; "" if there is none.
+std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction);
+// Of both directions: "all_reduce forward, reduce_scatter backward"; "" if neither communicates.
+std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh);
+
 }  // namespace moonshard

@@ -31,7 +31,7 @@ class DataParallelCompiler {
       : matched_(matched),
         plan_(plan),
         section_(plan.plan->data_parallel ? *plan.plan->data_parallel : none_),
-        cuts_(UnitRanks(plan) > 1),
+        cuts_(plan.unit_settings.ranks > 1),
         diagnostics_(diagnostics) {}
 
   void Run() {
@@ -225,15 +225,26 @@ class DataParallelCompiler {
   std::set<size_t> ignored_;  // steps
 };
 
+UnitSettings SettingsOf(const CompiledPlan& plan) {
+  UnitSettings out;
+  if (plan.plan->precision) out.reduce_dtype = plan.plan->precision->reduce;
+  if (!plan.plan->data_parallel) return out;
+  const DataParallel& section = *plan.plan->data_parallel;
+  if (section.shards) out.ranks = plan.mesh.size(MeshAxis::kDpShard);
+  out.keep_unsynced = section.reshard == DataParallel::Reshard::kNever;
+  out.accumulate_shards = section.accumulate_shards;
+  if (out.ranks == 1) return out;  // every rank gathers from itself
+  out.prefetch_forward = section.prefetch_forward;
+  out.prefetch_backward = section.prefetch_backward;
+  out.offload = section.offload;
+  return out;
+}
+
 }  // namespace
 
 void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {
+  plan.unit_settings = SettingsOf(plan);
   if (plan.plan->data_parallel || ChangesDType(plan)) DataParallelCompiler(matched, plan, diagnostics).Run();
-}
-
-int64_t UnitRanks(const CompiledPlan& plan) {
-  const bool cuts = plan.plan->data_parallel && plan.plan->data_parallel->shards;
-  return cuts ? plan.mesh.size(MeshAxis::kDpShard) : 1;
 }
 
 Placement Gathered(Placement placement) {

@@ -9,7 +9,7 @@
 namespace moonshard {
 
 // With `fsdp`: every parameter becomes shard(0) on dp_shard, on top of what tp makes of it (a single number stays
-// replicated and is shared, and so is what the section ignores), and shared on dp_replicate; the units are filled in.
+// replicated and is shared, and so is what the section ignores), and shared on dp_replicate; the units and what they have in common are filled in.
 // With `ddp`: shared on both axes, so that gradients are summed. Axes of one rank are left alone. To be called when all
 // other placements are final.
 //
@@ -17,9 +17,6 @@ namespace moonshard {
 // kNotSupported (a layout on a data-parallel axis besides the section; a fused weight whose heads several ranks hold,
 // in fsdp).
 void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics);
-
-// Over how many ranks the parameters of units are sharded. 1 where none is: units then change dtypes alone.
-int64_t UnitRanks(const CompiledPlan& plan);
 
 // The placement of what a unit gathers: without the sharding over dp_shard.
 Placement Gathered(Placement placement);

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/layout/shards.h"
+#include "engine/core/base/check.h"
 #include "engine/plan/compile/local_shape.h"
 
 namespace moonshard {
@@ -67,6 +67,15 @@ std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, con
     }
   }
   return out;
+}
+
+Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, const Placement& placement,
+                    const MeshShape& mesh, int64_t rank) {
+  const std::vector<GradientTerm> terms = GradientTermsOf(shape, placement, mesh, rank);
+  const auto index = static_cast<size_t>(sum.term);
+  Check(index < terms.size() && terms[index].group == sum.group && terms[index].dim == sum.dim,
+        "a planned sum that the parameter's placement does not have");
+  return {terms[index].begin, terms[index].length};
 }
 
 bool SumsOverData(const CompiledPlan& plan) {

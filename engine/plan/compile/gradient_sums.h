@@ -8,6 +8,7 @@
 
 #include "engine/layout/layout.h"
 #include "engine/layout/mesh_shape.h"
+#include "engine/layout/shards.h"
 #include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {
@@ -26,6 +27,10 @@ struct GradientTerm {
 // groups and lengths. Several axes bring a term each, tp's first. The placement has been compiled.
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank);
+
+// Which elements of `dim`, within the shard of `rank`, a planned sum is of, for a parameter of this full shape.
+Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, const Placement& placement,
+                    const MeshShape& mesh, int64_t rank);
 
 // Whether gradients are summed over data-parallel ranks: every backward of the model takes part.
 bool SumsOverData(const CompiledPlan& plan);

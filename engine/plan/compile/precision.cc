@@ -64,8 +64,7 @@ DType UsedDType(const CompiledPlan& plan, ParamRef param) {
 
 DType ReducedDType(const CompiledPlan& plan, ParamRef param) {
   const DType used = UsedDType(plan, param);
-  if (!plan.plan->precision || !IsFloatingPoint(used)) return used;
-  return DTypeNamed(plan.plan->precision->reduce).value_or(used);
+  return IsFloatingPoint(used) ? DTypeNamed(plan.unit_settings.reduce_dtype).value_or(used) : used;
 }
 
 }  // namespace moonshard

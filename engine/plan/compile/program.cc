@@ -27,14 +27,10 @@
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
+#include "engine/plan/compile/siblings.h"
 
 namespace moonshard {
 namespace {
-
-constexpr std::array<const char*, kStepKindCount> kStepNames = {
-    "begin_step",     "gather_unit",        "cast_arguments", "recompute",     "keep_results", "outermost_call",
-    "draw_inside",    "redistribute_input", "route_inputs",   "share_results", "draw_after",   "redistribute_output",
-    "add_parameters", "route_outputs",      "finish_call",    "cast_results",  "reshard_unit", "end_step"};
 
 // Classes of engine/runtime/nn whose forward draws no random numbers: their calls need no other stream.
 bool DrawsNothing(std::string_view kind) {
@@ -71,24 +67,21 @@ struct ProgramKey {
   bool operator==(const ProgramKey&) const = default;
 };
 
-// The first pass finds parents and counts, for each module, which of its children redistribute alike; the second gives
-// every module its key and takes the program with that key, or makes it. Both touch a module for some tens of
-// nanoseconds.
+// The first pass finds siblings that redistribute alike (siblings.h); the second gives every module its key and takes the
+// program with that key, or makes it. Both touch a module for some tens of nanoseconds.
 class ProgramCompiler {
  public:
   explicit ProgramCompiler(CompiledPlan& plan)
       : plan_(plan),
         modules_(plan.tree->modules()),
         tp_(plan.mesh.size(MeshAxis::kTp) > 1),
+        siblings_(plan),
         everywhere_(tp_ || SumsOverData(plan) || !HasHookableRoot(plan)),
         changes_dtype_(ChangesDType(plan)) {}
 
   void Run() {
     plan_.programs.clear();
     plan_.sums_gradients = tp_ || SumsOverData(plan_);
-    FindMoving();
-    FindParents();
-    ShareRedistributions();
     MarkSections();
     known_.assign(plan_.steps.size(), {});
     brief_.assign(plan_.steps.size(), {});
@@ -96,6 +89,7 @@ class ProgramCompiler {
     plan_.program_of.resize(modules_.size());
     for (uint32_t m = 0; m < modules_.size(); ++m) plan_.program_of[m] = ProgramFor(m);
     MakeGroups();
+    plan_.sharded_dims = ShardedDims();
     plan_.buckets = GradientBucketsOf(plan_);
     plan_.gradient_scale = 1;
     if (SumsOverData(plan_) && plan_.plan->data_parallel->mean) {
@@ -110,129 +104,6 @@ class ProgramCompiler {
   static bool HasHookableRoot(const CompiledPlan& plan) {
     const int64_t root = plan.tree->Find("");
     return root < 0 || plan.tree->modules()[static_cast<size_t>(root)].hookable;
-  }
-
-  struct Group {
-    uint32_t redistribution;
-    int32_t position;
-    uint32_t first;  // module
-    int32_t uses;
-    uint32_t next;  // of the same parent
-  };
-
-  // An input that is redistributed with communication.
-  struct Moving {
-    int32_t position = 0;
-    uint32_t redistribution = 0;  // equal ones have one number
-  };
-
-  // Redistributions get a number for each text, so that the comparison of siblings is one of integers. Only those with
-  // communication count: a change that takes no collective, or on an axis of size 1, is nothing to share.
-  void FindMoving() {
-    std::unordered_map<std::string, uint32_t> numbers;
-    moving_.resize(plan_.steps.size());
-    for (const ModuleSteps& steps : plan_.steps) {
-      const auto moves = [&](const std::optional<Redistribution>& move) {
-        return MovingAxis(move, plan_.mesh).has_value();
-      };
-      needs_calls_.push_back(steps.needs_calls());
-      moves_.push_back(std::ranges::any_of(steps.inputs, moves) || std::ranges::any_of(steps.outputs, moves));
-    }
-    for (size_t s = 0; s < plan_.steps.size(); ++s) {
-      const ModuleSteps& steps = plan_.steps[s];
-      for (size_t i = 0; i < steps.inputs.size(); ++i) {
-        if (!MovingAxis(steps.inputs[i], plan_.mesh)) continue;
-        const std::string text = steps.inputs[i]->from.ToText() + " -> " + steps.inputs[i]->to.ToText();
-        const auto number = numbers.try_emplace(text, static_cast<uint32_t>(numbers.size())).first->second;
-        moving_[s].push_back({static_cast<int32_t>(i), number});
-      }
-    }
-  }
-
-  // Trees list a module before what it holds, so the parent is among the ancestors of the module before: the walk up
-  // from there costs as many steps as the path has components that closed, O(1) a module on average. A tree from
-  // checkpoint headers lacks modules without parameters; there children of one missing parent share a number beyond
-  // those of the modules.
-  void FindParents() {
-    parent_.assign(modules_.size(), kNone);
-    std::unordered_map<std::string_view, uint32_t> missing;
-    for (uint32_t m = 0; m < modules_.size(); ++m) {
-      const std::string& path = modules_[m].path;
-      if (path.empty()) continue;
-      uint32_t candidate = m == 0 ? kNone : m - 1;
-      while (candidate < modules_.size() && !IsInside(path, modules_[candidate].path)) candidate = parent_[candidate];
-      if (candidate >= modules_.size() || NameWithin(m, candidate).find('.') != std::string_view::npos) {
-        const std::string_view of = ParentOf(path);
-        const int64_t found = plan_.tree->Find(of);
-        candidate =
-            found >= 0 ? static_cast<uint32_t>(found)
-                       : missing.try_emplace(of, static_cast<uint32_t>(modules_.size() + missing.size())).first->second;
-      }
-      parent_[m] = candidate;
-    }
-    parents_ = modules_.size() + missing.size() + 1;
-  }
-
-  static bool IsInside(const std::string& path, const std::string& ancestor) {
-    if (ancestor.empty()) return true;
-    return path.size() > ancestor.size() && path[ancestor.size()] == '.' && path.starts_with(ancestor);
-  }
-  std::string_view NameWithin(uint32_t m, uint32_t ancestor) const {
-    const size_t skip = modules_[ancestor].path.empty() ? 0 : modules_[ancestor].path.size() + 1;
-    return std::string_view(modules_[m].path).substr(skip);
-  }
-
-  // Modules of one parent with the same redistribution of the same argument are called with one tensor (queries,
-  // keys, values; gate and up): they form a group, whose first member in the tree runs the collective. Found by walking
-  // the few groups of each parent. Whatever encloses a module that is redistributed keeps the shared results during a
-  // call.
-  void ShareRedistributions() {
-    std::vector<uint32_t> first_of_parent(parents_, kNone);
-    shares_.assign(modules_.size(), false);
-    encloses_.assign(modules_.size(), false);
-    group_.assign(modules_.size(), kNone);
-    groups_.reserve(modules_.size());
-    for (uint32_t m = 0; m < modules_.size(); ++m) {
-      const uint32_t parent = parent_[m] == kNone ? static_cast<uint32_t>(parents_ - 1) : parent_[m];
-      const std::vector<Moving>& moving = moving_[plan_.steps_of[m]];
-      for (size_t i = 0; i < moving.size(); ++i) {
-        const uint32_t group = GroupOf(first_of_parent[parent], moving[i], m);
-        ++groups_[group].uses;
-        if (i == 0) {
-          group_[m] = group;
-        } else {
-          more_groups_[m].push_back(group);
-        }
-      }
-      if (needs_calls_[plan_.steps_of[m]]) MarkAncestors(m, encloses_);
-      if (moves_[plan_.steps_of[m]]) MarkAncestors(m, shares_);
-    }
-  }
-
-  uint32_t GroupOf(uint32_t& first_of_parent, const Moving& moving, uint32_t module) {
-    for (uint32_t g = first_of_parent; g != kNone; g = groups_[g].next) {
-      if (groups_[g].redistribution == moving.redistribution && groups_[g].position == moving.position) return g;
-    }
-    groups_.push_back({moving.redistribution, moving.position, module, 0, first_of_parent});
-    first_of_parent = static_cast<uint32_t>(groups_.size()) - 1;
-    return first_of_parent;
-  }
-
-  // Stops at the first ancestor that is marked, whose ancestors are marked too. So all calls together touch each module
-  // once, and not once for each module below it.
-  void MarkAncestors(uint32_t module, std::vector<bool>& marked) {
-    for (uint32_t m = module; parent_[m] != kNone;) {
-      if (parent_[m] >= modules_.size()) return MarkFromHeaders(modules_[m].path, marked);
-      m = parent_[m];
-      if (marked[m]) return;
-      marked[m] = true;
-    }
-  }
-  void MarkFromHeaders(std::string_view path, std::vector<bool>& marked) {
-    while (!path.empty()) {
-      path = ParentOf(path);
-      if (const int64_t m = plan_.tree->Find(path); m >= 0) marked[static_cast<size_t>(m)] = true;
-    }
   }
 
   // What sections name is marked on single modules. Paths without a module (a tree from headers) are passed over: the
@@ -263,25 +134,22 @@ class ProgramCompiler {
     }
     key.root = modules_[m].path.empty();
     key.intercepted = modules_[m].hookable;
-    key.encloses = encloses_[m];
-    key.shares = shares_[m];
+    key.encloses = siblings_.encloses(m);
+    key.shares = siblings_.shares(m);
     key.draws = tp_ && !DrawsNothing(modules_[m].kind);
     if (changes_dtype_) key.dtype = ComputeDTypeOf(plan_, modules_[m].path);
-    if (group_[m] != kNone) key.shared = SharedOf(groups_[group_[m]], m);
-    if (!more_groups_.empty()) {
-      if (const auto more = more_groups_.find(m); more != more_groups_.end()) {
-        for (uint32_t group : more->second) key.more.push_back(SharedOf(groups_[group], m));
-      }
+    if (const Siblings::Group* group = siblings_.Of(m, 0)) key.shared = SharedOf(*group, m);
+    if (siblings_.has_more()) {
+      for (size_t n = 1; const Siblings::Group* group = siblings_.Of(m, n); ++n) key.more.push_back(SharedOf(*group, m));
     }
     return key;
   }
 
-  ProgramKey::Shared SharedOf(const Group& group, uint32_t m) {
+  ProgramKey::Shared SharedOf(const Siblings::Group& group, uint32_t m) {
     if (group.first == m) return {group.uses, -1};
     return {group.uses, NumberOfName(group.first)};
   }
   std::string_view NameOf(uint32_t m) const {
-    if (parent_[m] < modules_.size()) return NameWithin(m, parent_[m]);
     const std::string_view path = modules_[m].path;
     const std::string_view parent = ParentOf(path);
     return parent.empty() ? path : path.substr(parent.size() + 1);
@@ -301,10 +169,11 @@ class ProgramCompiler {
   // Where no section of the plan names single modules, a key is the steps (of one rule, kind and signature) and what
   // fits one number: that distinguishes most of 60,000 modules.
   uint32_t ProgramFor(uint32_t m) {
-    if (!sections_.empty() || changes_dtype_ || !more_groups_.empty()) return ProgramOfKey(m);
-    uint64_t brief = (modules_[m].path.empty() ? 1U : 0U) | (encloses_[m] ? 2U : 0U) | (shares_[m] ? 4U : 0U);
-    if (group_[m] != kNone) {
-      const ProgramKey::Shared shared = SharedOf(groups_[group_[m]], m);
+    if (!sections_.empty() || changes_dtype_ || siblings_.has_more()) return ProgramOfKey(m);
+    uint64_t brief = (modules_[m].path.empty() ? 1U : 0U) | (siblings_.encloses(m) ? 2U : 0U) |
+                     (siblings_.shares(m) ? 4U : 0U);
+    if (const Siblings::Group* group = siblings_.Of(m, 0)) {
+      const ProgramKey::Shared shared = SharedOf(*group, m);
       brief |= static_cast<uint64_t>(shared.uses) << 3 | static_cast<uint64_t>(shared.with + 1) << 35;
     }
     std::vector<std::pair<uint64_t, uint32_t>>& known = brief_[plan_.steps_of[m]];
@@ -361,22 +230,35 @@ class ProgramCompiler {
     return step;
   }
 
-  // The order of steps: StepKind's.
   ModuleProgram Make(uint32_t steps_index, const ProgramKey& key) const {
     const ModuleSteps& steps = plan_.steps[steps_index];
     ModuleProgram out;
     out.steps = steps_index;
     out.dtype = key.dtype;
     out.planned = key.encloses || !steps.style.empty() || key.root;
+    out.local_rows = tp_ && steps.lookup == Lookup::kMasked;
+    out.reports_full_shapes = IsSurroundedByFull(steps);
     AddSums(steps, out);
     if (!key.intercepted) return out;
-    AddInside(steps, key, out);
-    AddAround(key, out);
+    AddOfCalls(steps, key, out);
+    AddOfSections(key, out);
+    // The order of steps: StepKind's. Of two casts of the root that of `precision`, which was added first in front of the
+    // forward and last behind it, is the outer one.
+    std::ranges::stable_sort(out.enter, {}, &ProgramStep::kind);
+    std::ranges::stable_sort(out.leave, {}, &ProgramStep::kind);
+    Pair(out);
     return out;
   }
 
-  // From the outermost call's duties to the forward, and back.
-  void AddInside(const ModuleSteps& steps, const ProgramKey& key, ModuleProgram& out) const {
+  static bool IsSurroundedByFull(const ModuleSteps& steps) {
+    if (steps.lookup == Lookup::kMasked) return true;
+    if (steps.outputs.empty() || !steps.outputs.front()) return false;
+    const Layout& made = steps.outputs.front()->from[MeshAxis::kTp];
+    return made.is_shard() && ShardsFeatures(made) && !steps.outputs.front()->to[MeshAxis::kTp].is_shard();
+  }
+
+  // What the module's own layouts and its place in the tree ask for.
+  void AddOfCalls(const ModuleSteps& steps, const ProgramKey& key, ModuleProgram& out) const {
     const std::optional<DrawFrom> inside = key.draws ? StreamInside(steps) : std::nullopt;
     const std::optional<DrawFrom> after = tp_ ? StreamAfter(steps) : std::nullopt;
     if (inside) out.enter.push_back(Draw(StepKind::kDrawInside, *inside));
@@ -404,40 +286,67 @@ class ProgramCompiler {
     if (key.shares) out.enter.push_back(Step(StepKind::kShareResults));
     // The root's calls are intercepted always: a step begins there, and missing values are found there.
     if (out.empty() && !key.root && !(everywhere_ && out.planned)) return;
-    out.enter.insert(out.enter.begin(), Step(StepKind::kOutermostCall));
+    out.enter.push_back(Step(StepKind::kOutermostCall));
     out.leave.push_back(Step(StepKind::kFinishCall));
+    if (!tp_) return;
+    out.enter.back().compares = true;
+    // An input that is declared to arrive as a shard has a size of each rank's own in that dim; one that arrives replicated is
+    // equal in all dims, and in its values.
+    for (const std::optional<Redistribution>& input : steps.inputs) {
+      ArrivingInput& arriving = out.arriving.emplace_back();
+      if (!input) continue;
+      const Layout& from = input->from[MeshAxis::kTp];
+      arriving.replicated = from == Layout::Replicate();
+      if (from.is_shard()) arriving.shard_dim = from.dim;
+    }
   }
 
-  // The steps outside of that, the innermost first: it is put before what there is, and behind it. The order has
-  // reasons:
-  //   cast outside of recompute     the saved input is the cast one, and both runs compute in the same dtype
-  //   unit outside of the cast      parameters are full before anything of the call runs, until its results are made
-  //   unit outside of recompute     the second run happens inside the backward of the unit, where it is full again
-  void AddAround(const ProgramKey& key, ModuleProgram& out) const {
-    const auto begins = [&](ProgramStep step) { out.enter.insert(out.enter.begin(), std::move(step)); };
-    if (key.keeps_results) begins(Step(StepKind::kKeepResults));
+  // What sections of the plan ask for: recompute, precision and keep_dtype, fsdp.
+  void AddOfSections(const ProgramKey& key, ModuleProgram& out) const {
+    if (key.keeps_results) out.enter.push_back(Step(StepKind::kKeepResults));
     if (key.recompute >= 0) {
-      begins(Step(StepKind::kRecompute));
-      out.enter.front().position = key.recompute;
+      const Recomputed& section = plan_.plan->recompute[static_cast<size_t>(key.recompute)];
+      out.enter.push_back(Step(StepKind::kRecompute));
+      out.enter.back().position = key.recompute;
+      if (section.selective()) out.enter.back().kept = KeptOperators{section.keeps_attention, section.keeps_matmuls};
+    }
+    const Precision section = key.root ? plan_.plan->precision.value_or(Precision{}) : Precision{};
+    if (section.cast_inputs && !section.parameters.empty()) {
+      out.enter.push_back(Cast(StepKind::kCastArguments, section.parameters));
     }
     if (key.cast >= 0) {
-      begins(Cast(StepKind::kCastArguments, plan_.kept_dtypes[static_cast<size_t>(key.cast)].dtype));
+      out.enter.push_back(
+          Cast(StepKind::kCastArguments, plan_.kept_dtypes[static_cast<size_t>(key.cast)].dtype));
       out.leave.push_back(Cast(StepKind::kCastResults, ""));
     }
-    if (key.root && plan_.plan->precision) {
-      const Precision& section = *plan_.plan->precision;
-      if (section.cast_inputs && !section.parameters.empty()) {
-        begins(Cast(StepKind::kCastArguments, section.parameters));
-      }
-      if (!section.outputs.empty()) out.leave.push_back(Cast(StepKind::kCastResults, section.outputs));
-    }
+    if (!section.outputs.empty()) out.leave.push_back(Cast(StepKind::kCastResults, section.outputs));
     if (key.unit == ProgramKey::OfUnit::kNone) return;
-    begins(Step(StepKind::kGatherUnit));
+    out.enter.push_back(Step(StepKind::kGatherUnit));
     out.leave.push_back(Step(StepKind::kReshardUnit));
     out.leave.back().keeps = key.unit == ProgramKey::OfUnit::kKeep;
     if (!key.root) return;
-    begins(Step(StepKind::kBeginStep));
+    out.enter.push_back(Step(StepKind::kBeginStep));
     out.leave.push_back(Step(StepKind::kEndStep));
+  }
+
+  // Which step of `enter` one of `leave` ends. Of two casts the inner one, of the module itself, is undone, to the dtype that
+  // arrived; that of the model is not.
+  static void Pair(ModuleProgram& out) {
+    for (ProgramStep& leaving : out.leave) {
+      for (size_t i = 0; i < out.enter.size(); ++i) {
+        if (Ends(leaving, out.enter[i])) leaving.ends = static_cast<int32_t>(i);
+      }
+    }
+  }
+  static bool Ends(const ProgramStep& leaving, const ProgramStep& entered) {
+    switch (leaving.kind) {
+      case StepKind::kDrawAfter: return entered.kind == StepKind::kDrawInside;
+      case StepKind::kFinishCall: return entered.kind == StepKind::kOutermostCall;
+      case StepKind::kCastResults: return entered.kind == StepKind::kCastArguments && leaving.dtype.empty();
+      case StepKind::kReshardUnit: return entered.kind == StepKind::kGatherUnit;
+      case StepKind::kEndStep: return entered.kind == StepKind::kBeginStep;
+      default: return false;
+    }
   }
 
   // A module's own operators work on what goes into it: on a rank's own numbers where a parameter of it is in shards
@@ -462,10 +371,28 @@ class ProgramCompiler {
     const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
     for (uint32_t p = 0; p < steps.params.size(); ++p) {
       if (signature[p].is_buffer) continue;
+      int32_t number = 0;
       for (const GradientTerm& term : GradientTermsOf(signature[p].shape, steps.params[p], plan_.mesh, 0)) {
-        out.sums.push_back({p, term.group, term.dim});
+        out.sums.push_back({p, term.group, term.dim, number++});
       }
     }
+  }
+
+  std::set<int64_t> ShardedDims() const {
+    std::set<int64_t> dims;
+    for (const ModuleSteps& steps : plan_.steps) {
+      for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
+        for (const std::optional<Redistribution>& move : *redistributions) {
+          if (!move) continue;
+          for (const Placement* placement : {&move->from, &move->to}) {
+            for (const Layout& layout : placement->by_axis) {
+              if (layout.is_shard() && layout.dim >= 0) dims.insert(layout.dim);
+            }
+          }
+        }
+      }
+    }
+    return dims;
   }
 
   // Making a group is collective, so their order is fixed: full axes from the outermost in, then sub-groups of them,
@@ -500,7 +427,7 @@ class ProgramCompiler {
     for (MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard}) {
       if (plan_.plan->data_parallel && plan_.mesh.size(axis) > 1) axes.insert(axis);
     }
-    if (!plan_.units.empty()) add({MeshAxis::kDpShard, UnitRanks(plan_)});
+    if (!plan_.units.empty()) add({MeshAxis::kDpShard, plan_.unit_settings.ranks});
     for (const ShardedUnit& unit : plan_.units) {
       if (unit.reshard_ranks > 0) add({MeshAxis::kDpShard, unit.reshard_ranks});
     }
@@ -517,18 +444,9 @@ class ProgramCompiler {
   CompiledPlan& plan_;
   const std::vector<Module>& modules_;
   const bool tp_;
+  const Siblings siblings_;
   const bool everywhere_;  // a planned module that the host calls by itself has duties of an outermost call
   const bool changes_dtype_;
-  std::vector<std::vector<Moving>> moving_;  // by steps
-  std::vector<bool> needs_calls_;            // by steps
-  std::vector<uint32_t> parent_;             // by module
-  size_t parents_ = 0;                       // numbers that parents have, and one for none
-  std::vector<bool> moves_;                  // by steps
-  std::vector<bool> encloses_;               // by module: one that needs calls
-  std::vector<bool> shares_;                 // by module: one that redistributes is inside
-  std::vector<Group> groups_;
-  std::vector<uint32_t> group_;  // by module: of its first input that is redistributed
-  std::unordered_map<uint32_t, std::vector<uint32_t>> more_groups_;
   std::unordered_map<uint32_t, ProgramKey> sections_;  // what sections of the plan make of modules
   std::vector<std::string_view> names_;
   std::unordered_map<std::string_view, int32_t> number_of_name_;
@@ -539,58 +457,12 @@ class ProgramCompiler {
 
 }  // namespace
 
-const char* ToString(StepKind kind) { return kStepNames[static_cast<size_t>(kind)]; }
-
-bool Begins(StepKind kind) { return kind <= StepKind::kShareResults; }
-
 void CompileProgram(CompiledPlan& plan) { ProgramCompiler(plan).Run(); }
 
 std::string ToText(const PlannedGroup& group, const MeshShape& mesh) {
   std::string out = ToString(group.axis);
   if (group.ranks != mesh.size(group.axis)) out += " in groups of " + std::to_string(group.ranks);
   return out;
-}
-
-std::string ToText(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan) {
-  std::string name = ToString(step.kind);
-  std::ranges::replace(name, '_', ' ');
-  const ModuleSteps& steps = plan.steps[program.steps];
-  const auto redistribution = [&](const std::vector<std::optional<Redistribution>>& of) {
-    const Redistribution& move = *of[static_cast<size_t>(step.position)];
-    return name + " " + std::to_string(step.position) + ": " + move.from.ToText() + " -> " + move.to.ToText() + " on " +
-           ToString(step.axis);
-  };
-  switch (step.kind) {
-    case StepKind::kRedistributeInput: {
-      std::string out = redistribution(steps.inputs);
-      if (!step.shared_with.empty()) return out + ", the result of " + step.shared_with;
-      if (step.uses > 1) out += ", one collective for " + std::to_string(step.uses) + " siblings";
-      return out;
-    }
-    case StepKind::kRedistributeOutput: return redistribution(steps.outputs);
-    case StepKind::kCastArguments: return name + ": " + step.dtype;
-    case StepKind::kCastResults: return name + ": " + (step.dtype.empty() ? "as the first argument" : step.dtype);
-    case StepKind::kRecompute: {
-      const Recomputed& section = plan.plan->recompute[static_cast<size_t>(step.position)];
-      return section.selective() ? name + ": by " + ToText(section) : name;
-    }
-    case StepKind::kDrawInside:
-    case StepKind::kDrawAfter:
-      switch (step.stream) {
-        case DrawFrom::kOwn: return name + ": numbers of this rank";
-        case DrawFrom::kCommon: return name + ": numbers common to tp";
-        default: return name + ": as before";
-      }
-    case StepKind::kAddParameters: {
-      for (const std::string& parameter : steps.after)
-        name += (&parameter == &steps.after.front() ? ": " : ", ") + parameter;
-      return name;
-    }
-    case StepKind::kRouteInputs:
-    case StepKind::kRouteOutputs: return name + ": " + ToText(*steps.route) + " of " + std::to_string(steps.experts);
-    case StepKind::kReshardUnit: return step.keeps ? name + ": when its backward ends" : name;
-    default: return name;
-  }
 }
 
 }  // namespace moonshard

@@ -20,7 +20,7 @@ namespace {
 class Step {
  public:
   Step(const CompiledPlan& plan, int64_t rank, bool gloo)
-      : gloo_(gloo), section_(plan.plan->data_parallel.value_or(DataParallel{})), ranks_(UnitRanks(plan)) {
+      : gloo_(gloo), settings_(plan.unit_settings), ranks_(plan.unit_settings.ranks) {
     for (const ShardedUnit& unit : plan.units) {
       Bytes bytes;
       for (ParamRef ref : unit.params) {
@@ -86,7 +86,7 @@ class Step {
     for (size_t i = 0; i < units_.size(); ++i) {
       Bytes& unit = units_[i];
       Gather(unit);
-      for (int64_t k = 1; k <= section_.prefetch_forward; ++k) Ahead(static_cast<int64_t>(i) + k);
+      for (int64_t k = 1; k <= settings_.prefetch_forward; ++k) Ahead(static_cast<int64_t>(i) + k);
       if (!unit.reshard) continue;
       unit.filled = false;
       live_ -= unit.full;
@@ -99,13 +99,13 @@ class Step {
   // The root's gradients live through all of it, since its backward encloses the others'.
   void Backward() {
     Add(root_.full);  // its gradients
-    for (int64_t k = 1; k <= section_.prefetch_backward; ++k) Ahead(static_cast<int64_t>(units_.size()) - k);
+    for (int64_t k = 1; k <= settings_.prefetch_backward; ++k) Ahead(static_cast<int64_t>(units_.size()) - k);
     int64_t reducing = 0;
     for (size_t i = units_.size(); i-- > 0;) {
       Bytes& unit = units_[i];
       if (unit.some > 0 && !unit.filled) live_ -= unit.full / unit.some;
       Gather(unit);
-      for (int64_t k = 1; k <= section_.prefetch_backward; ++k) Ahead(static_cast<int64_t>(i) - k);
+      for (int64_t k = 1; k <= settings_.prefetch_backward; ++k) Ahead(static_cast<int64_t>(i) - k);
       Add(unit.full);  // gradients
       unit.filled = false;
       live_ -= unit.full + reducing;
@@ -120,7 +120,7 @@ class Step {
   int64_t Copy(const Bytes& unit) const { return gloo_ && ranks_ > 1 ? unit.reduced : 0; }
 
   const bool gloo_;
-  const DataParallel section_;
+  const UnitSettings settings_;
   const int64_t ranks_;
   Bytes root_;
   std::vector<Bytes> units_;

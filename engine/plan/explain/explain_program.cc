@@ -67,17 +67,9 @@ bool IsOfOutermostCall(const ProgramStep& step) {
   return step.kind == StepKind::kOutermostCall || step.kind == StepKind::kFinishCall;
 }
 
-std::string CollectivesOf(const ProgramStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
-  switch (step.kind) {
-    case StepKind::kRedistributeInput:
-      if (!step.shared_with.empty()) return "";
-      return CollectivesText(*steps.inputs[static_cast<size_t>(step.position)], plan.mesh);
-    case StepKind::kRedistributeOutput:
-      return CollectivesText(*steps.outputs[static_cast<size_t>(step.position)], plan.mesh);
-    case StepKind::kGatherUnit: return UnitRanks(plan) > 1 ? "all_gather forward, reduce_scatter backward" : "";
-    case StepKind::kReshardUnit: return UnitRanks(plan) > 1 && !step.keeps ? "all_gather backward" : "";
-    default: return "";
-  }
+std::string CollectivesOf(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan) {
+  const StepKindInfo& info = InfoOf(step.kind);
+  return info.collectives == nullptr ? "" : info.collectives(step, program, plan);
 }
 
 void AddSteps(std::string& out, const char* side, const std::vector<ProgramStep>& list, const ProgramEntry& entry,
@@ -86,7 +78,7 @@ void AddSteps(std::string& out, const char* side, const std::vector<ProgramStep>
   bool first = true;
   for (const ProgramStep& step : list) {
     if (IsOfOutermostCall(step) && !root) continue;
-    const std::string collectives = CollectivesOf(step, plan.steps[entry.program->steps], plan);
+    const std::string collectives = CollectivesOf(step, *entry.program, plan);
     out +=
         std::string(first ? "    " : "          ") + (first ? side : "") + Visible(ToText(step, *entry.program, plan));
     out += (collectives.empty() ? "" : "  (" + collectives + ")") + "\n";
@@ -97,7 +89,7 @@ void AddSteps(std::string& out, const char* side, const std::vector<ProgramStep>
 JsonValue StepsToJson(const std::vector<ProgramStep>& list, const ModuleProgram& program, const CompiledPlan& plan) {
   JsonValue::Array out;
   for (const ProgramStep& step : list) {
-    JsonValue::Object object = {{"step", ToString(step.kind)}, {"text", ToText(step, program, plan)}};
+    JsonValue::Object object = {{"step", InfoOf(step.kind).name}, {"text", ToText(step, program, plan)}};
     const bool moves = step.kind == StepKind::kRedistributeInput || step.kind == StepKind::kRedistributeOutput;
     if (moves) {
       object["position"] = static_cast<int64_t>(step.position);
@@ -141,7 +133,7 @@ std::string ProgramText(const CompiledPlan& plan) {
 
 JsonValue ProgramJson(const CompiledPlan& plan) {
   JsonValue::Array order;
-  for (size_t kind = 0; kind < kStepKindCount; ++kind) order.emplace_back(ToString(static_cast<StepKind>(kind)));
+  for (const StepKindInfo& kind : StepKinds()) order.emplace_back(kind.name);
   JsonValue::Array modules;
   for (const ProgramEntry& entry : EntriesOf(plan)) {
     modules.emplace_back(JsonValue::Object{{"modules", FoldPaths(entry.paths)},

@@ -66,9 +66,8 @@ void AddDirection(std::string& out, const CollectiveCounts& counts, Direction di
   out += "  " + std::string(ToString(direction)) + ": " + (kinds.empty() ? "none" : Join(kinds, ", ")) + "\n";
 }
 
-std::string After(const CompiledPlan& plan, bool reshard) {
+std::string After(bool reshard, int64_t ranks) {
   if (!reshard) return "  until its backward ends";
-  const int64_t ranks = plan.plan->data_parallel->reshard_ranks;
   return ranks == 0 ? "" : "  then sharded over " + std::to_string(ranks) + " ranks";
 }
 
@@ -83,13 +82,15 @@ void AddPrecision(std::string& out, const CompiledPlan& plan) {
 
 void AddUnits(std::string& out, const CompiledPlan& plan) {
   AddPrecision(out, plan);
-  const int64_t ranks = UnitRanks(plan);
+  const int64_t ranks = plan.unit_settings.ranks;
   if (plan.units.empty() || ranks == 1) return;
   out += "\nfsdp over " + std::to_string(ranks) + " ranks, full while used:\n";
   for (const bool reshard : {false, true}) {
     std::vector<std::string> paths;
+    int64_t reshard_ranks = 0;
     for (const ShardedUnit& unit : plan.units) {
       if (unit.reshard != reshard) continue;
+      reshard_ranks = unit.reshard_ranks;
       if (unit.params.empty()) continue;
       if (unit.path.empty()) {
         out += "    (root)  the rest, until its backward ends\n";
@@ -98,7 +99,7 @@ void AddUnits(std::string& out, const CompiledPlan& plan) {
       }
     }
     if (paths.empty()) continue;
-    out += "    " + Visible(FoldPaths(paths)) + After(plan, reshard) + "\n";
+    out += "    " + Visible(FoldPaths(paths)) + After(reshard, reshard_ranks) + "\n";
   }
 }
 

@@ -70,24 +70,6 @@ std::string BytesText(int64_t bytes) {
   return text.data();
 }
 
-std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction) {
-  const std::optional<MeshAxis> axis = MovingAxis(redistribution, mesh);
-  if (!axis) return "";
-  const std::optional<RedistributionRow> row = RowOf(redistribution.from[*axis], redistribution.to[*axis]);
-  Check(row.has_value(), "a compiled redistribution without a row");
-  const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
-  return kind ? ToString(*kind) : "";
-}
-
-std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh) {
-  std::vector<std::string> collectives;
-  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const std::string kind = CollectiveText(redistribution, mesh, direction);
-    if (!kind.empty()) collectives.push_back(kind + " " + ToString(direction));
-  }
-  return Join(collectives, ", ");
-}
-
 std::string RedistributionText(const Redistribution& redistribution) {
   return redistribution.from == redistribution.to ? redistribution.from.ToText()
                                                   : redistribution.from.ToText() + " -> " + redistribution.to.ToText();

@@ -21,10 +21,6 @@ std::string FoldPaths(const std::vector<std::string>& paths);
 
 // "512 B", "1.25 KiB", "3.50 GiB".
 std::string BytesText(int64_t bytes);
-// The collective of a compiled redistribution on this mesh in one direction: "all_reduce"; "" if there is none.
-std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction);
-// Of both directions: "all_reduce forward, reduce_scatter backward"; "" if neither communicates.
-std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh);
 // "replicate -> shared", or the layout alone if both are equal.
 std::string RedistributionText(const Redistribution& redistribution);
 

@@ -121,7 +121,7 @@ class Applier {
     if (options_.initial == InitialValues::kCompare) CompareInitialValues(s_.live, s_.mesh);
     if (options_.initial == InitialValues::kBroadcast) BroadcastInitialValues(s_.live, s_.mesh, options_.check);
     AskModules();
-    CutParameters();
+    ShardParameters();
     PlannedUnits units = MakeUnits(s_.plan, s_.parameters, s_.mesh.rank(), s_.groups, s_.backward_end, s_.gradient_sum);
     s_.units = units.units;
     SumGradients(units.params);
@@ -141,7 +141,7 @@ class Applier {
                                  s_.units,
                                  std::move(order),
                                  s_.observers,
-                                 ShardedDimsOf(s_.plan),
+                                 s_.plan.sharded_dims,
                                  options_.check_inputs};
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
@@ -175,13 +175,8 @@ class Applier {
                  "moonshard::nn::Linear, or a class with bool HoldBack(std::string_view)");
         }
       }
-      if (steps.lookup != Lookup::kMasked || s_.plan.mesh.size(MeshAxis::kTp) == 1) continue;
+      if (!s_.plan.ProgramOf(m).local_rows) continue;
       const int64_t total = TensorAt(m, "weight").size(0);
-      if (!HasRows(m, total)) {
-        Refuse(m, "cannot look up in the rows of " + WeightOf(m)[MeshAxis::kTp].ToText(),
-               "a weight of which each rank has rows in a row that no other rank has, as of shard(0)");
-        continue;
-      }
       const Interval rows = RowsOf(m, total);
       if (hook->SetLocalRows(rows.begin, rows.length, total)) {
         undo_.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
@@ -198,21 +193,6 @@ class Applier {
     const ModuleTree::Signature& signature = s_.plan.tree->parameters(ModuleAt(m));
     const auto weight = std::ranges::find(signature, "weight", &Parameter::name) - signature.begin();
     return s_.plan.StepsOf(m).params[static_cast<size_t>(weight)];
-  }
-
-  // Ids are shifted by where a rank's rows begin, those of others are masked, and the ranks' results are added up: the rows
-  // of a rank must be one interval, and no two ranks may have the same ones.
-  bool HasRows(size_t m, int64_t total) const {
-    const Layout& layout = WeightOf(m)[MeshAxis::kTp];
-    if (!layout.is_shard()) return true;
-    if (layout.dim != 0) return false;
-    const Result<DimShards> shards = DimShards::Make(layout.has_equal_parts() ? layout.Sized(total) : layout, total,
-                                                     s_.plan.mesh.size(MeshAxis::kTp));
-    if (!shards.ok() || shards.value().replicas() != 1) return false;
-    for (int64_t rank = 0; rank < shards.value().ranks(); ++rank) {
-      if (shards.value().of(rank).size() > 1) return false;
-    }
-    return true;
   }
 
   Interval RowsOf(size_t m, int64_t total) const {
@@ -236,7 +216,7 @@ class Applier {
   //
   // Tied parameters are one TensorImpl and are found by its address. Materialize changes that object in place, so
   // every module, tie and optimizer that holds it sees the shard.
-  void CutParameters() {
+  void ShardParameters() {
     std::map<const void*, size_t> number_of;  // addresses only distinguish tensors; the order is the tree's
     std::vector<at::Tensor> shards;
     for (uint32_t m = 0; m < s_.live.modules.size(); ++m) {
@@ -249,7 +229,7 @@ class Applier {
           continue;
         }
         const Parameter& parameter = s_.plan.tree->At({m, p});
-        TellShape(m, p, parameter);
+        ReportShape(m, p, parameter);
         s_.parameters.push_back(
             {path, {}, {m, p}, tensor, parameter.shape, s_.plan.StepsOf(m).params[p], parameter.is_buffer});
         shards.push_back(LocalShard(s_.parameters.back(), s_.plan, s_.mesh, options_.deferred_type));
@@ -274,26 +254,18 @@ class Applier {
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }
 
-  // The size of a parameter stands for that of the activations around the module. A module that gathers what it computes, or
-  // looks up ids of the full table, is surrounded by full ones: there the full shape is told, although it holds a shard.
-  bool SeenInFull(const ModuleSteps& steps) const {
-    if (steps.lookup == Lookup::kMasked) return true;
-    if (steps.outputs.empty() || !steps.outputs[0]) return false;
-    const Layout& made = steps.outputs[0]->from[MeshAxis::kTp];
-    return made.is_shard() && ShardsFeatures(made) && !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
-  }
-
-  void TellShape(uint32_t m, uint32_t p, const Parameter& parameter) {
+  void ReportShape(uint32_t m, uint32_t p, const Parameter& parameter) {
     Hookable* hook = s_.live.hooks[m];
     if (hook == nullptr) return;
-    const ModuleSteps& steps = s_.plan.StepsOf(m);
-    hook->SetLocalShape(parameter.name, SeenInFull(steps) ? parameter.shape
-                                                          : LocalShape(parameter.shape, Gathered(steps.params[p]),
-                                                                       s_.plan.mesh, s_.mesh.rank()));
+    const Placement& placement = s_.plan.StepsOf(m).params[p];
+    hook->SetLocalShape(parameter.name, s_.plan.ProgramOf(m).reports_full_shapes
+                                            ? parameter.shape
+                                            : LocalShape(parameter.shape, Gathered(placement), s_.plan.mesh,
+                                                         s_.mesh.rank()));
     undo_.emplace_back([hook, &parameter] { hook->SetLocalShape(parameter.name, parameter.shape); });
   }
 
-  // Registers every parameter whose gradient is partial with the groups over which it is summed (GradientTermsOf). An
+  // Registers every parameter whose gradient is partial with the groups over which it is summed (ModuleProgram::sums). An
   // example on tp=4 with a fused q, k, v weight of 8 query heads and 2 key and value heads: the rows of k and v are
   // held by two neighbours each, so they are one term (a range of rows, a group of 2 ranks), and the rows of q are
   // none. A norm that is `shared` is one term over all 4 ranks, with dim -1: all of it.
@@ -308,13 +280,14 @@ class Applier {
     for (const LiveParameter& parameter : s_.parameters) {
       if (!in_units.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);
       if (parameter.is_buffer) continue;
-      for (const GradientTerm& term :
-           GradientTermsOf(parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank())) {
-        const std::shared_ptr<AxisGroup>& group = s_.groups.at(term.group);
-        if (term.dim < 0) {
+      for (const PlannedSum& sum : s_.plan.ProgramOf(parameter.ref.module).sums) {
+        if (sum.param != parameter.ref.param) continue;
+        const std::shared_ptr<AxisGroup>& group = s_.groups.at(sum.group);
+        if (sum.dim < 0) {
           s_.gradient_sum->Add(parameter.tensor, group);
         } else {
-          s_.gradient_sum->Add(parameter.tensor, group, term.dim, term.begin, term.length);
+          const Interval elements = ElementsOf(sum, parameter.shape, parameter.placement, s_.plan.mesh, s_.mesh.rank());
+          s_.gradient_sum->Add(parameter.tensor, group, sum.dim, elements.begin, elements.length);
         }
       }
       if (!in_units.contains(parameter.ref)) s_.gradient_sum->Scale(parameter.tensor, s_.plan.gradient_scale);

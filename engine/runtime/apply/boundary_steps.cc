@@ -6,8 +6,7 @@
 //
 // has two kinds of entries. Most stand for themselves: one object, in one of the lists. Some are pairs that belong to
 // one call (gather and reshard, draw inside and draw after, outermost call and finish call): one object, which is in
-// both lists and finds in Leave what Enter kept. The pairing is by kind and not by nesting, because the order behind a
-// call is not the mirror image of the order in front of it.
+// both lists and finds in Leave what Enter kept (ProgramStep::ends).
 //
 // No step decides by what it sees in a tensor whether to communicate. Conditions that a step has (an undefined tensor,
 // a nested call) follow from the program of the model, which every rank runs alike; a condition on values, sizes of
@@ -233,11 +232,9 @@ class AddParametersStep final : public BoundaryStep {
   std::vector<at::Tensor> late_;
 };
 
-// Walks a program and makes what it lists. Two steps of a program that belong together (gather and reshard, draw inside
-// and after) are one object, which the second one leaves: entered_ keeps the index of the object, and the boundary
-// passes the state of its Enter to its Leave. A step that only ends a call has no entry (-1) and no state. The kinds
-// before kRecompute are outside of the runner, so the inside begins behind the last of them, whether or not there is a
-// runner.
+// Walks a program and makes what it lists. A step of `leave` that ends one of `enter` is that one's object: the boundary
+// passes the state of its Enter to its Leave. The steps in front of the first that repeats are outside of the runner that
+// recomputes a call, and those behind the forward that do not repeat too.
 class BoundaryMaker {
  public:
   BoundaryMaker(const BoundaryParts& parts, size_t module, std::vector<TensorRedistribution> redistributions,
@@ -261,16 +258,16 @@ class BoundaryMaker {
   }
 
  private:
-  // `inside` is where the part begins that a runner runs again in the backward. Kinds are ordered by StepKind, and
-  // those before kRecompute stay outside: a unit gathered inside would be gathered and released by the second run
-  // while the outer backward still reads it.
+  // `inside` is where the part begins that a runner runs again in the backward. What does not repeat stays outside: a unit
+  // gathered inside would be gathered and released by the second run while the outer backward still reads it.
   void Enter(const ProgramStep& step) {
+    entered_.push_back(-1);
     if (step.kind == StepKind::kRecompute) return Recompute(step);
     std::shared_ptr<BoundaryStep> made = Made(step);
     if (!made) return;
-    entered_[step.kind] = static_cast<int>(out_.enter.size());
+    entered_.back() = static_cast<int>(out_.enter.size());
     out_.enter.push_back(std::move(made));
-    if (step.kind < StepKind::kRecompute) out_.inside = out_.enter.size();
+    if (!InfoOf(step.kind).repeats) out_.inside = out_.enter.size();
   }
 
   std::shared_ptr<BoundaryStep> Made(const ProgramStep& step) {
@@ -278,9 +275,11 @@ class BoundaryMaker {
       case StepKind::kBeginStep: return std::make_shared<RootStep>(parts_.units, parts_.order);
       case StepKind::kGatherUnit: return std::make_shared<UnitStep>(OwnUnit(), path_.empty());
       case StepKind::kCastArguments: return MakeCast(step);
+      case StepKind::kCastResults: return std::make_shared<CastStep>(std::nullopt, ScalarTypeNamed(step.dtype));
       case StepKind::kKeepResults: return std::make_shared<KeepResultsStep>();
-      case StepKind::kOutermostCall: return MakeOutermost();
-      case StepKind::kDrawInside: return MakeDraw(step.stream);
+      case StepKind::kOutermostCall: return MakeOutermost(step.compares);
+      case StepKind::kDrawInside: return MakeDraw(step.stream, StreamAfter());
+      case StepKind::kDrawAfter: return MakeDraw(step.stream, step.stream);
       case StepKind::kRedistributeInput:
       case StepKind::kRedistributeOutput:
         return std::make_shared<RedistributeStep>(step.position, std::move(redistributions_.at(redistributed_++)));
@@ -288,72 +287,51 @@ class BoundaryMaker {
       case StepKind::kRouteOutputs: return std::make_shared<RouteStep>(*steps_.route, OwnExperts(), path_);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
-      default: Check(false, "a step that begins nothing"); return nullptr;
+      case StepKind::kRecompute:
+      case StepKind::kFinishCall:
+      case StepKind::kReshardUnit:
+      case StepKind::kEndStep: break;  // no object of their own
     }
+    Check(false, "a program ends what it has not begun");
+    return nullptr;
   }
 
   void Leave(const ProgramStep& step) {
-    switch (step.kind) {
-      case StepKind::kEndStep: return LeaveWhatEntered(StepKind::kBeginStep, true);
-      case StepKind::kReshardUnit: return LeaveWhatEntered(StepKind::kGatherUnit, true);
-      case StepKind::kFinishCall: return LeaveWhatEntered(StepKind::kOutermostCall, false);
-      case StepKind::kDrawAfter:
-        if (entered_.contains(StepKind::kDrawInside)) return LeaveWhatEntered(StepKind::kDrawInside, false);
-        if (parts_.streams)
-          out_.leave.push_back({std::make_shared<DrawStep>(parts_.streams, step.stream, step.stream)});
-        return;
-      case StepKind::kCastResults:
-        // Back to what came: by the innermost cast, which noted it.
-        if (step.dtype.empty()) return LeaveWhatEntered(StepKind::kCastArguments, true);
-        out_.leave.push_back({std::make_shared<CastStep>(std::nullopt, ScalarTypeNamed(step.dtype)), -1, true});
-        return;
-      default: out_.leave.push_back({Made(step)});
-    }
-  }
-  void LeaveWhatEntered(StepKind kind, bool outside) {
-    const auto entered = entered_.find(kind);
-    Check(entered != entered_.end(), "a program ends what it has not begun");
-    out_.leave.push_back({out_.enter[static_cast<size_t>(entered->second)], entered->second, outside});
+    const bool outside = !InfoOf(step.kind).repeats;
+    const int entered = step.ends < 0 ? -1 : entered_.at(static_cast<size_t>(step.ends));
+    std::shared_ptr<BoundaryStep> made = step.ends < 0 ? Made(step) : nullptr;
+    if (entered >= 0) made = out_.enter[static_cast<size_t>(entered)];
+    if (made) out_.leave.push_back({std::move(made), entered, outside});
   }
 
   void Recompute(const ProgramStep& step) {
-    const Recomputed& section = plan_.plan->recompute[static_cast<size_t>(step.position)];
     std::optional<KeptResults::Policy> kept;
-    if (section.selective()) kept = KeptResults::Policy{section.keeps_attention, section.keeps_matmuls};
+    if (step.kept) kept = KeptResults::Policy{step.kept->attention, step.kept->matmuls};
     out_.runner = std::make_shared<RecomputeRunner>(kept, parts_.streams);
   }
 
+  // A cast that a step of `leave` ends notes the dtype that arrived.
   std::shared_ptr<BoundaryStep> MakeCast(const ProgramStep& step) const {
-    // A cast of this very module (keep_dtype) is undone behind it, to the dtype that arrived; that of the model
-    // (precision) is not.
-    const bool back = std::ranges::any_of(program_.leave, [](const ProgramStep& leaving) {
-      return leaving.kind == StepKind::kCastResults && leaving.dtype.empty();
-    });
+    const auto index = static_cast<int32_t>(&step - program_.enter.data());
+    const bool back = std::ranges::find(program_.leave, index, &ProgramStep::ends) != program_.leave.end();
     return std::make_shared<CastStep>(ScalarTypeNamed(step.dtype), std::nullopt, back);
   }
 
-  // What the ranks compare of the arguments of a call of the host. An input that the module's rule declares to arrive
-  // as a shard has a size of each rank's own in that dim; one that arrives replicated must be equal in all dims, and
-  // may be compared by value too (input_signature.h).
-  std::shared_ptr<BoundaryStep> MakeOutermost() const {
-    std::vector<std::optional<int>> arriving;
-    std::vector<bool> replicated;
-    for (const std::optional<Redistribution>& input : steps_.inputs) {
-      replicated.push_back(input && input->from[MeshAxis::kTp] == Layout::Replicate());
-      const bool shards = input && input->from[MeshAxis::kTp].is_shard();
-      arriving.push_back(shards ? std::optional(input->from[MeshAxis::kTp].dim) : std::nullopt);
-    }
+  std::shared_ptr<BoundaryStep> MakeOutermost(bool compares) const {
     const int64_t tp = plan_.mesh.size(MeshAxis::kTp);
-    InputSignature signature(parts_.sharded_dims, std::move(arriving), std::move(replicated), parts_.check_inputs);
-    return std::make_shared<OutermostCallStep>(parts_, tp > 1 ? parts_.groups.at({MeshAxis::kTp, tp}) : nullptr,
+    InputSignature signature(parts_.sharded_dims, program_.arriving, parts_.check_inputs);
+    return std::make_shared<OutermostCallStep>(parts_, compares ? parts_.groups.at({MeshAxis::kTp, tp}) : nullptr,
                                                std::move(signature), path_);
   }
 
-  std::shared_ptr<BoundaryStep> MakeDraw(DrawFrom inside) const {
-    if (!parts_.streams) return nullptr;  // ranks that are threads of one process share a generator
+  DrawFrom StreamAfter() const {
     const auto after = std::ranges::find(program_.leave, StepKind::kDrawAfter, &ProgramStep::kind);
     Check(after != program_.leave.end(), "a program that draws inside and nothing after");
-    return std::make_shared<DrawStep>(parts_.streams, inside, after->stream);
+    return after->stream;
+  }
+  std::shared_ptr<BoundaryStep> MakeDraw(DrawFrom inside, DrawFrom after) const {
+    if (!parts_.streams) return nullptr;  // ranks that are threads of one process share a generator
+    return std::make_shared<DrawStep>(parts_.streams, inside, after);
   }
 
   const std::shared_ptr<Unit>& OwnUnit() const {
@@ -379,7 +357,7 @@ class BoundaryMaker {
   std::vector<TensorRedistribution> redistributions_;
   size_t redistributed_ = 0;
   std::vector<at::Tensor> late_;
-  std::map<StepKind, int> entered_;  // the last of each kind: index into out_.enter
+  std::vector<int> entered_;  // by step of the program's `enter`: index into out_.enter; -1: it has no object
   Boundary::Steps out_;
 };
 

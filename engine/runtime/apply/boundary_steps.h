@@ -43,7 +43,7 @@ struct BoundaryParts {
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<UnitOrder> order;          // of the units
   std::shared_ptr<const CallObservers> observers;
-  std::set<int64_t> sharded_dims;  // ShardedDimsOf(plan)
+  std::set<int64_t> sharded_dims;  // of the plan
   int64_t check_inputs = 0;        // ApplyOptions
 };
 

@@ -53,14 +53,14 @@ std::string Hex(uint64_t number) {
 // size that is compared by mistake would stop a correct run.
 bool InputSignature::MayBeShard(const TensorSlot& slot, int64_t dim) const {
   if (slot.tensor->is_floating_point() && sharded_dims_.contains(dim)) return true;
-  if (slot.position >= arriving_shards_.size() || !arriving_shards_[slot.position]) return false;
-  const int arriving = *arriving_shards_[slot.position];
+  if (slot.position >= arriving_.size() || !arriving_[slot.position].shard_dim) return false;
+  const int arriving = *arriving_[slot.position].shard_dim;
   return dim == (arriving < 0 ? arriving + slot.tensor->dim() : arriving);
 }
 
 bool InputSignature::IsFull(const TensorSlot& slot) const {
-  if (slot.position < arriving_shards_.size() && arriving_shards_[slot.position]) return false;
-  if (slot.position < replicated_.size() && replicated_[slot.position]) return true;
+  if (slot.position < arriving_.size() && arriving_[slot.position].shard_dim) return false;
+  if (slot.position < arriving_.size() && arriving_[slot.position].replicated) return true;
   for (int64_t dim = 0; dim < slot.tensor->dim(); ++dim) {
     if (MayBeShard(slot, dim)) return false;
   }
@@ -128,23 +128,6 @@ const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments)
   const std::string kind = all ? " with the values " : " with the integers ";
   label_ = CollectiveLabel(values ? shapes_ + kind + Hex(values_) : shapes_);
   return label_;
-}
-
-std::set<int64_t> ShardedDimsOf(const CompiledPlan& plan) {
-  std::set<int64_t> dims;
-  for (const ModuleSteps& steps : plan.steps) {
-    for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
-      for (const std::optional<Redistribution>& move : *redistributions) {
-        if (!move) continue;
-        for (const Placement* placement : {&move->from, &move->to}) {
-          for (const Layout& layout : placement->by_axis) {
-            if (layout.is_shard() && layout.dim >= 0) dims.insert(layout.dim);
-          }
-        }
-      }
-    }
-  }
-  return dims;
 }
 
 }  // namespace moonshard

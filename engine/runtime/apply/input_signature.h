@@ -26,16 +26,10 @@ namespace moonshard {
 class InputSignature {
  public:
   // Shards need not be equally long, so where an input may be one its size is "*": a floating-point one in the dims
-  // that the plan shards at run time (the sequence), and any in the dim in which it arrives in shards by the module's
-  // rule (by argument position; negative counts from the last).
-  // `replicated`: by argument position, whether the rule declares that the input arrives replicated, whatever its
-  // sizes. `check_values`: every how many calls all values are compared; 0: never.
-  InputSignature(std::set<int64_t> sharded_dims, std::vector<std::optional<int>> arriving_shards,
-                 std::vector<bool> replicated = {}, int64_t check_values = 0)
-      : sharded_dims_(std::move(sharded_dims)),
-        arriving_shards_(std::move(arriving_shards)),
-        replicated_(std::move(replicated)),
-        check_values_(check_values) {}
+  // that the plan shards at run time (CompiledPlan::sharded_dims), and any in the dim in which it arrives in shards.
+  // `arriving`: ModuleProgram's. `check_values`: every how many calls all values are compared; 0: never.
+  InputSignature(std::set<int64_t> sharded_dims, std::vector<ArrivingInput> arriving, int64_t check_values = 0)
+      : sharded_dims_(std::move(sharded_dims)), arriving_(std::move(arriving)), check_values_(check_values) {}
 
   // Valid until the next call.
   const CollectiveLabel& Of(std::span<const TensorSlot> arguments);
@@ -52,8 +46,7 @@ class InputSignature {
   bool VisitNumbers(std::span<const TensorSlot> arguments, Visit&& visit) const;
 
   std::set<int64_t> sharded_dims_;
-  std::vector<std::optional<int>> arriving_shards_;
-  std::vector<bool> replicated_;
+  std::vector<ArrivingInput> arriving_;
   int64_t check_values_ = 0;
   int64_t calls_ = 0;
   std::vector<int64_t> last_;  // dtype, number of dims and sizes of each tensor
@@ -62,8 +55,5 @@ class InputSignature {
   bool all_values_ = false;    // which of the two
   CollectiveLabel label_{""};
 };
-
-// Tensor dims, counted from the front, that some boundary of the plan has in shards.
-std::set<int64_t> ShardedDimsOf(const CompiledPlan& plan);
 
 }  // namespace moonshard

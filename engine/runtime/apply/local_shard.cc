@@ -9,9 +9,8 @@ namespace {
 
 // The shards of a unit that fsdp offloads are in host memory; on the meta device there is no memory to choose.
 c10::Device DeviceOf(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh) {
-  const std::optional<DataParallel>& section = plan.plan->data_parallel;
   const bool of_unit = parameter.placement[MeshAxis::kDpShard].is_shard();
-  const bool offloads = section && section->offload && of_unit && !mesh.device().is_meta();
+  const bool offloads = plan.unit_settings.offload && of_unit && !mesh.device().is_meta();
   return offloads ? c10::Device(c10::kCPU) : mesh.device();
 }
 

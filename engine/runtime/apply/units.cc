@@ -63,35 +63,32 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
   if (plan.units.empty()) return out;
   std::map<ParamRef, const LiveParameter*> by_ref;
   for (const LiveParameter& parameter : parameters) by_ref[parameter.ref] = &parameter;
-  const DataParallel section = plan.plan->data_parallel.value_or(DataParallel{});
-  // Where nothing is sharded a unit only changes dtypes, and every rank gathers from itself.
-  const bool shares = UnitRanks(plan) > 1;
-  out.order =
-      std::make_shared<UnitOrder>(shares ? section.prefetch_forward : 0, shares ? section.prefetch_backward : 0);
+  const UnitSettings& settings = plan.unit_settings;
+  out.order = std::make_shared<UnitOrder>(settings.prefetch_forward, settings.prefetch_backward);
   for (const ShardedUnit& planned : plan.units) {
     std::vector<UnitParameter> of_unit;
     UnitOptions options;
     options.path = planned.path;
     options.where = LineOfSection(plan);
     options.reshard = planned.reshard;
-    options.keep_unsynced = section.reshard == DataParallel::Reshard::kNever;
-    options.accumulate_shards = section.accumulate_shards;
+    options.keep_unsynced = settings.keep_unsynced;
+    options.accumulate_shards = settings.accumulate_shards;
     options.scale = plan.gradient_scale;
     for (ParamRef ref : planned.params) {
       const auto found = by_ref.find(ref);
       Check(found != by_ref.end(), "a unit's parameter is not there");
       const LiveParameter& live = *found->second;
       const c10::ScalarType used = UsedType(plan, live);
-      if (!shares && used == live.tensor.scalar_type()) continue;  // nothing to gather or to cast
+      if (settings.ranks == 1 && used == live.tensor.scalar_type()) continue;  // nothing to gather or to cast
       out.params.insert(ref);
       of_unit.push_back(
           {live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used, live.path});
-      const bool reduces = plan.plan->precision && live.tensor.is_floating_point();
-      options.reduced.push_back(reduces ? ScalarTypeNamed(plan.plan->precision->reduce).value_or(used) : used);
+      const bool casts = live.tensor.is_floating_point();
+      options.reduced.push_back(casts ? ScalarTypeNamed(settings.reduce_dtype).value_or(used) : used);
       sum->SetManual(live.tensor);
     }
     const auto some = planned.reshard_ranks > 0 ? groups.at({MeshAxis::kDpShard, planned.reshard_ranks}) : nullptr;
-    UnitGroups own = {groups.at({MeshAxis::kDpShard, UnitRanks(plan)}), some, out.order, end, sum};
+    UnitGroups own = {groups.at({MeshAxis::kDpShard, settings.ranks}), some, out.order, end, sum};
     out.units.push_back(std::make_shared<Unit>(std::move(of_unit), std::move(options), std::move(own)));
   }
   // At the end of a backward, in this order: backwards that no input's gradient ended are closed, each of which starts

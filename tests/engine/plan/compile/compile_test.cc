@@ -13,6 +13,7 @@ namespace moonshard {
 namespace {
 
 using test::CompileMlp;
+using test::MakeRule;
 using test::Mesh;
 
 TEST_CASE("local shapes are torch.chunk's") {
@@ -115,6 +116,29 @@ TEST_CASE("a plan that shards less than half is a finding, one that shards half 
         "warning[MS0208]: the plan shards 47% of the model; the rest is replicated on every rank\n"
         "    declared: replicated: whole.weight (52%)\n"
         "    help: if that is not intended, use a plan for this model's modules: --plan FILE\n");
+}
+
+TEST_CASE("a masked lookup needs rows of its own on every rank") {
+  const auto tree = std::make_shared<const ModuleTree>(TreeFromText("embed Embedding weight:float32[8, 4]\n"));
+  const auto found = [&](const Layout& layout) {
+    auto plan = std::make_shared<Plan>();
+    plan->name = "lookup";
+    plan->rules.push_back(MakeRule("embed", "vocab_rowwise", Layout::Shard(0), {Placement(), Placement()},
+                                   {Placement(Layout::Partial()), Placement()}, 1));
+    plan->rules.back().style.lookup = Lookup::kMasked;
+    Rule own;
+    own.pattern = "embed.weight";
+    own.parameter = Placement(layout);
+    own.source = {"p.lua", 2, 0, 0, ""};
+    plan->rules.push_back(std::move(own));
+    return ToText(ResolvePlan(plan, tree, Mesh("tp=4")).diagnostics());
+  };
+  CHECK(found(Layout::Shard(0, 8)).find("MS0306") == std::string::npos);
+  for (const Layout& layout : {Layout::Shard(0, 2), Layout::Shard(1), Layout::Packed(0, {{4}, {4}})}) {
+    INFO(found(layout));
+    CHECK(found(layout).find("the masked lookup of 'embed' needs rows that no other rank has") != std::string::npos);
+    CHECK(found(layout).find("p.lua:2") != std::string::npos);
+  }
 }
 
 TEST_CASE("every row of the algebra, and no other") {

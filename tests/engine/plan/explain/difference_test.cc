@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "engine/plan/compile/cost.h"
 #include "engine/plan/explain/texts.h"
 #include "tests/support/compiled_mlp.h"
 

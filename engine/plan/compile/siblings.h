@@ -1,0 +1,61 @@
+// Siblings: modules of one parent with the same redistribution of the same argument are called with one tensor (queries,
+// keys, values; gate and up), so one of them redistributes and the others take the result; and which modules enclose such
+// calls.
+// Part of CompileProgram (program.h).
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/plan/compile/compiled_plan.h"
+
+namespace moonshard {
+
+class Siblings {
+ public:
+  // Of the plan's layouts and tree; keeps references to both.
+  explicit Siblings(const CompiledPlan& plan);
+
+  // Modules that redistribute one input alike.
+  struct Group {
+    uint32_t redistribution = 0;  // equal ones have one number
+    int32_t position = 0;         // of the argument
+    uint32_t first = 0;           // module that redistributes: the first in the tree
+    int32_t uses = 0;             // modules in the group
+    uint32_t next = 0;            // of the same parent
+  };
+  // Of the n-th input of a module that is redistributed with communication; null where there are fewer.
+  const Group* Of(uint32_t module, size_t n) const;
+  // Whether some module redistributes more than one input.
+  bool has_more() const { return !more_.empty(); }
+
+  // Whether calls of the module enclose one whose calls a rule needs, or one that redistributes.
+  bool encloses(uint32_t module) const { return encloses_[module]; }
+  bool shares(uint32_t module) const { return shares_[module]; }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Moving {
+    int32_t position = 0;
+    uint32_t redistribution = 0;
+  };
+
+  void FindMoving();
+  uint32_t GroupOf(uint32_t& first_of_parent, const Moving& moving, uint32_t module);
+  void MarkAncestors(uint32_t module, std::vector<bool>& marked);
+  void MarkFromHeaders(std::string_view path, std::vector<bool>& marked);
+
+  const CompiledPlan& plan_;
+  const std::vector<uint32_t>& parents_;
+  std::vector<std::vector<Moving>> moving_;  // by steps
+  std::vector<bool> needs_calls_;            // by steps
+  std::vector<bool> moves_;                  // by steps
+  std::vector<Group> groups_;
+  std::vector<uint32_t> group_;                               // by module: of its first input that is redistributed
+  std::unordered_map<uint32_t, std::vector<uint32_t>> more_;  // of the further ones
+  std::vector<bool> encloses_;                                // by module
+  std::vector<bool> shares_;                                  // by module
+};
+
+}  // namespace moonshard
