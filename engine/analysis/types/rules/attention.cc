@@ -47,15 +47,14 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
   if (const int mask = MaskOf(o); mask >= 0 && o.dims(static_cast<size_t>(mask)) == made) {
     among.push_back(static_cast<size_t>(mask));
   } else if (mask >= 0 && !o.type(static_cast<size_t>(mask)).is_replicate()) {
-    return o.Unproven("a mask of fewer dims that is not the same on every rank");
+    return o.Unproven("a mask of fewer dims that differs between ranks");
   }
   for (const size_t i : among) {
     const AxisType& type = o.type(i);
-    if (type.is_partial())
-      return o.Fault("attention among terms of a sum: the sum must be made first", SuggestedFix::kMakeSum);
+    if (type.is_partial()) return o.Fault("attention on a partial tensor; reduce it first", SuggestedFix::kMakeSum);
     if (type.is_shard() && (type.dim > kHeads || type.lead != 1)) {
       return o.Fault(
-          Phrase("attention in shards along dim ", type.dim, ": each query needs every key and all of its dims"));
+          Phrase("attention on shards along dim ", type.dim, "; each query needs every key and the full head dim"));
     }
     const bool keys = i > first && i < first + 3 && type.is_shard() && type.dim == kHeads;
     types.push_back(keys ? RepeatedFor(o.type(first), type) : type);
@@ -82,7 +81,7 @@ AxisTypes AttentionBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   if (gradient.is_partial()) {
     if (type.is_replicate()) return {gradient};
-    return {o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a partial gradient is combined with shards; reduce the gradient first", SuggestedFix::kMakeSum)};
   }
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&type, o.sizes(1)}};
   AxisType result = Meet(o, meeting, 4, Dependence::kAny);

@@ -28,7 +28,8 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
   }
   for (const Meeting& tensor : tensors) {
     if (tensor.type->is_shard() || tensor.type->is(TypeKind::kVarying) || tensor.type->is(TypeKind::kOwnRows)) {
-      return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
+      return o.Fault("a partial tensor is combined with shards; reduce the partial tensor first",
+                     SuggestedFix::kMakeSum);
     }
   }
   switch (dependence) {
@@ -41,20 +42,19 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
       const auto other_mean = [&](const Meeting& tensor) {
         return tensor.type->is_partial() && tensor.type->mean != first->type->mean;
       };
-      if (std::ranges::any_of(tensors, other_mean)) return o.Unproven("terms of a mean and terms of a sum");
+      if (std::ranges::any_of(tensors, other_mean)) return o.Unproven("a partial mean is combined with a partial sum");
       if (count + zeros == tensors.size()) return *first->type;
       return o.Fault(
-          "terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+          "a partial tensor is added to a replicated one, which would be counted once per rank; reduce the partial "
+          "tensor first",
           SuggestedFix::kMakeSum);
     }
     case Dependence::kMultilinear:
       if (count == 1) return *first->type;
-      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
-                     SuggestedFix::kMakeSum);
+      return o.Fault("two partial tensors are multiplied; reduce one of them first", SuggestedFix::kMakeSum);
     case Dependence::kAny: break;
   }
-  return o.Fault("an operator that is not linear on terms of a sum: the sum must be made first",
-                 SuggestedFix::kMakeSum);
+  return o.Fault("a nonlinear operator is applied to a partial tensor; reduce it first", SuggestedFix::kMakeSum);
 }
 
 }  // namespace
@@ -65,8 +65,8 @@ bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   if (into.map != nullptr && other.map != nullptr) {
     const bool other_size = into.map->size() != other.map->size();
     if (!(other_size && o.backward()) && !Corresponds(*into.map, *other.map)) {
-      o.Fault(Phrase("shards of dim ", into.dim, " meet that hold other elements: ") + into.map->ToString() + "; and " +
-              other.map->ToString());
+      o.Fault(Phrase("shards of dim ", into.dim, " that hold different elements are combined: ") +
+              into.map->ToString() + "; and " + other.map->ToString());
       return false;
     }
     // A gradient of key heads is made of terms of the queries' that use them, whose features are flattened with them.
@@ -79,7 +79,7 @@ bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   }
   const bool passed_over = into.by_value || other.by_value || into.of_gradient || other.of_gradient;
   if (!o.backward() && !passed_over) {
-    o.Unproven(Phrase("which elements of dim ", into.dim, " the ranks hold is not known"));
+    o.Unproven(Phrase("it is not known which elements of dim ", into.dim, " each rank holds"));
     return false;
   }
   into.map = nullptr;
@@ -103,7 +103,7 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     here.dim += shift;
     if (shift != 0) here.behind = -1;
     if (cut && !here.SameAs(result))
-      return o.Fault(Phrase("shards along different dims meet: ", here) + " and " + result.ToString());
+      return o.Fault(Phrase("shards along different dims are combined: ", here) + " and " + result.ToString());
     if (cut && !MeetMaps(o, here, result))
       return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
     here.uneven = here.uneven || result.uneven;
@@ -116,9 +116,9 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
   if (cut) {
     for (const Meeting& tensor : tensors) {
       if (!tensor.type->is_replicate() || SameAlong(tensor, result.dim, made)) continue;
-      return o.Fault(
-          Phrase("a whole tensor meets shards along dim ", result.dim, ": each rank needs its own shard of it"),
-          SuggestedFix::kTakeShard);
+      return o.Fault(Phrase("a replicated tensor is combined with shards along dim ", result.dim,
+                            "; each rank needs its shard of it"),
+                     SuggestedFix::kTakeShard);
     }
     return result;
   }
@@ -132,8 +132,8 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
 
 AxisType MeanOfShards(Operands& o, const AxisType& type) {
   if (!type.uneven) return AxisType::Partial(/*mean=*/true);
-  return o.Fault(Quoted(o.name(), Phrase(" over shards of different lengths along dim ", type.dim,
-                                         ": the mean of the ranks' means is not the mean")));
+  return o.Fault(Quoted(o.name(), Phrase(" over uneven shards along dim ", type.dim,
+                                         ": the mean of the per-rank means is not the mean of all elements")));
 }
 
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o) {

@@ -35,7 +35,7 @@ AxisTypes Cat(Operands& o) {
       continue;
     }
     if (stack && type.dim >= dim) ++type.dim;
-    if (cut && !type.SameAs(result)) return {o.Fault("shards along different dims are put together")};
+    if (cut && !type.SameAs(result)) return {o.Fault("shards along different dims are concatenated")};
     type.uneven = type.uneven || result.uneven;
     const bool along = !stack && type.dim == dim;
     if (cut && !along && !MeetMaps(o, type, result)) {
@@ -58,7 +58,7 @@ AxisTypes Cat(Operands& o) {
   }
   if (partial > 0) {
     if (cut || other > 0)
-      return {o.Fault("terms of a sum are put together with what is none: the sum must be made first",
+      return {o.Fault("a partial tensor is concatenated with one that is not partial; reduce it first",
                       SuggestedFix::kMakeSum)};
     return {result};
   }
@@ -67,14 +67,14 @@ AxisTypes Cat(Operands& o) {
     return {result};
   }
   if (other > 0 && result.dim == dim)
-    return {o.Fault(Phrase("shards along dim ", dim, " are put together with whole tensors along it"))};
+    return {o.Fault(Phrase("shards are concatenated with replicated tensors along dim ", dim, ", which is sharded"))};
   for (size_t i = 0; i < o.size(); ++i) {
     const AxisType& type = o.type(i);
     const int64_t own = stack && result.dim > dim ? result.dim - 1 : result.dim;
     if (type.is_replicate() && o.dims(i) > own && !type.uniform_along(own)) {
-      return {o.Fault(
-          Phrase("a whole tensor is put together with shards along dim ", own, ": each rank needs its own shard of it"),
-          SuggestedFix::kTakeShard)};
+      return {o.Fault(Phrase("a replicated tensor is concatenated with shards along dim ", own,
+                             "; each rank needs its shard of it"),
+                      SuggestedFix::kTakeShard)};
     }
   }
   // Along the dim that is cut each rank joins its own shards: a fused dim.

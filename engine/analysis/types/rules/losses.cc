@@ -22,18 +22,20 @@ AxisType Reduced(Operands& o, const AxisType& rows, int64_t reduction) {
 AxisTypes NegativeLogLikelihood(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& targets = o.type(1);
-  if (targets.is_partial()) return {o.Fault("targets that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (targets.is_partial()) return {o.Fault("the targets are partial; reduce them first", SuggestedFix::kMakeSum)};
   const int classes = o.dims(0) == 1 ? 0 : 1;
   if (x.is_shard() && x.dim == classes) {
-    return {o.Fault("a loss on this rank's shard of the classes: targets count classes of the whole")};
+    return {
+        o.Fault("a loss on a local shard of the classes with global targets; all-gather the classes or use a "
+                "vocabulary-parallel loss")};
   }
   if (x.is_partial()) return {x, AxisType::Replicate()};
   const bool either = x.is_shard() && targets.is_replicate() && targets.uniform_along(x.dim);
-  if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not in the same shards")};
+  if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not sharded alike")};
   if (x.is_shard() && targets.is_shard()) {
     AxisType rows = x;  // without the classes
     if (rows.dim > classes) --rows.dim;
-    if (!rows.SameAs(targets)) return {o.Fault("values and targets are not in the same shards")};
+    if (!rows.SameAs(targets)) return {o.Fault("values and targets are not sharded alike")};
     if (!MeetMaps(o, rows, targets)) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
@@ -45,7 +47,9 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
 // (gradient, values, targets, weight, reduction, ignored, total weight).
 AxisTypes NegativeLogLikelihoodBackward(Operands& o) {
   if (o.type(0).is_partial())
-    return {o.type(1).is_replicate() ? o.type(0) : o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)};
+    return {o.type(1).is_replicate() ? o.type(0)
+                                     : o.Fault("a partial gradient is combined with shards; reduce the gradient first",
+                                               SuggestedFix::kMakeSum)};
   AxisType result = o.type(1);
   result.uniform = 0;
   return {result};
@@ -61,7 +65,9 @@ AxisTypes ElementwiseBackward(Operands& o) {
   const Meeting meeting[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
   if (o.type(0).is_partial())
-    return {values.is_replicate() ? o.type(0) : o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)};
+    return {values.is_replicate() ? o.type(0)
+                                  : o.Fault("a partial gradient is combined with shards; reduce the gradient first",
+                                            SuggestedFix::kMakeSum)};
   return {values};
 }
 

@@ -29,11 +29,11 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   }
   if (a.is_partial() || b.is_partial()) {
     if (a.is_partial() && b.is_partial()) {
-      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
-                     SuggestedFix::kMakeSum);
+      return o.Fault("two partial tensors are multiplied; reduce one of them first", SuggestedFix::kMakeSum);
     }
     if (!(a.is_partial() ? b : a).is_replicate())
-      return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
+      return o.Fault("a partial tensor is combined with shards; reduce the partial tensor first",
+                     SuggestedFix::kMakeSum);
     return a.is_partial() ? a : b;
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
@@ -44,7 +44,7 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   };
   if (a.is_shard() && b.is_shard()) {
     if (a.dim == inner && b.dim == row) {
-      if (a.lead != b.lead) return o.Fault("the dim that is summed over is cut in two ways");
+      if (a.lead != b.lead) return o.Fault("the contracted dim is sharded differently on both sides");
       AxisType summed = a;
       if (!MeetMaps(o, summed, b)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
       return AxisType::Partial();
@@ -56,19 +56,20 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
       return result;
     }
     return o.Fault(
-        "rows of one and columns of the other are in shards: each rank computes one block of the result alone");
+        "the rows of one matrix and the columns of the other are sharded; each rank would compute one block of the "
+        "result only");
   }
   const AxisType& cut = a.is_shard() ? a : b;
   const AxisType& full = a.is_shard() ? b : a;
   AxisType result = product(cut);
   if (cut.dim < batch) {
     if (full.uniform_along(cut.dim)) return result;
-    return o.Fault("a batch of matrices in shards meets a whole one");
+    return o.Fault("a sharded batch of matrices is multiplied with a replicated one");
   }
   if (a.is_shard() ? a.dim == inner : b.dim == row) {
     if (full.uniform_along(a.is_shard() ? row : inner)) return AxisType::Partial();
-    return o.Fault(a.is_shard() ? "the dim that is summed over is in shards on the left and whole on the right"
-                                : "the dim that is summed over is whole on the left and in shards on the right");
+    return o.Fault(a.is_shard() ? "the contracted dim is sharded on the left and not on the right"
+                                : "the contracted dim is sharded on the right and not on the left");
   }
   result.dim = a.is_shard() ? row : column;
   return result;
@@ -82,9 +83,9 @@ AxisTypes AddMatMul(Operands& o) {
   const AxisType product = Product(o, o.type(1), o.type(2), o.name() == "baddbmm" ? 1 : 0);
   if (!product.is_known()) return {product};
   if (product.is_partial() && o.type(0).is_replicate()) {
-    return {o.Fault(
-        "the bias is added to terms of a sum and would count once for each rank: it must be added after the sum",
-        SuggestedFix::kAddBiasAfter)};
+    return {
+        o.Fault("the bias is added to a partial tensor and would be counted once per rank; add it after the reduction",
+                SuggestedFix::kAddBiasAfter)};
   }
   const Meeting terms[2] = {{&o.type(0), o.sizes(0)}, {&product, o.made()}};
   return {Meet(o, terms, o.made_dims(), Dependence::kLinear)};
@@ -102,7 +103,7 @@ AxisTypes MatVec(Operands& o) {
   }
   if (a.is_replicate() && b.is_replicate()) return {AxisType::Replicate()};
   if (a.is_partial() != b.is_partial() && (a.is_partial() ? b : a).is_replicate()) return {a.is_partial() ? a : b};
-  return {o.Fault("the dim that is summed over is not in the same shards on both sides")};
+  return {o.Fault("the contracted dim is not sharded alike on both sides")};
 }
 
 // _grouped_mm(a, b, offs, ...): rows come in groups, one after the other, and group g ends before row offs[g].
@@ -119,25 +120,25 @@ AxisTypes GroupedMatMul(Operands& o) {
   const bool batch_left = o.dims(0) == 3;
   const bool batch_right = o.dims(1) == 3;
   if (batch_left && batch_right) return {Product(o, o.type(0), o.type(1), 1)};
-  if (batch_left || offs < 0) return {o.Unproven("a form of it that has no rule")};
+  if (batch_left || offs < 0) return {o.Unproven("a form without a rule")};
   const AxisType& bounds = o.type(static_cast<size_t>(offs));
   const AxisType& left = o.type(0);
   const AxisType& right = o.type(1);
   const int rows = batch_right ? 0 : 1;
   if (bounds.is(TypeKind::kVarying)) return {bounds};
-  if (!bounds.is_replicate()) return {o.Unproven("the bounds of its groups are in shards")};
+  if (!bounds.is_replicate()) return {o.Unproven("the offsets of the groups are not replicated")};
   if (left.is_shard() && left.dim == rows) {
-    return {o.Fault("the rows are in shards, and the bounds of their groups are those of all rows")};
+    return {o.Fault("the rows are sharded, but the offsets of the groups count all rows")};
   }
   if (!batch_right) {
     if (right.is_shard() && right.dim == 0) {
-      return {o.Fault("the rows are in shards, and the bounds of their groups are those of all rows")};
+      return {o.Fault("the rows are sharded, but the offsets of the groups count all rows")};
     }
     const c10::SmallVector<int64_t, 2> behind_groups = {1, 2};
     return {MapDims(Product(o, left, right, 0), behind_groups)};
   }
   if (right.is_shard() && right.dim == 0) {
-    return {o.Fault("the groups are in shards, and the bounds of their rows are those of all groups")};
+    return {o.Fault("the groups are sharded, but the offsets are those of all groups")};
   }
   const c10::SmallVector<int64_t, 3> without_groups = {-1, 0, 1};
   return {Product(o, left, MapDims(right, without_groups), 0)};
@@ -151,12 +152,12 @@ AxisTypes SolveTriangular(Operands& o) {
   const auto batch = static_cast<int>(o.dims(0)) - 2;
   const bool left = o.arguments() < 4 || o.argument(3).isNone() || o.Flag(3);
   if (a.is_partial())
-    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
-  if (o.dims(0) != o.dims(1)) return {o.Unproven("operands of other dims")};
+    return {o.Fault("a triangular solve with a partial matrix; reduce it first", SuggestedFix::kMakeSum)};
+  if (o.dims(0) != o.dims(1)) return {o.Unproven("operands with different numbers of dims")};
   if (a.is_shard() && a.dim >= batch)
-    return {o.Fault("a triangular matrix in shards: what solves it depends on the whole one")};
+    return {o.Fault("the triangular matrix is sharded, but the solution depends on all of it; all-gather it first")};
   if (b.is_shard() && b.dim == (left ? batch : batch + 1)) {
-    return {o.Fault("the dim along which a triangular matrix is solved is in shards")};
+    return {o.Fault("the dim along which a triangular matrix is solved is sharded")};
   }
   return {left ? Product(o, a, b, batch) : Product(o, b, a, batch)};
 }

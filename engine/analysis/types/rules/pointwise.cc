@@ -16,9 +16,8 @@ AxisTypes Linear(Operands& o) {
   const bool with_number = o.arguments() > 1 && o.argument(1).isScalar() && !o.argument(1).isTensor() &&
                            (o.name() == "add" || o.name() == "sub" || o.name() == "rsub");
   if (with_number && o.type(0).is_partial() && !(o.argument(1).toScalar().equal(0))) {
-    return {
-        o.Fault("a number is added to terms of a sum and would count once for each rank: the sum must be made first",
-                SuggestedFix::kMakeSum)};
+    return {o.Fault("a number is added to a partial tensor and would be counted once per rank; reduce the tensor first",
+                    SuggestedFix::kMakeSum)};
   }
   return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear)};
 }
@@ -29,7 +28,7 @@ AxisTypes Any(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims(), Depe
 
 AxisTypes Divide(Operands& o) {
   if (o.size() > 1 && o.type(1).is_partial()) {
-    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a division by a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
   }
   return Multilinear(o);
 }
@@ -38,7 +37,8 @@ AxisTypes Divide(Operands& o) {
 AxisTypes BackwardOfAny(Operands& o) {
   for (size_t i = 1; i < o.size(); ++i) {
     if (o.type(i).is_partial())
-      return {o.Fault("the backward of an operator that is not linear uses terms of a sum", SuggestedFix::kMakeSum)};
+      return {o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce it first",
+                      SuggestedFix::kMakeSum)};
   }
   return Multilinear(o);
 }
@@ -74,7 +74,7 @@ AxisTypes Where(Operands& o) {
 AxisTypes AddProduct(Operands& o) {
   const Meeting factors[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   if (o.name() == "addcdiv" && o.type(2).is_partial()) {
-    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a division by a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
   }
   const AxisType product = Meet(o, factors, o.made_dims(), Dependence::kMultilinear);
   if (!product.is_known()) return {product};
@@ -96,8 +96,8 @@ AxisTypes CopyInto(Operands& o) {
 // The triangle of a matrix begins at its first row and column, which each rank has in a shard of either.
 AxisTypes Triangle(Operands& o) {
   if (o.type(0).is_shard() && o.type(0).dim >= o.dims(0) - 2) {
-    return {o.Fault(Phrase("a triangle of a matrix of which dim ", o.type(0).dim,
-                           " is in shards: each rank has other rows or columns"))};
+    return {o.Fault(Phrase("a triangle of a matrix whose dim ", o.type(0).dim,
+                           " is sharded; each rank has different rows or columns"))};
   }
   return Multilinear(o);
 }

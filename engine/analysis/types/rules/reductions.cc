@@ -26,18 +26,18 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   const auto goes = [&](int64_t d) { return over.empty() || std::ranges::find(over, d) != over.end(); };
   if (type.is_partial()) {
     if (kind != Kind::kOther) return type;
-    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), SuggestedFix::kMakeSum);
+    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce it first"), SuggestedFix::kMakeSum);
   }
   if (type.is_shard() && goes(type.dim)) {
     // Nothing is wrong with either place of a floating shard, so that nothing would ask for the other one.
     AxisType other = type;
     if (type.floating && MoveToNextReading(other, o.sizes(0), o.sizes_compared(), /*terms=*/false) &&
         !goes(other.dim)) {
-      return o.Unproven("shards of one element, which could be in several of its dims");
+      return o.Unproven("shards of one element, whose sharded dim is ambiguous");
     }
     if (kind == Kind::kSum) return AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
-    return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees this rank's shard of it alone")));
+    return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees only the local shard; all-gather it first")));
   }
   AxisType result = type;
   result.uniform = 0;
@@ -56,7 +56,8 @@ AxisTypes OverDims(Operands& o) {
 AxisTypes ForeachNorm(Operands& o) {
   AxisTypes out;
   for (size_t i = 0; i < o.size(); ++i) {
-    if (!o.type(i).is_replicate()) return {o.Fault(Phrase("a norm of what this rank alone has: ", o.type(i)))};
+    if (!o.type(i).is_replicate())
+      return {o.Fault(Phrase("a norm of a tensor that is not replicated: it is ", o.type(i)))};
     out.push_back(AxisType::Replicate());
   }
   return out;
@@ -66,9 +67,9 @@ AxisTypes ForeachNorm(Operands& o) {
 AxisType Along(Operands& o, int64_t dim, bool linear) {
   const AxisType& type = o.type(0);
   if (type.is_partial() && !linear)
-    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), SuggestedFix::kMakeSum);
+    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce it first"), SuggestedFix::kMakeSum);
   if (type.is_shard() && type.dim == dim) {
-    return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim, " sees this rank's shard of it alone")));
+    return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim, " sees only the local shard; all-gather it first")));
   }
   AxisType result = type;
   result.uniform = 0;
@@ -84,11 +85,12 @@ AxisTypes SoftmaxBackward(Operands& o) {
   const int64_t dim = o.Dim(2, o.dims(0));
   for (size_t i = 0; i < 2; ++i) {
     if (o.type(i).is_shard() && o.type(i).dim == dim) {
-      return {o.Fault(Phrase("the backward of a softmax along dim ", dim, " sees this rank's shard of it alone"))};
+      return {o.Fault(Phrase("the backward of a softmax along dim ", dim, " sees only the local shard"))};
     }
   }
   if (o.type(1).is_partial())
-    return {o.Fault("the backward of an operator that is not linear uses terms of a sum", SuggestedFix::kMakeSum)};
+    return {o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce it first",
+                    SuggestedFix::kMakeSum)};
   AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
   result.uniform = 0;
   return {result};
@@ -110,7 +112,7 @@ AxisTypes Order(Operands& o) {
 AxisTypes ReadNumber(Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate()) {
-      return {o.Fault(Phrase("the program reads a number that is another one on each rank: it is ", o.type(i)))};
+      return {o.Fault(Phrase("the program reads a number that differs between ranks: it is ", o.type(i)))};
     }
   }
   return {AxisType::Replicate()};
