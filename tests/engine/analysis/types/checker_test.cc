@@ -287,7 +287,7 @@ TEST_CASE("a boundary's full size is learned where the shard is known already") 
   one.checker.Anchor(x, MeshAxis::kTp, Layout::Shard(-1), 7, "output 0");
   CHECK(one.checker.faults().empty());
   CHECK(one.checker.unproven().begin()->first ==
-        "output 0 is declared shard(-1): which elements the ranks hold is not known");
+        "output 0 is declared shard(-1): it is not known which elements each rank holds");
   x.mean(1);
   REQUIRE(one.checker.faults().size() == 1);
   CHECK(one.checker.faults().front().message.starts_with("'mean' over uneven shards"));
