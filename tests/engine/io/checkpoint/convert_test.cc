@@ -385,7 +385,7 @@ TEST_CASE("directories that cannot be written") {
   CHECK_FALSE(std::filesystem::exists(full + ".partial"));
 
   scratch.Write("model/rank-00000.safetensors", "x");
-  refuses(scratch / "out", Finding::kNotSupported, "a name that sharded checkpoints use for themselves");
+  refuses(scratch / "out", Finding::kNotSupported, "a name that is reserved for sharded checkpoints");
 }
 
 }  // namespace moonshard::test
