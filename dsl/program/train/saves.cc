@@ -110,7 +110,7 @@ std::optional<int64_t> Saves::StepToResume() {
     d.path = verb_.save;
     throw PlanError({d});
   }
-  report_.Say("no file 'latest' names a step; the newest whole one of " + Names(steps) + " is " +
+  report_.Say("no file 'latest' names a step; the newest complete one of " + Names(steps) + " is " +
               std::to_string(*whole));
   return whole;
 }

@@ -179,7 +179,7 @@ class Applier {
       const int64_t total = TensorAt(m, "weight").size(0);
       if (!HasRows(m, total)) {
         Refuse(m, "cannot look up in the rows of " + WeightOf(m)[MeshAxis::kTp].ToText(),
-               "a weight of which each rank has rows in a row that no other rank has, as of shard(0)");
+               "a weight of which each rank owns consecutive rows, as with shard(0)");
         continue;
       }
       const Interval rows = RowsOf(m, total);

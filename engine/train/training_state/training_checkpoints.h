@@ -135,10 +135,10 @@ class TrainingCheckpoints {
   // rank reads its own shards, and with check_all its share of those that no rank reads in full. A generator takes the
   // state it had on the same rank of the same mesh; on another mesh, by the rule of random_states.h. Options of
   // parameter groups (lr) are the saved ones. Nothing is changed where the checkpoint does not fit: kFileNotFound;
-  // kBadManifest, also where the directory holds another step than its name says; kMissingTensor and kTensorMismatch (all of them); kNotSupported: another kind of optimizer, other
-  // groups. Where bytes are not what was written (kCorruptData, each file and tensor by name) the model may hold some
-  // of them: load another step. The error names the last step before it that is good; nothing falls back to it by
-  // itself.
+  // kBadManifest, also where the directory holds a different step than its name; kMissingTensor and kTensorMismatch (all
+  // of them); kNotSupported: another kind of optimizer, other groups. Where bytes are not what was written (kCorruptData,
+  // each file and tensor by name) the model may hold some of them: load another step. The error names the last valid step
+  // before it; nothing falls back to it automatically.
   LoadedStep Load(TrainingState& state);
   LoadedStep Load(TrainingState& state, int64_t step);
 
