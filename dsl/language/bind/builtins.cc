@@ -61,7 +61,7 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {"shared_last", kLayouts, "fun(n: integer): layout", "shared in the last n features, replicate in those before",
      "return plan { at(\"model.layers.*.mixer.in_proj\", style { inputs = { { replicate, shared } },\n  outputs = { { "
      "shared_last(64), shared_last(64) } } }) }"},
-    {"partial", kLayouts, "layout", "a term of a sum on every rank",
+    {"partial", kLayouts, "layout", "every rank has a partial sum, and the tensor is their sum over the axis",
      "return plan { at(\"lm_head\", style { params = { weight = shard(1) }, inputs = { { shard(-1), shard(-1) } },\n  "
      "outputs = { { partial, replicate } } }) }"},
     {"shard", kLayouts, "fun(dim: integer, keys?: shard_keys): layout",
