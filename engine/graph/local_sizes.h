@@ -1,19 +1,19 @@
 // LocalSizes: the sizes that every value of an exported program has on one rank under a plan, found without running it.
 //
-// The graph of a program has integers. Those that depend on a size that the exporter made symbolic are computed from the local
-// tensors; the others hold only for the full model (`.view(-1, 331)`). So each dim of a value has two sizes: the full one, of
-// the traced example, and the local one, which follows from the plan's layouts, operator by operator, with the plan's
-// redistributions at the boundaries of modules. If an operator's operands or integers fit together in full but not on a rank,
-// the program cannot run under the plan, or would compute something else:
+// The graph of a program has integers. Those that depend on a size that the exporter made symbolic are computed from
+// the local tensors; the others hold only for the full model (`.view(-1, 331)`). So each dim of a value has two sizes:
+// the full one, of the traced example, and the local one, which follows from the plan's layouts, operator by operator,
+// with the plan's redistributions at the boundaries of modules. If an operator's operands or integers fit together in
+// full but not on a rank, the program cannot run under the plan, or would compute something else:
 //
 //   q_proj [3, 17, 32]     colwise on 2 ranks    [3, 17, 16 of 32]
 //   view(3, 17, 4, 8)                            3*17*4*8 are not 3*17*16: 4 is the full model's number of heads
 //   view(3, 17, 4, -1)                           fits, and makes 4 heads of 4 features of 2 heads of 8: the full dim is sharded in
 //                                                its first part, so that the result must be too
 //
-// The results of an operator without a rule are known if its operands do not depend on a shard. Otherwise they are unknown,
-// like all that is computed from them until a module's boundary declares a layout again; `unknown` counts them by operator.
-// Only shapes are checked: `verify --types` runs the operators and checks the layouts of their values.
+// The results of an operator without a rule are known if its operands do not depend on a shard. Otherwise they are
+// unknown, like all that is computed from them until a module's boundary declares a layout again; `unknown` counts them
+// by operator. Only shapes are checked: `verify --types` runs the operators and checks the layouts of their values.
 //
 // Stage before: engine/io/exported_program and a compiled plan. Stage after: program_checks.h, which makes findings of it.
 #pragma once
@@ -95,7 +95,8 @@ struct SizeConflicts {
   int64_t nodes = 0;                       // that were followed
 };
 
-// For rank 0, along tp. `plan` must be compiled for the program's tree. Conflicts that follow from another are not reported.
+// For rank 0, along tp. `plan` must be compiled for the program's tree. Conflicts that follow from another are not
+// reported.
 SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan);
 
 }  // namespace moonshard

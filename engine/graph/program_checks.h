@@ -3,8 +3,8 @@
 //
 //   kFixedSize       an integer of the graph holds for the full size of a dim that the plan makes local; or a part of a sharded
 //                    dim is taken as if the dim were full; or the size of a shard is used for a full tensor
-//   kFlowDoesNotFit  the input of a module has another layout than the plan declares, or the operands of an operator between
-//                    modules have layouts that do not fit together
+//   kFlowDoesNotFit  the input of a module has another layout than the plan declares, or the operands of an operator
+//                    between modules have layouts that do not fit together
 //
 // Each names the node, its module, the plan line that made the dim local, and what to change. Equal layers have one finding.
 //
@@ -21,8 +21,8 @@
 
 namespace moonshard {
 
-// Adds the data flow of the graph (ModuleTree::flow) and the pass "sizes" (ModuleTree::checks) to the tree of a program. Every
-// plan that is resolved for the tree is then compared with the graph.
+// Adds the data flow of the graph (ModuleTree::flow) and the pass "sizes" (ModuleTree::checks) to the tree of a
+// program. Every plan that is resolved for the tree is then compared with the graph.
 void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program);
 
 // The conflicts of FindSizeConflicts as findings.

@@ -1,5 +1,5 @@
 // SizeRules: how the local sizes of an operator's results follow from those of its operands, operator by operator.
-// Used only by local_sizes.cc.
+// Internal to engine/graph.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,8 @@ class NodeSizes {
 
   void Conflict(SizeConflict::Kind kind, std::string message, int64_t declared, int64_t required,
                 const LocalDim* sharded, const LocalDim* other = nullptr, int32_t integer_at = LocalDim::kNone);
-  // Whether two dims that must have the same size do. Adds a conflict if they do in full and not on this rank. `what`: for the
-  // message, "the features of its input and its weight".
+  // Whether two dims that must have the same size do. Adds a conflict if they do in full and not on this rank. `what`:
+  // for the message, "the features of its input and its weight".
   bool Agree(const LocalDim& a, const LocalDim& b, std::string_view what);
   bool in_conflict() const { return conflict.has_value(); }
 
@@ -87,8 +87,8 @@ class NodeSizes {
 
 using SizeRule = void (*)(NodeSizes&);
 
-// The rule of an operator by its name without overload, "aten::view"; null if there is none. In-place operators have the rule
-// of the operator without the underscore.
+// The rule of an operator by its name without overload, "aten::view"; null if there is none. In-place operators have
+// the rule of the operator without the underscore.
 SizeRule SizeRuleOf(const std::string& name);
 
 // Whether the operator computes each element of its result from those at the same place of its operands.
@@ -98,9 +98,9 @@ bool IsElementwise(const std::string& name);
 inline constexpr int64_t kLargestSize = int64_t{1} << 31;
 bool IsSmall(const LocalNumber& number);
 
-// Adds a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not the result of
-// the sum. If all ranks but one have zeros the sum may still be right, as for a norm of looked-up rows, but the gradients of the
-// operator's other operands are not.
+// Adds a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not the
+// result of the sum. If all ranks but one have zeros the sum may still be right, as for a norm of looked-up rows, but
+// the gradients of the operator's other operands are not.
 void TakeNoTerms(NodeSizes& n);
 
 // Arithmetic of Python on numbers of sizes, by the name that the graph has, "floordiv"; nothing where it has no integer result.

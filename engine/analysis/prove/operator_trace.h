@@ -1,7 +1,7 @@
-// OperatorTrace: every operator of a step with its results, compared with the same step unsharded. The type determines the
-// comparison: a replicated result equals the full one; a shard equals the elements of the full one at its indices
-// (index_map.h), or is joined with the others if they are unknown; a partial result is reduced first. verify --ops reports
-// the differences; tests use them to show that the rules are sound.
+// OperatorTrace: every operator of a step with its results, compared with the same step unsharded. The type determines
+// the comparison: a replicated result equals the full one; a shard equals the elements of the full one at its indices
+// (index_map.h), or is joined with the others if they are unknown; a partial result is reduced first. verify --ops
+// reports the differences; tests use them to show that the rules are sound.
 //
 //   OperatorTrace trace;
 //   TypeOptions options;
@@ -36,8 +36,8 @@ struct TracedOperator {
 
 class OperatorTrace {
  public:
-  // Copies the results of operators. Views and copies, whose number depends on the memory format, and uninitialized memory
-  // are left out. The trace must outlive the recorder.
+  // Copies the results of operators. Views and copies, whose number depends on the memory format, and uninitialized
+  // memory are left out. The trace must outlive the recorder.
   std::function<void(const CheckedOperator&)> Recorder();
   const std::vector<TracedOperator>& operators() const { return operators_; }
 
@@ -62,8 +62,8 @@ struct OperatorDifferences {
   std::optional<OperatorDifference> first;  // beyond the tolerance
 };
 
-// Collective over `group`, whose axis is axis `index` of the types: every rank has traced the same step and has the trace of
-// the unsharded one too. Throws PlanError as the group's collectives do.
+// Collective over `group`, whose axis is axis `index` of the types: every rank has traced the same step and has the
+// trace of the unsharded one too. Throws PlanError as the group's collectives do.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
                                      size_t index, double tolerance);
 

@@ -1,5 +1,5 @@
-// Proof: the result of checking one step under a plan: its faults, the operators that could not be checked, the assumptions,
-// and the step for which it holds.
+// Proof: the result of checking one step under a plan: its faults, the operators that could not be checked, the
+// assumptions, and the step for which it holds.
 //
 //   moonshard::Proof proof = moonshard::ProveAtTwoSizes(shape, step);
 //   if (!proof.holds()) std::cerr << ToText(moonshard::ToDiagnostics(proof, plan));
@@ -25,7 +25,8 @@ struct CompiledPlan;
 // An assumption of a proof, which is not checked.
 struct Assumption {
   enum class Kind : uint8_t {
-    // Tensors from outside of the step are equal on all tp ranks, and constants or rows of the batch on data-parallel ranks.
+    // Tensors from outside of the step are equal on all tp ranks, and constants or rows of the batch on data-parallel
+    // ranks.
     kConstants,
     kRegions,     // regions make the layouts that they declare: the engine's own redistributions and losses, by name
     kAxes,        // along other axes than tp the sizes are right if the layouts are
@@ -66,14 +67,14 @@ struct Proof {
   // Whether a shard is on one rank only (an expert): its owner computes as at tp=1, the others have nothing of it.
   bool has_owners = false;
   bool loss_checked = false;  // TypeScope::Loss was called: the loss is checked to be the same on every rank
-  // Layouts that the plan declares wrongly and that redistribute nothing: no number depends on them, so they are not faults.
-  // Only if the loss is checked; otherwise a value that leaves the model must be as declared.
+  // Layouts that the plan declares wrongly and that redistribute nothing: no number depends on them, so they are not
+  // faults. Only if the loss is checked; otherwise a value that leaves the model must be as declared.
   std::vector<TypeFault> untrue = {};
   std::vector<Assumption> assumptions;  // the conditions of holds(); by kind
   ProofScope scope;
 
-  // Every operator is well typed, given the layouts that the plan declares. Does not cover numbers that the forward takes from
-  // the sizes of shards (step_sizes.h).
+  // Every operator is well typed, given the layouts that the plan declares. Does not cover numbers that the forward
+  // takes from the sizes of shards (step_sizes.h).
   bool layouts_hold() const { return faults.empty() && unproven.empty(); }
   // The layouts hold, and every size and number equals that of the step at tp=1.
   bool holds() const { return layouts_hold() && sizes_compared; }

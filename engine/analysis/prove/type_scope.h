@@ -40,8 +40,8 @@ struct TypeOptions {
   // Process groups that the model itself uses. They must outlive the scope.
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups = {};
   std::function<void(const CheckedOperator&)> observer = {};
-  // The same step at tp=1, recorded by an earlier TypeScope: sizes and numbers are compared with it. Must outlive the scope.
-  // Null: they are not compared, and the proof does not hold.
+  // The same step at tp=1, recorded by an earlier TypeScope: sizes and numbers are compared with it. Must outlive the
+  // scope. Null: they are not compared, and the proof does not hold.
   const StepSizes* unsharded = nullptr;
   // Records the sizes of this step; must outlive the scope.
   StepSizes* record = nullptr;

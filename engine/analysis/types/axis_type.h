@@ -1,5 +1,5 @@
-// AxisType: the layout of one tensor along one mesh axis while a step runs. It has more kinds than the Layout that a plan
-// declares (layout/layout.h), because operators make tensors that no module passes on:
+// AxisType: the layout of one tensor along one mesh axis while a step runs. It has more kinds than the Layout that a
+// plan declares (layout/layout.h), because operators make tensors that no module passes on:
 //
 //   replicate   the same on every rank, and used the same everywhere: its gradient is the same everywhere too
 //   shared      the same on every rank, used by sharded compute: its gradient is partial
@@ -11,16 +11,16 @@
 //   unproven    an operator without a rule made it
 //   faulty      made by an operator that was refused: faults that follow from it are not reported
 //
-// The kind has the sharded dim; `map` has the indices that every rank holds, in order. Rules compare the maps of tensors that
-// are combined, so that a packed shard is not taken for a plain one, or the second head for the first. A backward uses the
-// indices of the forward, which were compared; a map that is unknown there is not an error.
+// The kind has the sharded dim; `map` has the indices that every rank holds, in order. Rules compare the maps of
+// tensors that are combined, so that a packed shard is not taken for a plain one, or the second head for the first. A
+// backward uses the indices of the forward, which were compared; a map that is unknown there is not an error.
 //
-// Without a gradient, replicate and shared are the same. A replicate is `uniform` along a dim if all its elements along the
-// dim are equal (zeros, an expanded dim): it equals any shard of itself.
+// Without a gradient, replicate and shared are the same. A replicate is `uniform` along a dim if all its elements along
+// the dim are equal (zeros, an expanded dim): it equals any shard of itself.
 //
-// Along a data-parallel axis a tensor from outside of the step is `outside`: a replicate that is either this rank's rows of
-// the batch or a constant. Both are correct there, because no plan shards it. It may be combined with shards of the batch, a
-// tensor computed only from it is outside too, and its gradients count as partial.
+// Along a data-parallel axis a tensor from outside of the step is `outside`: a replicate that is either this rank's
+// rows of the batch or a constant. Both are correct there, because no plan shards it. It may be combined with shards of
+// the batch, a tensor computed only from it is outside too, and its gradients count as partial.
 // Stage before: layouts of parameters and boundaries. Stage after: rules, which compute with types.
 #pragma once
 
@@ -44,8 +44,8 @@ struct AxisType {
   bool full = false;    // of replicate: used the same everywhere
   bool shared = false;  // of replicate: used by sharded compute. Neither: no gradient is known
   bool mean = false;    // of partial
-  // Of replicate: the last `last` features are shared, those before are full. Of partial: only the last `last` features are
-  // partial, those before are replicated. 0: neither.
+  // Of replicate: the last `last` features are shared, those before are full. Of partial: only the last `last` features
+  // are partial, those before are replicated. 0: neither.
   int64_t last = 0;
   int64_t zeros_behind = 0;  // of replicate: this many of the last features are zeros, as in the gradient of a slice
   int dim = 0;               // of a shard, counted from 0
@@ -54,8 +54,8 @@ struct AxisType {
   int64_t inner = 1;   // of a shard: into how many the elements of the shard were opened behind it, as heads are
   int behind = -1;     // of a shard: the dim into which they were opened; -1: unknown
   std::vector<int64_t> parts;  // of a shard: the shard is these shards, one after the other; empty: one
-  // Of a shard: the indices of the full dim `dim` that each rank holds; null: unknown, as in most gradients. Of a replicate
-  // with the sizes of a shard (zeros_like): the map of that shard, along its `dim`.
+  // Of a shard: the indices of the full dim `dim` that each rank holds; null: unknown, as in most gradients. Of a
+  // replicate with the sizes of a shard (zeros_like): the map of that shard, along its `dim`.
   IndexMapPtr map;
   bool of_gradient = false;  // of a shard without a map: computed from a gradient, whose indices the forward has
   // Of a shard: bit d if dim d is expanded, so that all its elements are the same one.
@@ -99,15 +99,16 @@ struct AxisType {
 // One for each mesh axis of more than one rank, in the order of the axes.
 using TensorType = c10::SmallVector<AxisType, 2>;
 
-// The type of a tensor with this layout and local shape `shape`. `full_size`: of the sharded dim; -1: unknown, and a plain
-// shard then counts as one of equal shards. A negative dim counts from the last.
+// The type of a tensor with this layout and local shape `shape`. `full_size`: of the sharded dim; -1: unknown, and a
+// plain shard then counts as one of equal shards. A negative dim counts from the last.
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
 
-// Local sizes do not always determine the dim into which a view puts a shard (rules/views.cc). Moves the shard of a tensor of
-// these `sizes` to the next dim that it may be in; false if there is none. `sizes_compared`: the sizes of the step are
-// compared with those at tp=1, which distinguishes a new dim of size 1 from a row of a shard.
-// `terms`: a gradient is combined with a partial tensor. The last reading is then that the shard is partial too: a tensor as
-// long as one element of a shard, because it was replicated along a dim of size 1, needs no reduction along that dim.
+// Local sizes do not always determine the dim into which a view puts a shard (rules/views.cc). Moves the shard of a
+// tensor of these `sizes` to the next dim that it may be in; false if there is none. `sizes_compared`: the sizes of the
+// step are compared with those at tp=1, which distinguishes a new dim of size 1 from a row of a shard.
+// `terms`: a gradient is combined with a partial tensor. The last reading is then that the shard is partial too: a
+// tensor as long as one element of a shard, because it was replicated along a dim of size 1, needs no reduction along
+// that dim.
 bool MoveToNextReading(AxisType& type, at::IntArrayRef sizes, bool sizes_compared, bool terms);
 
 }  // namespace moonshard

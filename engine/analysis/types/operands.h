@@ -1,5 +1,6 @@
-// Operands: the input of a rule: one operator along one mesh axis, with the types and local sizes of its tensors in the order
-// of the arguments (the tensors of a list one after the other), its other arguments, and the shapes of its results.
+// Operands: the input of a rule: one operator along one mesh axis, with the types and local sizes of its tensors in the
+// order of the arguments (the tensors of a list one after the other), its other arguments, and the shapes of its
+// results.
 // Stage before: operator_checker.h makes it. Stage after: rules.
 #pragma once
 
@@ -77,7 +78,8 @@ class Operands {
   void SetBackward(bool backward) { backward_ = backward; }
   int64_t ranks() const { return ranks_; }  // of the axis
   void SetRanks(int64_t ranks) { ranks_ = ranks; }
-  // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h), so that a rule need not guess them.
+  // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h), so that a rule need not
+  // guess them.
   bool sizes_compared() const { return sizes_compared_; }
   void SetSizesCompared(bool compared) { sizes_compared_ = compared; }
 

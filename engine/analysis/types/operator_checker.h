@@ -7,9 +7,9 @@
 //   { const OperatorScope scope(checker); loss = model(ids); loss.backward(); }
 //   checker.faults();
 //
-// An operator without a rule is unproven unless all its operands are replicated. A tensor that was made before the scope and
-// is not a leaf (SetLeaf) counts as replicated (constants); assumed() is their number. Faults that follow from a fault are not
-// reported, until a boundary declares a tensor's layout again (Anchor).
+// An operator without a rule is unproven unless all its operands are replicated. A tensor that was made before the
+// scope and is not a leaf (SetLeaf) counts as replicated (constants); assumed() is their number. Faults that follow
+// from a fault are not reported, until a boundary declares a tensor's layout again (Anchor).
 // Stage before: rule_table.h; intercept (OperatorScope). Stage after: prove.
 #pragma once
 
@@ -70,17 +70,17 @@ class OperatorChecker final : public OperatorHandler {
   void SetGroup(const c10d::ProcessGroup* group, MeshAxis axis);
   // The current type; unproven on every axis if there is none.
   TensorType Get(const at::Tensor& tensor) const;
-  // A boundary declares the layout of `tensor` along one axis. A fault if the type is known to differ; the tensor has the
-  // declared layout from then on. `idle`: nothing is redistributed there; after BelieveKnowledge a wrong idle declaration goes
-  // to untrue() and the tensor keeps its type.
+  // A boundary declares the layout of `tensor` along one axis. A fault if the type is known to differ; the tensor has
+  // the declared layout from then on. `idle`: nothing is redistributed there; after BelieveKnowledge a wrong idle
+  // declaration goes to untrue() and the tensor keeps its type.
   void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size, const std::string& what,
               bool idle = false);
   // The same for the gradient of a parameter, after the backward.
   void CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis, const AxisType& expected,
                      const std::string& declared);
 
-  // A fault if the loss is not replicated along tp, where each rank would have a different gradient. Data-parallel ranks may
-  // have a partial mean.
+  // A fault if the loss is not replicated along tp, where each rank would have a different gradient. Data-parallel
+  // ranks may have a partial mean.
   void CheckLoss(const at::Tensor& loss);
 
   // The step ended with an exception that no operator threw; `path`: the innermost module that it left.
@@ -146,14 +146,16 @@ class OperatorChecker final : public OperatorHandler {
   void RenewView(const at::Tensor& view) const;
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
   AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
-  // A message if a replicated tensor that requires a gradient is combined with shards: nothing would reduce its gradient.
+  // A message if a replicated tensor that requires a gradient is combined with shards: nothing would reduce its
+  // gradient.
   static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
   static std::string MixedMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   void Blame(TypeFault fault) { Add(std::move(fault), faults_); }
   static void Add(TypeFault fault, std::vector<TypeFault>& faults);
   void NoteUnproven(const std::string& what);
-  // Whether the tensor, which is not a leaf and has no type on these axes, is assumed replicated. `known`: TypeOf(tensor).
+  // Whether the tensor, which is not a leaf and has no type on these axes, is assumed replicated. `known`:
+  // TypeOf(tensor).
   bool Assume(const at::Tensor& tensor, const TensorType* known);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   // `full_size`: of the dim that `layout` shards, -1: as the type's.

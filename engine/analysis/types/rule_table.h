@@ -1,9 +1,9 @@
 // RuleTable: the layout rules of operators, by name without overload ("aten::mm"). One file of rules/ for each kind of
 // operator; each is a table of names over a few functions.
 //
-// A rule computes with the types of one axis (axis_type.h). In short: the result of a linear operator on a partial tensor is
-// partial, any other operator needs it reduced first; shards stay shards under elementwise operators, and a contraction over
-// the sharded dim makes a partial tensor.
+// A rule computes with the types of one axis (axis_type.h). In short: the result of a linear operator on a partial
+// tensor is partial, any other operator needs it reduced first; shards stay shards under elementwise operators, and a
+// contraction over the sharded dim makes a partial tensor.
 // Stage before: operands.h. Stage after: operator_checker.h, which looks up each operator that runs.
 #pragma once
 

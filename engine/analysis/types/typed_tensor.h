@@ -1,4 +1,5 @@
-// TypedTensor: the type of a tensor, kept with the tensor itself, so that tensors that autograd saves still have theirs.
+// TypedTensor: the type of a tensor, kept with the tensor itself, so that tensors that autograd saves still have
+// theirs.
 // Stage before: axis_type.h. Stage after: operator_checker.h.
 #pragma once
 
@@ -10,7 +11,8 @@
 
 namespace moonshard {
 
-// Sets the type of the tensor's current values; a later write through another tensor of the same memory makes the type void.
+// Sets the type of the tensor's current values; a later write through another tensor of the same memory makes the type
+// void.
 // `version`: of its version counter, -1: read here. `rises`: autograd is about to increment it.
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bool rises = false);
 // Null if it has none, or its memory was written to since.

@@ -1,5 +1,6 @@
-// WrittenView: writes into a view, as in y = empty([B, T, 24]), y[..., :16] = a, y[..., 16:] = b. The type of y is kept with y,
-// and the operator that writes sees only the slice; the new type of y follows from its old type and that of the written tensor.
+// WrittenView: writes into a view, as in y = empty([B, T, 24]), y[..., :16] = a, y[..., 16:] = b. The type of y is kept
+// with y, and the operator that writes sees only the slice; the new type of y follows from its old type and that of the
+// written tensor.
 // Stage before: axis_type.h, rules/combine.h. Stage after: operator_checker.h, for operators in place.
 #pragma once
 
@@ -23,8 +24,8 @@ struct BoxInBase {
 std::optional<BoxInBase> FindBox(at::IntArrayRef sizes, at::IntArrayRef strides, at::IntArrayRef base_sizes,
                                  at::IntArrayRef base_strides);
 
-// The type of a base of `dims` dims and type `before` after a tensor of type `written` is written into the box (null: not a
-// box). Unproven if the elements inside and outside of the box do not have one layout.
+// The type of a base of `dims` dims and type `before` after a tensor of type `written` is written into the box (null:
+// not a box). Unproven if the elements inside and outside of the box do not have one layout.
 //
 //   before                     written             after
 //   the same everywhere        shard(d)            shard(d): a number equals any shard of itself

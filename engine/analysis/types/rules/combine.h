@@ -18,14 +18,15 @@ struct Meeting {
   at::IntArrayRef sizes;
 };
 
-// Compares the index maps of two shards that are combined along one dim, and leaves the finer one in `into`. False if they
-// differ, which is a fault, or if one of them is unknown in a forward, which is unproven.
+// Compares the index maps of two shards that are combined along one dim, and leaves the finer one in `into`. False if
+// they differ, which is a fault, or if one of them is unknown in a forward, which is unproven.
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other);
 
 // The type of the result, a tensor of `made` dims.
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence);
 
-// The type of a mean over the sharded dim of `type`: a partial mean, or a fault if the shards are known to differ in length.
+// The type of a mean over the sharded dim of `type`: a partial mean, or a fault if the shards are known to differ in
+// length.
 AxisType MeanOfShards(Operands& o, const AxisType& type);
 
 // All operands of the call.
