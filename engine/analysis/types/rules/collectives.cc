@@ -1,11 +1,12 @@
-// Collectives that a program calls itself, through a c10d::ProcessGroup whose axis is known (OperatorChecker::SetGroup): on
-// that axis what each makes of what, on the others nothing changes. moonshard's own speak for themselves (Region).
+// Collectives that a program calls itself, through a c10d::ProcessGroup whose axis is known
+// (OperatorChecker::SetGroup). They change the type on that axis only. moonshard's own collectives declare their
+// layouts (Region).
 #include "engine/analysis/types/rule_table.h"
 
 namespace moonshard {
 namespace {
 
-// (tensors, ...) -> tensors, in place: each becomes its sum.
+// (tensors, ...) -> tensors, in place: each becomes its sum over the ranks.
 AxisTypes AllReduce(Operands& o) {
   AxisTypes out;
   for (size_t i = 0; i < o.products(); ++i) {

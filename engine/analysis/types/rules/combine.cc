@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
-// What tensors that meet element by element make. Order matters: partial is judged first, since what may meet terms of a sum
-// depends on how the operator depends on them; then values that no layout describes; then shards, beside which a replicated
-// tensor is right only where it is the same along the sharded dim (a bias of size 1, zeros, an expanded dim): any other
-// would be read at the places of this rank's shard, which are places of another element on every rank.
+// The type of tensors that are combined element by element. The order of the checks matters: partial first, because the
+// operator's linearity determines what may be combined with a partial tensor; then values that no layout describes;
+// then shards. A replicated tensor may be combined with shards only if it is the same along the sharded dim (a bias of
+// size 1, zeros, an expanded dim): otherwise its elements at local indices belong to a different element of the shard
+// on each rank.
 //
-// Terms of a sum. f(a1 + .. + an) = f(a1) + .. + f(an) holds for linear f alone: add of terms and terms, mul of terms and a
-// replicated factor. x + b with x in terms adds b once a rank; zeros are the one replicated value that may be added.
+// Partial: f(a1 + .. + an) = f(a1) + .. + f(an) holds only for linear f: add of partial tensors, mul of a partial
+// tensor and a replicated factor. x + b with x partial adds b once per rank; zeros are the only replicated value that
+// may be added.
 namespace moonshard {
 namespace {
 
@@ -34,7 +36,7 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
   }
   switch (dependence) {
     case Dependence::kLinear: {
-      // Gradients of the features in front and of those behind, which alone are terms.
+      // Gradients of the first features, and of the last ones, of which only the latter are partial.
       const auto in_front = [&](const Meeting& tensor) {
         return &tensor == first || (tensor.type->is_replicate() && tensor.type->zeros_behind >= first->type->last);
       };
@@ -59,8 +61,8 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
 
 }  // namespace
 
-// A gradient is made by operators that autograd chose for those of the forward, at the places that were compared there, and
-// an optimizer goes on with it. Sizes that follow values (the tokens of an expert) are no full dim's shard.
+// A backward uses the indices of the forward, which were compared there, and an optimizer uses those of the gradient.
+// Sizes that depend on values (the tokens of an expert) are not shards of a full dim.
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   if (into.map != nullptr && other.map != nullptr) {
     const bool other_size = into.map->size() != other.map->size();
@@ -69,7 +71,8 @@ bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
               into.map->ToString() + "; and " + other.map->ToString());
       return false;
     }
-    // A gradient of key heads is made of terms of the queries' that use them, whose features are flattened with them.
+    // The gradient of key heads is computed from the gradients of their queries, whose features are flattened with
+    // them.
     if (other_size && o.backward()) {
       into.map = nullptr;
     } else if (other.map->size() > into.map->size()) {

@@ -1,13 +1,13 @@
 // Convolutions: input [batch, channels, positions...], weight [out channels, in channels / groups, kernel...]. Along batch
 // and channels a convolution is a product of matrices, summed over the input's channels and the kernel:
 //
-//   batch in shards         x replicated                      batch in shards
-//   replicated              x out channels in shards          channels in shards
-//   in channels in shards   x in channels in shards           terms of a sum
-//   channels in shards      x out channels in shards, groups  channels in shards: each group by itself
+//   batch sharded           x replicated                      batch sharded
+//   replicated              x out channels sharded            channels sharded
+//   in channels sharded     x in channels sharded             partial
+//   channels sharded        x out channels sharded, groups    channels sharded: each group by itself
 //
-// A position needs its neighbours, which another rank may hold: shards along positions are unproven, for whether they suffice
-// depends on kernel, stride and padding. So are transposed convolutions of shards.
+// A position needs its neighbours, which another rank may hold: shards along positions are unproven, because kernel,
+// stride and padding decide whether they are sufficient. So are transposed convolutions on shards.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -19,8 +19,8 @@ constexpr int kChannels = 1;
 constexpr int kOutChannels = 0;  // of the weight
 constexpr int kInChannels = 1;   // of the weight
 
-// What the two operands of a convolution and of its two backwards have in common: varying, terms of a sum, all replicated.
-// Sets `done` where that settles the result.
+// The cases that a convolution and its two backwards have in common: varying, partial, and replicated operands. Sets
+// `done` if one of them applies.
 AxisType Common(Operands& o, const AxisType& a, const AxisType& b, bool& done) {
   done = true;
   if (a.is(TypeKind::kVarying) || b.is(TypeKind::kVarying) || a.is(TypeKind::kOwnRows) || b.is(TypeKind::kOwnRows)) {
@@ -47,8 +47,8 @@ AxisType At(AxisType shard, int dim) {
   return shard;
 }
 
-// Channels in shards, each group by itself. A group is `from` channels of the input and `to` of the output: what each rank
-// holds of both sides must be the same groups.
+// Sharded channels, each group by itself. A group is `from` channels of the input and `to` of the output: each rank
+// must hold the same groups of both.
 AxisType Grouped(Operands& o, const AxisType& x, const AxisType& weight) {
   const int64_t from = o.sizes(1)[kInChannels];
   const int64_t groups = from == 0 ? 0 : o.sizes(0)[kChannels] / from;
@@ -147,7 +147,7 @@ AxisType OfBias(const AxisType& gradient) {
 }
 
 // (gradient, input, weight, bias sizes, stride, padding, dilation, transposed, output padding, groups, wanted) -> the
-// gradients of input, weight and bias, those alone that are wanted.
+// gradients of input, weight and bias, as far as they are wanted.
 AxisTypes ConvolutionBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   const AxisType& x = o.type(1);

@@ -1,12 +1,12 @@
-// Operators that take elements by tensors of places: lookups, and their backwards, which add into places.
+// Operators that take elements by tensors of indices: lookups, and their backwards, which add at indices.
 //
-// Places count from the beginning of the full dim. Along a sharded dim they are wrong on every rank but the first, unless
-// they were shifted and masked, which only the code that does it can know: it marks them as own rows (NoteOwnRows). A lookup
-// by own rows is varying until the rows of other ranks are masked to zero; every row is then held by exactly one rank and
-// zero elsewhere, which makes terms of a sum. Other dims of the table only pass through.
+// Indices are global. On a local shard of the dim they are wrong on every rank but the first, unless they were shifted
+// and masked. Only the code that does so knows it, and marks the ids as own rows (NoteOwnRows). A lookup by own rows is
+// varying until the rows of other ranks are masked to zero; every row is then on exactly one rank and zero elsewhere,
+// which is partial. Shards of other dims of the table pass through.
 //
-// Adding into places is the transpose of a lookup. Slices added into zeros are terms of a sum where each rank adds other
-// slices; added to a replicated tensor they would count on one rank alone, so that is refused.
+// Adding at indices is the transpose of a lookup. Slices that are added to zeros are partial if each rank adds
+// different slices; added to a replicated tensor they would count on one rank only, so that is refused.
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"
@@ -69,7 +69,7 @@ AxisTypes EmbeddingBackward(Operands& o) {
   return {AxisType::Replicate()};
 }
 
-// (x, dim, places): elements of dim by a list of places.
+// (x, dim, indices): elements of dim by a list of indices.
 AxisTypes IndexSelect(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& places = o.type(1);
@@ -81,7 +81,7 @@ AxisTypes IndexSelect(Operands& o) {
   if (x.is_shard() && x.dim == dim) {
     if (places.is_shard()) {
       if (!places.by_value && !o.backward()) return {o.Unproven("indices into a shard that are not known to be local")};
-      AxisType result = x;  // places within the rank's own shard
+      AxisType result = x;  // local indices
       result.length = o.made()[static_cast<size_t>(dim)];
       result.lead = 1;
       result.parts.clear();
@@ -101,8 +101,8 @@ AxisTypes IndexSelect(Operands& o) {
   return {result};
 }
 
-// (x, dim, places, source): x with source's slices added at places. Each rank adding its own to zeros makes terms of a
-// sum.
+// (x, dim, indices, source): x with source's slices added at the indices. Partial if each rank adds its own slices to
+// zeros.
 AxisTypes IndexAdd(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& places = o.type(1);
@@ -161,7 +161,7 @@ AxisTypes IndexAdd(Operands& o) {
   return {AxisType::Replicate()};
 }
 
-// (x, [places...]): the places broadcast against each other.
+// (x, [indices...]): the indices are broadcast against each other.
 AxisTypes Index(Operands& o) {
   const AxisType& x = o.type(0);
   c10::SmallVector<Meeting, 4> places;
@@ -177,7 +177,7 @@ AxisTypes Index(Operands& o) {
     return {AxisType::Of(TypeKind::kVarying)};
   }
   const auto taken = static_cast<int64_t>(places.size());
-  // Places in the first dims, as almost always; which dims they are for is in a list with gaps that rules do not see.
+  // Indices of the first dims, as is usual; the list with gaps that has their dims is not visible to rules.
   if (x.is_shard() && o.dims(0) == taken + o.made_dims() - longest) {
     if (x.dim >= taken) {
       if (!at.is_replicate()) return {o.Fault("the tensor is sharded, so the indices must be replicated")};
@@ -188,7 +188,7 @@ AxisTypes Index(Operands& o) {
     if (at.is_shard() && !at.by_value && !o.backward()) {
       return {o.Unproven("indices into a shard that are not known to be local")};
     }
-    if (at.is_shard()) return {at};  // places within the rank's own shard
+    if (at.is_shard()) return {at};  // local indices
     return {o.Fault("global indices are used on a local shard")};
   }
   if (x.is_shard()) return {o.Unproven("indices into a sharded tensor")};
@@ -203,7 +203,7 @@ AxisTypes Index(Operands& o) {
   return {result};
 }
 
-// (x, [places...], values, accumulate).
+// (x, [indices...], values, accumulate).
 AxisTypes IndexPut(Operands& o) {
   const size_t last = o.size() - 1;
   const AxisType& x = o.type(0);
@@ -224,7 +224,7 @@ AxisTypes IndexPut(Operands& o) {
                 SuggestedFix::kMakeSum)};
   }
   if (cut || values.is_shard()) {
-    // Places within the rank's own shard of the first dim.
+    // Local indices of a shard of the first dim.
     if (cut && (x.is_shard() || zeros)) return {x.is_shard() ? x : AxisType::Shard(0, o.made()[0])};
     if (!cut && values.is_shard()) {
       AxisType result = values;
@@ -243,7 +243,7 @@ AxisTypes IndexPut(Operands& o) {
                          : AxisType::Replicate()};
 }
 
-// (x, dim, places): along dim, places of x's other dims.
+// (x, dim, indices): elements along dim, for each position of the other dims.
 AxisTypes Gather(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& places = o.type(1);
@@ -277,7 +277,7 @@ AxisTypes Gather(Operands& o) {
   return {result};
 }
 
-// (x, dim, places, source or value): into x along dim.
+// (x, dim, indices, source or value): into x along dim.
 AxisTypes Scatter(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   const AxisType& places = o.type(1);
@@ -295,7 +295,7 @@ AxisTypes Scatter(Operands& o) {
   return {result};
 }
 
-// The places of what is not zero: rows of them. Among shards of the first dim, places within the rank's own shard.
+// The indices of nonzero elements, one row for each. With shards of the first dim they are local.
 AxisTypes NonZero(Operands& o) {
   const AxisType& x = o.type(0);
   if (x.is_replicate()) return {AxisType::Replicate()};

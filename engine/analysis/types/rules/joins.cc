@@ -1,8 +1,9 @@
-// Operators that put tensors together.
+// Operators that concatenate tensors.
 //
-// Across the sharded dim nothing happens to shards, but a replicated part beside them must be the same along it. Along the
-// sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor but its parts' shards one
-// after the other: packed, which a later slice or split takes apart at the same places and nothing else may.
+// Shards pass through a concatenation along another dim, but a replicated tensor among them must be the same along the
+// sharded dim. Along the sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor
+// but the shards of its parts one after the other: packed, which only a slice or split at the borders of the parts may
+// take apart.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -49,7 +50,7 @@ AxisTypes Cat(Operands& o) {
       parts.insert(parts.end(), type.parts.begin(), type.parts.end());
     }
   }
-  // The gradient of features of which some are full and some shared, as split's backward joins it.
+  // The gradient of features that are full and features that are shared, as the backward of split joins it.
   if (partial == 1 && other == 1 && !cut && o.size() == 2 && o.type(1).is_partial() && !o.type(1).is_mixed() &&
       !stack && dim + 1 == o.made_dims() && o.backward()) {
     AxisType mixed = o.type(1);
@@ -77,7 +78,7 @@ AxisTypes Cat(Operands& o) {
                       SuggestedFix::kTakeShard)};
     }
   }
-  // Along the dim that is cut each rank joins its own shards: a fused dim.
+  // Along the sharded dim each rank joins its own shards: a fused dim.
   if (parts.size() > 1) {
     result.length = o.made()[static_cast<size_t>(dim)];
     result.parts = parts;

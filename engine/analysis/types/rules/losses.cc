@@ -1,8 +1,8 @@
 // Losses: (values, targets, ...), reduced to a mean, a sum or not at all.
 //
-// Rows of the batch are independent, so rows in shards give terms of the sum, or of the mean where the loss divides by the
-// rank's own rows. The classes of one row are not: targets count classes of the full vocabulary, and a rank would look up
-// another class in its shard. Losses on a sharded vocabulary are regions of their own (train/loss).
+// Rows of the batch are independent, so sharded rows give a partial sum, or a partial mean if the loss divides by the
+// number of local rows. The classes of a row are not: targets are global class indices, and a rank would look up
+// another class in its shard. Losses on a sharded vocabulary are regions (train/loss).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -17,8 +17,7 @@ AxisType Reduced(Operands& o, const AxisType& rows, int64_t reduction) {
   return reduction == kMean ? MeanOfShards(o, rows) : AxisType::Partial();
 }
 
-// nll_loss_forward(log-probabilities [N, C], targets [N], weight, reduction, ignored) -> loss, total weight. A gradient
-// of the loss is linear in it.
+// nll_loss_forward(log-probabilities [N, C], targets [N], weight, reduction, ignored) -> loss, total weight.
 AxisTypes NegativeLogLikelihood(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& targets = o.type(1);

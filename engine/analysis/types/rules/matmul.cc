@@ -1,18 +1,18 @@
 // Products of matrices: [batch.., row, inner] x [batch.., inner, column].
 //
-//   rows in shards          x whole              rows in shards
-//   whole                   x columns in shards  columns in shards
-//   inner in shards         x inner in shards    terms of a sum
-//   batch in shards         x batch in shards    batch in shards
-//   terms of a sum          x whole              terms of a sum
+//   rows sharded      x replicated        rows sharded
+//   replicated        x columns sharded   columns sharded
+//   inner sharded     x inner sharded     partial
+//   batch sharded     x batch sharded     batch sharded
+//   partial           x replicated        partial
 //
-// The table is that of block matrices. A rank computes one block product; where the inner dim is sharded the same way on both
-// sides, the block products add up to the result, hence partial. Rows on one side and columns on the other give each rank one
-// block of a grid of which only the diagonal is computed: no layout describes that, so it is refused. Terms times a
-// replicated matrix stay terms because the product distributes over the sum; terms times terms would need the mixed terms
-// that no rank has. Backward products need no rules of their own: d x = d y w^T and d w = x^T d y are products of the same
-// kind, and their types follow from the types of gradient and operand (a colwise layer's d x sums over sharded columns and
-// is partial: the reason why its input must be declared shared).
+// The table is that of block matrices. A rank computes one block product; if the inner dim is sharded the same way on
+// both sides, the block products add up to the result, hence partial. Rows on one side and columns on the other give
+// each rank one block of a grid of which only the diagonal is computed: no layout describes that, so it is refused. A
+// partial matrix times a replicated one is partial, because the product distributes over the sum; the product of two
+// partial matrices would need the mixed terms, which no rank has. Backward products need no rules of their own: d x = d
+// y w^T and d w = x^T d y are products of the same kind, and their types follow from the types of gradient and operand
+// (d x of a colwise layer sums over sharded columns and is partial, which is why its input must be declared shared).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -37,7 +37,7 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
     return a.is_partial() ? a : b;
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
-  // The result's dims are rows and columns of two tensors: what a shard was opened into is none of them.
+  // The result's dims are rows and columns of two tensors: none of them is the dim that a shard was opened into.
   const auto product = [](AxisType type) {
     type.behind = -1;
     return type;
@@ -112,9 +112,9 @@ AxisTypes MatVec(Operands& o) {
 //   gradient of b       a [inner', rows]  x  b [rows, columns]            [groups, inner', columns]
 //   a batch             a [groups, row, inner] x b [groups, inner, column]
 //
-// For each group it is a product of matrices, so features follow the rule of those with the dim of groups taken away. The
-// rows and the groups are what `offs` counts: where they are in shards and `offs` is that of all, a rank multiplies rows by
-// matrices of other groups, and rows that are summed over group by group make no terms.
+// Each group is a product of matrices, so features follow the rule of products without the dim of groups. `offs` counts
+// rows and groups: if these are sharded and `offs` is global, a rank multiplies rows by matrices of other groups, and a
+// contraction over rows group by group is not partial.
 AxisTypes GroupedMatMul(Operands& o) {
   const int offs = o.TensorOf(2);
   const bool batch_left = o.dims(0) == 3;
@@ -144,8 +144,8 @@ AxisTypes GroupedMatMul(Operands& o) {
   return {Product(o, left, MapDims(right, without_groups), 0)};
 }
 
-// linalg_solve_triangular(a, b): x with a x = b, or x a = b. It is the product of b with the inverse of a, whose elements each
-// depend on all of a's.
+// linalg_solve_triangular(a, b): x with a x = b, or x a = b: the product of b with the inverse of a, each element of
+// which depends on all elements of a.
 AxisTypes SolveTriangular(Operands& o) {
   const AxisType& a = o.type(0);
   const AxisType& b = o.type(1);

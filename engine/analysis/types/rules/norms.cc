@@ -1,16 +1,16 @@
 // Norms over the last dims in one operator.
 //
 // Each row is normalized by its own statistics, so rows may be sharded and the normalized dims may not: a rank would
-// normalize by the variance of its shard. In the backward the gradient of the input keeps the rows' layout. Weight and bias
-// serve all rows, so their gradients add up over rows: with rows in shards each rank has terms of them, which is why a norm
-// on a sequence-parallel residual must declare its parameters shared.
+// normalize by the variance of its shard. In the backward the gradient of the input keeps the layout of the rows. The
+// gradients of weight and bias are sums over rows: with sharded rows they are partial, which is why a norm on a
+// sequence-parallel residual must declare its parameters shared.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
 namespace moonshard {
 namespace {
 
-// x [..., normalized dims] with `last` of them: whether each rank sees all that is normalized over.
+// x [..., normalized dims] with `last` of them: whether the normalized dims are full.
 bool Full(Operands& o, size_t x, size_t last) {
   return !o.type(x).is_shard() || o.type(x).dim < o.dims(x) - static_cast<int64_t>(last);
 }
@@ -47,7 +47,7 @@ AxisTypes NormBackward(Operands& o) {
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&x, o.sizes(1)}};
   out[0] = Meet(o, meeting, o.dims(1), Dependence::kAny);
   out[0].uniform = 0;
-  // The weight is the same for every row: rows in shards give terms of its gradient.
+  // The weight is the same for every row: with sharded rows its gradient is partial.
   for (size_t i = 1; i < out.size(); ++i) {
     if (out[0].is_shard()) out[i] = AxisType::Partial();
     if (!out[0].is_known() || out[0].is(TypeKind::kVarying)) out[i] = out[0];

@@ -1,13 +1,11 @@
-// Operators that make one element of many along a dim: sums of shards are terms of a sum; what is no sum sees this rank's
-// shard alone.
+// Reductions along a dim. Over a sharded dim a sum is partial; any other reduction sees only the local shard.
 //
-// A sum distributes over the shards of what it adds up: each rank's sum is a term, and the result is partial. A mean divides
-// by the length of the shard that it sees, so its terms are those of a mean; they may not meet terms of a sum. They are that
-// only where the ranks' shards have one length: of 7 rows on two ranks, the mean of the means of 4 and 3 rows weighs the last
-// rows more. Every other
-// reduction is not a sum of the ranks' results and is refused along the sharded dim, although some (a maximum) could be
-// combined: nothing in a plan declares such a combination. A softmax along a sharded dim divides by the sum over one shard;
-// the shard's values would look normalized and be too large by what the other ranks hold.
+// The sum over a dim is the sum of the ranks' sums over their shards, so the result is partial. A mean divides by the
+// length of the local shard, so the result is a partial mean, which may not be combined with a partial sum. The shards
+// must have the same length: of 7 rows on two ranks, the mean of the means of 4 and 3 rows gives the last rows a higher
+// weight. Every other reduction is refused along the sharded dim, although some (a maximum) could be combined over
+// ranks: a plan cannot declare such a combination. A softmax along a sharded dim divides by the sum over the local
+// shard; the values would look normalized and be too large.
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"
@@ -18,7 +16,7 @@ namespace {
 
 enum class Kind { kSum, kMean, kOther };
 
-// Over `over` of the dims (none: all), which stay with size 1 where `keep`.
+// Reduces the dims `over` (empty: all), which keep size 1 if `keep`.
 AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   const AxisType& type = o.type(0);
   const int64_t dims = o.dims(0);
@@ -29,7 +27,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
     return o.Fault(Quoted(o.name(), " of a partial tensor; reduce it first"), SuggestedFix::kMakeSum);
   }
   if (type.is_shard() && goes(type.dim)) {
-    // Nothing is wrong with either place of a floating shard, so that nothing would ask for the other one.
+    // Both dims of a floating shard would be accepted, so no fault would try the other one.
     AxisType other = type;
     if (type.floating && MoveToNextReading(other, o.sizes(0), o.sizes_compared(), /*terms=*/false) &&
         !goes(other.dim)) {
@@ -63,7 +61,7 @@ AxisTypes ForeachNorm(Operands& o) {
   return out;
 }
 
-// One dim that stays as long as it is, each element made of all along it.
+// A dim that keeps its size, each element computed from all elements along it.
 AxisType Along(Operands& o, int64_t dim, bool linear) {
   const AxisType& type = o.type(0);
   if (type.is_partial() && !linear)
@@ -96,7 +94,7 @@ AxisTypes SoftmaxBackward(Operands& o) {
   return {result};
 }
 
-// (x, k, dim, ...) -> values, places; sort: (x, dim, ...).
+// (x, k, dim, ...) -> values, indices; sort: (x, dim, ...).
 AxisTypes Order(Operands& o) {
   const size_t argument = o.name() == "topk" ? 2 : 1;
   AxisType one;
@@ -108,7 +106,7 @@ AxisTypes Order(Operands& o) {
   return {one, one};
 }
 
-// A number that the program goes on with.
+// A number that the program reads from a tensor.
 AxisTypes ReadNumber(Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate()) {
