@@ -1,5 +1,5 @@
-// TypeScope: proves the layouts of a step while it runs: put it around the forward and the backward of any model under a
-// plan, on one process, with a Recording mesh and tiny sizes or the meta device, or on real ranks.
+// TypeScope: proves the layouts of a step while it runs: a scope around the forward and the backward of any model under
+// a plan, in one process, with a Recording mesh and small sizes or the meta device, or on real ranks.
 //
 //   const auto step = [&](const moonshard::DeviceMesh& mesh, const moonshard::TypeOptions& options) {
 //     auto model = moonshard::Parallelize(Net(config), plan, mesh);
@@ -10,13 +10,13 @@
 //   };
 //   moonshard::Proof proof = moonshard::ProveAtTwoSizes(shape, step);
 //
-// One TypeScope proves the layouts of the step that runs in it (layouts_hold). That no number follows the size of a shard
-// takes the same step at tp=1 beside it, which ProveAtTwoSizes runs.
+// One TypeScope proves the layouts of the step that runs in it (layouts_hold). To prove that no number depends on the
+// size of a shard, the step must also run at tp=1, as ProveAtTwoSizes does.
 //
-// Parameters have the types that the plan gives them. A tensor that enters the outermost planned call, or is named as an
-// Input, is the same on every tp rank and a shard of the batch on the data-parallel axes. At each planned module the inputs
-// and outputs are compared with what the plan declares, and have the declared layout from there on, so that one fault gives
-// one finding; after the backward each parameter's gradient is compared too.
+// Parameters have the types that the plan declares. A tensor that enters the outermost planned call, or is declared by
+// Input, is replicated along tp and a shard of the batch along the data-parallel axes. At each planned module the
+// inputs and outputs are compared with the declared layouts, and have these from then on, so that one fault gives one
+// finding; after the backward the gradient of each parameter is compared too.
 // Stage before: apply, types. Stage after: Proof (proof.h).
 #pragma once
 

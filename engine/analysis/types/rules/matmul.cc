@@ -10,9 +10,10 @@
 // both sides, the block products add up to the result, hence partial. Rows on one side and columns on the other give
 // each rank one block of a grid of which only the diagonal is computed: no layout describes that, so it is refused. A
 // partial matrix times a replicated one is partial, because the product distributes over the sum; the product of two
-// partial matrices would need the mixed terms, which no rank has. Backward products need no rules of their own: d x = d
-// y w^T and d w = x^T d y are products of the same kind, and their types follow from the types of gradient and operand
-// (d x of a colwise layer sums over sharded columns and is partial, which is why its input must be declared shared).
+// partial matrices would need the mixed terms, which no rank has. Backward products need no rules of their own:
+// d x = d y w^T and d w = x^T d y are products of the same kind, and their types follow from the types of gradient and
+// operand (d x of a colwise layer sums over sharded columns and is partial, which is why its input must be declared
+// shared).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 

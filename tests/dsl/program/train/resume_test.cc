@@ -122,7 +122,7 @@ TEST_CASE("steps are saved as the run goes, the old ones go, and a directory wit
   const Outcome moved = RunTraining(other);
   INFO(moved.ToText());
   CHECK(moved.code == 1);
-  CHECK_THAT(moved.err, Contains("while it went through other data: its sequence differs"));
+  CHECK_THAT(moved.err, Contains("saved with other data: its sequence differs"));
 }
 
 // Every file below a directory with its bytes.

@@ -332,7 +332,7 @@ TEST_CASE("a model of another form that merging could not give back, or that lac
   };
   WeightRecipes recipes = form.recipes;
   recipes.erase("attn.k");
-  refuses(recipes, "error[MS0506]: the model has a part of tensor 'attn.qkv' alone");
+  refuses(recipes, "error[MS0506]: the model has only a part of tensor 'attn.qkv'");
   recipes = form.recipes;
   recipes.erase("renamed.weight");
   refuses(recipes, "error[MS0406]: the checkpoint has no tensor 'renamed.weight'");
