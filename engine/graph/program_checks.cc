@@ -98,7 +98,7 @@ class Reporter {
     } else if (kind == SizeConflict::Kind::kFollowsShard) {
       out = "use a number of the model's config, and export again; or gather";
     } else if (kind == SizeConflict::Kind::kTerms) {
-      out = "add them up before, where a module ends: output = { partial, replicate }; or gather";
+      out = "reduce it before, at the output of a module: output = { partial, replicate }; or gather";
     } else if (kind == SizeConflict::Kind::kOperands) {
       out = "give both the same layout; or gather";
     } else if (origin->kind == ShardOrigin::Kind::kParameter) {
@@ -134,12 +134,12 @@ class Reporter {
         d.declared = std::to_string(one.declared) + ", the size of a shard";
         break;
       case SizeConflict::Kind::kOperands: d.declared = std::to_string(one.declared); break;
-      case SizeConflict::Kind::kTerms: d.declared = "terms of a sum"; break;
+      case SizeConflict::Kind::kTerms: d.declared = "a partial tensor"; break;
     }
     if (other != nullptr) d.declared += ": " + Text(*other);
     d.required = one.kind == SizeConflict::Kind::kCrossesShards
                      ? "all of the dim on every rank, or packed shards of its parts"
-                 : one.kind == SizeConflict::Kind::kTerms ? "the sum"
+                 : one.kind == SizeConflict::Kind::kTerms ? "the reduced tensor"
                                                           : std::to_string(one.required);
     if (origin != nullptr) (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) += ": " + Text(*origin);
     d.help = Fix(one.kind, origin, other);
@@ -158,8 +158,8 @@ class Reporter {
     const std::string layout = redistribution->from[MeshAxis::kTp].ToString();
     Diagnostic d = MakeDiagnostic(
         Finding::kFlowDoesNotFit,
-        one.terms ? place + (one.input ? " arrives" : " is made") + " as terms of a sum, and is declared to be " +
-                        layout + (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes them")
+        one.terms ? place + (one.input ? " arrives" : " is made") + " as partial, and is declared to be " + layout +
+                        (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes it partial")
                   : place + (one.input ? " arrives" : " is made") + " with " + Size(one.local, one.full) + " of dim " +
                         std::to_string(one.dim) + " on a rank, and is declared to be " + layout,
         SourceOf(plan_, steps));
@@ -167,8 +167,9 @@ class Reporter {
     d.declared = layout + (one.terms ? "" : ": " + Size(one.declared, one.full) + " on a rank");
     d.required = one.terms ? "partial" : Size(one.local, one.full) + " on a rank";
     if (origin != nullptr) d.required += ": " + Text(*origin);
-    d.help = one.input ? "declare the input as it arrives, or what makes it so that it leaves as " + layout
-                       : "declare the output as the forward makes it";
+    d.help = one.input
+                 ? "declare the input as it arrives, or change the module that makes it so that it leaves as " + layout
+                 : "declare the output as the forward makes it";
     const SourceSpan second = LineOf(origin);
     if (second.known() && !(second == d.where)) d.related.push_back(second);
     return d;
@@ -176,16 +177,16 @@ class Reporter {
 
   // Of the program.
   Diagnostic OfOutput(const BoundaryConflict& one) const {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kFlowDoesNotFit,
-                       "output " + Quote(program_.outputs[one.position].name) +
-                           " of the program follows from terms of a sum that are not added up over the ranks");
+    Diagnostic d = MakeDiagnostic(Finding::kFlowDoesNotFit,
+                                  "output " + Quote(program_.outputs[one.position].name) +
+                                      " of the program depends on a partial tensor that is not reduced over the ranks");
     const ShardOrigin* origin = Origin(one.origin);
     d.where = LineOf(origin);
-    if (one.node >= 0) d.message += ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes them";
+    if (one.node >= 0) d.message += ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes it";
     if (origin != nullptr) d.declared = Text(*origin);
-    d.required = "a module that makes them and declares { partial, replicate } or { partial, shard(dim) }";
-    d.help = "declare the output of the module in which they are made, or gather what is summed: output = replicate";
+    d.required =
+        "a module that makes the partial tensor and declares { partial, replicate } or { partial, shard(dim) }";
+    d.help = "declare the output of the module that makes it, or gather the tensor that is summed: output = replicate";
     return d;
   }
 

@@ -1,10 +1,10 @@
-// ProgramChecks: a plan held against the graph of an exported program, as findings, before a tensor is touched or a rank is
-// started (local_sizes.h):
+// ProgramChecks: compares a plan with the graph of an exported program, before a tensor is touched or a rank is started
+// (local_sizes.h):
 //
 //   kFixedSize       an integer of the graph holds for the full size of a dim that the plan makes local; or a part of a sharded
-//                    dim is taken as if all of it were here; or a number that follows a shard is used for what is full
-//   kFlowDoesNotFit  what arrives at a module, or at an operator between modules, has another layout than the plan declares
-//                    there, or than the other operand has
+//                    dim is taken as if the dim were full; or the size of a shard is used for a full tensor
+//   kFlowDoesNotFit  the input of a module has another layout than the plan declares, or the operands of an operator
+//                    between modules have layouts that do not fit together
 //
 // Each names the node, its module, the plan line that made the dim local, and what to change. Equal layers have one finding.
 //
@@ -21,12 +21,11 @@
 
 namespace moonshard {
 
-// Adds to the tree of a program what its graph knows: its data flow (ModuleTree::flow), and the pass "sizes"
-// (ModuleTree::checks). Every plan that is resolved for the
-// tree is held against the graph from then on.
+// Adds the data flow of the graph (ModuleTree::flow) and the pass "sizes" (ModuleTree::checks) to the tree of a
+// program. Every plan that is resolved for the tree is then compared with the graph.
 void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program);
 
-// The findings of what FindSizeConflicts found.
+// The conflicts of FindSizeConflicts as findings.
 Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan);
 
 }  // namespace moonshard

@@ -181,7 +181,8 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
   if (sharded == nullptr) {
     for (const LocalDim& dim : out) {
       if (!dim.is_sharded()) continue;
-      refuse(Kind::kFollowsShard, ": a size that follows a shard, for a tensor that is full", dim.local, dim.full);
+      refuse(Kind::kFollowsShard, ": the size of a shard is used for a tensor that is not sharded", dim.local,
+             dim.full);
       return false;
     }
     return true;
@@ -209,7 +210,7 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
     int64_t declared = 0;
     int64_t required = 0;
     wanted(declared, required);
-    refuse(Kind::kInteger, ": the same number of elements, in other dims than in full", declared, required);
+    refuse(Kind::kInteger, ": as many elements, but in different dims than on one rank", declared, required);
     return false;
   }
   out[place].origin = sharded->origin;
@@ -556,7 +557,7 @@ std::optional<Dims> PartsOf(NodeSizes& n, const LocalDim& dim, const std::vector
                  integer ? "takes " + std::to_string(size.local) + " elements of a dim of " + SizeText(dim)
                          : "takes " + std::to_string(size.full) + " of the " + std::to_string(dim.full) +
                                " elements of a dim that is sharded as one: the " + std::to_string(dim.local) +
-                               " on a rank are not a shard of them",
+                               " on a rank are not a shard of those",
                  integer ? size.local : size.full, made.local, &dim, nullptr,
                  integer ? size.integer_at : LocalDim::kNone);
       return std::nullopt;
@@ -595,9 +596,8 @@ void SplitInto(NodeSizes& n, const LocalTensor& self, size_t dim, std::vector<Lo
   } else {
     for (const LocalDim& size : sizes) {
       if (!size.is_sharded()) continue;
-      n.Conflict(Kind::kFollowsShard,
-                 "splits a dim of " + SizeText(had) + " by a size that follows a shard, " + SizeText(size), size.local,
-                 size.full, &size);
+      n.Conflict(Kind::kFollowsShard, "splits a dim of " + SizeText(had) + " by the size of a shard, " + SizeText(size),
+                 size.local, size.full, &size);
       return;
     }
   }
@@ -702,8 +702,8 @@ void Slice(NodeSizes& n) {
       follows.origin = which.origin;
       if (last != last_local || first != first_local) {
         n.Conflict(Kind::kFollowsShard,
-                   "takes the first elements of a full dim of " + SizeText(had) + ", as many as a shard has, " +
-                       SizeText(which) + ", on every rank",
+                   "takes the first elements of an unsharded dim of " + SizeText(had) +
+                       " on every rank, as many as a shard has (" + SizeText(which) + ")",
                    *which.local, *which.full, &follows);
         return;
       }
@@ -712,7 +712,7 @@ void Slice(NodeSizes& n) {
     if (last - first != had.full) out[*dim].integer_at = LocalDim::kNone;
   } else if (all) {
     if (last_local != had.local || first_local != first) {
-      n.Conflict(Kind::kFollowsShard, "takes a part of a dim of which it takes all in full", last_local, had.local,
+      n.Conflict(Kind::kFollowsShard, "takes a part of a sharded dim, but all of it on one rank", last_local, had.local,
                  &had);
       return;
     }
@@ -761,7 +761,8 @@ void Select(NodeSizes& n) {
   if (!dim) return;
   const LocalDim& had = self->dims[*dim];
   if (had.is_sharded() && !unbinds) {
-    n.Conflict(Kind::kCrossesShards, "takes one element of a dim of " + SizeText(had) + ", another one on each rank",
+    n.Conflict(Kind::kCrossesShards,
+               "takes one element of a dim of " + SizeText(had) + ", which is a different one on each rank",
                n.Number("index").full.value_or(0), had.local, &had);
     return;
   }
@@ -1202,7 +1203,7 @@ void Arange(NodeSizes& n) {
     if (!number.known()) return;
     if (!number.follows_shard()) continue;
     const LocalDim made = n.Made(number);
-    n.Conflict(Kind::kFollowsShard, "counts to the size of a shard, " + SizeText(number) + ", from 0 on every rank",
+    n.Conflict(Kind::kFollowsShard, "counts from 0 to the size of a shard, " + SizeText(number) + ", on every rank",
                *number.local, *number.full, &made);
     return;
   }
@@ -1449,7 +1450,7 @@ void TakeNoTerms(NodeSizes& n) {
   if (!kNotLinear.contains(name) && !(product && count > 1) && !(divisor != nullptr && divisor->terms)) return;
   LocalDim from;
   from.origin = terms->terms_origin;
-  n.Conflict(Kind::kTerms, "it takes terms of a sum, and is not linear in them", 0, 0, &from);
+  n.Conflict(Kind::kTerms, "it is not linear, and its operand is partial", 0, 0, &from);
 }
 
 const ProgramArgument* NodeSizes::Find(std::string_view name) const {

@@ -1,12 +1,13 @@
-// DataFlow: which module of a model feeds which, without running it: from each result of a call to the arguments of the calls
-// that it flows into, with what lies between. Read from the graph of an exported program (engine/graph/data_flow_of.h); a model
-// that is written in C++ does not show it.
+// DataFlow: which module of a model feeds which, without running it: an edge from each result of a call to the
+// arguments of the calls that take it, with the operators between them. Read from the graph of an exported program
+// (engine/graph/data_flow_of.h); it is not known for a model that is written in C++.
 //
 //   model.layers.0.self_attn.q_proj:0 -> model.layers.0.self_attn.o_proj:0   reshape, other
 //   model.layers.0.self_attn.o_proj:0 -> model.layers.0.post_attention_layernorm:0   residual
 //
-// An edge goes from the innermost call that makes a value to every call that takes it, or takes what operators between
-// modules made of it. Of a residual sum the terms of the last addition are followed, not those of all layers before.
+// An edge goes from the innermost call that makes a value to every call that takes it, or takes a value that operators
+// between modules computed from it. For a residual sum only the operands of the last addition have edges, not those of
+// all layers before.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 namespace moonshard {
 
 struct FlowEdge {
-  // What lies between, a set of:
+  // The operators between the calls, a set of:
   static constexpr uint8_t kElementwise = 1;  // operators that compute each element by itself
   static constexpr uint8_t kResidual = 2;     // a sum of two results of modules
   static constexpr uint8_t kReshape = 4;      // views, transpositions, parts, joins
@@ -43,7 +44,7 @@ struct DataFlow {
   std::vector<std::string> outputs;
   std::vector<FlowEdge> edges;  // by `to`, then `input`, then `from`
 
-  // The edges into, or out of, the calls of a module and of what it holds, those within it left out.
+  // The edges into, or out of, the calls of a module and its descendants, without those inside of it.
   std::vector<FlowEdge> Into(const std::string& module) const;
   std::vector<FlowEdge> OutOf(const std::string& module) const;
   // "layers.0.mlp.down_proj:0", of the second call "norm@1:0"; "input ids".

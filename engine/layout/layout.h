@@ -3,16 +3,16 @@
 //   replicate   value: the same, used the same everywhere   gradient: the same everywhere       [Replicate, Replicate]
 //   shared      value: the same, used by sharded compute    gradient: partial, must be summed   [Replicate, Partial]
 //   shard(d)    value: shards along dim d (torch.chunk)     gradient: shards                    [Shard(d), Shard(d)]
-//   partial     value: terms of a sum                       gradient: the same everywhere       [Partial, Replicate]
+//   partial     value: the sum over the ranks               gradient: the same everywhere       [Partial, Replicate]
 // `shared` is Replicate with grad_placements=[Partial()], as after Megatron's f (copy_to_tensor_model_parallel_region).
 //
 // `shared_last(n)` is shared in its last n features and replicate in those before (a projection that makes both).
 //
-// A shard may declare what its dim is made of: `heads` (sharded only between heads; fewer heads than ranks means each
-// head on axis/heads consecutive ranks) and `parts` (a fused dim, each part sharded by itself); or that one rank, its
-// `owner`, holds all of the dim and the others an empty shard (an expert among experts). Which indices a rank holds
-// follows from the layout alone: shards.h.
-// Parts without sizes are equal, and divide the dim; Sized() gives them their sizes once the dim is known.
+// A shard may declare the structure of its dim: `heads` (sharded only between heads; with fewer heads than ranks each
+// head is on axis/heads consecutive ranks) and `parts` (a fused dim, each part sharded by itself); or that one rank,
+// the `owner`, holds all of the dim and the others an empty shard (an expert among experts). The layout determines the
+// indices that each rank holds: shards.h. Parts without sizes are equal, and divide the dim; Sized() gives them their
+// sizes once the dim is known.
 //
 // Placement: one layout per mesh axis. A plan that names no axis declares the layout on tp.
 #pragma once
@@ -60,17 +60,17 @@ struct Layout {
 
   bool is_shard() const { return kind == LayoutKind::kShard; }
   bool is_shared_last() const { return kind == LayoutKind::kShared && last > 0; }
-  // Whether it declares nothing of what its dim is made of: torch.chunk's shards.
+  // A shard without heads, parts or owner, as of torch.chunk.
   bool is_plain_shard() const { return is_shard() && heads == 0 && parts.empty() && owner < 0; }
   // Whether it has parts whose sizes follow from the dim.
   bool has_equal_parts() const;
-  // The same for a dim of `size` elements: equal parts get their sizes. Where they do not divide it, which compile
+  // The layout for a dim of `size` elements: equal parts get their sizes. If they do not divide it, which compile
   // refuses, the last ones are smaller.
   Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 
-  // "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the layout alone, as JSON
-  // prints it.
+  // "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the form that JSON
+  // has.
   std::string ToString() const;
   // As ToString, with the rest: "shard(0,heads=8)", "shard(0,owner=3)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])";
   // "packed(0,2)" for two equal parts. Two layouts are equal if and only if these are.

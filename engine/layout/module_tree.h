@@ -33,7 +33,7 @@ struct Parameter {
   int64_t elements() const;
 };
 
-// Where the class of a module comes from, as far as a live model shows it: what must change where its calls cannot be
+// Where the class of a module comes from, if a live model shows it; determines the suggested fix if its calls cannot be
 // intercepted.
 enum class ModuleOrigin : uint8_t {
   kUnknown,      // read from headers
@@ -59,11 +59,11 @@ struct ParamRef {
   auto operator<=>(const ParamRef&) const = default;
 };
 
-// What a model knows of its own forward and a tree does not show, held against a plan that was compiled for the tree (an
-// exported program's graph: engine/graph/program_checks.h). A function of the plan alone, the same on every rank.
+// A check of a compiled plan against knowledge of the model's forward that the tree does not have (the graph of an
+// exported program: engine/graph/program_checks.h). Depends only on the plan, and is the same on every rank.
 struct PlanCheck {
   std::string name;  // of the pass: "sizes"
-  // Adds its findings; returns what it did, for the record of the pass.
+  // Adds its findings; returns a description of its work, for the record of the pass.
   std::function<std::string(const CompiledPlan& plan, Diagnostics& found)> run;
 };
 
@@ -97,7 +97,7 @@ class ModuleTree {
   bool FindParameter(std::string_view path, ParamRef* found) const;
   std::string PathOf(ParamRef param) const;
   const Parameter& At(ParamRef param) const;
-  // Whether the tree has the modules that own no parameter (a live tree has, headers have not).
+  // Whether the tree includes modules that own no parameter, as a live tree does and a tree from headers does not.
   bool complete() const { return complete_; }
   void set_complete(bool complete) { complete_ = complete; }
 

@@ -27,7 +27,7 @@ struct Interval {
 class DimShards {
  public:
   // The shards of a dim of `size` elements over `ranks` ranks. `layout` is a shard.
-  // Errors: kHeadsDoNotFit (neither divides the other: the legal numbers of ranks are named; or size is no multiple of
+  // Errors: kHeadsDoNotFit (neither divides the other, with the legal numbers of ranks; or size is not a multiple of
   // heads), kPackedDoesNotFit (a part below 0, or parts that do not add up to size), kNoSuchOwner.
   static Result<DimShards> Make(const Layout& layout, int64_t size, int64_t ranks);
 

@@ -54,9 +54,9 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
 // Whether a program is one of a causal language model: ids, and nothing else but a mask, positions and labels, make "logits".
 bool IsCausalLm(const ExportedProgram& program);
 
-// An exported program of a causal language model, as the programs use one: the inputs are given by their kinds, labels as the
-// ids, and what the program returns beside logits is dropped. A mask or positions that the program does not take must be what
-// it was exported with: every token there, positions from 0 (PlanError, kBadInput). Errors (kNotSupported): not IsCausalLm.
+// An exported program as a causal language model: inputs are passed by their kinds, labels as the ids, and outputs
+// other than logits are dropped. A mask or positions that the program does not take must be those of the export: no
+// padding, positions from 0 (PlanError, kBadInput). Errors (kNotSupported): not IsCausalLm.
 Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program);
 
 // Mean cross entropy of predicting token t+1 from t, float32 scalar. logits [B, T, V], labels int64 [B, T]; labels of

@@ -44,8 +44,8 @@ class ConfigReader {
   const JsonValue* Find(std::string_view name) const;
   // Whether the field is present, even as null.
   bool Has(std::string_view name) const { return object_.Find(name) != nullptr; }
-  // Whether none of these fields was refused: what is compared with a refused one is compared with a value that the config
-  // does not have.
+  // Whether none of these fields was refused: a comparison with a refused field would use a value that is not in the
+  // config.
   bool Sound(std::initializer_list<std::string_view> names) const;
   bool empty() const { return object_.Keys().empty(); }
   const JsonValue& json() const { return object_; }

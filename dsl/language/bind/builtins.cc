@@ -102,7 +102,7 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "partial",
      .group = kLayouts,
      .type = "layout",
-     .doc = "a term of a sum on every rank",
+     .doc = "every rank has a partial sum, and the tensor is their sum over the axis",
      .example = "return plan { at(\"lm_head\", style { params = { weight = shard(1) }, inputs = { { shard(-1), "
                 "shard(-1) } },\n  outputs = { { partial, replicate } } }) }"},
     {.name = "shard",
@@ -136,7 +136,8 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
      .group = kStyles,
      .type = "fun(name: string, given: table?, types?: table<string, string>): table",
      .doc = "checks the table that a style function was called with; types: layout, integer, any, or a name that "
-            "type() returns; \"needed layout\": required; \"now NAME\": the old name of a key, or of a value where the key "
+            "type() returns; \"needed layout\": required; \"now NAME\": the old name of a key, or of a value where the "
+            "key "
             "is \"key=old\", accepted with a warning. Without types, those of the builtin of that name",
      .example = "local function mine(o)\n  o = takes(\"mine\", o, { input = \"layout\", heads = \"integer\" })\n  "
                 "return style { name = \"mine\", heads = o.heads, inputs = { { o.input or replicate, shared } } "

@@ -113,8 +113,8 @@ Diagnostic Fallback(const PlanInputs& inputs, const std::map<std::string, std::s
 Diagnostic NothingFits(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
   Diagnostic d =
       MakeDiagnostic(Finding::kPlanNotFound, WhyNot(inputs.config) +
-                                                 ", and no block of its modules is recognized by names, shapes and "
-                                                 "config.json without another reading");
+                                                 ", and no block of its modules is recognized unambiguously by names, "
+                                                 "shapes and config.json");
   d.help = NearestClass(inputs.config, index) +
            "moonshard suggest writes a first plan file for it: --plan FILE; a shipped plan that fits it: --plan "
            "NAME, one of " +

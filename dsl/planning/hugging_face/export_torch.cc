@@ -77,7 +77,7 @@ Expression TorchRedistributions(const Role& role) {
     return move && move->from[MeshAxis::kTp].kind == LayoutKind::kShared && move->from != move->to;
   };
   if (std::ranges::any_of(role.inputs, share) || std::ranges::any_of(role.outputs, share)) {
-    return {"", "no style makes a rank's term of a full tensor"};
+    return {"", "no style makes a partial tensor of a full one"};
   }
   std::vector<std::string> arguments;
   const bool in = Used(role.inputs);
@@ -92,7 +92,7 @@ Expression TorchRedistributions(const Role& role) {
   bool good = true;
   if (in) good = add("input_layouts", "desired_input_layouts", role.inputs) && good;
   if (out) good = add("output_layouts", "desired_output_layouts", role.outputs) && good;
-  if (!good) return {"", "what differs by part of the features cannot be a placement"};
+  if (!good) return {"", "a layout that differs between features cannot be a placement"};
   const std::string name = in && out ? "PrepareModuleInputOutput" : in ? "PrepareModuleInput" : "PrepareModuleOutput";
   if (in) arguments.emplace_back(out ? "use_local_input=True" : "use_local_output=True");
   return {name + "(" + Join(arguments, ", ") + ")", ""};
@@ -144,7 +144,7 @@ ExportedPlan ExportTorch(const CompiledPlan& plan) {
     const Expression expression = ExpressionOf(role);
     if (!expression.why.empty()) findings.LeaveOut(m, expression.why);
     if (role.kind == Role::Kind::kSequence)
-      findings.Warn(m, "PyTorch leaves the gradient of its parameters a term of a sum");
+      findings.Warn(m, "PyTorch does not reduce the gradient of its parameters, which is partial");
     by_key[NumberedKeyOf(module.path)][module.path] = expression.text;
   }
   std::string body;

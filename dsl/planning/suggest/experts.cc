@@ -203,8 +203,8 @@ class Experts {
     // Others than these, of a model that counts more, compute nothing: they give a token back as it is.
     const int64_t told = layer_.numbers().experts.value;
     if (told > 0 && told != form->count)
-      return Refuse(block_,
-                    std::to_string(form->count) + " are there, and config.json tells of " + std::to_string(told));
+      return Refuse(block_, "the layer has " + std::to_string(form->count) + ", and config.json declares " +
+                                std::to_string(told));
     std::string router;
     int64_t chosen_among = 0;
     std::vector<size_t> others;

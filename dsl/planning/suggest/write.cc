@@ -64,7 +64,7 @@ class Writer {
     std::string out =
         "-- A first plan for " + Visible(draft_.model) + ", from names, shapes and config.json (moonshard suggest).\n";
     out += draft_.only_sure
-               ? "-- \"sure\": all three agree. What another reading is possible of is replicated, or \"by rows\".\n"
+               ? "-- \"sure\": all three agree. A block with another possible reading is replicated, or \"by rows\".\n"
                : "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare numbers "
                  "before you rely on it.\n";
     if (HasRowsDecision()) {
@@ -137,7 +137,7 @@ class Writer {
   }
 
   static std::string TurnedDown() {
-    return "\n-- And input features in shards.\n"
+    return "\n-- The same, with sharded input features.\n"
            "local function turned_rowwise(output)\n"
            "  return style {\n"
            "    name = \"turned_rowwise\",\n"

@@ -41,13 +41,13 @@ constexpr auto kEnvironment = std::to_array<Entry>({
      "--color auto means always where the first is set and not 0, and never where the second is 0"},
     {"TERM", "no colours where it is dumb; the REPL then reads lines as they are, without editing"},
     {"XDG_STATE_HOME, HOME", "where the REPL keeps its history: see FILES"},
-    {"TMPDIR", "where local ranks meet in a file of their own while they run; /tmp without it"},
+    {"TMPDIR", "directory of the file that local ranks use to find each other; /tmp without it"},
     {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
      "as torchrun sets them: this process is one rank of a group that others started. Those of srun (SLURM_PROCID and "
      "so on) and of mpirun (OMPI_COMM_WORLD_RANK, PMI_RANK and so on) count too; without any the ranks are started "
      "here"},
     {"MOONSHARD_STORE",
-     "in place of MASTER_ADDR and MASTER_PORT: a file, not there before, in which the ranks of one machine meet"},
+     "in place of MASTER_ADDR and MASTER_PORT: a new file that the ranks of one machine use to find each other"},
     {"GLOO_SOCKET_IFNAME", "the network interface between ranks on CPUs"},
 });
 
@@ -62,7 +62,7 @@ constexpr auto kExamples = std::to_array<Entry>({
     {"moonshard check model --mesh tp=4 --plan mine.lua", "all findings about a plan on four ranks"},
     {"moonshard explain model --mesh tp=4 --html report.html", "what the plan chosen for the model does, as a page"},
     {"moonshard explain-finding shards-not-taken", "what a finding means, and its suggested fix"},
-    {"moonshard suggest model -o mine.lua", "a first plan for a model that no plan is for"},
+    {"moonshard suggest model -o mine.lua", "a first plan for a model without a plan"},
     {"moonshard repl model --mesh tp=4 -c ':why model.layers.0.mlp.down_proj'",
      "the rule that applies to a module, and its line"},
     {"moonshard shard model sharded --mesh tp=2", "a checkpoint as one file a rank"},

@@ -301,7 +301,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");
   suggest_app->add_flag("--sure", suggest.sure,
-                        "shard only what is sure: the plan that is used where no other is for the model");
+                        "shard only what is sure: the plan that is used for a model without another plan");
 
   CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
 

@@ -31,7 +31,7 @@ void AddStep(CLI::App& app, TrainVerb& train) {
             "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)");
   app.add_option("--dtype", train.run.dtype,
                  "float32 (default), float64, or bfloat16: matrix products in bfloat16 under autocast; parameters, "
-                 "gradients and the optimizer's memory in float32")
+                 "gradients and the optimizer state in float32")
       ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
 }
 
@@ -59,7 +59,7 @@ void AddRecord(CLI::App& app, TrainVerb& train) {
       app.add_flag("--resume", train.resume, "resumes the latest step in --save, if there is one")->needs(save);
   app.add_option(
          "--accept-changes", train.accept_changes,
-         "resume though this is not as it was saved: data (the files of --data, --sequence, --seed), config (the "
+         "resume although this differs from the saved run: data (the files of --data, --sequence, --seed), config (the "
          "model's config.json); may be repeated")
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"data", "config"}))
@@ -97,7 +97,7 @@ Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
 }
 
 void AddTrain(CLI::App& app, TrainVerb& train) {
-  AddNumber(app, "--init", train.init, "seed of new weights: MODEL needs its config.json alone");
+  AddNumber(app, "--init", train.init, "seed of new weights: MODEL needs only its config.json");
   AddData(app, train);
   AddStep(app, train);
   AddOptimizer(app, train);

@@ -75,7 +75,7 @@ Answer RunUnmatched(CommandCall& call) {
     groups[entry->second].elements += elements;
   }
   Table modules("modules", {"path", "modules", "elements", "layout"});
-  const std::string layout = plan.fallback ? "default(" + plan.fallback->name + ")" : "replicate, unsaid";
+  const std::string layout = plan.fallback ? "default(" + plan.fallback->name + ")" : "replicate, undeclared";
   for (const Group& group : groups) {
     modules.rows.push_back({FoldPaths(group.paths), group.paths.size(), group.elements, layout});
   }

@@ -87,7 +87,7 @@ Answer RunWatch(CommandCall& call) {
   if (!call.arguments.empty() && call.arguments != "on") return Refused(call, ":watch takes on or off");
   const std::vector<std::string>& files = call.workspace.record().files;
   if (files.empty()) {
-    return Refused(call, "no file of this plan can be watched", "a plan that is built in changes with moonshard alone");
+    return Refused(call, "no file of this plan can be watched", "a built-in plan changes only with moonshard itself");
   }
   call.state.watch = true;
   return {.notes = {"watching " + Join(files, ", ")}};

@@ -272,7 +272,7 @@ class InputMaker {
       return at::arange(shape.back(), integers).expand(shape).contiguous();
     if (input.kind != "ids" && input.kind != "labels") {
       Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                    "values of '" + input.name + "', of kind " + input.kind + ", cannot be made up");
+                                    "values of '" + input.name + "', of kind " + input.kind + ", cannot be generated");
       d.path = program_.exported().file;
       d.help = "give the inputs with --input";
       throw PlanError({std::move(d)});

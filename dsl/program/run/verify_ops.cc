@@ -41,7 +41,7 @@ Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, co
 int RunVerifyOps(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
   if (folder.mesh.size(MeshAxis::kTp) != folder.mesh.world_size()) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops compares along tp alone");
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops compares along tp only");
     d.required = "a mesh such as tp=2";
     throw PlanError({std::move(d)});
   }

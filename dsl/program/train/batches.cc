@@ -86,7 +86,7 @@ Diagnostics Batches::Seek(const std::string& position, bool accept) {
   const JsonValue* rows = saved->Find("rows");
   const int64_t most = std::numeric_limits<int64_t>::max() / 2 - options_.batch;
   if (rows == nullptr || !rows->is_int() || rows->AsInt() < 0 || rows->AsInt() > most) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved position in the data is none");
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved position in the data is not valid");
     d.declared = rows == nullptr ? "no 'rows'" : "rows " + WriteJson(*rows, 0);
     d.required = "the number of rows that were taken";
     return {d};
@@ -98,8 +98,8 @@ Diagnostics Batches::Seek(const std::string& position, bool accept) {
     const auto text = [](const JsonValue* value) {
       return value == nullptr ? "nothing" : value->is_string() ? value->AsString() : WriteJson(*value, 0);
     };
-    Diagnostic d = MakeDiagnostic(
-        Finding::kBadInput, "the run was saved while it went through other data: its " + std::string(key) + " differs");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kBadInput, "the run was saved with other data: its " + std::string(key) + " differs");
     d.path = "--" + std::string(key);
     d.declared = text(now.Find(key));
     d.required = text(before) + ", as saved";

@@ -23,7 +23,7 @@ Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& mo
                                            [&](const LiveParameter& p) { return p.tensor.is_same(net.head->weight); });
   for (const ShardedUnit& unit : model.plan().units) {
     if (unit.path.empty() || std::ranges::find(unit.params, weight->ref) == unit.params.end()) continue;
-    return NotInChunks("the head's weight is full only within calls of '" + unit.path + "' alone",
+    return NotInChunks("the head's weight is full only during calls of '" + unit.path + "'",
                        "a head that belongs to the root unit of fsdp, which is full while the loss is computed");
   }
   const Layout& cut = weight->placement[MeshAxis::kTp];

@@ -96,9 +96,9 @@ std::optional<int64_t> Saves::StepToResume() {
   if (!latest && steps.empty()) return std::nullopt;
   if (!verb_.resume) {
     Diagnostic d = MakeDiagnostic(
-        Finding::kBadInput,
-        latest ? "the directory holds a run already, saved after step " + std::to_string(*latest)
-               : "the directory holds a run already: steps " + Names(steps) + ", of which no file 'latest' names one");
+        Finding::kBadInput, latest ? "the directory holds a run already, saved after step " + std::to_string(*latest)
+                                   : "the directory holds a run already: steps " + Names(steps) +
+                                         ", and no file 'latest' names one of them");
     d.path = verb_.save;
     d.required = "--resume to resume it, or another directory";
     throw PlanError({d});
@@ -106,11 +106,11 @@ std::optional<int64_t> Saves::StepToResume() {
   if (latest) return latest;
   const std::optional<int64_t> whole = checkpoints_->NewestWhole();
   if (!whole) {
-    Diagnostic d = MakeDiagnostic(Finding::kCorruptData, "none of the steps " + Names(steps) + " is whole");
+    Diagnostic d = MakeDiagnostic(Finding::kCorruptData, "none of the steps " + Names(steps) + " is complete");
     d.path = verb_.save;
     throw PlanError({d});
   }
-  report_.Say("no file 'latest' names a step; the newest whole one of " + Names(steps) + " is " +
+  report_.Say("no file 'latest' names a step; the newest complete one of " + Names(steps) + " is " +
               std::to_string(*whole));
   return whole;
 }
@@ -167,7 +167,7 @@ void Saves::Load(int64_t step) {
   }
   if (const auto other = changes.find("amsgrad"); other != changes.end()) {
     Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported, "the step is of AdamW with other memory: its 'amsgrad' differs");
+        MakeDiagnostic(Finding::kNotSupported, "the step was saved by AdamW with different options: 'amsgrad' differs");
     d.path = verb_.save;
     d.declared = WriteJson(other->second.saved, 0);
     d.required = WriteJson(other->second.now, 0);

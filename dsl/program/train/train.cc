@@ -111,8 +111,8 @@ class TrainingRun {
     return numbers;
   }
 
-  // Runs `read`, which reads data: it throws on every rank if it does on any. A rank alone would leave the others in the
-  // collectives of the forward. Whether is one number, so only an error costs an exchange through the store.
+  // Runs `read`, which reads data, and throws on every rank if it throws on any: otherwise the other ranks would wait
+  // in the collectives of the forward. Success is agreed with one all-reduced flag; only errors go through the store.
   template <class Read>
   void ReadTogether(const Read& read) const {
     Diagnostics errors;

@@ -92,10 +92,10 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
                     std::to_string(footprint.rank) + ": a training step of " + std::to_string(footprint.batch) + " x " +
                     std::to_string(footprint.sequence) + " tokens, " + footprint.dtype + "\n";
   out += "peak " + BytesText(footprint.peak) + ", in the " + footprint.peak_phase + " of " +
-         (footprint.peak_module.empty() ? "what is outside of modules" : Visible(footprint.peak_module)) +
+         (footprint.peak_module.empty() ? "code outside of modules" : Visible(footprint.peak_module)) +
          (footprint.peak_op.empty() ? "" : " (" + Visible(footprint.peak_op) + ")") + "; the step adds " +
          BytesText(footprint.step_peak) +
-         " to what is there before it\nthe optimizer's step after it: " + BytesText(footprint.optimizer_peak) +
+         " to the memory before it\nthe optimizer's step after it: " + BytesText(footprint.optimizer_peak) +
          "\n\nat the peak\n";
   for (size_t i = 0; i < footprint.bytes.size(); ++i) {
     if (footprint.bytes[i] == 0) continue;
@@ -119,7 +119,7 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   out += "\nlargest\n";
   for (const FootprintContribution& c : LargestContributions(plan, footprint, kLargest)) {
     out += Format("%12s  %s of ", BytesText(c.bytes).c_str(), ToString(c.kind)) +
-           (c.modules.empty() ? "what is outside of modules" : Visible(c.modules)) +
+           (c.modules.empty() ? "code outside of modules" : Visible(c.modules)) +
            (c.op.empty() ? "" : " (" + Visible(c.op) + ")") +
            (c.count > 1 ? ", " + std::to_string(c.count) + " tensors" : "") + "\n" + std::string(14, ' ') +
            "smaller with: " + Visible(c.advice) + "\n";
@@ -130,7 +130,7 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   out += "collectives forward: " + CollectivesLine(footprint.collectives, Direction::kForward) + "\n";
   out += "collectives backward: " + CollectivesLine(footprint.collectives, Direction::kBackward) + "\n";
   if (!footprint.assumptions.empty())
-    out += "assumed, since no values are there: " + Visible(Join(footprint.assumptions, "; ")) + "\n";
+    out += "assumed, because the meta device has no values: " + Visible(Join(footprint.assumptions, "; ")) + "\n";
   return out;
 }
 

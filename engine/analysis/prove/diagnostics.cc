@@ -56,7 +56,7 @@ std::string In(const TypeFault& fault) {
   return where + (fault.backward ? ", backward" : ", forward");
 }
 
-std::string Since(const TypeFault& fault) { return fault.since.empty() ? "" : "it is so since " + fault.since; }
+std::string Since(const TypeFault& fault) { return fault.since.empty() ? "" : "the layout comes from " + fault.since; }
 
 std::string HelpOf(const TypeFault& fault) {
   std::string since = Since(fault);
@@ -64,15 +64,17 @@ std::string HelpOf(const TypeFault& fault) {
     case SuggestedFix::kUnknown: return since;
     case SuggestedFix::kMakeSum:
       return since + (since.empty() ? "" : "; ") +
-             (fault.backward
-                  ? "let the module that uses the value take it as shared: inputs = {{ replicate, shared }}"
-                  : "let the module that made the terms leave their sum: outputs = {{ partial, replicate }}");
+             (fault.backward ? "declare the value shared where a module uses it: inputs = {{ replicate, shared }}"
+                             : "reduce the partial tensor at the output of the module that makes it: outputs = {{ "
+                               "partial, replicate }}");
     case SuggestedFix::kAddBiasAfter:
-      return "keep it out of the forward and add it once, after the sum: after = { \"bias\" }";
+      return "keep the bias out of the forward and add it once, after the reduction: after = { \"bias\" }";
     case SuggestedFix::kTakeShard:
-      return "let the module take a shard (inputs = {{ replicate, shard(d) }}), or gather what is in shards first";
+      return "shard the replicated tensor at the input of the module (inputs = {{ replicate, shard(d) }}), or "
+             "all-gather the sharded one";
     case SuggestedFix::kShare:
-      return "let the module take it as shared (inputs = {{ replicate, shared }}), or declare the parameter shared";
+      return "declare it shared at the input of the module (inputs = {{ replicate, shared }}); a parameter: shared in "
+             "params";
   }
   return since;
 }
@@ -82,23 +84,26 @@ Diagnostic OfOperator(const TypeFault& fault) {
   d.help = HelpOf(fault);
   if (fault.kind == TypeFault::Kind::kThrew) {
     // Whoever made the shards is known, which of the sizes was meant is not.
-    if (!d.help.empty()) d.help += "; let it leave, or the modules beside it take, what the forward expects here";
+    if (!d.help.empty())
+      d.help +=
+          "; change the output of that module, or the inputs of those beside it, to what the forward expects here";
     return d;
   }
-  d.required = "operands that the operator can have (engine/analysis/types/rules)";
+  d.required = "operands that the rule of the operator allows (engine/analysis/types/rules)";
   return d;
 }
 
 Diagnostic OfBoundary(const TypeFault& fault) {
   const bool input = fault.what.starts_with("input");
   Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared, fault.what + " of '" + fault.path + "' is " + fault.got +
-                                                                   ", not what the plan says" + Alike(fault));
+                                                                   ", not as the plan declares it" + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got;
   d.help = Since(fault);
   if (!d.help.empty()) d.help += "; ";
-  d.help += input ? "say what arrives here, or let the module before leave it as declared"
-                  : "say what the forward makes (the first of the pair in outputs), and to what it moves";
+  d.help += input ? "declare the layout that arrives here, or change the output of the module before"
+                  : "declare the layout that the forward makes (the first of the pair in outputs), and the one it is "
+                    "redistributed to";
   return d;
 }
 
@@ -109,9 +114,10 @@ Diagnostic OfRegion(const TypeFault& fault) {
   d.declared = fault.declared;
   d.required = fault.got;
   d.help = Since(fault);
-  if (fault.what == "the loss") d.help = "compute the loss on whole values, or with the vocabulary-parallel losses";
+  if (fault.what == "the loss")
+    d.help = "compute the loss on replicated values, or with the vocabulary-parallel losses";
   if (fault.what == "the sum of gradients")
-    d.help = "a parameter whose gradient is whole already: declare it replicate, not shared";
+    d.help = "the gradient of the parameter is replicated already; declare the parameter replicate, not shared";
   return d;
 }
 
@@ -121,10 +127,9 @@ Diagnostic OfSize(const TypeFault& fault) {
   d.declared = fault.got;
   d.required = fault.declared + ", as at tp=1";
   d.help =
-      "the forward takes a size of this rank's shard for the whole (h.size(-1)), or a size of the whole for a shard (a "
-      "head count from the config): take sizes from the tensors that a shape is made for, -1 for the number of heads, "
-      "and "
-      "constants of the model from its config";
+      "the forward uses a local size as the global one (h.size(-1)), or a global size for a shard (a head count from "
+      "the config); take sizes from the tensors that are reshaped, -1 for the number of heads, and constants of the "
+      "model from its config";
   return d;
 }
 
@@ -137,7 +142,7 @@ Diagnostic OfGradient(const TypeFault& fault) {
   d.help = Since(fault);
   if (fault.got.starts_with("partial")) {
     if (!d.help.empty()) d.help += "; ";
-    d.help += "each rank has terms of it that nothing sums: declare the parameter shared";
+    d.help += "nothing reduces it over the ranks; declare the parameter shared";
   }
   return d;
 }
@@ -187,9 +192,7 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
   for (const auto& [what, unproven] : proof.unproven) {
     Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
     d.path = unproven.first;
-    d.help =
-        "the plan can say which operator it is like (operator_like), C++ can add a rule "
-        "(TypeOptions::rules)";
+    d.help = "declare in the plan which operator it is like (operator_like), or add a rule in C++ (TypeOptions::rules)";
     out.push_back(std::move(d));
   }
   for (const std::string& what : proof.sizes_not_compared) {

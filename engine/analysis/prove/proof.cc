@@ -45,11 +45,11 @@ std::string Assumption::ToText() const {
       return n +
              " tensors from outside of the step: taken as equal on every tp rank, and on data-parallel ranks as either "
              "constants or rows of the batch";
-    case Kind::kRegions: return "regions that declare their layouts, their operators not checked: " + Join(of, ", ");
-    case Kind::kAxes: return "axis " + Join(of, ", ") + ": layouts alone, sizes not compared";
+    case Kind::kRegions: return "regions with declared layouts, whose operators are not checked: " + Join(of, ", ");
+    case Kind::kAxes: return "axis " + Join(of, ", ") + ": only layouts compared, not sizes";
     case Kind::kNumbers: return "sizes and numbers of: " + Join(of, ", ");
     case Kind::kValueSizes:
-      return n + " results with sizes that follow values, as the tokens of an expert do: sizes not compared";
+      return n + " results whose sizes depend on values, such as the tokens of an expert: sizes not compared";
     case Kind::kSlices: return n + " slices outside of all modules begin elsewhere than at tp=1: not compared";
     case Kind::kBackwards:
       return "the backward of " + n +

@@ -1,5 +1,5 @@
-// Proof: what is known of a step under a plan: its faults, what could not be judged, what was assumed, and of what step all of
-// this is said.
+// Proof: the result of checking one step under a plan: its faults, the operators that could not be checked, the
+// assumptions, and the step for which it holds.
 //
 //   moonshard::Proof proof = moonshard::ProveAtTwoSizes(shape, step);
 //   if (!proof.holds()) std::cerr << ToText(moonshard::ToDiagnostics(proof, plan));
@@ -22,21 +22,22 @@ namespace moonshard {
 
 struct CompiledPlan;
 
-// What a proof rests on and does not check.
+// An assumption of a proof, which is not checked.
 struct Assumption {
   enum class Kind : uint8_t {
-    // Tensors from outside of the step are equal on all tp ranks, and on data-parallel ranks constants or rows of the batch.
+    // Tensors from outside of the step are equal on all tp ranks, and constants or rows of the batch on data-parallel
+    // ranks.
     kConstants,
     kRegions,     // regions make the layouts that they declare: the engine's own redistributions and losses, by name
-    kAxes,        // along other axes than tp the sizes are right where the layouts are
+    kAxes,        // along other axes than tp the sizes are right if the layouts are
     kNumbers,     // operators whose sizes and numbers have no counterpart at tp=1 (step_sizes.h)
-    kValueSizes,  // results with sizes that follow values, as the tokens of an expert do
-    kSlices,      // slices outside of all modules, some of flattened gradients, that begin elsewhere than at tp=1
-    kBackwards,   // a backward that runs other operators than at tp=1 is the derivative of its forward; modules
+    kValueSizes,  // results whose sizes depend on values, such as the tokens of an expert
+    kSlices,  // slices outside of all modules, such as those of flattened gradients, that begin elsewhere than at tp=1
+    kBackwards,  // a backward that runs other operators than at tp=1 is the derivative of its forward; modules
   };
 
   Kind kind = Kind::kConstants;
-  int64_t count = 0;  // tensors, results, slices or modules; of kRegions, kAxes and kNumbers how many `of` has
+  int64_t count = 0;  // tensors, results, slices or modules; of kRegions, kAxes and kNumbers the length of `of`
   std::vector<std::string> of;  // names of regions, axes, kinds of operators, modules; sorted but for modules
 
   // One sentence.
@@ -45,37 +46,37 @@ struct Assumption {
 // "constants", "regions", "axes", "numbers", "value_sizes", "slices", "backwards".
 std::string_view ToString(Assumption::Kind kind);
 
-// Of what step a proof speaks: of no other sizes, ranks or ways through the model's code.
+// The step for which a proof holds. Other sizes, ranks or paths through the model's code are not covered.
 struct ProofScope {
   MeshShape mesh;
-  std::vector<int64_t> ranks;  // from whose places it was seen: one, or with owners of shards all of tp
-  // What went into the model and around it: dtype and shape on this rank, as "Long [2, 24]", in the order in which they were met.
+  std::vector<int64_t> ranks;  // the ranks on which it was checked: one, or all of tp if shards have owners
+  // The inputs of the model and of the step: dtype and local shape, as "Long [2, 24]", in the order of their first use.
   std::vector<std::string> inputs;
   int64_t modules = 0;    // planned ones that were called
   bool backward = false;  // ran
 };
 
 struct Proof {
-  std::vector<TypeFault> faults;  // in the order in which the step met them
+  std::vector<TypeFault> faults;  // in the order of the step
   UnprovenOperators unproven;
   int64_t operators = 0;  // that ran
-  int64_t assumed = 0;    // tensors from outside that were taken to be the same on every rank
+  int64_t assumed = 0;    // tensors from outside that were assumed to be replicated
 
   bool sizes_compared = false;                  // all of them, with the step at tp=1; true where tp is 1
-  std::vector<std::string> sizes_not_compared;  // what of them was not, with why
-  // Whether some shard lies on one rank alone (an expert): its owner computes as at tp=1, the others with nothing of it.
+  std::vector<std::string> sizes_not_compared;  // those that were not, with the reason
+  // Whether a shard is on one rank only (an expert): its owner computes as at tp=1, the others have nothing of it.
   bool has_owners = false;
-  bool loss_checked = false;  // TypeScope::Loss was called: what the step makes in the end is the same on every rank
-  // Layouts that the plan declares and that are not so, where nothing is redistributed by them: no number depends on them,
-  // and they are no faults. Only where the loss is checked: a value that leaves the model is what the plan says.
+  bool loss_checked = false;  // TypeScope::Loss was called: the loss is checked to be the same on every rank
+  // Layouts that the plan declares wrongly and that redistribute nothing: no number depends on them, so they are not
+  // faults. Only if the loss is checked; otherwise a value that leaves the model must be as declared.
   std::vector<TypeFault> untrue = {};
-  std::vector<Assumption> assumptions;  // to be read beside holds(); by kind
+  std::vector<Assumption> assumptions;  // the conditions of holds(); by kind
   ProofScope scope;
 
-  // Every operator is well typed: what is known along each axis follows from what the plan declares. Proves nothing of numbers
-  // that the forward takes from sizes of shards (step_sizes.h).
+  // Every operator is well typed, given the layouts that the plan declares. Does not cover numbers that the forward
+  // takes from the sizes of shards (step_sizes.h).
   bool layouts_hold() const { return faults.empty() && unproven.empty(); }
-  // The layouts hold, and every size and number is that of the step at tp=1.
+  // The layouts hold, and every size and number equals that of the step at tp=1.
   bool holds() const { return layouts_hold() && sizes_compared; }
 };
 

@@ -290,11 +290,11 @@ class Pairing {
       }
       if (here.types[i].floating || OfOneElement(here.types[i], here.sizes[i], full.sizes[i])) {
         out_.others.push_back("the sizes in " + Where() + ": " + here.name + " makes " + got + ", at tp=1 " + want +
-                              ": shards of one element could be in several of its dims");
+                              ": the sharded dim of shards of one element is ambiguous");
         return true;
       }
       if (BlameView(here, full)) return true;
-      Blame(here, "makes other sizes than at tp=1", got, want);
+      Blame(here, "makes sizes that differ from those at tp=1", got, want);
       return true;
     }
     if (here.numbers.size() != full.numbers.size()) return false;
@@ -316,12 +316,12 @@ class Pairing {
       const bool of_value = here.after_value || full.after_value;
       if (IsHash(here.numbers[i]) && IsHash(full.numbers[i])) {
         out_.others.push_back("the numbers in " + Where() + ": " + here.name +
-                              " receives a constant of the host that has other values at tp=1");
+                              " receives a constant of the host whose values differ at tp=1");
       } else if (of_value || loops_ || !reliable) {
         out_.others.push_back("the numbers in " + Where() + ": " + here.name + " has " + got + ", at tp=1 " + want +
                               (of_value ? ", after a value was read from a tensor" : ", among other operators"));
       } else {
-        Blame(here, "receives a number that follows the size of this rank's shard", got, want);
+        Blame(here, "receives a number that depends on the size of the local shard", got, want);
       }
       return true;
     }
@@ -339,7 +339,7 @@ class Pairing {
       while (b != &full && b->name != kView) ++b;
       if (a == &here || b == &full) return false;
       if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward)) continue;
-      Blame(*a, "makes other sizes than at tp=1", a->types[0].ToString() + " of " + ShapeText(a->sizes[0]),
+      Blame(*a, "makes sizes that differ from those at tp=1", a->types[0].ToString() + " of " + ShapeText(a->sizes[0]),
             ShapeText(b->sizes[0]));
       return true;
     }

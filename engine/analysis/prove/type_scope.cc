@@ -52,8 +52,8 @@ std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
 
 // What CompareSizes passes over without saying so each time (step_sizes.h).
 constexpr std::array kNoCounterpart = {
-    "values of a rank's own", "operators that take another count of numbers on the mesh", "lookups of masked rows",
-    "constants of more than 64 KiB and what is written into a constant later"};
+    "per-rank values", "operators with a different number of scalar arguments on the mesh", "lookups of masked rows",
+    "constants of more than 64 KiB and later writes into constants"};
 
 bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
 

@@ -1,5 +1,5 @@
-// TypeScope: proves the layouts of a step while it runs: put it around the forward and the backward of any model under a
-// plan, on one process, with a Recording mesh and tiny sizes or the meta device, or on real ranks.
+// TypeScope: proves the layouts of a step while it runs: a scope around the forward and the backward of any model under
+// a plan, in one process, with a Recording mesh and small sizes or the meta device, or on real ranks.
 //
 //   const auto step = [&](const moonshard::DeviceMesh& mesh, const moonshard::TypeOptions& options) {
 //     auto model = moonshard::Parallelize(Net(config), plan, mesh);
@@ -10,13 +10,13 @@
 //   };
 //   moonshard::Proof proof = moonshard::ProveAtTwoSizes(shape, step);
 //
-// One TypeScope proves the layouts of the step that runs in it (layouts_hold). That no number follows the size of a shard
-// takes the same step at tp=1 beside it, which ProveAtTwoSizes runs.
+// One TypeScope proves the layouts of the step that runs in it (layouts_hold). To prove that no number depends on the
+// size of a shard, the step must also run at tp=1, as ProveAtTwoSizes does.
 //
-// Parameters have the types that the plan gives them. A tensor that enters the outermost planned call, or is named as an
-// Input, is the same on every tp rank and a shard of the batch on the data-parallel axes. At each planned module the inputs
-// and outputs are compared with what the plan declares, and have the declared layout from there on, so that one fault gives
-// one finding; after the backward each parameter's gradient is compared too.
+// Parameters have the types that the plan declares. A tensor that enters the outermost planned call, or is declared by
+// Input, is replicated along tp and a shard of the batch along the data-parallel axes. At each planned module the
+// inputs and outputs are compared with the declared layouts, and have these from then on, so that one fault gives one
+// finding; after the backward the gradient of each parameter is compared too.
 // Stage before: apply, types. Stage after: Proof (proof.h).
 #pragma once
 
@@ -35,17 +35,17 @@
 namespace moonshard {
 
 struct TypeOptions {
-  // Besides those of ATen, by name without overload ("mylib::rotate"); they win over them.
+  // Additional rules by name without overload ("mylib::rotate"), with precedence over those of ATen.
   std::vector<std::pair<std::string, OperatorRule>> rules = {};
-  // Process groups that the model itself communicates over; they outlive the scope.
+  // Process groups that the model itself uses. They must outlive the scope.
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups = {};
   std::function<void(const CheckedOperator&)> observer = {};
-  // The same step at tp=1, recorded by a TypeScope before: sizes and numbers are compared with it. Outlives the
-  // scope; null: they are not compared, and the proof does not hold.
+  // The same step at tp=1, recorded by an earlier TypeScope: sizes and numbers are compared with it. Must outlive the
+  // scope. Null: they are not compared, and the proof does not hold.
   const StepSizes* unsharded = nullptr;
-  // Where this step's sizes are recorded; outlives the scope.
+  // Records the sizes of this step; must outlive the scope.
   StepSizes* record = nullptr;
-  // Declarations by which nothing is redistributed are not believed: a wrong one goes to Proof::untrue.
+  // A wrong declaration that redistributes nothing goes to Proof::untrue and not to the faults.
   bool believe_knowledge = false;
 };
 
@@ -67,13 +67,13 @@ class TypeScope {
   TypeScope(const TypeScope&) = delete;
   TypeScope& operator=(const TypeScope&) = delete;
 
-  // A tensor of the batch that goes around the model: labels, a mask for the loss.
+  // A tensor of the batch that is not an input of the model: labels, a mask for the loss.
   void Input(const at::Tensor& tensor);
-  // The loss is the same on every rank or a mean of the ranks' own batches; call it before the backward. Anything else is a fault.
+  // Checks the loss, before the backward: it must be replicated, or a mean over data-parallel ranks.
   void Loss(const at::Tensor& loss);
-  // The step threw this: a fault where it did.
+  // Reports an exception that the step threw, as a fault of the module that threw it.
   void Stopped(const std::string& what);
-  // After the backward, or after what it threw: checks the gradients and closes the scope.
+  // After the backward, or after an exception: checks the gradients and closes the scope.
   Proof Finish();
 
  private:

@@ -84,7 +84,7 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
   const bool unknown = here.is_shard() && here.map == nullptr && !here.by_value && !here.of_gradient;
   if (unknown && layout.is_shard() && layout.owner < 0) {
-    NoteUnproven(what + " is declared " + layout.ToText() + ": which elements the ranks hold is not known");
+    NoteUnproven(what + " is declared " + layout.ToText() + ": it is not known which elements each rank holds");
   }
   const AxisType guessed = here;
   bool agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
@@ -131,7 +131,7 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
           ? here.SameAs(expected) || (here.is_replicate() && (here.uniform_along(expected.dim) || expected.is_whole()))
           : here.is(expected.kind);
   if (fits) return;
-  if (one_element_) return NoteUnproven("the gradient of a parameter, behind shards of one element");
+  if (one_element_) return NoteUnproven("the gradient of a parameter that follows from shards of one element");
   Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
          here.since ? *here.since : ""});
 }

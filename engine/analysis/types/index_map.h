@@ -1,17 +1,17 @@
 // IndexMap: which indices of a full dim each rank of an axis holds, and in which order: local index -> full index, for all
-// ranks. It is what tells a dim that is packed from one that is not, four heads from two, and one part of a fused dim from
-// another, where the word "shard" is the same.
+// ranks. It distinguishes a packed dim from a plain one, four heads from two, and the parts of a fused dim, all of
+// which have the type "shard".
 //
 //   rank 0      rank 1             of
 //   [0, 4)      [4, 8)             8       shard, whatever its dim is made of
 //   [0, 4)      [0, 4)             4       both ranks hold the one head
 //   [0, 2) [4, 6)  [2, 4) [6, 8)   8       two parts, each sharded by itself
 //
-// Operators that move a dim without computing (views, slices, joins) make a new map of the old one; where the result is no
-// list of intervals, or too long a one, there is no map (null), and what depends on it is unproven.
+// Operators that move a dim without computing (views, slices, joins) make a new map from the old one. If the result is
+// not a list of intervals, or too long a list, there is no map (null), and operators that depend on it are unproven.
 //
-// Where heads are repeated for the queries that use them, the local indices are still those of the heads: the full step has
-// `n` indices for each. A map `stands for` a finer one then (Corresponds).
+// If heads are repeated for the queries that use them, the local indices are still those of the heads, while the full
+// step has `n` indices for each. Such a map corresponds to a finer one (Corresponds).
 // Stage before: layout/shards.h. Stage after: axis_type.h, and the rules.
 #pragma once
 
@@ -38,21 +38,21 @@ class IndexMap {
   int64_t ranks() const { return static_cast<int64_t>(intervals_.size()); }
   int64_t length(int64_t rank) const;
   const std::vector<Interval>& of(int64_t rank) const { return intervals_[static_cast<size_t>(rank)]; }
-  // Whether all ranks hold equally many.
+  // Whether all ranks hold the same number of indices.
   bool even() const;
-  // Whether every rank holds the whole dim, in order.
+  // Whether every rank holds the full dim, in order.
   bool whole() const;
   // Whether some index is held by several ranks.
   bool shared() const;
 
   // The dim becomes one with `front` full elements in front of it and `behind` behind it: [front, dim, behind] as one dim.
   IndexMapPtr Flattened(int64_t front, int64_t behind) const;
-  // The dim is [front, x, behind] in each rank and in full: the map of x. Null where it is not on some rank.
+  // The dim is [front, x, behind] on each rank and in full: returns the map of x. Null if it is not on some rank.
   IndexMapPtr Opened(int64_t front, int64_t behind) const;
-  // Each local index `times` times in a row, as heads are repeated; the full indices are still those of what is repeated.
+  // Each local index `times` times in a row, as heads are repeated; the full indices stay those of the unrepeated dim.
   IndexMapPtr Repeated(int64_t times) const;
-  // Local indices [begin, begin + length) of every rank, of the full dim's part that they cover together. Null where the
-  // ranks hold different numbers, or cover no one interval.
+  // Local indices [begin, begin + length) of every rank, of the part of the full dim that they cover together. Null if
+  // the ranks hold different numbers of indices, or do not cover one interval.
   IndexMapPtr Taken(int64_t begin, int64_t length) const;
   // One dim of these, one after the other.
   static IndexMapPtr Joined(const std::vector<IndexMapPtr>& parts);
@@ -60,7 +60,7 @@ class IndexMap {
   bool operator==(const IndexMap& other) const {
     return this == &other || (size_ == other.size_ && intervals_ == other.intervals_);
   }
-  // "rank 0 holds 0..3, rank 1 holds 4..7, of 8"; the first ranks and intervals alone.
+  // "rank 0 holds 0..3, rank 1 holds 4..7, of 8"; only the first ranks and intervals.
   std::string ToString() const;
 
  private:
@@ -71,8 +71,8 @@ class IndexMap {
   std::vector<std::vector<Interval>> intervals_;
 };
 
-// Whether two tensors that meet along dims with these maps (neither null) have the same elements in the same places: equal
-// maps, or one whose indices stand for as many of the other, in order: key head 1 for queries 4 to 7.
+// Whether two tensors with these maps (neither null) have the same elements at the same local indices: equal maps, or
+// maps of which each index of one corresponds to the same number of the other, in order: key head 1 to queries 4 to 7.
 bool Corresponds(const IndexMap& a, const IndexMap& b);
 
 }  // namespace moonshard

@@ -1,5 +1,6 @@
-// Operands: one operator as a rule sees it, along one mesh axis: its tensors with their types and local sizes in the
-// order of the arguments (a list's tensors one after the other), its other arguments, and the shapes that it made.
+// Operands: the input of a rule: one operator along one mesh axis, with the types and local sizes of its tensors in the
+// order of the arguments (the tensors of a list one after the other), its other arguments, and the shapes of its
+// results.
 // Stage before: operator_checker.h makes it. Stage after: rules.
 #pragma once
 
@@ -20,12 +21,12 @@
 
 namespace moonshard {
 
-// One tensor that goes in. Read before the operator runs, which may change the tensor.
+// One tensor operand. Read before the operator runs, which may change the tensor.
 struct Operand {
   const TensorType* type = nullptr;           // null: it has none
-  c10::intrusive_ptr<c10::BackendMeta> kept;  // what it lies in
+  c10::intrusive_ptr<c10::BackendMeta> kept;  // keeps `type` alive
   c10::SmallVector<int64_t, 5> sizes;
-  c10::SmallVector<int64_t, 5> strides;  // of as_strided alone
+  c10::SmallVector<int64_t, 5> strides;  // only of as_strided
   int argument = 0;                      // of the schema
   bool needs_gradient = false;
   const void* storage = nullptr;
@@ -35,7 +36,7 @@ struct Operand {
   bool is_mask = false;  // of booleans
 };
 
-// What came out, in order; undefined results left out.
+// One result; undefined results are left out.
 struct Product {
   c10::SmallVector<int64_t, 5> sizes;
 };
@@ -77,16 +78,17 @@ class Operands {
   void SetBackward(bool backward) { backward_ = backward; }
   int64_t ranks() const { return ranks_; }  // of the axis
   void SetRanks(int64_t ranks) { ranks_ = ranks; }
-  // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h): a rule need not guess at them.
+  // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h), so that a rule need not
+  // guess them.
   bool sizes_compared() const { return sizes_compared_; }
   void SetSizesCompared(bool compared) { sizes_compared_ = compared; }
 
   bool Any(TypeKind kind) const;
   bool All(TypeKind kind) const;
 
-  // The operator is wrong with these types: `message` says why. What follows is not blamed again. The first fault is kept.
+  // Reports a fault of the operator with these types and returns the type `faulty`. Only the first fault is kept.
   AxisType Fault(std::string message, SuggestedFix suggested_fix = SuggestedFix::kUnknown);
-  // It cannot be judged.
+  // Reports that the operator cannot be checked and returns the type `unproven`.
   AxisType Unproven(std::string why);
   const std::string& fault() const { return fault_; }
   SuggestedFix suggested_fix() const { return suggested_fix_; }
@@ -112,7 +114,7 @@ std::string Phrase(std::string_view before, int64_t dim, std::string_view after 
 std::string Phrase(std::string_view before, const AxisType& type);
 std::string Quoted(std::string_view name, std::string_view after);
 
-// The types of what the operator makes: as many as it made, or one that holds for all.
+// Returns the types of the results: one for each, or one for all.
 using OperatorRule = std::function<AxisTypes(Operands&)>;
 
 }  // namespace moonshard

@@ -442,7 +442,7 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   operands.SetSizesCompared(sizes_compared_);
   operands.SetBackward(call.place.backward);
   operands.SetRanks(axes_[axis].ranks);
-  if (entry.collective && AxisOfGroup(call) < 0) return {operands.Unproven("a process group that is no axis")};
+  if (entry.collective && AxisOfGroup(call) < 0) return {operands.Unproven("a process group that is not a mesh axis")};
   if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) return {operands.type(operands.size() - 1)};
   if (entry.rule != nullptr) return (*entry.rule)(operands);
   if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) return {AxisType::Replicate()};
@@ -477,7 +477,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     untyped = source && call.operands[1].type == nullptr;
   }
   if (faulty) return fill(TypeKind::kFaulty);
-  if (untyped && axis == 0) NoteUnproven("a tensor without a layout goes into " + entry.name);
+  if (untyped && axis == 0) NoteUnproven("a tensor without a layout is an operand of " + entry.name);
   if (unproven) return fill(TypeKind::kUnproven);
   if (call.outputs.empty() && entry.rule == nullptr) return;
 
@@ -517,8 +517,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     if (!judged->fault().empty() && std::ranges::any_of(types, &AxisType::floating)) {
       one_element_ = true;
       NoteUnproven(entry.name +
-                   ": shards of one element, which could be in several of its dims; prove the step with more "
-                   "than one element a rank");
+                   ": shards of one element, whose sharded dim is ambiguous; prove the step with more than one element "
+                   "per rank");
       return fill(TypeKind::kUnproven);
     }
   }
@@ -611,8 +611,8 @@ std::string OperatorChecker::FullMisused(const Entry& entry, const Call& call, c
     }
   }
   if (!full || !shards) return {};
-  return "a replicated tensor that needs a gradient is used beside what differs between ranks: each rank gets terms of "
-         "its gradient of its own, and nothing sums them; it must be shared";
+  return "a replicated tensor that requires a gradient is combined with tensors that differ between ranks, so its "
+         "gradient is partial and nothing reduces it; make it shared";
 }
 
 // Features that are used alike and features whose gradients are terms, in one tensor: only what keeps them apart is right.
@@ -621,11 +621,12 @@ std::string OperatorChecker::MixedMisused(const Entry& entry, const Call& call, 
   for (size_t i = 0; i < types.size(); ++i) {
     if (!types[i].is_mixed()) continue;
     if (types[i].is_partial()) {
-      return Phrase("terms of a sum in the last ", types[i].last, " features meet others: the sum must be made first");
+      return Phrase("a tensor that is partial in its last ", types[i].last,
+                    " features only is used as one; reduce those features first");
     }
     if (call.place.backward || !call.operands[i].needs_gradient || !c10::GradMode::is_enabled()) continue;
     return Phrase("a tensor that is shared in its last ", types[i].last,
-                  " features alone is used as one: it must be split there first, or be shared");
+                  " features only is used as one; split it there first, or make all of it shared");
   }
   return {};
 }

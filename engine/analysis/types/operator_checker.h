@@ -1,15 +1,15 @@
 // OperatorChecker: gives every tensor of a step a type for each mesh axis and checks each operator against its rule, forward
-// and backward, as the operators run. One process is enough, with any groups: the values that collectives bring do not
-// matter, since redistributions declare the layouts of their results (intercept/region.h).
+// and backward, as the operators run. One process is enough, with any groups: the values that collectives return do not
+// matter, because redistributions declare the layouts of their results (intercept/region.h).
 //
 //   OperatorChecker checker(axes, RuleTable::BuiltIn());
 //   checker.SetLeaf(weight, type);
 //   { const OperatorScope scope(checker); loss = model(ids); loss.backward(); }
 //   checker.faults();
 //
-// An operator without a rule is unproven unless all that goes in is the same on every rank. A tensor that was there before
-// the scope and is no leaf that was named counts as the same on every rank (constants); assumed() counts them. What follows
-// from a fault is not reported, until a boundary declares a tensor's layout again (Anchor).
+// An operator without a rule is unproven unless all its operands are replicated. A tensor that was made before the
+// scope and is not a leaf (SetLeaf) counts as replicated (constants); assumed() is their number. Faults that follow
+// from a fault are not reported, until a boundary declares a tensor's layout again (Anchor).
 // Stage before: rule_table.h; intercept (OperatorScope). Stage after: prove.
 #pragma once
 
@@ -44,8 +44,8 @@ struct CheckedOperator {
   const std::string& path;
   bool backward;
   const std::string& name;  // "aten::add.Tensor"
-  bool computes;            // not a view or a copy, which are made or not as memory lies
-  bool counts;              // the program reads a value, or a size of the results follows values
+  bool computes;            // not a view or a copy, whose number depends on the memory format
+  bool counts;              // the program reads a value, or a size of the results depends on values
   c10::ArrayRef<at::Tensor> outputs;
   c10::ArrayRef<TensorType> types;  // parallel
   // The numbers among the arguments, in their order: of type Scalar, float or bool, a Scalar that became a tensor of one
@@ -64,27 +64,26 @@ class OperatorChecker final : public OperatorHandler {
   // Of an axis among axes(); -1 where it is not.
   int IndexOf(MeshAxis axis) const { return AxisIndex(axis); }
 
-  // What a parameter, buffer or input is, whatever is written into it.
+  // Sets the type of a parameter, buffer or input; writes into it do not change the type.
   void SetLeaf(const at::Tensor& tensor, TensorType type);
-  // A process group that the program itself communicates over, along an axis. It outlives the checker.
+  // Declares the axis of a process group that the program itself uses. The group must outlive the checker.
   void SetGroup(const c10d::ProcessGroup* group, MeshAxis axis);
-  // The type as it is known now; all unproven where there is none.
+  // The current type; unproven on every axis if there is none.
   TensorType Get(const at::Tensor& tensor) const;
-  // Along one axis a boundary declares `layout` for what it has. A fault where it is known to be otherwise; from there on
-  // it is as declared.
-  // `idle`: nothing is redistributed there; where idle declarations are passed over (BelieveKnowledge), a wrong one is noted
-  // in untrue() and what is known stays.
+  // A boundary declares the layout of `tensor` along one axis. A fault if the type is known to differ; the tensor has
+  // the declared layout from then on. `idle`: nothing is redistributed there; after BelieveKnowledge a wrong idle
+  // declaration goes to untrue() and the tensor keeps its type.
   void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size, const std::string& what,
               bool idle = false);
-  // The same for the gradient of a parameter once the backward is over.
+  // The same for the gradient of a parameter, after the backward.
   void CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis, const AxisType& expected,
                      const std::string& declared);
 
-  // A loss that is not the same on every rank has a gradient of its own on each; terms of a mean are what data-parallel
-  // ranks have.
+  // A fault if the loss is not replicated along tp, where each rank would have a different gradient. Data-parallel
+  // ranks may have a partial mean.
   void CheckLoss(const at::Tensor& loss);
 
-  // The step ended by an exception that no operator threw: in the innermost module that it left first.
+  // The step ended with an exception that no operator threw; `path`: the innermost module that it left.
   void Stopped(const std::string& path, const std::string& what);
 
   void BelieveKnowledge() { believes_knowledge_ = true; }
@@ -114,47 +113,49 @@ class OperatorChecker final : public OperatorHandler {
   void OwnRows(const at::Tensor& ids, MeshAxis axis) override;
 
  private:
-  // What is known of an operator, looked up once.
+  // Properties of an operator, looked up once.
   struct Entry {
     std::string name;  // "aten::add_.Tensor"
     std::string base;  // "add"
     const OperatorRule* rule = nullptr;
     bool writes = false;      // into its first argument
-    bool overwrites = false;  // without reading what is there
+    bool overwrites = false;  // without reading the old values
     bool strided = false;     // its arguments name strides
     bool copies = false;
-    bool keeps_copies = false;    // what is the same along a dim stays so
-    bool adds_features = false;   // gradients of some features and of others, put together
-    bool keeps_features = false;  // each feature of the last dim stays one, or some are taken or put together
+    bool keeps_copies = false;    // expanded dims stay expanded
+    bool adds_features = false;   // adds the gradients of different features
+    bool keeps_features = false;  // copies, slices or concatenates the features of the last dim
     bool random = false;
-    bool counts = false;       // sizes of its results follow values
+    bool counts = false;       // sizes of its results depend on values
     bool into_places = false;  // sizes of its result are those of its first argument
     bool collective = false;
     size_t returns = 0;
   };
-  struct Call;  // one operator on its way
-  struct Base;  // what it writes into is a view of
+  struct Call;  // one operator that runs
+  struct Base;  // the base of the view that an operator writes into
 
   const Entry& EntryOf(const c10::OperatorHandle& op);
   int AxisIndex(MeshAxis axis) const;
-  // Of a collective's group; -1: not known.
+  // The axis of a collective's group; -1: unknown.
   int AxisOfGroup(const Call& call) const;
   void Judge(const Entry& entry, Call& call);
-  // What `view`, which an operator is about to write into, is a view of; nullopt where nothing is known of it.
+  // The base of `view`, which an operator is about to write into; nullopt if it is unknown.
   std::optional<Base> BaseOf(const at::Tensor& view) const;
   void JudgeBase(const Base& base, const Call& call) const;
-  // Gives a view whose type is void, since something was written into its base, what follows from the base's type.
+  // Derives the type of a view from that of its base, after a write into the base made the view's type void.
   void RenewView(const at::Tensor& view) const;
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
   AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
-  // A replicate that needs a gradient beside shards: each rank would keep its own terms of it.
+  // A message if a replicated tensor that requires a gradient is combined with shards: nothing would reduce its
+  // gradient.
   static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
   static std::string MixedMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   void Blame(TypeFault fault) { Add(std::move(fault), faults_); }
   static void Add(TypeFault fault, std::vector<TypeFault>& faults);
   void NoteUnproven(const std::string& what);
-  // Whether the tensor, which is no leaf and has no type on these axes, is assumed from now on. `known`: TypeOf(tensor).
+  // Whether the tensor, which is not a leaf and has no type on these axes, is assumed replicated. `known`:
+  // TypeOf(tensor).
   bool Assume(const at::Tensor& tensor, const TensorType* known);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   // `full_size`: of the dim that `layout` shards, -1: as the type's.
@@ -178,9 +179,9 @@ class OperatorChecker final : public OperatorHandler {
   int64_t backward_operators_ = 0;
   int64_t assumed_ = 0;
   bool sizes_compared_ = false;
-  bool one_element_ = false;  // an operator could not be judged since shards of one element could be in several dims
+  bool one_element_ = false;  // the sharded dim of shards of one element was ambiguous for an operator
   std::set<std::string, std::less<>> trusted_;
-  // The first input of a region that is open; no type before it.
+  // The first input of an open region; no type before it is declared.
   struct RegionSource {
     TensorType type;
     Layout layout;

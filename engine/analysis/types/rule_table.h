@@ -1,9 +1,9 @@
-// RuleTable: the operators that can be judged, by name without overload ("aten::mm"). One file of rules/ for each kind
-// of operator; each is a table of names over a few functions.
+// RuleTable: the layout rules of operators, by name without overload ("aten::mm"). One file of rules/ for each kind of
+// operator; each is a table of names over a few functions.
 //
-// A rule computes with the types of one axis (axis_type.h). In short: a linear operator passes a partial on, any other needs
-// it summed first; shards stay shards where each element is computed by itself, and make terms of a sum where the sharded
-// dim is summed over.
+// A rule computes with the types of one axis (axis_type.h). In short: the result of a linear operator on a partial
+// tensor is partial, any other operator needs it reduced first; shards stay shards under elementwise operators, and a
+// contraction over the sharded dim makes a partial tensor.
 // Stage before: operands.h. Stage after: operator_checker.h, which looks up each operator that runs.
 #pragma once
 

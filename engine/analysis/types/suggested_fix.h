@@ -9,10 +9,10 @@ namespace moonshard {
 
 enum class SuggestedFix : uint8_t {
   kUnknown,
-  kMakeSum,       // of the terms, before they are used
-  kAddBiasAfter,  // after the sum of what it is added to
-  kTakeShard,     // of a full tensor that meets shards
-  kShare,         // what is replicated, so that its gradient's terms are summed
+  kMakeSum,       // reduce the partial tensor before it is used
+  kAddBiasAfter,  // add the bias after the reduction
+  kTakeShard,     // shard the replicated tensor that is combined with shards
+  kShare,         // make the replicated tensor shared, so that its gradient is reduced
 };
 
 }  // namespace moonshard

@@ -1,4 +1,4 @@
-// TypeFault: where the layouts of a step do not add up, as the checker saw it; and what it could not judge.
+// TypeFault: an operator, boundary or gradient with a wrong layout; Unproven: an operator that could not be checked.
 // Stage before: operator_checker.h. Stage after: prove, which names plan lines and suggested fixes.
 #pragma once
 
@@ -13,12 +13,12 @@ namespace moonshard {
 
 struct TypeFault {
   enum class Kind : uint8_t {
-    kOperator,  // an operator with operands that it cannot have
-    kThrew,     // an operator that failed by itself, or what else ended the step
-    kBoundary,  // what arrives at a module, or leaves its forward, is not what the plan declares
-    kRegion,    // what arrives at a redistribution or another region
-    kGradient,  // what a parameter's gradient is in the end
-    kSize,      // an operator whose sizes or numbers are not those of the unsharded step
+    kOperator,  // the layouts of an operator's operands do not fit together
+    kThrew,     // an operator failed, or another exception ended the step
+    kBoundary,  // the input or output of a module does not have the declared layout
+    kRegion,    // the input of a redistribution or of another region does not have the declared layout
+    kGradient,  // the gradient of a parameter has a wrong layout after the backward
+    kSize,      // the sizes or numbers of an operator differ from those of the unsharded step
   };
 
   Kind kind = Kind::kOperator;
@@ -27,16 +27,16 @@ struct TypeFault {
   MeshAxis axis = MeshAxis::kTp;
   std::string what;      // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
   std::string message;   // what is wrong
-  std::string declared;  // of boundaries, regions and gradients; of sizes, what they are on one rank; else empty
+  std::string declared;  // of boundaries, regions and gradients; of sizes: those on one rank; else empty
   std::string got;       // likewise
-  std::string since;     // which operator made the offending operand so; may be empty
+  std::string since;     // the operator that gave the operand its layout; may be empty
   SuggestedFix suggested_fix = SuggestedFix::kUnknown;
   bool idle =
-      false;  // of a boundary: nothing is redistributed by the declaration, so that it alone computes nothing wrong
-  int64_t count = 1;  // how often, with other layers of the same kind
+      false;  // of a boundary: the declaration redistributes nothing, so it does not cause a wrong number by itself
+  int64_t count = 1;  // occurrences, including other layers of the same kind
 };
 
-// Operators that could not be judged, by why: how many, and where the first was.
+// Operators that could not be checked, by reason: their number, and the module of the first.
 struct Unproven {
   int64_t count = 0;
   std::string first;

@@ -1,4 +1,5 @@
-// The type of a tensor, kept with the tensor itself, so that what autograd saved for its backward still has it.
+// TypedTensor: the type of a tensor, kept with the tensor itself, so that tensors that autograd saves still have
+// theirs.
 // Stage before: axis_type.h. Stage after: operator_checker.h.
 #pragma once
 
@@ -10,10 +11,11 @@
 
 namespace moonshard {
 
-// Gives it a type as it is now; what writes into it later through another tensor of the same memory makes the type void.
-// `version`: of its counter of writes, -1: to be read here. `rises`: autograd is about to raise it by one.
+// Sets the type of the tensor's current values; a later write through another tensor of the same memory makes the type
+// void.
+// `version`: of its version counter, -1: read here. `rises`: autograd is about to increment it.
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bool rises = false);
-// null where it has none, or its memory was written to since.
+// Null if it has none, or its memory was written to since.
 const TensorType* TypeOf(const at::Tensor& tensor);
 
 int64_t VersionOf(const at::Tensor& tensor);

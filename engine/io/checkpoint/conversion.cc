@@ -38,7 +38,7 @@ Result<ConvertSummary> Conversion::WriteThroughStaging(std::string work) {
     return {summary_, std::move(found_)};
   }
   if (Failure failed = Write()) {
-    failed->help = "what is done is kept beside it: the same command resumes there";
+    failed->help = "the finished part is kept in a staging directory beside it; the same command resumes from it";
     found_.push_back(std::move(*failed));
   }
   if (HasErrors(found_)) return found_;

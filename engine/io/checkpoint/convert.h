@@ -1,9 +1,9 @@
 // ShardModel and MergeSharded: a model directory in Hugging Face form -> one safetensors file a rank, and back to the
-// same directory, byte for byte. Streams: a few megabytes pass through memory whatever the tensors' sizes; the metadata
-// of all tensors is held. Both write through storage/staging.h: OUT is complete or what it was before, and a second
-// call after a kill resumes where the first one was. Where OUT is already what would be written (the source is read and
-// hashed to find out) it is left.
-// Stages before: safetensors (Checkpoint), compile (CompiledPlan). What the directory holds: manifest.h.
+// same directory, byte for byte. Streams: buffers of a few megabytes, independent of the sizes of tensors, and the
+// metadata of all tensors. Both write through storage/staging.h: OUT is complete or unchanged, and a second call after
+// a kill resumes the first one. If OUT already has the content that would be written (the source is read and hashed to
+// find out), it is unchanged.
+// Stages before: safetensors (Checkpoint), compile (CompiledPlan). Content of the directory: manifest.h.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,11 @@ struct ConvertSummary {
   bool was_there = false;      // OUT already was what would be written, and is left as it was
 };
 
-// MODEL -> OUT. `source` was opened from the directory with its data, `plan` compiled for its tree, or for that of a program
-// with these `recipes` (Program::recipes): then what is sharded and stored are the model's tensors, and the manifest has how
-// the directory's own are made of them. Errors: kNotSupported (see LayOut, ListModelFiles; a directory inside the other; a
-// tensor of the directory that the model has a part of), kMissingTensor (a parameter that nothing makes), kTensorMismatch,
-// kFileUnreadable, kWriteFailed.
+// MODEL -> OUT. `source` must be opened with its data, and `plan` compiled for its tree, or for that of a program with
+// these `recipes` (Program::recipes): then the tensors of the program's model are sharded and stored, and the manifest
+// records how the tensors of the directory are made from them. Errors: kNotSupported (see LayOut, ListModelFiles; a
+// directory inside the other; a tensor of the directory that the model has a part of), kMissingTensor (a parameter that
+// nothing makes), kTensorMismatch, kFileUnreadable, kWriteFailed.
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
                                   const ConvertOptions& options = {}, const WeightRecipes* recipes = nullptr);
 

@@ -20,8 +20,8 @@ struct Overlap {
   ShardDims wanted;
 };
 
-// Blocks that have every element of `wanted` once. A shard that holds all of it is taken alone, one that is equal to it
-// first of all. Nothing is returned where no shard has some element. Intervals are in order, without duplicates.
+// Blocks that cover every element of `wanted` once. A shard that holds all of it is used alone, preferably one that
+// equals it. nullopt if an element is in no shard. Intervals are in order, without duplicates.
 std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
                                                std::span<const std::optional<ShardDims>> stored);
 // Whether the intervals of the stored shards divide the wanted one into more cells than CoverShard looks at (it returns

@@ -134,7 +134,7 @@ class Fields {
                         const std::function<bool(const JsonValue&)>& is) {
     const JsonValue* value = in.Find(key);
     if (value && is(*value)) return value;
-    Say(value ? std::string("the field '") + key + "' is of another kind"
+    Say(value ? std::string("the field '") + key + "' has the wrong type"
               : std::string("there is no field '") + key + "'",
         path, kind);
     return nullptr;
@@ -203,7 +203,7 @@ class ManifestReader {
       if (size.is_int()) {
         axes.emplace_back(axis, size.AsInt());
       } else {
-        fields_.Say("the size of mesh axis " + JsonQuoted(axis) + " is of another kind", "mesh",
+        fields_.Say("the size of mesh axis " + JsonQuoted(axis) + " has the wrong type", "mesh",
                     "integer of at least 1", WriteJson(size, 0));
       }
     }
@@ -230,15 +230,15 @@ class ManifestReader {
       for (const auto& [axis, text] : out_.layouts[l].placement) {
         const std::optional<MeshAxis> known = MeshAxisFromName(axis);
         if (!known || ToString(*known) != axis || out_.mesh.size(*known) == 1) {
-          fields_.Say("a tensor is sharded along " + JsonQuoted(axis) + ", which is no axis of the mesh", LayoutName(l),
-                      out_.mesh.ToString());
+          fields_.Say("a tensor is sharded along " + JsonQuoted(axis) + ", which is not an axis of the mesh",
+                      LayoutName(l), out_.mesh.ToString());
         }
         if (const std::optional<Layout> layout = ShardOf(text, out_.layouts[l].shape.size())) {
           layouts.push_back({l, *known, *layout});
           continue;
         }
         fields_.Say(
-            "a placement " + JsonQuoted(text) + " is no shard of a dim of " + ShapeToString(out_.layouts[l].shape),
+            "a placement " + JsonQuoted(text) + " is not a shard of a dim of " + ShapeToString(out_.layouts[l].shape),
             LayoutName(l), "a layout, as shard(0)");
       }
     }

@@ -62,8 +62,9 @@ class Merger : private Conversion {
 
  private:
   Diagnostic NotFromModel() const {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                  "'" + sharded_.folder() + "' has no model directory's form to merge into");
+    Diagnostic d = MakeDiagnostic(
+        Finding::kNotSupported,
+        "'" + sharded_.folder() + "' was not made from a model directory, so there is none to merge into");
     d.path = sharded_.folder();
     return d;
   }
@@ -137,8 +138,8 @@ class Merger : private Conversion {
 
   void CheckKnown(const HeaderTensor& tensor, const std::string& path) {
     if (FormOf(tensor.name) == RecipeTensor{tensor.dtype, tensor.shape}) return;
-    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "tensor " + QuotedName(tensor.name) + " of '" + path +
-                                                             "' is not as the manifest has it");
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest,
+                                  "tensor " + QuotedName(tensor.name) + " of '" + path + "' differs from the manifest");
     d.path = tensor.name;
     d.declared = std::string(ToString(tensor.dtype)) + " " + ShapeToString(tensor.shape);
     found_.push_back(std::move(d));

@@ -71,8 +71,7 @@ class Lister {
       Say(entry, "has a name that is not UTF-8");
     } else if (IsOurs(name)) {
       if (!is_folder || name == kSourceFormDirectory)
-        Say(entry, "has a name that sharded checkpoints use for themselves").help =
-            "name it otherwise, or leave it out";
+        Say(entry, "has a name that is reserved for sharded checkpoints").help = "rename it, or leave it out";
     } else if (is_folder) {
       out_.folders.push_back(name);
     } else {
@@ -108,7 +107,7 @@ Result<uint64_t> CopyFile(Storage& storage, const std::string& from, const std::
   if (!opened.ok()) return opened.diagnostics();
   const File& file = opened.value();
   if (file.bytes() != bytes) {
-    Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "'" + from + "' has another length than it had");
+    Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "the length of '" + from + "' changed");
     d.path = from;
     d.declared = std::to_string(file.bytes()) + " bytes";
     d.required = std::to_string(bytes) + " bytes";

@@ -265,7 +265,7 @@ Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& re
   });
   for (const std::string& name : inverted.incomplete) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                  "the model has a part of tensor '" + name + "' alone: merging a step leaves it out");
+                                  "the model has only a part of tensor '" + name + "'; merging a step leaves it out");
     d.severity = Severity::kWarning;
     d.path = name;
     d.help = "merging gives the model's own tensors in its place, which a program of the model loads";

@@ -90,10 +90,10 @@ Result<std::optional<int64_t>> RunDirectory::Latest() const {
   const bool as_written = space == std::string::npos || name == Named(step.value_or(-1));
   std::error_code ignored;
   if (step && as_written && fs::exists(PathOf(*step) + "/" + kManifestFile, ignored)) return step;
-  Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "'" + path + "' names no step that is there");
+  Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "'" + path + "' names a step that does not exist");
   d.path = path;
   d.declared = JsonQuoted(name);
-  d.required = "a directory beside it, as step_00000100";
+  d.required = "a directory beside it, such as step_00000100";
   const std::vector<int64_t> steps = Steps();
   if (!steps.empty())
     d.help = "there is '" + StepDirectoryName(steps.back()) + "': write its name to the file, or load it by its number";

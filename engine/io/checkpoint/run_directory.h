@@ -36,21 +36,22 @@ class RunDirectory {
 
   // Complete steps, smallest first.
   std::vector<int64_t> Steps() const;
-  // The step that `latest` names; nothing where there is no such file. Errors: kFileUnreadable; kBadManifest: it names
-  // none, or one that does not exist.
+  // The step that `latest` names; nullopt if there is no such file. Errors: kFileUnreadable; kBadManifest: it does not
+  // name a step, or one that does not exist.
   Result<std::optional<int64_t>> Latest() const;
-  // The last step below `step` of which every byte is as it was written (CheckSharded: reads all of it), and that is the
-  // step that its name says.
+  // The last valid step before `step`: every byte is as it was written (CheckSharded: reads all of it), and the step is
+  // that of the directory's name.
   std::optional<int64_t> LastGoodBefore(int64_t step) const;
 
-  // The steps that are there now are this run's to replace: what it was started from. Lock does it where nobody has.
+  // Allows this run to replace the existing steps, from which it was started. Lock calls it if it was not called
+  // before.
   void Know();
-  // Makes the directory, locks it for this object until it is destroyed, and removes what killed processes left. Does
-  // nothing where this object has the lock. Errors: kWriteFailed; kRunTaken where another run has it; kBadManifest: a
+  // Makes the directory, locks it for the lifetime of this object, and removes leftovers of killed processes. Does
+  // nothing if this object has the lock. Errors: kWriteFailed; kRunTaken if another run has it; kBadManifest: a
   // directory with the name of a step that has no manifest.
   Failure Lock(Storage& storage);
-  // Whether this object may put a step in place: it has the lock still, and no step of this number is there that it
-  // neither knows nor wrote. Errors: kRunTaken.
+  // Whether this object may publish a step: it still has the lock, and there is no step of this number that it neither
+  // knows nor wrote. Errors: kRunTaken.
   Failure MayWrite(int64_t step) const;
   // A step that is in its place now is this run's.
   void Wrote(int64_t step) { known_->insert(step); }

@@ -1,10 +1,10 @@
-// Run lock: one run writes a run directory at a time, whichever machines the runs are on. It is two locks, because each
-// covers what the other cannot:
+// Run lock: one run writes a run directory at a time, on whichever machines the runs are. It is two locks, because each
+// covers cases that the other does not:
 //
-//   flock on the directory   ends with the process, at once; between processes of one machine, and of several only where
-//                            the file system carries it
-//   DIR/run.lock             who has it, and a number that its owner counts up; whoever finds a number that does not
-//                            change for `patience` takes the lock over. No clock of two machines is compared
+//   flock on the directory   released when the process ends; works between processes of one machine, and between machines
+//                            only if the file system supports it
+//   DIR/run.lock             the owner, and a number that the owner increments; a run that sees no change for `patience`
+//                            takes the lock over. Clocks of different machines are not compared
 //
 // Stage after: run_directory.h.
 #pragma once
@@ -27,8 +27,9 @@ struct RunLockTimes {
 
 class RunLock {
  public:
-  // Takes the lock of a directory that exists. `storage` is used for the lock file, during the call. Waits at most `patience`, and only for the lock file of a process of
-  // another machine, or of this one where the directory has no flock. Errors: kRunTaken, who has it; kWriteFailed.
+  // Takes the lock of an existing directory. `storage` is used for the lock file, during the call. Waits at most
+  // `patience`, and only for the lock file of a process of another machine, or of this one if the directory has no
+  // flock. Errors: kRunTaken, with its owner; kWriteFailed.
   static Result<std::unique_ptr<RunLock>> Take(Storage& storage, const std::string& folder,
                                                const RunLockTimes& times = {});
   RunLock(const RunLock&) = delete;
@@ -36,8 +37,8 @@ class RunLock {
   // Releases both.
   ~RunLock();
 
-  // kRunTaken where the lock file is another run's or gone: this process was stopped for longer than `patience`, or
-  // somebody removed the file. Then the directory must not be written to any more.
+  // kRunTaken if the lock file belongs to another run or is gone: this process was stopped for longer than `patience`,
+  // or the file was removed. The directory must not be written to any more then.
   Failure CheckHeld() const;
 
  private:

@@ -119,8 +119,8 @@ class Sharder : private Conversion {
     if (HasErrors(found_)) return;
     InvertedRecipes inverted = InvertRecipes(made, parts_);
     for (const std::string& name : inverted.incomplete) {
-      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model has a part of tensor '" + name + "'" +
-                                                                " alone: merging could not give it back");
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                    "the model has only a part of tensor '" + name + "'; merging could not restore it");
       d.path = name;
       d.help = "shard without --program: then the checkpoint's own tensors are sharded, by a plan for their names";
       found_.push_back(std::move(d));

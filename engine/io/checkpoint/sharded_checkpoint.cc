@@ -61,8 +61,8 @@ Diagnostic WithinByte(const ShardedTensor& tensor) {
 Failure Differs(const ShardedTensor& tensor, const std::vector<int64_t>& local, const HeaderTensor& found,
                 const std::string& path) {
   if (found.dtype == tensor.dtype && found.shape == local) return std::nullopt;
-  Diagnostic d = MakeDiagnostic(
-      Finding::kBadManifest, "tensor " + QuotedName(tensor.name) + " in '" + path + "' is not as the manifest has it");
+  Diagnostic d = MakeDiagnostic(Finding::kBadManifest,
+                                "tensor " + QuotedName(tensor.name) + " in '" + path + "' differs from the manifest");
   d.path = tensor.name;
   d.declared = std::string(ToString(found.dtype)) + " " + ShapeToString(found.shape);
   d.required = std::string(ToString(tensor.dtype)) + " " + ShapeToString(local);

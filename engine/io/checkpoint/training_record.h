@@ -1,5 +1,5 @@
-// TrainingRecord: what a checkpoint written in the middle of training records besides its tensors; in the
-// manifest's `extra`, under "training". Plain data: reading it needs no LibTorch.
+// TrainingRecord: the state of a training run besides its tensors; in the manifest's `extra`, under "training". Plain
+// data: reading it needs no LibTorch.
 // Stage before: manifest.h. Used by training_state, which writes and reads it.
 #pragma once
 

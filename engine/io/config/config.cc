@@ -51,7 +51,7 @@ Result<ModelConfig> ModelConfig::Read(const std::string& folder) {
   const bool listed = names == nullptr || names->is_null() ||
                       (names->is_array() && std::ranges::all_of(names->AsArray(), &JsonValue::is_string));
   if (!listed) {
-    Diagnostic d = MakeDiagnostic(Finding::kUnsupportedModel, "config field 'architectures' is no list of names");
+    Diagnostic d = MakeDiagnostic(Finding::kUnsupportedModel, "config field 'architectures' is not a list of names");
     d.where.file = path;
     d.path = "architectures";
     d.declared = WriteJson(*names, 0);

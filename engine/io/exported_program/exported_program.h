@@ -60,14 +60,14 @@ struct SizeExpression {
   std::vector<SizeExpression> operands;
   bool operator==(const SizeExpression&) const = default;
 
-  // With the values of symbols; a condition is 0 or 1. Nothing where a symbol has no value, the expression has none, a divisor is
-  // 0 or the result is no int64.
+  // Its value for the values of symbols; a condition is 0 or 1. nullopt if a symbol or the expression has no value, a
+  // divisor is 0 or the result is not an int64.
   std::optional<int64_t> Evaluate(const std::map<std::string, int64_t, std::less<>>& symbols) const;
   // The symbols in it, added to `names`.
   void AddSymbols(std::set<std::string>& names) const;
 };
 
-// One value of the graph: what an operator makes, or what is given from outside.
+// One value of the graph: a result of an operator, or an input.
 struct ProgramValue {
   enum class Kind : uint8_t { kTensor, kInt, kFloat, kBool };
   std::string name;
@@ -247,8 +247,8 @@ inline constexpr size_t kMaxProgramNodes = 4'000'000;
 // cannot be told apart. Errors (kNotSupported): an export in float32, or without a recorded dtype.
 Result<ExportedProgram> InDType(const ExportedProgram& program, const std::string& dtype);
 
-// Batch and length of tokens that the program takes, as far as its shapes and ranges tell, over all its archives: `wanted` where
-// that fits; else the number that it was exported for, or of the lengths the longest that is shorter, or the shortest.
+// Batch and length of tokens that the program takes, by the shapes and ranges of all its archives: `wanted` if it fits;
+// else the batch that it was exported for, and of its lengths the longest shorter one, or the shortest.
 std::pair<int64_t, int64_t> FittingTokens(const ExportedProgram& program, std::pair<int64_t, int64_t> wanted);
 
 // Whether the archive holds the values of all parameters.

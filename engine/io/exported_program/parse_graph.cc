@@ -50,7 +50,7 @@ double FloatOf(const JsonValue& value) {
   if (text == "Infinity") return std::numeric_limits<double>::infinity();
   if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
   if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
-  Fail("'" + text + "' is no number");
+  Fail("'" + text + "' is not a number");
 }
 
 class GraphParser {
@@ -259,7 +259,7 @@ class GraphParser {
       const uint32_t from = node.inputs[0].second.value;
       const std::string& name = NameOf(List(json, "outputs")[0]);
       const auto found = scope.find(name);
-      if (found == scope.end()) Fail("'" + name + "' is no tensor that the node makes");
+      if (found == scope.end()) Fail("'" + name + "' is not a tensor that the node makes");
       Binding& binding = found->second;
       if (from >= made_in_.size() || !IsWithin(made_in_[from], node.stack) || made_in_[from] < 0) {
         binding.input = node.inputs[0].second;
@@ -342,7 +342,7 @@ class GraphParser {
   ProgramArgument OneValue(const JsonValue& json, const Scope& scope) {
     ProgramArgument out = Argument(json, scope);
     if (out.kind == Kind::kList || out.kind == Kind::kString || out.kind == Kind::kDevice) {
-      Fail("a graph inside of a node takes or returns what is no tensor and no number");
+      Fail("a graph inside of a node takes or returns something that is neither a tensor nor a number");
     }
     return out;
   }
@@ -463,7 +463,7 @@ class GraphParser {
     std::vector<ModuleCall> stack;
     for (const std::string& entry : Split(text->AsString(), ';')) {
       const std::vector<std::string> parts = Split(entry, ',');
-      if (parts.size() < 3) Fail("'" + entry + "' is no entry of a stack of modules");
+      if (parts.size() < 3) Fail("'" + entry + "' is not an entry of a stack of modules");
       if (parts[1].empty()) continue;
       ModuleCall call{parts[1], parts[2].substr(parts[2].rfind('.') + 1), 0};
       if (const size_t mark = parts[0].rfind('@'); mark != std::string::npos) {

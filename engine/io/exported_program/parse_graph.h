@@ -24,9 +24,8 @@ using json_fields::Size;
 using json_fields::Text;
 using json_fields::TextOf;
 
-// By the names that the graphs use: the value that each stands for. Names of a graph inside of another have its path before
-// them: `submod_1/linear_3`. Of a node that only handed on its input, the
-// input too: which of the two it is depends on who uses it.
+// The values of each name of the graphs. Names of a graph inside of another have its path as a prefix:
+// `submod_1/linear_3`. For a node that only returns its input, also the input: the use decides which of the two it is.
 using Names = std::map<std::string, std::vector<uint32_t>, std::less<>>;
 
 // Fills graph, values and stacks of `program`, its inputs' and tensors' values, and names of constants. Throws Fault. `at` holds the

@@ -176,7 +176,7 @@ class RecordParser {
       for (const JsonValue& size : List(json, "shape")) {
         shape.push_back(IntegerOf(size, "shape"));
         if (shape.back() < 0 || !MultiplySize(elements, shape.back())) {
-          Fail("the shape " + ShapeToString(shape) + " is of no tensor");
+          Fail("the shape " + ShapeToString(shape) + " is not that of a tensor");
         }
       }
       if (tensor.value >= 0 && tensor.shape != shape) {
@@ -216,7 +216,8 @@ class RecordParser {
       at_ = "tensor '" + name + "'";
       int64_t elements = 1;
       for (const int64_t size : tensor.shape) {
-        if (!MultiplySize(elements, size)) Fail("the shape " + ShapeToString(tensor.shape) + " is of no tensor");
+        if (!MultiplySize(elements, size))
+          Fail("the shape " + ShapeToString(tensor.shape) + " is not that of a tensor");
       }
       if (tensor.kind == ProgramTensor::Kind::kParameter) Fail("a parameter of the graph is not in the record");
       tensor.kind = ProgramTensor::Kind::kConstant;
@@ -226,7 +227,7 @@ class RecordParser {
 
   size_t TensorNamed(const std::string& name) {
     const auto found = tensor_of_.find(name);
-    if (found == tensor_of_.end()) Fail("'" + name + "' is no tensor of the model");
+    if (found == tensor_of_.end()) Fail("'" + name + "' is not a tensor of the model");
     return found->second;
   }
 
@@ -267,7 +268,7 @@ class RecordParser {
       if (!given.insert(input.name).second) Fail("there are two inputs of this name");
       if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
         const auto found = of_graph.find(value->AsString());
-        if (found == of_graph.end()) Fail("'" + value->AsString() + "' is no input of the graph");
+        if (found == of_graph.end()) Fail("'" + value->AsString() + "' is not an input of the graph");
         input.value = found->second;
         of_graph.erase(found);
       }
@@ -321,7 +322,7 @@ class RecordParser {
       }
       if (!symbol.tensor.empty()) dims = program_.tensors[TensorNamed(symbol.tensor)].shape.size();
       const bool has_source = !symbol.input.empty() || !symbol.tensor.empty();
-      if (has_source && dims == SIZE_MAX) Fail("'" + symbol.input + "' is no input");
+      if (has_source && dims == SIZE_MAX) Fail("'" + symbol.input + "' is not an input");
       if (has_source && static_cast<size_t>(symbol.dim) >= dims)
         Fail("its source has no dim " + std::to_string(symbol.dim));
       program_.symbols.emplace(name, std::move(symbol));
@@ -340,7 +341,7 @@ class RecordParser {
     at_ = "'valid'";
     for (const auto& [name, json] : valid->AsObject()) {
       for (const JsonValue& range : List(json, "ranges")) {
-        if (!range.is_array() || range.AsArray().size() != 2) Fail("a range is no pair of numbers");
+        if (!range.is_array() || range.AsArray().size() != 2) Fail("a range is not a pair of numbers");
         program_.valid[name].emplace_back(IntegerOf(range.AsArray()[0], "ranges"),
                                           IntegerOf(range.AsArray()[1], "ranges"));
       }
@@ -391,7 +392,7 @@ class RecordParser {
       if (occurrence >= calls_bound) Fail("is call " + std::to_string(occurrence) + ", which is more than there are");
       call.occurrence = static_cast<int32_t>(occurrence);
       for (const JsonValue& input : List(json, "inputs")) {
-        if (!input.is_array() || input.AsArray().size() != 2) Fail("an input is no pair of a name and a value");
+        if (!input.is_array() || input.AsArray().size() != 2) Fail("an input is not a pair of a name and a value");
         const auto position = static_cast<uint32_t>(call.argument_names.size());
         call.argument_names.push_back(TextOf(input.AsArray()[0], "inputs"));
         Places(input.AsArray()[1], position, call.arguments);

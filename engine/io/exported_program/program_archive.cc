@@ -194,7 +194,7 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
             __builtin_add_overflow(last, reach, &last)) {
           json_fields::Fail("its strides reach too far");
         }
-        if (!json_fields::MultiplySize(elements, size)) json_fields::Fail("its shape is of no tensor");
+        if (!json_fields::MultiplySize(elements, size)) json_fields::Fail("its shape is not that of a tensor");
         empty = empty || size == 0;
       }
       const int64_t offset = json_fields::Size(json_fields::Required(meta, "storage_offset"), "as_int");
@@ -275,10 +275,10 @@ std::vector<IndexEntry> ReadIndexEntries(const JsonValue& json) {
     IndexEntry entry;
     entry.file = json_fields::Text(program, "file");
     if (entry.file.find('/') != std::string::npos || !entry.file.ends_with(".pt2")) {
-      json_fields::Fail("'" + entry.file + "' is no archive in the directory");
+      json_fields::Fail("'" + entry.file + "' is not an archive in the directory");
     }
     for (const JsonValue& range : json_fields::List(program, "ranges")) {
-      if (!range.is_array() || range.AsArray().size() != 2) json_fields::Fail("a range has not two ends");
+      if (!range.is_array() || range.AsArray().size() != 2) json_fields::Fail("a range does not have two ends");
       entry.lengths.emplace_back(json_fields::IntegerOf(range.AsArray()[0], "ranges"),
                                  json_fields::IntegerOf(range.AsArray()[1], "ranges"));
     }

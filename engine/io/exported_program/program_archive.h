@@ -20,8 +20,8 @@ namespace moonshard {
 
 class ProgramArchive {
  public:
-  // Errors: kFileNotFound; kFileUnreadable for what is no regular file; kBadProgram for what is no zip file, is cut off, has an
-  // entry twice, or compressed or encrypted entries.
+  // Errors: kFileNotFound; kFileUnreadable if it is not a regular file; kBadProgram if it is not a zip file, is
+  // truncated, or has duplicate, compressed or encrypted entries.
   static Result<ProgramArchive> Open(const std::string& path);
 
   // The same from the bytes of such a file; `path` is what errors call it.

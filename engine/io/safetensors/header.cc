@@ -100,7 +100,7 @@ void CheckFileLength(const Header& header, uint64_t file_bytes, const std::strin
   d.required = (overflow ? "more than 2^64" : std::to_string(wanted)) + " bytes: " + std::to_string(header.data_begin) +
                " to the end of the header, " + std::to_string(header.data_bytes) + " of tensors";
   if (file_bytes == header.data_begin)
-    d.help = "the file holds the header alone, which is enough only where no weight is read";
+    d.help = "the file holds only the header, which is enough only where no weight is read";
   found.push_back(std::move(d));
 }
 

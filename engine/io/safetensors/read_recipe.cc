@@ -88,7 +88,7 @@ class Assembler {
       case Kind::kPermute: return ReadPermuted(recipe, dims, to);
       case Kind::kReshape: return ReadReshaped(recipe, dims, to);
     }
-    Check(false, "a recipe of no known kind");
+    Check(false, "a recipe of an unknown kind");
     return std::nullopt;
   }
 

@@ -131,7 +131,7 @@ int64_t ShardBytes(DType dtype, std::span<const std::vector<Interval>> dims) {
 std::optional<Diagnostic> ShardReader::OpenFileOf(const StoredTensor& tensor) {
   const CheckpointFile& wanted = checkpoint_.files()[tensor.file];
   if (checkpoint_.header_only()) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + wanted.path + "' was opened for its header alone");
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + wanted.path + "' was opened for its header only");
     d.path = tensor.name;
     return d;
   }

@@ -71,7 +71,7 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     const auto dims = static_cast<int64_t>(out.shape.size());
     for (const int64_t dim : out.shape) {
       if (dim < 0 || dim >= dims || !seen.insert(dim).second) {
-        Fail("a recipe permutes by " + ShapeToString(out.shape) + ", which is no order of dims");
+        Fail("a recipe permutes by " + ShapeToString(out.shape) + ", which is not an order of dims");
       }
     }
     ReadPart(*permute, depth, out);
@@ -81,12 +81,12 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     for (const JsonValue& size : List(json, "shape")) {
       out.shape.push_back(IntegerOf(size, "shape"));
       if (out.shape.back() < 0 || !MultiplySize(elements, out.shape.back())) {
-        Fail("a recipe makes the shape " + ShapeToString(out.shape) + ", which is of no tensor");
+        Fail("a recipe makes the shape " + ShapeToString(out.shape) + ", which is not that of a tensor");
       }
     }
     ReadPart(*reshape, depth, out);
   } else {
-    Fail("a recipe is of no known kind");
+    Fail("a recipe is of an unknown kind");
   }
   return out;
 }

@@ -1,5 +1,5 @@
-// TreeFromCheckpoint: what the headers of a model's checkpoint show of the model: the modules that own
-// parameters, with names, shapes and dtypes. Enough to match and compile a plan without loading a weight.
+// TreeFromCheckpoint: the module tree that the headers of a checkpoint determine: the modules that own parameters, with
+// names, shapes and dtypes. Enough to match and compile a plan without loading a weight.
 // Stage before: checkpoint.h. Stage after: match. A live model's tree is made by apply.
 #pragma once
 

@@ -130,7 +130,7 @@ DecoderSpec ReadDeciLm(ConfigReader& fields, const std::string& /*name*/) {
   defaults.has_intermediate_size = false;
   DecoderSpec spec;
   if (const std::string type = fields.String("model_type").value_or("nemotron-nas"); type != "nemotron-nas") {
-    fields.Refuse("model_type", "DeciLM is computed here as Nemotron-NAS has it, not as '" + type + "'",
+    fields.Refuse("model_type", "only the Nemotron-NAS variant of DeciLM is supported, not '" + type + "'",
                   "nemotron-nas, with block_configs");
     return spec;
   }

@@ -53,7 +53,8 @@ RopeConfig ReadGemmaLayerKind(ConfigReader& fields, ConfigReader& ropes, const c
   ConfigReader own = ropes.Object(kind);
   ConfigReader scaling = fields.Object("rope_scaling");
   if (everything && !own.empty() && !scaling.empty()) {
-    fields.Refuse("rope_scaling", "rope_scaling beside rope_parameters.full_attention: only one of them can rule");
+    fields.Refuse("rope_scaling",
+                  "rope_scaling and rope_parameters.full_attention are both set; only one of them can apply");
   }
   ConfigReader& rope = everything && own.empty() && !scaling.empty() ? scaling : own;
   return ReadRopeObject(fields, rope, config.head_dim, config.max_position_embeddings, defaults);

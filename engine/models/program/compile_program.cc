@@ -189,7 +189,7 @@ class BodyCompiler {
       case Kind::kDevice: text_ += "d"; return {Operand::Kind::kDevice, false, false, 0};
       case Kind::kList: return MakeList(argument, type);
     }
-    throw Misfit{"an argument of no known kind"};
+    throw Misfit{"an argument of an unknown kind"};
   }
 
   static std::string TextOfReal(double number) {

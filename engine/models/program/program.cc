@@ -342,7 +342,7 @@ Diagnostics CheckGuards(const ExportedProgram& program, const std::map<std::stri
     d.declared = sizes;
     d.required = valid.empty() ? guard.text : "with the other sizes as exported: " + valid;
     d.help = "export the model for these sizes too (--lengths of the exporter)" +
-             (guard.place.empty() ? std::string() : "; the condition is of " + guard.place);
+             (guard.place.empty() ? std::string() : "; the condition comes from " + guard.place);
     errors.push_back(std::move(d));
   }
   return errors;

@@ -15,7 +15,7 @@ using program::Place;
 const ProgramModule::BoundBody& ProgramModule::BodyOf(int32_t occurrence) const {
   Check(occurrence >= 0 && static_cast<size_t>(occurrence) < bodies_.size() &&
             bodies_[static_cast<size_t>(occurrence)].body != nullptr,
-        "a call of '" + path_ + "' that the program does not have");
+        "the program does not have this call of '" + path_ + "'");
   return bodies_[static_cast<size_t>(occurrence)];
 }
 

@@ -129,7 +129,7 @@ struct Frame {
 // A size of the graph that a plan made local, as where a fused projection is taken apart, leaves no key heads.
 void CheckHeads(const at::Tensor& query, const at::Tensor& key) {
   TORCH_CHECK(key.dim() < 3 || key.size(-3) > 0 || query.size(-3) == 0, "queries of ", query.size(-3),
-              " heads meet keys of none: a size that the graph has as a number is local under this plan");
+              " heads, but no key heads: a size that is an integer in the graph is local under this plan");
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ Placement PlacementOfScales(const Parameter& scales, const Parameter& weight, co
     d.required =
         block == 0 ? "blocks of one size" : "shards that begin and end at multiples of " + std::to_string(block);
     d.help = "another number of ranks, or replicated {} for these modules; or a layout for '" + scales.name +
-             "' of its own, where each rank finds its factors in it";
+             "' of its own that gives each rank the factors of its shard";
     diagnostics.push_back(std::move(d));
   }
   return out;

@@ -100,8 +100,8 @@ class DataParallelCompiler {
   void CheckFree(const ModuleSteps& steps, const Parameter& parameter, const Placement& placement) {
     for (MeshAxis axis : kDataAxes) {
       if (placement[axis] == Layout::Replicate()) continue;
-      Diagnostic d =
-          Of(Finding::kNotSupported, std::string("a layout on ") + ToString(axis) + " beside " + section_.name());
+      Diagnostic d = Of(Finding::kNotSupported,
+                        std::string("a layout on ") + ToString(axis) + " together with " + section_.name());
       d.declared = parameter.name + " " + placement.ToText() + ", by style '" + steps.style + "'";
       d.required = std::string("layouts on tp, or no ") + section_.name();
       diagnostics_.push_back(std::move(d));

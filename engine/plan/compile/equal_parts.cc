@@ -14,7 +14,7 @@ std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const
   if (!layout.has_equal_parts() || size % count == 0) return std::nullopt;
   Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit,
                                 what + " of '" + landing.module->path + "': a dim of " + std::to_string(size) +
-                                    " elements is not " + std::to_string(count) + " equal parts",
+                                    " elements does not divide into " + std::to_string(count) + " equal parts",
                                 landing.source);
   d.path = landing.module->path;
   d.declared = layout.ToText();

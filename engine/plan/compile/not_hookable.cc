@@ -68,7 +68,7 @@ Diagnostic NotHookable(const Module& module, const std::string& consequence, con
   const bool bare = module.origin == ModuleOrigin::kHost || module.origin == ModuleOrigin::kMoonshard;
   d.declared = bare ? "an object of " + kind + " without moonshard's hook"
                     : kind + " is " + (torch ? "LibTorch's own" : "an ordinary LibTorch module");
-  d.required = "a module whose calls moonshard sees";
+  d.required = "a module whose calls moonshard intercepts";
   d.help = HowToHook(module);
   return d;
 }

@@ -112,7 +112,7 @@ void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh
                         "'" + steps.after.front() + "' of '" + landing.module->path +
                             "' is added to features of which only some are shared");
       d.declared = leaves.ToText() + ", and after = { \"" + Join(steps.after, "\", \"") + "\" }";
-      d.required = "no 'after': it is for outputs that are sums";
+      d.required = "no 'after': it is for outputs that are reduced";
       diagnostics.push_back(std::move(d));
     }
     if (mesh.size(axis) == 1 || leaves.kind != LayoutKind::kPartial) continue;
@@ -286,7 +286,7 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
         landing, Finding::kStyleDoesNotFit,
         "route of style '" + style.name + "' leaves ranks of tp without an expert of '" + landing.module->path + "'");
     d.declared = std::to_string(steps.experts) + " experts on " + std::to_string(mesh.size(MeshAxis::kTp)) + " ranks";
-    d.required = "an expert on each: as many on every rank, the last one with fewer";
+    d.required = "at least one expert per rank: equally many on each, fewer on the last";
     diagnostics.push_back(std::move(d));
   }
   if (counted == 0) {

@@ -79,11 +79,11 @@ std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
   };
   if (!siblings.ends && !siblings.makers.empty()) {
     return std::string(siblings.tokens ? "rowwise { output = shard(1) }" : "rowwise {}") + ": " +
-           verb(siblings.makers, " leaves", " leave") + " its features in shards, and it takes as many";
+           verb(siblings.makers, " leaves", " leave") + " sharded features, as many as it takes";
   }
   const std::string colwise = siblings.tokens ? "colwise { input = shard(1) }" : "colwise {}";
   if (!siblings.takers.empty()) {
-    return colwise + ": " + verb(siblings.takers, " takes", " take") + " its features in shards, and it leaves as many";
+    return colwise + ": " + verb(siblings.takers, " takes", " take") + " sharded features, as many as it leaves";
   }
   if (!siblings.ends || siblings.parallel.empty()) return "";
   return colwise + ", as for " + Join(siblings.parallel, ", ");
@@ -112,8 +112,7 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
     if (d.help.empty() && tokens && norm) {
       d.help =
           "norm_on(shard(1)) on shards of the sequence, replicated() on full tensors, transformer.head_norm() on "
-          "heads "
-          "in shards";
+          "sharded heads";
     } else if (d.help.empty()) {
       d.help =
           "replicated() where it works on full tensors; params = shared where it works on shards, so that its "
@@ -123,9 +122,9 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
     d.required = "a rule, or default(replicated())";
   } else if (norm) {
     d.required = "a rule: norm_on(shard(1)) on shards of the sequence, replicated() on full tensors";
-    d.help = "the plan has the sequence in shards; default(replicated()) would not sum a norm's gradient there";
+    d.help = "the plan shards the sequence; default(replicated()) would not sum a norm's gradient there";
   } else {
-    d.required = "a rule, as replicated() for what works on full tensors";
+    d.required = "a rule, such as replicated() for a module that works on full tensors";
   }
   return d;
 }

@@ -77,7 +77,7 @@ std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleSt
   }
   if (used != nullptr && used->kind == LayoutKind::kReplicate) {
     return Contradiction{weight + ", and an input that is used as replicate",
-                         "an input that is used as shared: each rank's gradient of it is a term, and must be summed",
+                         "an input that is used as shared: each rank's gradient of it is partial, and must be reduced",
                          "colwise {} declares both", true};
   }
   return std::nullopt;
@@ -99,8 +99,8 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSt
   const bool late = std::ranges::find(steps.after, "bias") != steps.after.end();
   if (bias != nullptr && !bias->is_shard() && !late) {
     return Contradiction{weight + ", and bias = " + bias->ToString() + " within the forward",
-                         "after = { \"bias\" }: in each rank's term it is counted once a rank",
-                         "rowwise {} adds it once, after the sum", true};
+                         "after = { \"bias\" }: added in the forward, it would be counted once per rank",
+                         "rowwise {} adds it once, after the reduction", true};
   }
   return std::nullopt;
 }
@@ -109,7 +109,7 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSt
 std::optional<Contradiction> OfFull(const Layout& weight, const Layout* used) {
   if (weight.kind != LayoutKind::kReplicate || used == nullptr || !used->is_shard()) return std::nullopt;
   return Contradiction{"weight = replicate, and an input that is used as " + used->ToString(),
-                       "weight = shared: each rank's gradient of it is a term, and must be summed",
+                       "weight = shared: each rank's gradient of it is partial, and must be reduced",
                        "norm_on(shard(1)) and sequence_parallel {} declare it", true};
 }
 
@@ -137,7 +137,7 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& step
   }
   if (made != nullptr && made->kind == LayoutKind::kPartial) {
     return Contradiction{"an output that is made as partial",
-                         "an output that is made as it arrives: a norm makes no terms",
+                         "an output with the layout of the input: the output of a norm is not partial",
                          "norm_on(replicate) for a norm on the stream", true};
   }
   return OfFull(cut, used);

@@ -138,7 +138,7 @@ class HeadOrderLint {
     const Layout& layout = *LeavesAs(*group.steps);
     const std::string kind = queries ? "query" : "key";
     const std::string path = "'" + flow_.PathOf(group) + "'";
-    std::string message = path + " is not in shards of the model's " + std::to_string(heads) + " " + kind + " heads";
+    std::string message = path + " is not sharded by the model's " + std::to_string(heads) + " " + kind + " heads";
     if (layout.heads > 0 && layout.heads != heads) {
       message = path + " declares " + std::to_string(layout.heads) + (layout.heads == 1 ? " head" : " heads") +
                 ", and the model has " + std::to_string(heads) + " " + kind + " heads";
@@ -148,9 +148,9 @@ class HeadOrderLint {
     d.declared = "the output leaves as " + layout.ToText() + ", by style '" + group.steps->style + "'";
     d.required = std::to_string(heads) + " heads of " + std::to_string(group.steps->out_features / heads) +
                  " features, by config.json: with these shards, queries of rank " + std::to_string(rank) + " of " +
-                 std::to_string(ranks()) + " meet keys of other heads";
+                 std::to_string(ranks()) + " are combined with keys of other heads";
     d.help = heads % ranks() != 0 && ranks() % heads != 0
-                 ? "a tp that divides " + std::to_string(heads) + ", or that it divides"
+                 ? "a tp that divides " + std::to_string(heads) + ", or is a multiple of it"
                  : "heads = " + std::to_string(heads) + ", config." + (queries ? FieldOfQueries(count) : count.key);
     diagnostics_.push_back(std::move(d));
   }
@@ -174,14 +174,14 @@ class HeadOrderLint {
       const std::string heads_text = std::to_string(count->heads) + ", " + std::to_string(count->key_heads) + ", " +
                                      std::to_string(count->key_heads);
       Diagnostic d = flow_.About(Finding::kHeadsDoNotFit, group,
-                                 "'" + flow_.PathOf(group) + "' is not in shards of queries, keys and values");
+                                 "'" + flow_.PathOf(group) + "' is not sharded by its queries, keys and values");
       d.severity = Severity::kWarning;
       d.declared =
           "the output leaves as " + LeavesAs(*group.steps)->ToText() + ", by style '" + group.steps->style + "'";
       d.required = "heads of " + std::to_string(count->head_size) +
                    " features, by config.json: " + std::to_string(count->heads) + " of queries, " +
                    std::to_string(count->key_heads) + " of keys and as many of values; rank " + std::to_string(rank) +
-                   " has others";
+                   " has different ones";
       d.help = "packed(0, { " + sizes + " }, { heads = { " + heads_text +
                " } }) where they are stored one after another, or heads = " + std::to_string(count->key_heads) +
                " where those of each key head are stored together";

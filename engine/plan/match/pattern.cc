@@ -389,7 +389,7 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
   RE2::Options quiet;
   quiet.set_log_errors(false);
   const RE2 check(pattern.regex, quiet);
-  if (!check.ok()) return BadPattern(text, "RE2 says: " + check.error(), source);
+  if (!check.ok()) return BadPattern(text, "RE2: " + check.error(), source);
   return pattern;
 }
 

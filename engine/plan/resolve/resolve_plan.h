@@ -7,8 +7,8 @@
 //
 // The programs, Parallelize() and tests resolve through it, so that a plan that one of them refuses is refused by all, and
 // the findings of a plan on a module tree and a mesh are the same everywhere. They are a function of the arguments: nothing
-// in them depends on the rank, the clock, an address, or the order of the tree's modules. What a pass took is reported beside the plan (PassRecord) and is
-// part of nothing that is compiled, hashed or compared.
+// in them depends on the rank, the clock, an address, or the order of the tree's modules. The time of a pass is
+// reported separately (PassRecord) and is not part of the compiled plan, or hashed or compared.
 // Stage before: dsl/language/eval (Plan), a module tree. Stage after: engine/runtime/apply, engine/plan/explain.
 #pragma once
 
@@ -48,14 +48,14 @@ struct Resolution {
   std::vector<PassRecord> passes;        // those that ran, in order
 };
 
-// Runs the passes until one of them leaves nothing to go on with, and keeps what was made until then. Lint passes all run,
-// also after one that found an error; any error leaves `compiled` empty. Both pointers are not null.
-// `config`: config.json of the model, with which numbers of heads are compared; null: not known.
+// Runs the passes until one makes no input for the next, and returns the results so far. All lint passes run, also
+// after one that found an error; any error leaves `compiled` empty. The pointers must not be null.
+// `config`: config.json of the model, with which numbers of heads are compared; null: unknown.
 Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh,
                      const JsonValue& config = {});
 
-// The compiled plan alone. Errors: those of MatchRules and CompilePlan, and kUnreducedPartial of lint, and those of
-// the model's own checks.
+// Returns only the compiled plan. Errors: those of MatchRules and CompilePlan, and kUnreducedPartial of lint, and those
+// of the model's own checks.
 Result<CompiledPlan> ResolvePlan(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree,
                                  const MeshShape& mesh);
 Result<CompiledPlan> ToResult(Resolution resolution);
@@ -63,7 +63,7 @@ Result<CompiledPlan> ToResult(Resolution resolution);
 // The record of a pass that took `seconds`, made `made` and found `found`: for a stage that runs before these.
 PassRecord MakeRecord(std::string name, std::string made, const Diagnostics& found, double seconds);
 
-// One pass a line with its time, what it made and how many findings it has; then the sum of the times.
+// One line for each pass with its time, its product and the number of its findings; then the sum of the times.
 std::string PassesText(std::span<const PassRecord> passes);
 // [{"name", "made", "errors", "warnings", "notes", "seconds"}], in order.
 JsonValue PassesJson(std::span<const PassRecord> passes);

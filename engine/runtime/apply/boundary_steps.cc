@@ -188,7 +188,8 @@ class RouteStep final : public BoundaryStep {
       if (slot.position == static_cast<size_t>(route_.weights)) weights = slot.tensor;
     }
     if (!ids->defined() || !weights->defined()) {
-      Diagnostic d = MakeDiagnostic(Finding::kBadInput, "a call of '" + path_ + "' has not what its route names");
+      Diagnostic d = MakeDiagnostic(Finding::kBadInput,
+                                    "'" + path_ + "' was called without the ids or weights that its route names");
       d.path = path_;
       d.declared = "route=" + ToText(route_);
       d.required = "a tensor of ids and one of weights at these positions, counted from 0";

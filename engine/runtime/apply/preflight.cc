@@ -50,7 +50,8 @@ class Preflight {
     if (live_.hooks[static_cast<size_t>(m)]->CanRunThrough()) return;
     Diagnostic d = NotSupported("calls of '" + path + "' cannot be recomputed", path,
                                 plan_.plan->recompute[static_cast<size_t>(plan_.recompute_section[i])].source);
-    d.declared = "a forward that takes what cannot be copied or may be changed by it, or gives no tensor";
+    d.declared =
+        "a forward with arguments that cannot be copied or that it may change, or without a tensor in its result";
     d.required = "arguments by value or const reference that can be copied, and tensors in the result";
     out_.push_back(std::move(d));
   }
@@ -77,8 +78,9 @@ class Preflight {
     const ModuleTree::Signature& signature = plan_.tree->parameters(module);
     for (size_t p = 0; p < steps.params.size(); ++p) {
       if (!steps.params[p][MeshAxis::kTp].is_shard()) continue;
-      Diagnostic d = NotHookable(module, "nothing redistributes what meets its sharded '" + signature[p].name + "'",
-                                 SourceOf(plan_, steps, p));
+      Diagnostic d =
+          NotHookable(module, "nothing redistributes the operands of its sharded '" + signature[p].name + "'",
+                      SourceOf(plan_, steps, p));
       d.help += ", and give the module a style with inputs and outputs; or leave the parameter replicated";
       out_.push_back(std::move(d));
     }

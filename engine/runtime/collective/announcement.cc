@@ -26,7 +26,8 @@ std::string ToText(const Announcement& announcement) {
                      c10::toString(static_cast<c10::ScalarType>(announcement.dtype)) + " " +
                      ShapeToString(std::span(announcement.shape).first(dims));
   if (announcement.mismatched_size >= 0) {
-    text += ", of which a shard of " + std::to_string(announcement.mismatched_size) + " is not this rank's";
+    text +=
+        ", with a shard of size " + std::to_string(announcement.mismatched_size) + ", which is not this rank's size";
   }
   return text;
 }

@@ -38,13 +38,14 @@ struct CheckOptions {
 struct CollectiveUse {
   Direction direction = Direction::kForward;
   const CollectiveLabel* label = nullptr;
-  at::IntArrayRef shape;  // of the logical tensor, equal on every rank: what is compared
-  int64_t bytes = 0;      // what is counted (collective_counts.h)
+  at::IntArrayRef shape;  // of the global tensor, equal on every rank: compared between ranks
+  int64_t bytes = 0;      // counted (collective_counts.h)
   // The size of this rank's shard where `shape` does not allow it, which is an error on every rank; else -1.
   int64_t mismatched_size = -1;
 };
 
-// A collective that runs beside what its rank does next. Destroyed before Finish it still takes place.
+// A collective that overlaps with the rank's next work. If it is destroyed before Finish, the collective still takes
+// place.
 class PendingCollective {
  public:
   bool started() const { return output_.defined(); }
@@ -90,9 +91,9 @@ class AxisGroup {
   // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
   at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
 
-  // The same in two halves. What is given must stay as it is until Finish, which returns the result and throws what
-  // went wrong on the way. Several may be under way; they begin in the same order on every rank. The all-reduce's
-  // result is in the memory of `buffer`, which is contiguous and has no other owner.
+  // The same, asynchronously. The argument must not change until Finish, which returns the result or throws the error.
+  // Several may be under way; they start in the same order on every rank. The all-reduce's result is in the memory of
+  // `buffer`, which is contiguous and has no other owner.
   PendingCollective StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use);
   PendingCollective StartAllGather(const at::Tensor& shard, const CollectiveUse& use);
   PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
@@ -102,7 +103,7 @@ class AxisGroup {
   std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);
 
   // Compares `signature` (shapes and dtypes of inputs that must be equal on all ranks), which errors show. Does not
-  // wait: the answer is read, and an error thrown, by the group's next call of any kind or by FinishCheck. One exchange
+  // wait: the result is read, and an error thrown, by the group's next call of any kind or by FinishCheck. One exchange
   // of 64 bytes; nothing in mode kNever. Not counted.
   void StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label);
   void FinishCheck();
@@ -110,7 +111,7 @@ class AxisGroup {
  private:
   AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check, std::shared_ptr<CollectiveCounts> counts);
 
-  // Compares, counts and runs `call`, turning what c10d throws into kRankLost. Returns what was announced.
+  // Compares, counts and runs `call`; exceptions of c10d become kRankLost. Returns the announcement.
   template <class Call>
   Announcement Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
   template <class Call>

@@ -88,7 +88,7 @@ Diagnostic TextsDiffer(const std::string& subject, size_t rank_a, const std::str
   const auto show = [line](const std::vector<std::string>& lines) {
     return line < lines.size() ? "\"" + lines[line] + "\"" : std::string("(no more lines)");
   };
-  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks do not hold the same: " + subject + " differs");
+  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks disagree: " + subject + " differs");
   d.declared = "line " + std::to_string(line + 1) + " of rank " + std::to_string(rank_a) + ": " + show(a) +
                "; of rank " + std::to_string(rank_b) + ": " + show(b);
   d.required = "the same on every rank";

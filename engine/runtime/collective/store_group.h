@@ -1,12 +1,12 @@
-// StoreGroup: gather, broadcast and agreement of short texts between all ranks of a mesh, over c10d's store and beside
-// all collectives, so that a background thread may use it while training goes on. Rank 0 is the root: it gathers,
-// decides and broadcasts, and every rank leaves with the same value or the same errors.
+// StoreGroup: gather, broadcast and agreement of short texts between all ranks of a mesh, over c10d's store and
+// independent of collectives, so that a background thread may use it during training. Rank 0 is the root: it gathers,
+// decides and broadcasts, and every rank returns the same value or throws the same errors.
 //
 //   Agree(mesh, "the compiled plan", plan.CanonicalText());                // once, before the first collective
 //   StoreGroup group(mesh, "training checkpoints", timeout);               // or several exchanges under one name
 //   group.GatherOrFail("save step 3", errors_of_this_rank, mine, [](const std::vector<JsonValue>& all) { ... });
 //
-// Tensors and the records that ranks compare at every call go elsewhere: axis_group.h, mesh/rank_exchange.h.
+// Not for tensors, or for the records that ranks compare at every call: axis_group.h, mesh/rank_exchange.h.
 #pragma once
 
 #include <chrono>
@@ -24,10 +24,10 @@
 
 namespace moonshard {
 
-// Every function is collective: each rank calls the same ones in the same order, on one thread at a time. `what` is
-// what errors call the exchange, an infinitive: "save step 3". Throws PlanError kRankLost where a rank does not join
-// within `timeout`, on every rank that did, with the missing ranks; after that every call throws it. On one rank and in
-// a Recording mesh nothing is exchanged.
+// Every function is collective: each rank calls the same ones in the same order, on one thread at a time. `what` names
+// the exchange in errors, as an infinitive: "save step 3". If a rank does not join within `timeout`, the others throw
+// PlanError kRankLost with the missing ranks, and so does every later call. On one rank and in a Recording mesh nothing
+// is exchanged.
 class StoreGroup {
  public:
   // `name` separates this group's keys from those of others over the same store.
@@ -39,14 +39,14 @@ class StoreGroup {
   int64_t rank() const { return rank_; }
   int64_t world_size() const { return world_size_; }
 
-  // Gathers every rank's value on rank 0, calls `combine` there with all of them in rank order, and broadcasts what it
-  // returns. Where `combine` throws a PlanError, its diagnostics are thrown on every rank; any other exception as
+  // Gathers every rank's value on rank 0, calls `combine` there with all of them in rank order, and broadcasts the
+  // result. If `combine` throws a PlanError, its diagnostics are thrown on every rank; any other exception is thrown as
   // kInternal.
   using Combine = std::function<JsonValue(const std::vector<JsonValue>& all)>;
   JsonValue GatherAndBroadcast(const std::string& what, const JsonValue& mine, const Combine& combine);
 
-  // As GatherAndBroadcast, where each rank may have errors. Where any has one, all errors are thrown on every rank,
-  // equal ones once, those of some ranks alone with their numbers, and `combine` is not called; `annotate` (on rank 0,
+  // As GatherAndBroadcast, but each rank may have errors. If any has one, all errors are thrown on every rank and
+  // `combine` is not called: equal errors once, errors of only some ranks with their numbers. `annotate` (on rank 0,
   // may be empty) may change them first.
   JsonValue GatherOrFail(const std::string& what, const Diagnostics& errors, const JsonValue& mine,
                          const Combine& combine, const std::function<void(Diagnostics&)>& annotate = {});

@@ -5,7 +5,7 @@
 //   shards --Start--> under way --Fill--> full --Free--> shards
 //                                           \--KeepSome--> shards over a few neighbours --Start--> ...
 //
-// What was gathered is valid as long as no shard was written to: a step of the optimizer or a load changes the shards'
+// A gathered parameter is valid until a shard is written to: a step of the optimizer or a load changes the shards'
 // version counters.
 // Stage before: unit.h, which decides when. Stage after: collective.
 #pragma once
@@ -54,7 +54,7 @@ class FullParameters {
   void Free();
   // Free, except for this rank's shard among the neighbours, if there are any.
   void KeepSome();
-  // Drops what was started and not filled.
+  // Drops all-gathers that were started and not filled.
   void Drop();
 
   // The full tensor of parameter `i`: always the same tensor, so views of it see what a later Fill writes.

@@ -12,11 +12,11 @@
 //   ~ the gradients of the inputs are complete, or the backward ends: reshard, start a reduce-scatter; .grad has it when
 //     the next unit starts its own, or the backward ends
 //
-// torch::autograd::grad cannot return the gradient of a sharded parameter: the shard's comes from a reduce-scatter at the end
-// of the backward, after grad has returned, and what it would find is an undefined tensor. So the node has an edge to each
-// shard's accumulator, along which nothing flows: autograd then runs the node for such a request, and it throws
-// kUnshardedFunction. A parameter with a hook of the host's (register_hook on the leaf) gets no such edge, for the hook would
-// be called with an undefined gradient.
+// torch::autograd::grad cannot return the gradient of a sharded parameter: the gradient of the shard comes from a
+// reduce-scatter at the end of the backward, after grad has returned, so grad would return an undefined tensor.
+// Therefore the node has an edge to each shard's accumulator, without a gradient: autograd then runs the node for such
+// a request, and the node throws kUnshardedFunction. A parameter with a hook of the host (register_hook on the leaf)
+// has no such edge, because the hook would be called with an undefined gradient.
 //
 // A module may be called several times before a backward, within another call's backward (recomputation), under no_grad,
 // and end with an exception. Full parameters may have another dtype than the shards (precision). Gradients are the mean
@@ -53,7 +53,7 @@ struct UnitOptions {
   std::vector<c10::ScalarType> reduced;  // by parameter: the dtype in which its gradients are summed
 };
 
-// What the units of a model share.
+// State that the units of a model share.
 struct UnitGroups {
   std::shared_ptr<AxisGroup> all;   // over which parameters are sharded
   std::shared_ptr<AxisGroup> some;  // over which they are sharded between forward and backward; null: over all
@@ -87,11 +87,11 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void EndBackward();
   // Waits for that reduce-scatter and adds the gradients to .grad.
   void FinishReduction() { reduction_.Finish(); }
-  // Drops calls and backwards that an exception ended, and what was gathered for them.
+  // Drops calls and backwards that an exception ended, and the parameters that were gathered for them.
   void Reset();
   // Starts the all-gather for the next call or backward, unless the parameters are full. Collective.
   void GatherAhead(Direction direction);
-  // Drops what was gathered ahead and not used.
+  // Drops parameters that were prefetched and not used.
   void DropAhead();
   // false (micro-batches before the last): gradients accumulate in the unit; the next backward with true reduces them.
   void SetGradientSync(bool sync) { sync_ = sync; }

@@ -240,10 +240,10 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
   });
   if (!anyone) return;
   Fail(Finding::kBadMesh, "the groups are not the axes of a mesh",
-       wrong ? "a group that joins " + wrong->second + ", counted by the places of its ranks in all their groups"
-             : "such a group on another rank",
+       wrong ? "a group of " + wrong->second + ", by the coordinates of its ranks" : "another rank has such a group",
        wrong ? wrong->first->name : "groups that form a grid",
-       "a rank's coordinate along an axis is its place in that group, and ranks of one group differ in it alone");
+       "a rank's coordinate along an axis is its index in that group; the ranks of one group differ in that coordinate "
+       "only");
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ class Boundary {
       : steps_(std::move(steps)), module_(module), where_(std::move(where)), observers_(std::move(observers)) {}
 
   CallRunner* runner() const { return steps_.runner.get(); }
-  // Whether there is no step: it serves observers alone.
+  // Whether there is no step, only observers.
   bool empty() const { return steps_.enter.empty() && steps_.leave.empty(); }
   // Within a catch block, before the exception is thrown again: adds `where` to its message.
   void Explain() const;
@@ -181,18 +181,18 @@ class Hookable {
 
   // Makes the module leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
   virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
-  // Takes a HoldBack back, where a plan could not be applied after all.
+  // Undoes HoldBack, if the plan could not be applied.
   virtual void ReleaseBack(std::string_view /*parameter*/) {}
-  // Tells a lookup module that its weight holds only rows [first, first + rows) of `total`: ids outside count as zero
-  // rows. False where the module cannot.
+  // Sets the rows [first, first + rows) of `total` that the weight of a lookup module holds: ids outside of them give
+  // rows of zeros. False if the module does not support it.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
-  // Tells a module the shape of `tensor` (a parameter or buffer of its own, by name) as the activations around its calls
-  // have it: the local shape on tp, but the full one where the module gathers what it computes. For exported programs,
-  // whose graphs compute sizes of activations from those of parameters.
+  // Sets the shape of `tensor` (a parameter or buffer of the module, by name) that activations around its calls have:
+  // the local shape on tp, but the full one if the module gathers its output. For exported programs, whose graphs
+  // compute sizes of activations from those of parameters.
   virtual void SetLocalShape(std::string_view /*tensor*/, at::IntArrayRef /*shape*/) {}
 
-  // Adds to the tree of a model, of which this is the root, what the model knows of its own forward (ModuleTree::checks).
+  // Called for the root of a model: adds the model's knowledge of its own forward to the tree (ModuleTree::checks).
   virtual void AddKnowledge(ModuleTree& /*tree*/) const {}
 
   // The class of the module where it is not that of the C++ object (an exported program's); "": it is.

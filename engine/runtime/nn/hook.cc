@@ -34,8 +34,8 @@ void RefuseToLoadSharded() {
 }
 
 void RefuseToCloneAsBase(const torch::nn::Module& module) {
-  Throw("clone() of '" + KindOf(module) + "' makes its base class",
-        "derive it from torch::nn::Cloneable of itself, or override clone()");
+  Throw("clone() of '" + KindOf(module) + "' returns its base class",
+        "derive the class from torch::nn::Cloneable<itself>, or override clone()");
 }
 
 bool IsStale(const torch::nn::Module& module, const char* name, const at::Tensor& member) {

@@ -120,9 +120,9 @@ class Hooked<Impl, detail::Types<Arguments...>>
     detail::RefuseToCloneAsBase(*this);
   }
 
-  // LibTorch's archives (torch::save, torch::load) know no layouts. Both throw PlanError kUnshardedFunction where a
-  // plan has sharded this module: what is saved would be this rank's shards under the names of full tensors, and what
-  // is loaded would put full tensors where the plan has shards.
+  // LibTorch's archives (torch::save, torch::load) do not support layouts. Both throw PlanError kUnshardedFunction if a
+  // plan has sharded this module: a save would write this rank's shards under the names of full tensors, and a load
+  // would replace shards by full tensors.
   void save(torch::serialize::OutputArchive& archive) const override {
     if (boundary_ != nullptr) detail::RefuseToSaveSharded();
     Impl::save(archive);

@@ -15,8 +15,8 @@ namespace moonshard {
 
 class CastStep final : public BoundaryStep {
  public:
-  // Arguments get the type `arguments`, if there is one. Results become `results`; or, with `back`, what the first
-  // floating-point argument was before this step.
+  // Casts arguments to `arguments`, if there is one, and results to `results`, or with `back` to the original dtype of
+  // the first floating-point argument.
   CastStep(std::optional<c10::ScalarType> arguments, std::optional<c10::ScalarType> results, bool back = false)
       : arguments_(arguments), results_(results), back_(back) {}
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override;

@@ -1,18 +1,18 @@
-// RandomStreams: which random numbers a rank of tp draws. Values that every rank holds (replicate, and terms of a sum)
-// need the same numbers on every rank, shards need different ones: dropout after a rowwise layer must drop the same
-// elements everywhere, dropout on a rank's own heads must not repeat that of the next rank's heads.
+// RandomStreams: the random numbers that a rank of tp draws. Replicated and partial tensors need the same numbers on
+// every rank, shards need different ones: dropout after a rowwise layer must drop the same elements everywhere, dropout
+// on a rank's own heads must not repeat that of the next rank's heads.
 //
-// Operators draw from the default generator of the process, so its state is switched. The common stream is the generator
-// as the host seeded it (the same on the ranks of tp). A rank's own stream is a second state that replaces it while the
-// model computes on shards, seeded anew in each outermost call that needs it, from the number that the common stream draws
-// next, which stays undrawn, and this rank's coordinate. Between calls the generator holds the common stream alone, so a
-// saved run needs no other state and can be resumed on another mesh.
+// Operators draw from the default generator of the process, so its state is switched. The common stream is the
+// generator as the host seeded it (the same on the ranks of tp). The rank's own stream is a second state that replaces
+// it while the model computes on shards. It is seeded in each outermost call that needs it, from this rank's coordinate
+// and the next number of the common stream, which is not consumed. Between calls the generator has only the common
+// stream, so a saved run needs no other state and can be resumed on another mesh.
 //
-// Where nothing is drawn on shards, the common stream is after a call where it is on one rank: what a program draws between
-// steps is what it draws there. Where something is (dropout on a rank's own heads), the common stream has advanced by one
-// number more at the end of the call, so that the next call's own numbers are others; one rank advances by as many as it
-// draws for the full tensor, which no rank of tp knows. Source of the technique: Megatron-LM's tracker of two states (Narayanan et al.
-// 2021); PyTorch's OffsetBasedRNGTracker uses offsets for DTensor operators instead.
+// If nothing is drawn on shards, the common stream has the same state after a call as on one rank, and a program draws
+// the same numbers between steps. Otherwise (dropout on a rank's own heads) the common stream advances by one more
+// number at the end of the call, so that the next call seeds a different own stream; one rank would advance by the
+// numbers of the full tensor, which no rank of tp knows. Source of the technique: Megatron-LM's tracker of two states
+// (Narayanan et al. 2021); PyTorch's OffsetBasedRNGTracker uses offsets for DTensor operators instead.
 //
 // Stage before: none. Stage after: apply, which takes a module's stream from the plan; recompute, which repeats a run
 // under the state of the first.

@@ -4,8 +4,8 @@
 // reentrant checkpoint.
 //
 // Both runs have the same random numbers (the CPU's generator and those of the inputs' devices) and the same autocast, so
-// gradients are those without recomputation: bit for bit where the terms of every sum come in the same order, which they
-// may not where a module is called several times in a step or reads what others read too. Parameters inside get their
+// gradients equal those without recomputation: bit for bit if gradients are accumulated in the same order, which may
+// differ if a module is called several times in a step or shares an input with others. Parameters inside get their
 // gradients in the nested backward.
 // Stage before: nn (CallRunner). Stage after: apply.
 #pragma once
@@ -25,8 +25,8 @@ namespace moonshard {
 // Runs `inside` on `inputs` under recomputation; with gradients off it only runs it. Floating-point results require a
 // gradient whether or not an input does, because parameters inside may.
 //
-// The backward is nested in the outer one. It supports backward() alone: autograd::grad cannot reach the parameters inside,
-// and create_graph is refused; both are errors (kNotSupported).
+// The backward is nested in the outer one. Only backward() is supported: autograd::grad cannot reach the parameters
+// inside, and create_graph is refused; both are errors (kNotSupported).
 //
 // `kept`: which results are kept instead of recomputed; none: all are recomputed. `streams`: random streams whose state the
 // second run shares; may be null.

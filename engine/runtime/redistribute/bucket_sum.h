@@ -44,7 +44,7 @@ class BucketSum {
   void Begin();
   // A gradient of a member has arrived. May start collectives.
   void Arrived(size_t id, const Take& take);
-  // The backward has ended. Delivers every sum that some rank has a term of.
+  // Call after the backward. Delivers every sum to which at least one rank contributes.
   void Finish(const Take& take, const Deliver& deliver);
 
  private:

@@ -66,10 +66,10 @@ class GradientSum {
   // BackwardEnd that was added before this sum's first Add.
   void AccumulateGrad(const at::Tensor& parameter, at::Tensor gradient);
 
-  // false (micro-batches before the last): gradients accumulate locally and .grad is left alone; the next backward with
-  // true sums all of them. The same on every rank.
+  // false (micro-batches before the last): gradients accumulate locally and .grad does not change; the next backward
+  // with true sums all of them. The same on every rank.
   void SetSums(bool sums);
-  // Drops what accumulated so. Between backwards; the same on every rank.
+  // Drops gradients that accumulated locally. Call between backwards; the same on every rank.
   void DropUnsynced();
 
   bool empty() const;

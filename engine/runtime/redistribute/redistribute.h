@@ -18,10 +18,10 @@
 // (Shoeybi et al. 2019), the rows between shard(d) and shared or partial its sequence-parallel pair (Korthikanti et al.
 // 2022).
 //
-// shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a value that every rank
-// holds for being added to terms of a sum, where it would otherwise count once a rank.
-// Equal layouts, and any row on an axis of one rank, return the tensor itself. A shard may have any form (plain and
-// uneven, heads, heads with replicas, packed); shard_map.h describes what happens to the gradient of replicas.
+// shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a replicated value to
+// be added to a partial one, where it would otherwise be counted once per rank. Equal layouts, and any row on an axis
+// of one rank, return the tensor itself. A shard may have any form (plain and uneven, heads, heads with replicas,
+// packed); shard_map.h describes what happens to the gradient of replicas.
 // Stage before: collective (AxisGroup). Stage after: apply, which runs redistributions at module boundaries.
 #pragma once
 
@@ -39,8 +39,8 @@ namespace moonshard {
 
 struct RedistributionSpec;
 
-// The layout of the gradient of a value that has `layout`. shared_last is returned as it is: its gradient, partial in the
-// last features alone, has no layout of its own.
+// The layout of the gradient of a value with `layout`. shared_last is returned unchanged: its gradient is partial in
+// the last features only, for which there is no layout.
 Layout GradientLayout(const Layout& layout);
 
 struct RedistributionOptions {

@@ -57,7 +57,8 @@ Diagnostics CheckLogits(const Vocabulary& vocabulary, const ShardedLogits& logit
   }
   // In a larger group the collective compares it, so that every rank throws the same error.
   if (vocabulary.group().size() == 1 && logits.columns() != vocabulary.size()) {
-    errors.push_back(BadInput("logits that are not the vocabulary's", std::to_string(logits.columns()) + " columns",
+    errors.push_back(BadInput("logits with a different number of columns than the vocabulary",
+                              std::to_string(logits.columns()) + " columns",
                               std::to_string(vocabulary.size()) + " columns"));
   }
   return errors;
@@ -358,7 +359,7 @@ at::Tensor Entropy(const Vocabulary& vocabulary, const ShardedLogits& logits) {
 TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64_t k) {
   Diagnostics errors = CheckLogits(vocabulary, logits);
   if (k < 1 || k > vocabulary.size()) {
-    errors.push_back(BadInput("top-k of so many", "k = " + std::to_string(k),
+    errors.push_back(BadInput("a k that is out of range for top-k", "k = " + std::to_string(k),
                               "from 1 to " + std::to_string(vocabulary.size()) + ", the vocabulary's size"));
   }
   vocabulary.CheckCall(DescribeLoss("TopK", logits, "k " + std::to_string(k)), {}, 0, std::move(errors));

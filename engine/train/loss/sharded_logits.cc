@@ -55,7 +55,7 @@ Diagnostics CheckHead(const Vocabulary& vocabulary, const at::Tensor& hidden, co
   }
   if (options.chunk < 1) {
     errors.push_back(
-        BadHead(vocabulary, "a chunk of no token", "chunk " + std::to_string(options.chunk), "at least 1 token"));
+        BadHead(vocabulary, "an empty chunk", "chunk " + std::to_string(options.chunk), "at least 1 token"));
   }
   return errors;
 }

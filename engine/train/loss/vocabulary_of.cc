@@ -30,7 +30,7 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
   const bool in_shards = left.is_plain_shard() && plan.mesh.size(MeshAxis::kTp) > 1;
   if (plan.mesh.size(MeshAxis::kTp) > 1 && left != Layout::Replicate() && left != Layout::Shard(-1)) {
     Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported, "no loss is made of logits that leave '" + head + "' like this");
+        MakeDiagnostic(Finding::kNotSupported, "no loss supports the layout of the logits that leave '" + head + "'");
     d.path = head;
     d.declared = left.ToText();
     d.required = "shard(-1), or replicate";

@@ -1,6 +1,6 @@
-// AdamW over a sharded model: torch::optim::AdamW on this rank's shards, which is all it takes: the update of an
-// element needs that element's gradient and moments alone (Loshchilov and Hutter 2019, algorithm 2). Each rank keeps
-// the moments of its own shards.
+// AdamW over a sharded model: torch::optim::AdamW on this rank's shards. That is sufficient, because the update of an
+// element needs only its own gradient and moments (Loshchilov and Hutter 2019, algorithm 2). Each rank keeps the
+// moments of its shards.
 // Stage before: apply (gradients are summed when backward returns). Beside it: learning_rate.h, finite.h.
 #pragma once
 

@@ -15,8 +15,8 @@ struct NonFinite {
   bool in_parameter = false;  // the parameter itself; else its gradient
 };
 
-// The same on every rank; collective over `world`. Parameters are looked at before gradients: where one is not finite,
-// its gradients are no cause.
+// The same on every rank; collective over `world`. Parameters are checked before gradients: the gradients of a
+// parameter that is not finite are not the cause.
 NonFinite FindNonFinite(const AppliedPlan& model, const World& world);
 
 }  // namespace moonshard

@@ -323,10 +323,10 @@ class Adapter final : public OptimizerAdapter {
     }
     // Adagrad makes its memories when it is made, and a step takes them for granted.
     if (std::is_same_v<Options, torch::optim::AdagradOptions> && !needed_of.empty()) {
-      found.push_back(MakeDiagnostic(Finding::kBadManifest, "the checkpoint has no memory of the optimizer for '" +
-                                                                needed_of.begin()->first + "'"));
+      found.push_back(MakeDiagnostic(Finding::kBadManifest,
+                                     "the checkpoint has no optimizer state for '" + needed_of.begin()->first + "'"));
       found.back().path = needed_of.begin()->first;
-      found.back().required = "one for every parameter: " + kind_ + " has no parameter without";
+      found.back().required = "one for every parameter: " + kind_ + " has state for each";
     }
     return found;
   }
@@ -403,7 +403,7 @@ Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(Optimizer& optimizer) {
   if (!adapter) adapter = AdapterIf<Adagrad, AdagradOptions, AdagradParamState>(optimizer, "adagrad");
   if (!adapter) adapter = AdapterIf<RMSprop, RMSpropOptions, RMSpropParamState>(optimizer, "rmsprop");
   if (adapter) return adapter;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the optimizer's memory cannot be saved");
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the state of the optimizer cannot be saved");
   d.declared = c10::demangle(typeid(optimizer).name());
   d.required = "Adam, AdamW, SGD, Adagrad or RMSprop";
   d.help = "an OptimizerAdapter of your own in TrainingState::adapter declares what is saved";

@@ -120,7 +120,7 @@ void CheckFinite(const JsonValue::Object& values, const std::string& path, Diagn
 
 Diagnostic Disagree(const std::string& what, const std::string& path, size_t rank, const JsonValue& a,
                     const JsonValue& b, size_t first) {
-  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks do not hold the same: " + what + " differs");
+  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks disagree: " + what + " differs");
   d.path = path;
   d.declared = "rank " + std::to_string(first) + ": " + (a.is_null() ? "nothing" : WriteJson(a, 0)) + "; rank " +
                std::to_string(rank) + ": " + (b.is_null() ? "nothing" : WriteJson(b, 0));

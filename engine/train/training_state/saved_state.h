@@ -1,7 +1,7 @@
-// SavedState: what of a TrainingState goes into a checkpoint: tensors by name, dtype, full shape and placement, the
-// same on every rank, and this rank's shards of them. A rank whose shard of a parameter is empty may have no optimizer
-// state for it where others have; so all ranks together decide what is saved of an optimizer (Settle).
-// Part of training_checkpoints.h. Stages after: LayOut (checkpoint/lay_out.h), step_writer.h.
+// SavedState: the part of a TrainingState that is saved: tensors by name, dtype, full shape and placement, the same on
+// every rank, and this rank's shards of them. A rank with an empty shard of a parameter may have no optimizer state for
+// it while others do; so all ranks agree on the optimizer state that is saved (Settle). Part of training_checkpoints.h.
+// Stages after: LayOut (checkpoint/lay_out.h), step_writer.h.
 #pragma once
 
 #include <map>
@@ -38,7 +38,7 @@ class SavedState {
 
   // A description of this rank's optimizer state, for Settle: small.
   const JsonValue& declared() const { return declared_; }
-  // What is saved, from the descriptions of all ranks in rank order. Throws PlanError: kRanksDisagree.
+  // Determines the saved tensors from the descriptions of all ranks in rank order. Throws PlanError: kRanksDisagree.
   static JsonValue Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared);
 
   struct Tensors {

@@ -75,7 +75,7 @@ Diagnostics StepReader::Open(const std::string& folder, int64_t step) {
   if (!record) return found;
   record_ = std::move(*record);
   if (record_.step != step) {
-    found.push_back(StepFinding(Finding::kBadManifest, "'" + folder + "' holds another step than its name says", folder,
+    found.push_back(StepFinding(Finding::kBadManifest, "'" + folder + "' holds a different step than its name", folder,
                                 Severity::kError));
     found.back().declared = "step " + std::to_string(record_.step);
     found.back().required = "step " + std::to_string(step);
@@ -167,9 +167,10 @@ void StepReader::PlanOptimizer(Diagnostics& found) {
   }
   const OptimizerRecord& record = *record_.optimizer;
   if (!adapter_) {
-    found.push_back(StepFinding(Finding::kMissingTensor,
-                                "what the optimizer remembered is not loaded: the state has none", folder(),
-                                Severity::kWarning));
+    found.push_back(
+        StepFinding(Finding::kMissingTensor,
+                    "the optimizer state of the checkpoint is not loaded: this TrainingState has no optimizer",
+                    folder(), Severity::kWarning));
     return;
   }
   if (record.kind != adapter_->kind()) {
@@ -237,7 +238,7 @@ void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) c
                                 "the optimizer's parameter group " + std::to_string(g) + " is not the checkpoint's",
                                 folder(), Severity::kError));
     found.back().declared = std::to_string(has.size()) + " parameters";
-    found.back().required = std::to_string(must.size()) + "; the first in one of them alone: '" +
+    found.back().required = std::to_string(must.size()) + "; the first that is in only one of them: '" +
                             (different.empty() ? "" : different.front()) + "'";
   }
 }
@@ -368,7 +369,7 @@ void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
     }
     if (static_cast<int64_t>(by_rank.size()) != saved.world_size()) {
       found.push_back(StepFinding(Finding::kMissingTensor,
-                                  "the generator '" + name + "' was not saved: it stays as it is", folder(),
+                                  "the generator '" + name + "' was not saved: its state is unchanged", folder(),
                                   Severity::kWarning));
       continue;
     }

@@ -354,7 +354,7 @@ std::vector<int64_t> TrainingCheckpoints::Steps() {
 std::optional<int64_t> TrainingCheckpoints::NewestWhole() {
   KeepWarnings();
   const JsonValue newest =
-      impl_->ranks.GatherAndBroadcast("find the newest whole step", nullptr, [&](const std::vector<JsonValue>&) {
+      impl_->ranks.GatherAndBroadcast("find the newest complete step", nullptr, [&](const std::vector<JsonValue>&) {
         const std::optional<int64_t> step = impl_->run.LastGoodBefore(std::numeric_limits<int64_t>::max());
         return step ? JsonValue(*step) : JsonValue();
       });

@@ -27,9 +27,9 @@
 // a step that another run put there meanwhile is never replaced (kRunTaken).
 //
 // Every function but move construction, move assignment and Wait is collective: all ranks of the mesh call it in one
-// order. What fails on one rank (its disk is full) is thrown on every rank, as a PlanError that names the rank; the run
-// can continue, and what was saved before is unchanged. A rank that does not join within `timeout` is kRankLost on the
-// others; after that the object cannot be used.
+// order. A failure of one rank (its disk is full) is thrown on every rank, as a PlanError that names the rank; the run
+// can continue, and earlier steps are unchanged. A rank that does not join within `timeout` is kRankLost on the others;
+// after that the object cannot be used.
 // Stage before: apply (AppliedPlan between two steps), checkpoint.
 #pragma once
 
@@ -110,7 +110,7 @@ class TrainingCheckpoints {
   // Load looked; kNotSupported: an optimizer or a memory
   // of it that cannot be saved, a parameter of the optimizer that is not the model's, a call within a step (parameters
   // are gathered); kBadInput: a text that is not UTF-8; kRanksDisagree: ranks that do not call with the same step or
-  // whose optimizers remember other things; kRankLost.
+  // whose optimizers have different state; kRankLost.
   Diagnostics Save(const TrainingState& state, int64_t step);
   // The same, but returns when this rank's shards are copied to host memory; they are written by a thread while
   // training goes on. One at a time: it waits for the one before, and throws what went wrong there as Save does.
@@ -126,19 +126,19 @@ class TrainingCheckpoints {
   std::vector<int64_t> Steps();
   // The newest of them of which every byte is as it was written: reads all of it, and of the newer ones.
   std::optional<int64_t> NewestWhole();
-  // The step that `latest` names; nothing where there is no such file: nothing was saved, or it was removed, and Steps()
-  // says which. Waits for a background save. Throws kBadManifest
-  // where `latest` names none, or one that is gone.
+  // The step that `latest` names; nullopt if there is no such file: nothing was saved, or it was removed, which Steps()
+  // distinguishes. Waits for a background save. Throws kBadManifest if `latest` does not name a step, or one that is
+  // gone.
   std::optional<int64_t> Latest();
   // Waits for a background save; then the latest step, or one by its number, into the state's model, optimizer and
-  // generators, and state.host. What the plan and the mesh are now need not be what they were when it was saved; this
+  // generators, and state.host. The plan and the mesh may differ from those of the save; this
   // rank reads its own shards, and with check_all its share of those that no rank reads in full. A generator takes the
   // state it had on the same rank of the same mesh; on another mesh, by the rule of random_states.h. Options of
   // parameter groups (lr) are the saved ones. Nothing is changed where the checkpoint does not fit: kFileNotFound;
-  // kBadManifest, also where the directory holds another step than its name says; kMissingTensor and kTensorMismatch (all of them); kNotSupported: another kind of optimizer, other
-  // groups. Where bytes are not what was written (kCorruptData, each file and tensor by name) the model may hold some
-  // of them: load another step. The error names the last step before it that is good; nothing falls back to it by
-  // itself.
+  // kBadManifest, also where the directory holds a different step than its name; kMissingTensor and kTensorMismatch
+  // (all of them); kNotSupported: another kind of optimizer, other groups. Where bytes are not what was written
+  // (kCorruptData, each file and tensor by name) the model may hold some of them: load another step. The error names
+  // the last valid step before it; nothing falls back to it automatically.
   LoadedStep Load(TrainingState& state);
   LoadedStep Load(TrainingState& state, int64_t step);
 

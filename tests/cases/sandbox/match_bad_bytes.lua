@@ -1,2 +1,2 @@
---- expect: MS0201 RE2 says: invalid UTF-8
+--- expect: MS0201 RE2: invalid UTF-8
 return plan { at("\xff\xfe\0", colwise {}) }

@@ -15,7 +15,7 @@ local function turned_colwise(layout, input, output)
   }
 end
 
--- And input features in shards.
+-- The same, with sharded input features.
 local function turned_rowwise(output)
   return style {
     name = "turned_rowwise",

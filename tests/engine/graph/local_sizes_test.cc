@@ -64,8 +64,8 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       {"divide_local", fixed, "node 'div' (aten::div", "8, the size of a shard", "16", 15},
       {"sum", flow, "node 'sum_1' (aten::sum", "'q.weight' is shard(0)", "a module that", 15},
       {"mean", flow, "node 'mean' (aten::mean", "'q.weight' is shard(0)", "a module that", 15},
-      {"sigmoid_of_sum", flow, "node 'sigmoid' (aten::sigmoid", "terms of a sum: 'q.weight' is shard(0)", "the sum",
-       15},
+      {"sigmoid_of_sum", flow, "node 'sigmoid' (aten::sigmoid", "a partial tensor: 'q.weight' is shard(0)",
+       "the reduced tensor", 15},
   };
   for (const FixedSize& one : cases) {
     DYNAMIC_SECTION(one.program) {

@@ -1,11 +1,10 @@
-// softmax(q k^T) v in one operator, q, k, v [batch, heads, sequence, dim]: each head and each row of the batch by itself,
-// the sequence only whole. A mask that is added to the scores [batch or 1, heads or 1, sequence, sequence] meets the same heads
-// and rows: of heads in shards it is the same shard, or one for all heads.
+// softmax(q k^T) v in one operator, q, k, v [batch, heads, sequence, dim]: heads and rows of the batch are independent,
+// the sequence must be full. A mask that is added to the scores [batch or 1, heads or 1, sequence, sequence] has the
+// same heads and rows: with sharded heads it is the same shard, or one for all heads.
 //
-// Heads and rows do not mix, so one shard of either passes through. A shard of the keys would give a softmax over a part of
-// them and a shard of the head's dims scores that are terms of a sum inside a softmax: both are refused, since the operator
-// is not linear in any of its inputs together. Its backward is linear in the gradient alone: terms of the gradient pass
-// where q, k and v are replicated.
+// Heads and rows do not mix, so a shard of either passes through. With a shard of the keys each rank would compute a
+// softmax over only some of them, and with a shard of the head dim the scores inside the softmax would be partial: both
+// are refused. The backward is linear only in the gradient: a partial gradient passes if q, k and v are replicated.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -23,8 +22,8 @@ int MaskOf(const Operands& o) {
   return -1;
 }
 
-// Fewer heads of keys and values than of queries, where the operator itself repeats them (enable_gqa): as they are once they
-// are repeated. Each rank repeats as often as it has queries for each.
+// The type of keys and values with fewer heads than the queries after the operator has repeated them (enable_gqa). Each
+// rank repeats a head as often as it has queries for it.
 AxisType RepeatedFor(const AxisType& queries, const AxisType& keys) {
   AxisType out = keys;
   if (out.map == nullptr || queries.map == nullptr || out.map->ranks() != queries.map->ranks()) return out;
@@ -39,7 +38,7 @@ AxisType RepeatedFor(const AxisType& queries, const AxisType& keys) {
   return out;
 }
 
-// What q, k and v (from operand `first` on) and the mask are together.
+// The common type of q, k and v (from operand `first` on) and the mask.
 AxisType Together(Operands& o, size_t first, int64_t made) {
   c10::SmallVector<Meeting, 4> meeting;
   c10::SmallVector<AxisType, 4> types;
@@ -47,15 +46,14 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
   if (const int mask = MaskOf(o); mask >= 0 && o.dims(static_cast<size_t>(mask)) == made) {
     among.push_back(static_cast<size_t>(mask));
   } else if (mask >= 0 && !o.type(static_cast<size_t>(mask)).is_replicate()) {
-    return o.Unproven("a mask of fewer dims that is not the same on every rank");
+    return o.Unproven("a mask of fewer dims that differs between ranks");
   }
   for (const size_t i : among) {
     const AxisType& type = o.type(i);
-    if (type.is_partial())
-      return o.Fault("attention among terms of a sum: the sum must be made first", SuggestedFix::kMakeSum);
+    if (type.is_partial()) return o.Fault("attention on a partial tensor; reduce it first", SuggestedFix::kMakeSum);
     if (type.is_shard() && (type.dim > kHeads || type.lead != 1)) {
       return o.Fault(
-          Phrase("attention in shards along dim ", type.dim, ": each query needs every key and all of its dims"));
+          Phrase("attention on shards along dim ", type.dim, "; each query needs every key and the full head dim"));
     }
     const bool keys = i > first && i < first + 3 && type.is_shard() && type.dim == kHeads;
     types.push_back(keys ? RepeatedFor(o.type(first), type) : type);
@@ -66,7 +64,7 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
   return result;
 }
 
-// (q, k, v, ...) -> what each head saw, log-sum-exp, and what only the backward uses.
+// (q, k, v, ...) -> output, log-sum-exp, and results that only the backward uses.
 AxisTypes Attention(Operands& o) {
   const AxisType type = Together(o, 0, 4);
   AxisTypes out(o.products(), AxisType::Replicate());
@@ -82,7 +80,7 @@ AxisTypes AttentionBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   if (gradient.is_partial()) {
     if (type.is_replicate()) return {gradient};
-    return {o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a partial gradient is combined with shards; reduce the gradient first", SuggestedFix::kMakeSum)};
   }
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&type, o.sizes(1)}};
   AxisType result = Meet(o, meeting, 4, Dependence::kAny);

@@ -1,20 +1,22 @@
-// Collectives that a program calls itself, through a c10d::ProcessGroup whose axis is known (OperatorChecker::SetGroup): on
-// that axis what each makes of what, on the others nothing changes. moonshard's own speak for themselves (Region).
+// Collectives that a program calls itself, through a c10d::ProcessGroup whose axis is known
+// (OperatorChecker::SetGroup). They change the type on that axis only. moonshard's own collectives declare their
+// layouts (Region).
 #include "engine/analysis/types/rule_table.h"
 
 namespace moonshard {
 namespace {
 
-// (tensors, ...) -> tensors, in place: each becomes its sum.
+// (tensors, ...) -> tensors, in place: each becomes its sum over the ranks.
 AxisTypes AllReduce(Operands& o) {
   AxisTypes out;
   for (size_t i = 0; i < o.products(); ++i) {
     const AxisType& type = o.type(i);
     if (type.is_replicate() && !type.zero) {
-      return {o.Fault("an all-reduce of what is whole already: it is multiplied by the number of ranks")};
+      return {o.Fault("an all-reduce of a replicated tensor multiplies it by the number of ranks")};
     }
-    if (type.is_shard()) return {o.Fault("an all-reduce adds up shards that belong side by side")};
-    if (type.is_partial() && type.mean) return {o.Fault("an all-reduce adds up terms of a mean")};
+    if (type.is_shard()) return {o.Fault("an all-reduce sums shards, which hold different elements; all-gather them")};
+    if (type.is_partial() && type.mean)
+      return {o.Fault("an all-reduce sums a partial mean; the means of the ranks must be averaged")};
     out.push_back(AxisType::Full());
   }
   return out;
@@ -25,8 +27,8 @@ AxisTypes AllGather(Operands& o) {
   const AxisType& type = o.type(1);
   if (type.is_shard() && type.dim == 0 && type.lead == 1) return {AxisType::Full()};
   if (type.is_shard())
-    return {o.Fault(Phrase("an all-gather joins along dim 0, and the shards are along dim ", type.dim))};
-  return {o.Fault(Phrase("an all-gather of what is in no shards: it is ", type))};
+    return {o.Fault(Phrase("an all-gather concatenates along dim 0, but the shards are along dim ", type.dim))};
+  return {o.Fault(Phrase("an all-gather of a tensor that is not sharded: it is ", type))};
 }
 
 AxisTypes ReduceScatter(Operands& o) {
@@ -34,7 +36,7 @@ AxisTypes ReduceScatter(Operands& o) {
   if (type.is_partial() && !type.mean) {
     return {TypeOfLayout(Layout::Shard(0), o.made(), o.made()[0] * o.ranks(), o.ranks(), 0)};
   }
-  return {o.Fault(Phrase("a reduce-scatter of what are no terms of a sum: it is ", type))};
+  return {o.Fault(Phrase("a reduce-scatter of a tensor that is not a partial sum: it is ", type))};
 }
 
 AxisTypes Broadcast(Operands& o) { return AxisTypes(o.products(), AxisType::Full()); }

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
-// What tensors that meet element by element make. Order matters: partial is judged first, since what may meet terms of a sum
-// depends on how the operator depends on them; then values that no layout describes; then shards, beside which a replicated
-// tensor is right only where it is the same along the sharded dim (a bias of size 1, zeros, an expanded dim): any other
-// would be read at the places of this rank's shard, which are places of another element on every rank.
+// The type of tensors that are combined element by element. The order of the checks matters: partial first, because the
+// operator's linearity determines what may be combined with a partial tensor; then values that no layout describes;
+// then shards. A replicated tensor may be combined with shards only if it is the same along the sharded dim (a bias of
+// size 1, zeros, an expanded dim): otherwise its elements at local indices belong to a different element of the shard
+// on each rank.
 //
-// Terms of a sum. f(a1 + .. + an) = f(a1) + .. + f(an) holds for linear f alone: add of terms and terms, mul of terms and a
-// replicated factor. x + b with x in terms adds b once a rank; zeros are the one replicated value that may be added.
+// Partial: f(a1 + .. + an) = f(a1) + .. + f(an) holds only for linear f: add of partial tensors, mul of a partial
+// tensor and a replicated factor. x + b with x partial adds b once per rank; zeros are the only replicated value that
+// may be added.
 namespace moonshard {
 namespace {
 
@@ -28,12 +30,13 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
   }
   for (const Meeting& tensor : tensors) {
     if (tensor.type->is_shard() || tensor.type->is(TypeKind::kVarying) || tensor.type->is(TypeKind::kOwnRows)) {
-      return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
+      return o.Fault("a partial tensor is combined with shards; reduce the partial tensor first",
+                     SuggestedFix::kMakeSum);
     }
   }
   switch (dependence) {
     case Dependence::kLinear: {
-      // Gradients of the features in front and of those behind, which alone are terms.
+      // Gradients of the first features, and of the last ones, of which only the latter are partial.
       const auto in_front = [&](const Meeting& tensor) {
         return &tensor == first || (tensor.type->is_replicate() && tensor.type->zeros_behind >= first->type->last);
       };
@@ -41,35 +44,35 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
       const auto other_mean = [&](const Meeting& tensor) {
         return tensor.type->is_partial() && tensor.type->mean != first->type->mean;
       };
-      if (std::ranges::any_of(tensors, other_mean)) return o.Unproven("terms of a mean and terms of a sum");
+      if (std::ranges::any_of(tensors, other_mean)) return o.Unproven("a partial mean is combined with a partial sum");
       if (count + zeros == tensors.size()) return *first->type;
       return o.Fault(
-          "terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+          "a partial tensor is added to a replicated one, which would be counted once per rank; reduce the partial "
+          "tensor first",
           SuggestedFix::kMakeSum);
     }
     case Dependence::kMultilinear:
       if (count == 1) return *first->type;
-      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
-                     SuggestedFix::kMakeSum);
+      return o.Fault("two partial tensors are multiplied; reduce one of them first", SuggestedFix::kMakeSum);
     case Dependence::kAny: break;
   }
-  return o.Fault("an operator that is not linear on terms of a sum: the sum must be made first",
-                 SuggestedFix::kMakeSum);
+  return o.Fault("a nonlinear operator is applied to a partial tensor; reduce it first", SuggestedFix::kMakeSum);
 }
 
 }  // namespace
 
-// A gradient is made by operators that autograd chose for those of the forward, at the places that were compared there, and
-// an optimizer goes on with it. Sizes that follow values (the tokens of an expert) are no full dim's shard.
+// A backward uses the indices of the forward, which were compared there, and an optimizer uses those of the gradient.
+// Sizes that depend on values (the tokens of an expert) are not shards of a full dim.
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   if (into.map != nullptr && other.map != nullptr) {
     const bool other_size = into.map->size() != other.map->size();
     if (!(other_size && o.backward()) && !Corresponds(*into.map, *other.map)) {
-      o.Fault(Phrase("shards of dim ", into.dim, " meet that hold other elements: ") + into.map->ToString() + "; and " +
-              other.map->ToString());
+      o.Fault(Phrase("shards of dim ", into.dim, " that hold different elements are combined: ") +
+              into.map->ToString() + "; and " + other.map->ToString());
       return false;
     }
-    // A gradient of key heads is made of terms of the queries' that use them, whose features are flattened with them.
+    // The gradient of key heads is computed from the gradients of their queries, whose features are flattened with
+    // them.
     if (other_size && o.backward()) {
       into.map = nullptr;
     } else if (other.map->size() > into.map->size()) {
@@ -79,7 +82,7 @@ bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   }
   const bool passed_over = into.by_value || other.by_value || into.of_gradient || other.of_gradient;
   if (!o.backward() && !passed_over) {
-    o.Unproven(Phrase("which elements of dim ", into.dim, " the ranks hold is not known"));
+    o.Unproven(Phrase("it is not known which elements of dim ", into.dim, " each rank holds"));
     return false;
   }
   into.map = nullptr;
@@ -103,7 +106,7 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     here.dim += shift;
     if (shift != 0) here.behind = -1;
     if (cut && !here.SameAs(result))
-      return o.Fault(Phrase("shards along different dims meet: ", here) + " and " + result.ToString());
+      return o.Fault(Phrase("shards along different dims are combined: ", here) + " and " + result.ToString());
     if (cut && !MeetMaps(o, here, result))
       return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
     here.uneven = here.uneven || result.uneven;
@@ -116,9 +119,9 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
   if (cut) {
     for (const Meeting& tensor : tensors) {
       if (!tensor.type->is_replicate() || SameAlong(tensor, result.dim, made)) continue;
-      return o.Fault(
-          Phrase("a whole tensor meets shards along dim ", result.dim, ": each rank needs its own shard of it"),
-          SuggestedFix::kTakeShard);
+      return o.Fault(Phrase("a replicated tensor is combined with shards along dim ", result.dim,
+                            "; each rank needs its shard of it"),
+                     SuggestedFix::kTakeShard);
     }
     return result;
   }
@@ -132,8 +135,8 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
 
 AxisType MeanOfShards(Operands& o, const AxisType& type) {
   if (!type.uneven) return AxisType::Partial(/*mean=*/true);
-  return o.Fault(Quoted(o.name(), Phrase(" over shards of different lengths along dim ", type.dim,
-                                         ": the mean of the ranks' means is not the mean")));
+  return o.Fault(Quoted(o.name(), Phrase(" over uneven shards along dim ", type.dim,
+                                         ": the mean of the per-rank means is not the mean of all elements")));
 }
 
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o) {

@@ -1,4 +1,4 @@
-// What several rules are made of: types of tensors that meet element by element, with broadcasting.
+// Combine: the types of tensors that are combined element by element, with broadcasting. Used by several rules.
 #pragma once
 
 #include "engine/analysis/types/operands.h"
@@ -12,27 +12,27 @@ enum class Dependence {
   kAny,
 };
 
-// One tensor of several that meet.
+// One tensor of several that are combined.
 struct Meeting {
   const AxisType* type;
   at::IntArrayRef sizes;
 };
 
-// Joins what is known of the indices of two shards that meet along one dim: `into` has the finer map then. False where they
-// are known to differ, which is a fault, or, in a forward, where the indices of one are not known, which is unproven.
+// Compares the index maps of two shards that are combined along one dim, and leaves the finer one in `into`. False if
+// they differ, which is a fault, or if one of them is unknown in a forward, which is unproven.
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other);
 
-// The type of what they make, a tensor of `made` dims.
+// The type of the result, a tensor of `made` dims.
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence);
 
-// What each rank's mean over its shard `type` is: a term of a mean, or a fault where the ranks' shards are known to differ
-// in length.
+// The type of a mean over the sharded dim of `type`: a partial mean, or a fault if the shards are known to differ in
+// length.
 AxisType MeanOfShards(Operands& o, const AxisType& type);
 
 // All operands of the call.
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o);
 
-// Moves a shard from dim to dim, or loses it: `to[d]` is where dim d goes, -1: it goes away.
+// Renumbers the dims of a type: `to[d]` is the new index of dim d, -1: the dim is removed.
 AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to);
 
 }  // namespace moonshard

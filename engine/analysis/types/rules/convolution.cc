@@ -1,13 +1,13 @@
 // Convolutions: input [batch, channels, positions...], weight [out channels, in channels / groups, kernel...]. Along batch
 // and channels a convolution is a product of matrices, summed over the input's channels and the kernel:
 //
-//   batch in shards         x replicated                      batch in shards
-//   replicated              x out channels in shards          channels in shards
-//   in channels in shards   x in channels in shards           terms of a sum
-//   channels in shards      x out channels in shards, groups  channels in shards: each group by itself
+//   batch sharded           x replicated                      batch sharded
+//   replicated              x out channels sharded            channels sharded
+//   in channels sharded     x in channels sharded             partial
+//   channels sharded        x out channels sharded, groups    channels sharded: each group by itself
 //
-// A position needs its neighbours, which another rank may hold: shards along positions are unproven, for whether they suffice
-// depends on kernel, stride and padding. So are transposed convolutions of shards.
+// A position needs its neighbours, which another rank may hold: shards along positions are unproven, because kernel,
+// stride and padding decide whether they are sufficient. So are transposed convolutions on shards.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -19,24 +19,23 @@ constexpr int kChannels = 1;
 constexpr int kOutChannels = 0;  // of the weight
 constexpr int kInChannels = 1;   // of the weight
 
-// What the two operands of a convolution and of its two backwards have in common: varying, terms of a sum, all replicated.
-// Sets `done` where that settles the result.
+// The cases that a convolution and its two backwards have in common: varying, partial, and replicated operands. Sets
+// `done` if one of them applies.
 AxisType Common(Operands& o, const AxisType& a, const AxisType& b, bool& done) {
   done = true;
   if (a.is(TypeKind::kVarying) || b.is(TypeKind::kVarying) || a.is(TypeKind::kOwnRows) || b.is(TypeKind::kOwnRows)) {
     return AxisType::Of(TypeKind::kVarying);
   }
   if (a.is_partial() && b.is_partial()) {
-    return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
-                   SuggestedFix::kMakeSum);
+    return o.Fault("two partial tensors are multiplied; reduce one of them first", SuggestedFix::kMakeSum);
   }
   if (a.is_partial() || b.is_partial()) {
     if ((a.is_partial() ? b : a).is_replicate()) return a.is_partial() ? a : b;
-    return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
+    return o.Fault("a partial tensor is combined with shards; reduce the partial tensor first", SuggestedFix::kMakeSum);
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
   if ((a.is_shard() && a.dim > kChannels) || (b.is_shard() && b.dim > kChannels)) {
-    return o.Unproven("a convolution along positions in shards");
+    return o.Unproven("a convolution over sharded positions");
   }
   done = false;
   return {};
@@ -48,8 +47,8 @@ AxisType At(AxisType shard, int dim) {
   return shard;
 }
 
-// Channels in shards, each group by itself. A group is `from` channels of the input and `to` of the output: what each rank
-// holds of both sides must be the same groups.
+// Sharded channels, each group by itself. A group is `from` channels of the input and `to` of the output: each rank
+// must hold the same groups of both.
 AxisType Grouped(Operands& o, const AxisType& x, const AxisType& weight) {
   const int64_t from = o.sizes(1)[kInChannels];
   const int64_t groups = from == 0 ? 0 : o.sizes(0)[kChannels] / from;
@@ -74,18 +73,18 @@ AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool gr
     if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kOutChannels) {
       return Grouped(o, x, weight);
     }
-    return o.Fault("groups of channels are in shards on one side alone");
+    return o.Fault("the channel groups are not sharded alike in the input and the weight");
   }
   if (x.is_replicate() && weight.dim == kOutChannels) return At(weight, kChannels);
   if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kInChannels) {
-    if (x.lead != weight.lead) return o.Fault("the channels that are summed over are sharded in two ways");
+    if (x.lead != weight.lead) return o.Fault("the input channels are sharded differently in the input and the weight");
     AxisType summed = x;
     if (!MeetMaps(o, summed, weight)) {
       return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
     }
     return AxisType::Partial();
   }
-  return o.Fault("the channels that are summed over are in shards on one side alone");
+  return o.Fault("the input channels are not sharded alike in the input and the weight");
 }
 
 // (input, weight, bias?, stride, padding, dilation, transposed, output padding, groups).
@@ -93,7 +92,7 @@ AxisTypes Convolution(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& weight = o.type(1);
   if (o.Flag(6) && !(x.is_replicate() && weight.is_replicate())) {
-    return {o.Unproven("a transposed convolution of shards")};
+    return {o.Unproven("a transposed convolution on shards")};
   }
   AxisType product = Forward(o, x, weight, o.Int(8, 1) > 1);
   const int bias = o.TensorOf(2);
@@ -101,13 +100,13 @@ AxisTypes Convolution(Operands& o) {
   const AxisType& added = o.type(static_cast<size_t>(bias));
   if (product.is_partial()) {
     if (added.is_partial()) return {product};
-    return {o.Fault(
-        "the bias is added to terms of a sum and would count once for each rank: it must be added after the sum",
-        SuggestedFix::kAddBiasAfter)};
+    return {
+        o.Fault("the bias is added to a partial tensor and would be counted once per rank; add it after the reduction",
+                SuggestedFix::kAddBiasAfter)};
   }
   const bool by_channel = product.is_shard() && product.dim == kChannels;
   const bool fits = by_channel ? added.is_shard() || added.uniform_along(0) : added.is_replicate();
-  if (!fits) return {o.Fault("the bias and the channels that it is added to are not in the same shards")};
+  if (!fits) return {o.Fault("the bias is not sharded like the channels that it is added to")};
   if (by_channel && added.is_shard() && !MeetMaps(o, product, At(added, kChannels))) {
     return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
   }
@@ -124,7 +123,7 @@ AxisType OfInput(Operands& o, const AxisType& gradient, const AxisType& weight, 
     return groups ? At(gradient, kChannels) : AxisType::Partial();
   }
   if (gradient.is_replicate() && weight.dim == kInChannels && !groups) return At(weight, kChannels);
-  return o.Fault("the gradient and the weight are not in the same shards of the out channels");
+  return o.Fault("the output channels are not sharded alike in the gradient and the weight");
 }
 
 // The gradient of the weight: summed over batch and positions.
@@ -135,11 +134,11 @@ AxisType OfWeight(Operands& o, const AxisType& gradient, const AxisType& x, bool
   if (gradient.is_shard() && x.is_shard()) {
     if (gradient.dim == kBatch && x.dim == kBatch) return AxisType::Partial();
     if (groups && gradient.dim == kChannels && x.dim == kChannels) return At(gradient, kOutChannels);
-    return o.Fault("the gradient and the input are in shards along different dims");
+    return o.Fault("the gradient and the input are sharded along different dims");
   }
   if (gradient.is_shard() && gradient.dim == kChannels && !groups) return At(gradient, kOutChannels);
   if (x.is_shard() && x.dim == kChannels && !groups) return At(x, kInChannels);
-  return o.Fault("the gradient and the input are not in the same shards");
+  return o.Fault("the gradient and the input are not sharded alike");
 }
 
 AxisType OfBias(const AxisType& gradient) {
@@ -148,13 +147,13 @@ AxisType OfBias(const AxisType& gradient) {
 }
 
 // (gradient, input, weight, bias sizes, stride, padding, dilation, transposed, output padding, groups, wanted) -> the
-// gradients of input, weight and bias, those alone that are wanted.
+// gradients of input, weight and bias, as far as they are wanted.
 AxisTypes ConvolutionBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   const AxisType& x = o.type(1);
   const AxisType& weight = o.type(2);
   const bool replicated = gradient.is_replicate() && x.is_replicate() && weight.is_replicate();
-  if (o.Flag(7) && !replicated) return {o.Unproven("a transposed convolution of shards")};
+  if (o.Flag(7) && !replicated) return {o.Unproven("a transposed convolution on shards")};
   const bool groups = o.Int(9, 1) > 1;
   const std::vector<bool> wanted = o.Flags(10);
   AxisTypes out;

@@ -1,12 +1,12 @@
-// Operators that take elements by tensors of places: lookups, and their backwards, which add into places.
+// Operators that take elements by tensors of indices: lookups, and their backwards, which add at indices.
 //
-// Places count from the beginning of the full dim. Along a sharded dim they are wrong on every rank but the first, unless
-// they were shifted and masked, which only the code that does it can know: it marks them as own rows (NoteOwnRows). A lookup
-// by own rows is varying until the rows of other ranks are masked to zero; every row is then held by exactly one rank and
-// zero elsewhere, which makes terms of a sum. Other dims of the table only pass through.
+// Indices are global. On a local shard of the dim they are wrong on every rank but the first, unless they were shifted
+// and masked. Only the code that does so knows it, and marks the ids as own rows (NoteOwnRows). A lookup by own rows is
+// varying until the rows of other ranks are masked to zero; every row is then on exactly one rank and zero elsewhere,
+// which is partial. Shards of other dims of the table pass through.
 //
-// Adding into places is the transpose of a lookup. Slices added into zeros are terms of a sum where each rank adds other
-// slices; added to a replicated tensor they would count on one rank alone, so that is refused.
+// Adding at indices is the transpose of a lookup. Slices that are added to zeros are partial if each rank adds
+// different slices; added to a replicated tensor they would count on one rank only, so that is refused.
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"
@@ -20,16 +20,19 @@ AxisTypes Embedding(Operands& o) {
   const AxisType& table = o.type(0);
   const AxisType& ids = o.type(1);
   const int64_t last = o.made_dims() - 1;
-  if (ids.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (ids.is_partial()) return {o.Fault("the ids are partial; reduce them first", SuggestedFix::kMakeSum)};
   if (table.is_partial())
-    return {ids.is_replicate() ? AxisTypes{table}
-                               : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+    return {ids.is_replicate()
+                ? AxisTypes{table}
+                : AxisTypes{
+                      o.Fault("a partial table is looked up with ids that differ between ranks; reduce the table first",
+                              SuggestedFix::kMakeSum)}};
   if (table.is_shard() && table.dim == 0) {
     if (ids.is(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
-    return {o.Fault("a lookup among this rank's rows by places in the whole table: the rows of others must be masked")};
+    return {o.Fault("global ids are used on a local shard of the table; shift them and mask the rows of other ranks")};
   }
   if (table.is_shard()) {
-    if (!ids.is_replicate()) return {o.Fault("the table's columns and the places are both in shards")};
+    if (!ids.is_replicate()) return {o.Fault("the columns of the table are sharded, so the ids must be replicated")};
     AxisType result = table;
     result.dim = static_cast<int>(last);
     return {result};
@@ -47,8 +50,11 @@ AxisTypes EmbeddingBackward(Operands& o) {
   if (ids.is(TypeKind::kOwnRows)) return {AxisType::Shard(0, o.made()[0])};
   if (gradient.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Partial()};
   if (gradient.is_partial())
-    return {ids.is_replicate() ? AxisTypes{gradient}
-                               : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+    return {ids.is_replicate()
+                ? AxisTypes{gradient}
+                : AxisTypes{o.Fault(
+                      "a partial gradient is combined with ids that differ between ranks; reduce the gradient first",
+                      SuggestedFix::kMakeSum)}};
   if (gradient.is_shard() && gradient.dim == o.dims(0) - 1) {
     AxisType result = gradient;
     result.dim = 1;
@@ -56,14 +62,14 @@ AxisTypes EmbeddingBackward(Operands& o) {
   }
   if (gradient.is_shard() || ids.is_shard()) {
     if (!ids.is_shard() || (gradient.is_shard() && !gradient.SameAs(ids))) {
-      return {o.Fault("places and gradients are not in the same shards")};
+      return {o.Fault("the ids and the gradient are not sharded alike")};
     }
     return {AxisType::Partial()};
   }
   return {AxisType::Replicate()};
 }
 
-// (x, dim, places): elements of dim by a list of places.
+// (x, dim, indices): elements of dim by a list of indices.
 AxisTypes IndexSelect(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& places = o.type(1);
@@ -71,23 +77,21 @@ AxisTypes IndexSelect(Operands& o) {
   if (places.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows) || x.is(TypeKind::kVarying)) {
     return {AxisType::Of(TypeKind::kVarying)};
   }
-  if (places.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (places.is_partial()) return {o.Fault("the indices are partial; reduce them first", SuggestedFix::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
     if (places.is_shard()) {
-      if (!places.by_value && !o.backward())
-        return {o.Unproven("places in a shard that are not known to be the rank's own")};
-      AxisType result = x;  // places within the rank's own shard
+      if (!places.by_value && !o.backward()) return {o.Unproven("indices into a shard that are not known to be local")};
+      AxisType result = x;  // local indices
       result.length = o.made()[static_cast<size_t>(dim)];
       result.lead = 1;
       result.parts.clear();
       result.map = places.map;
       return {result};
     }
-    return {o.Fault(
-        Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a shard of it"))};
+    return {o.Fault(Phrase("global indices are used on a local shard of dim ", dim))};
   }
   if (places.is_shard()) {
-    if (!x.is_replicate()) return {o.Fault("the tensor and the places are both in shards")};
+    if (!x.is_replicate()) return {o.Fault("the indices are sharded, so the tensor must be replicated")};
     AxisType result = places;
     result.dim = static_cast<int>(dim);
     return {result};
@@ -97,30 +101,35 @@ AxisTypes IndexSelect(Operands& o) {
   return {result};
 }
 
-// (x, dim, places, source): x with source's slices added at places. Each rank adding its own to zeros makes terms of a
-// sum.
+// (x, dim, indices, source): x with source's slices added at the indices. Partial if each rank adds its own slices to
+// zeros.
 AxisTypes IndexAdd(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& places = o.type(1);
   const AxisType& source = o.type(2);
   const int64_t dim = o.Dim(1, o.dims(0));
   const bool zeros = x.is_replicate() && x.zero;
-  if (places.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (places.is_partial()) return {o.Fault("the indices are partial; reduce them first", SuggestedFix::kMakeSum)};
   if (source.is(TypeKind::kVarying) || places.is(TypeKind::kVarying)) {
     if (x.is_partial() || zeros) return {AxisType::Partial()};
-    return {o.Fault("each rank adds slices of its own to what is whole: they count on that rank alone")};
+    return {o.Fault(
+        "per-rank slices are added to a tensor that is neither partial nor zero; they would count on one rank only")};
   }
   if (source.is_partial()) {
     if (!places.is_replicate())
-      return {o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum)};
+      return {o.Fault("partial slices are added at indices that differ between ranks; reduce the slices first",
+                      SuggestedFix::kMakeSum)};
     if (x.is_partial() || zeros) return {source};
     return {
-        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+        o.Fault("a partial tensor is added to a replicated one, which would be counted once per rank; reduce the "
+                "partial tensor first",
                 SuggestedFix::kMakeSum)};
   }
   if (x.is_partial())
     return {
-        o.Fault("a whole value is added to terms of a sum and would count once for each rank", SuggestedFix::kMakeSum)};
+        o.Fault("a replicated tensor is added to a partial one and would be counted once per rank; reduce the partial "
+                "tensor first",
+                SuggestedFix::kMakeSum)};
   if (places.is_shard() && source.is_shard() && source.dim == dim) {
     AxisType rows = source;
     AxisType of_places = places;
@@ -128,8 +137,7 @@ AxisTypes IndexAdd(Operands& o) {
     if (!MeetMaps(o, rows, of_places)) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
-    if (!places.by_value && !o.backward())
-      return {o.Unproven("places in a shard that are not known to be the rank's own")};
+    if (!places.by_value && !o.backward()) return {o.Unproven("indices into a shard that are not known to be local")};
     if (x.is_shard() && x.dim == dim) return {x};
     if (zeros) {
       AxisType result = source;
@@ -137,9 +145,9 @@ AxisTypes IndexAdd(Operands& o) {
       result.map = x.dim == dim ? x.map : nullptr;  // rows of what the zeros were made as long as
       return {result};
     }
-    return {o.Fault("slices in shards are added to a whole tensor")};
+    return {o.Fault("sharded slices are added to a tensor that is not sharded along the same dim")};
   }
-  if (source.is_shard() && source.dim == dim) return {o.Fault("slices in shards are added at places in the whole dim")};
+  if (source.is_shard() && source.dim == dim) return {o.Fault("sharded slices are added at global indices")};
   if (source.is_shard()) {
     if (x.is_shard() && x.SameAs(source)) {
       AxisType result = source;
@@ -147,13 +155,13 @@ AxisTypes IndexAdd(Operands& o) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
     if (!x.is_shard() && x.uniform_along(source.dim)) return {source};
-    return {o.Fault("shards and a whole tensor, or shards along different dims, are added")};
+    return {o.Fault("shards are added to a tensor that is not sharded along the same dim")};
   }
-  if (x.is_shard()) return {o.Fault("a whole tensor is added to shards")};
+  if (x.is_shard()) return {o.Fault("a replicated tensor is added to shards")};
   return {AxisType::Replicate()};
 }
 
-// (x, [places...]): the places broadcast against each other.
+// (x, [indices...]): the indices are broadcast against each other.
 AxisTypes Index(Operands& o) {
   const AxisType& x = o.type(0);
   c10::SmallVector<Meeting, 4> places;
@@ -169,30 +177,33 @@ AxisTypes Index(Operands& o) {
     return {AxisType::Of(TypeKind::kVarying)};
   }
   const auto taken = static_cast<int64_t>(places.size());
-  // Places in the first dims, as almost always; which dims they are for is in a list with gaps that rules do not see.
+  // Indices of the first dims, as is usual; the list with gaps that has their dims is not visible to rules.
   if (x.is_shard() && o.dims(0) == taken + o.made_dims() - longest) {
     if (x.dim >= taken) {
-      if (!at.is_replicate()) return {o.Fault("the tensor and the places are both in shards")};
+      if (!at.is_replicate()) return {o.Fault("the tensor is sharded, so the indices must be replicated")};
       AxisType result = x;
       result.dim = static_cast<int>(x.dim - taken + longest);
       return {result};
     }
     if (at.is_shard() && !at.by_value && !o.backward()) {
-      return {o.Unproven("places in a shard that are not known to be the rank's own")};
+      return {o.Unproven("indices into a shard that are not known to be local")};
     }
-    if (at.is_shard()) return {at};  // places within the rank's own shard
-    return {o.Fault("elements are taken by places in a whole dim, and each rank has a shard of it")};
+    if (at.is_shard()) return {at};  // local indices
+    return {o.Fault("global indices are used on a local shard")};
   }
-  if (x.is_shard()) return {o.Unproven("places in a tensor in shards")};
+  if (x.is_shard()) return {o.Unproven("indices into a sharded tensor")};
   if (x.is_partial())
-    return {at.is_replicate() ? AxisTypes{x}
-                              : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+    return {at.is_replicate()
+                ? AxisTypes{x}
+                : AxisTypes{o.Fault(
+                      "a partial tensor is indexed with indices that differ between ranks; reduce the tensor first",
+                      SuggestedFix::kMakeSum)}};
   AxisType result = at;
   result.uniform = 0;
   return {result};
 }
 
-// (x, [places...], values, accumulate).
+// (x, [indices...], values, accumulate).
 AxisTypes IndexPut(Operands& o) {
   const size_t last = o.size() - 1;
   const AxisType& x = o.type(0);
@@ -209,11 +220,11 @@ AxisTypes IndexPut(Operands& o) {
   if (values.is_partial()) {
     if (zeros || x.is_partial()) return {values};
     return {
-        o.Fault("terms of a sum meet a whole value, which would count once for each rank: the sum must be made first",
+        o.Fault("partial values are written into a tensor that is neither partial nor zero; reduce the values first",
                 SuggestedFix::kMakeSum)};
   }
   if (cut || values.is_shard()) {
-    // Places within the rank's own shard of the first dim.
+    // Local indices of a shard of the first dim.
     if (cut && (x.is_shard() || zeros)) return {x.is_shard() ? x : AxisType::Shard(0, o.made()[0])};
     if (!cut && values.is_shard()) {
       AxisType result = values;
@@ -224,14 +235,15 @@ AxisTypes IndexPut(Operands& o) {
         return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
       }
     }
-    return {o.Fault("shards are written into a whole tensor")};
+    return {o.Fault("shards are written into a tensor that is not sharded alike")};
   }
-  if (x.is_shard()) return {o.Fault("a whole tensor is written into shards by places in the whole")};
-  return {x.is_partial() ? o.Fault("a whole value is written among terms of a sum", SuggestedFix::kMakeSum)
+  if (x.is_shard()) return {o.Fault("a replicated tensor is written into a local shard at global indices")};
+  return {x.is_partial() ? o.Fault("a replicated tensor is written into a partial one; reduce the partial tensor first",
+                                   SuggestedFix::kMakeSum)
                          : AxisType::Replicate()};
 }
 
-// (x, dim, places): along dim, places of x's other dims.
+// (x, dim, indices): elements along dim, for each position of the other dims.
 AxisTypes Gather(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& places = o.type(1);
@@ -239,23 +251,25 @@ AxisTypes Gather(Operands& o) {
   if (places.is(TypeKind::kVarying) || x.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows)) {
     return {AxisType::Of(places.is(TypeKind::kOwnRows) ? TypeKind::kOwnRows : TypeKind::kVarying)};
   }
-  if (places.is_partial()) return {o.Fault("places that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (places.is_partial()) return {o.Fault("the indices are partial; reduce them first", SuggestedFix::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
-    return {o.Fault(
-        Phrase("elements of dim ", dim, " are taken by places in the whole dim, and each rank has a shard of it"))};
+    return {o.Fault(Phrase("global indices are used on a local shard of dim ", dim))};
   }
   if (x.is_partial())
-    return {places.is_replicate() ? AxisTypes{x}
-                                  : AxisTypes{o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)}};
+    return {places.is_replicate()
+                ? AxisTypes{x}
+                : AxisTypes{o.Fault(
+                      "a partial tensor is indexed with indices that differ between ranks; reduce the tensor first",
+                      SuggestedFix::kMakeSum)}};
   if (x.is_shard() && places.is_shard()) {
-    if (!x.SameAs(places)) return {o.Fault("the tensor and the places are in different shards")};
+    if (!x.SameAs(places)) return {o.Fault("the tensor and the indices are not sharded alike")};
     AxisType result = x;
     if (MeetMaps(o, result, places)) return {result};
     return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
   }
-  if (x.is_shard()) return {o.Fault("places of the whole tensor are looked up in this rank's shard")};
+  if (x.is_shard()) return {o.Fault("global indices are used on a local shard")};
   if (places.is_shard() && places.dim != dim && !x.uniform_along(places.dim)) {
-    return {o.Fault("places in shards are looked up in a whole tensor: each rank needs its own shard of it",
+    return {o.Fault("sharded indices are used on a replicated tensor; each rank needs its shard of it",
                     SuggestedFix::kTakeShard)};
   }
   AxisType result = places;
@@ -263,7 +277,7 @@ AxisTypes Gather(Operands& o) {
   return {result};
 }
 
-// (x, dim, places, source or value): into x along dim.
+// (x, dim, indices, source or value): into x along dim.
 AxisTypes Scatter(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   const AxisType& places = o.type(1);
@@ -271,7 +285,7 @@ AxisTypes Scatter(Operands& o) {
   if (places.is(TypeKind::kVarying)) return {adds ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
   for (size_t i = 0; i < o.size(); ++i) {
     if (o.type(i).is_shard() && o.type(i).dim == dim) {
-      return {o.Fault(Phrase("places along dim ", dim, ", of which each rank has a shard"))};
+      return {o.Fault(Phrase("global indices are used along dim ", dim, ", which is sharded"))};
     }
   }
   const bool terms = o.size() > 2 && o.type(2).is_partial();
@@ -281,13 +295,14 @@ AxisTypes Scatter(Operands& o) {
   return {result};
 }
 
-// The places of what is not zero: rows of them. Among shards of the first dim, places within the rank's own shard.
+// The indices of nonzero elements, one row for each. With shards of the first dim they are local.
 AxisTypes NonZero(Operands& o) {
   const AxisType& x = o.type(0);
   if (x.is_replicate()) return {AxisType::Replicate()};
   if (x.is_shard() && x.dim == 0) return {AxisType::Shard(0, o.made()[0])};
   if (x.is_partial())
-    return {o.Fault("which terms of a sum are not zero says nothing of the sum", SuggestedFix::kMakeSum)};
+    return {o.Fault("the nonzero positions of a partial tensor are not those of its sum; reduce it first",
+                    SuggestedFix::kMakeSum)};
   return {AxisType::Of(TypeKind::kVarying)};
 }
 

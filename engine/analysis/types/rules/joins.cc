@@ -1,8 +1,9 @@
-// Operators that put tensors together.
+// Operators that concatenate tensors.
 //
-// Across the sharded dim nothing happens to shards, but a replicated part beside them must be the same along it. Along the
-// sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor but its parts' shards one
-// after the other: packed, which a later slice or split takes apart at the same places and nothing else may.
+// Shards pass through a concatenation along another dim, but a replicated tensor among them must be the same along the
+// sharded dim. Along the sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor
+// but the shards of its parts one after the other: packed, which only a slice or split at the borders of the parts may
+// take apart.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -35,7 +36,7 @@ AxisTypes Cat(Operands& o) {
       continue;
     }
     if (stack && type.dim >= dim) ++type.dim;
-    if (cut && !type.SameAs(result)) return {o.Fault("shards along different dims are put together")};
+    if (cut && !type.SameAs(result)) return {o.Fault("shards along different dims are concatenated")};
     type.uneven = type.uneven || result.uneven;
     const bool along = !stack && type.dim == dim;
     if (cut && !along && !MeetMaps(o, type, result)) {
@@ -49,7 +50,7 @@ AxisTypes Cat(Operands& o) {
       parts.insert(parts.end(), type.parts.begin(), type.parts.end());
     }
   }
-  // The gradient of features of which some are full and some shared, as split's backward joins it.
+  // The gradient of features that are full and features that are shared, as the backward of split joins it.
   if (partial == 1 && other == 1 && !cut && o.size() == 2 && o.type(1).is_partial() && !o.type(1).is_mixed() &&
       !stack && dim + 1 == o.made_dims() && o.backward()) {
     AxisType mixed = o.type(1);
@@ -58,7 +59,7 @@ AxisTypes Cat(Operands& o) {
   }
   if (partial > 0) {
     if (cut || other > 0)
-      return {o.Fault("terms of a sum are put together with what is none: the sum must be made first",
+      return {o.Fault("a partial tensor is concatenated with one that is not partial; reduce it first",
                       SuggestedFix::kMakeSum)};
     return {result};
   }
@@ -67,17 +68,17 @@ AxisTypes Cat(Operands& o) {
     return {result};
   }
   if (other > 0 && result.dim == dim)
-    return {o.Fault(Phrase("shards along dim ", dim, " are put together with whole tensors along it"))};
+    return {o.Fault(Phrase("shards are concatenated with replicated tensors along dim ", dim, ", which is sharded"))};
   for (size_t i = 0; i < o.size(); ++i) {
     const AxisType& type = o.type(i);
     const int64_t own = stack && result.dim > dim ? result.dim - 1 : result.dim;
     if (type.is_replicate() && o.dims(i) > own && !type.uniform_along(own)) {
-      return {o.Fault(
-          Phrase("a whole tensor is put together with shards along dim ", own, ": each rank needs its own shard of it"),
-          SuggestedFix::kTakeShard)};
+      return {o.Fault(Phrase("a replicated tensor is concatenated with shards along dim ", own,
+                             "; each rank needs its shard of it"),
+                      SuggestedFix::kTakeShard)};
     }
   }
-  // Along the dim that is cut each rank joins its own shards: a fused dim.
+  // Along the sharded dim each rank joins its own shards: a fused dim.
   if (parts.size() > 1) {
     result.length = o.made()[static_cast<size_t>(dim)];
     result.parts = parts;

@@ -1,8 +1,8 @@
 // Losses: (values, targets, ...), reduced to a mean, a sum or not at all.
 //
-// Rows of the batch are independent, so rows in shards give terms of the sum, or of the mean where the loss divides by the
-// rank's own rows. The classes of one row are not: targets count classes of the full vocabulary, and a rank would look up
-// another class in its shard. Losses on a sharded vocabulary are regions of their own (train/loss).
+// Rows of the batch are independent, so sharded rows give a partial sum, or a partial mean if the loss divides by the
+// number of local rows. The classes of a row are not: targets are global class indices, and a rank would look up
+// another class in its shard. Losses on a sharded vocabulary are regions (train/loss).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -17,23 +17,24 @@ AxisType Reduced(Operands& o, const AxisType& rows, int64_t reduction) {
   return reduction == kMean ? MeanOfShards(o, rows) : AxisType::Partial();
 }
 
-// nll_loss_forward(log-probabilities [N, C], targets [N], weight, reduction, ignored) -> loss, total weight. A gradient
-// of the loss is linear in it.
+// nll_loss_forward(log-probabilities [N, C], targets [N], weight, reduction, ignored) -> loss, total weight.
 AxisTypes NegativeLogLikelihood(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& targets = o.type(1);
-  if (targets.is_partial()) return {o.Fault("targets that are terms of a sum", SuggestedFix::kMakeSum)};
+  if (targets.is_partial()) return {o.Fault("the targets are partial; reduce them first", SuggestedFix::kMakeSum)};
   const int classes = o.dims(0) == 1 ? 0 : 1;
   if (x.is_shard() && x.dim == classes) {
-    return {o.Fault("a loss on this rank's shard of the classes: targets count classes of the whole")};
+    return {
+        o.Fault("a loss on a local shard of the classes with global targets; all-gather the classes or use a "
+                "vocabulary-parallel loss")};
   }
   if (x.is_partial()) return {x, AxisType::Replicate()};
   const bool either = x.is_shard() && targets.is_replicate() && targets.uniform_along(x.dim);
-  if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not in the same shards")};
+  if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not sharded alike")};
   if (x.is_shard() && targets.is_shard()) {
     AxisType rows = x;  // without the classes
     if (rows.dim > classes) --rows.dim;
-    if (!rows.SameAs(targets)) return {o.Fault("values and targets are not in the same shards")};
+    if (!rows.SameAs(targets)) return {o.Fault("values and targets are not sharded alike")};
     if (!MeetMaps(o, rows, targets)) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
@@ -45,7 +46,9 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
 // (gradient, values, targets, weight, reduction, ignored, total weight).
 AxisTypes NegativeLogLikelihoodBackward(Operands& o) {
   if (o.type(0).is_partial())
-    return {o.type(1).is_replicate() ? o.type(0) : o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)};
+    return {o.type(1).is_replicate() ? o.type(0)
+                                     : o.Fault("a partial gradient is combined with shards; reduce the gradient first",
+                                               SuggestedFix::kMakeSum)};
   AxisType result = o.type(1);
   result.uniform = 0;
   return {result};
@@ -61,7 +64,9 @@ AxisTypes ElementwiseBackward(Operands& o) {
   const Meeting meeting[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
   if (o.type(0).is_partial())
-    return {values.is_replicate() ? o.type(0) : o.Fault("terms of a sum meet shards", SuggestedFix::kMakeSum)};
+    return {values.is_replicate() ? o.type(0)
+                                  : o.Fault("a partial gradient is combined with shards; reduce the gradient first",
+                                            SuggestedFix::kMakeSum)};
   return {values};
 }
 

@@ -1,18 +1,19 @@
 // Products of matrices: [batch.., row, inner] x [batch.., inner, column].
 //
-//   rows in shards          x whole              rows in shards
-//   whole                   x columns in shards  columns in shards
-//   inner in shards         x inner in shards    terms of a sum
-//   batch in shards         x batch in shards    batch in shards
-//   terms of a sum          x whole              terms of a sum
+//   rows sharded      x replicated        rows sharded
+//   replicated        x columns sharded   columns sharded
+//   inner sharded     x inner sharded     partial
+//   batch sharded     x batch sharded     batch sharded
+//   partial           x replicated        partial
 //
-// The table is that of block matrices. A rank computes one block product; where the inner dim is sharded the same way on both
-// sides, the block products add up to the result, hence partial. Rows on one side and columns on the other give each rank one
-// block of a grid of which only the diagonal is computed: no layout describes that, so it is refused. Terms times a
-// replicated matrix stay terms because the product distributes over the sum; terms times terms would need the mixed terms
-// that no rank has. Backward products need no rules of their own: d x = d y w^T and d w = x^T d y are products of the same
-// kind, and their types follow from the types of gradient and operand (a colwise layer's d x sums over sharded columns and
-// is partial: the reason why its input must be declared shared).
+// The table is that of block matrices. A rank computes one block product; if the inner dim is sharded the same way on
+// both sides, the block products add up to the result, hence partial. Rows on one side and columns on the other give
+// each rank one block of a grid of which only the diagonal is computed: no layout describes that, so it is refused. A
+// partial matrix times a replicated one is partial, because the product distributes over the sum; the product of two
+// partial matrices would need the mixed terms, which no rank has. Backward products need no rules of their own:
+// d x = d y w^T and d w = x^T d y are products of the same kind, and their types follow from the types of gradient and
+// operand (d x of a colwise layer sums over sharded columns and is partial, which is why its input must be declared
+// shared).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -29,22 +30,22 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   }
   if (a.is_partial() || b.is_partial()) {
     if (a.is_partial() && b.is_partial()) {
-      return o.Fault("a product of two sums whose terms are still apart: one of them must be made first",
-                     SuggestedFix::kMakeSum);
+      return o.Fault("two partial tensors are multiplied; reduce one of them first", SuggestedFix::kMakeSum);
     }
     if (!(a.is_partial() ? b : a).is_replicate())
-      return o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum);
+      return o.Fault("a partial tensor is combined with shards; reduce the partial tensor first",
+                     SuggestedFix::kMakeSum);
     return a.is_partial() ? a : b;
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
-  // The result's dims are rows and columns of two tensors: what a shard was opened into is none of them.
+  // The result's dims are rows and columns of two tensors: none of them is the dim that a shard was opened into.
   const auto product = [](AxisType type) {
     type.behind = -1;
     return type;
   };
   if (a.is_shard() && b.is_shard()) {
     if (a.dim == inner && b.dim == row) {
-      if (a.lead != b.lead) return o.Fault("the dim that is summed over is cut in two ways");
+      if (a.lead != b.lead) return o.Fault("the contracted dim is sharded differently on both sides");
       AxisType summed = a;
       if (!MeetMaps(o, summed, b)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
       return AxisType::Partial();
@@ -56,19 +57,20 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
       return result;
     }
     return o.Fault(
-        "rows of one and columns of the other are in shards: each rank computes one block of the result alone");
+        "the rows of one matrix and the columns of the other are sharded; each rank would compute one block of the "
+        "result only");
   }
   const AxisType& cut = a.is_shard() ? a : b;
   const AxisType& full = a.is_shard() ? b : a;
   AxisType result = product(cut);
   if (cut.dim < batch) {
     if (full.uniform_along(cut.dim)) return result;
-    return o.Fault("a batch of matrices in shards meets a whole one");
+    return o.Fault("a sharded batch of matrices is multiplied with a replicated one");
   }
   if (a.is_shard() ? a.dim == inner : b.dim == row) {
     if (full.uniform_along(a.is_shard() ? row : inner)) return AxisType::Partial();
-    return o.Fault(a.is_shard() ? "the dim that is summed over is in shards on the left and whole on the right"
-                                : "the dim that is summed over is whole on the left and in shards on the right");
+    return o.Fault(a.is_shard() ? "the contracted dim is sharded on the left and not on the right"
+                                : "the contracted dim is sharded on the right and not on the left");
   }
   result.dim = a.is_shard() ? row : column;
   return result;
@@ -82,9 +84,9 @@ AxisTypes AddMatMul(Operands& o) {
   const AxisType product = Product(o, o.type(1), o.type(2), o.name() == "baddbmm" ? 1 : 0);
   if (!product.is_known()) return {product};
   if (product.is_partial() && o.type(0).is_replicate()) {
-    return {o.Fault(
-        "the bias is added to terms of a sum and would count once for each rank: it must be added after the sum",
-        SuggestedFix::kAddBiasAfter)};
+    return {
+        o.Fault("the bias is added to a partial tensor and would be counted once per rank; add it after the reduction",
+                SuggestedFix::kAddBiasAfter)};
   }
   const Meeting terms[2] = {{&o.type(0), o.sizes(0)}, {&product, o.made()}};
   return {Meet(o, terms, o.made_dims(), Dependence::kLinear)};
@@ -102,7 +104,7 @@ AxisTypes MatVec(Operands& o) {
   }
   if (a.is_replicate() && b.is_replicate()) return {AxisType::Replicate()};
   if (a.is_partial() != b.is_partial() && (a.is_partial() ? b : a).is_replicate()) return {a.is_partial() ? a : b};
-  return {o.Fault("the dim that is summed over is not in the same shards on both sides")};
+  return {o.Fault("the contracted dim is not sharded alike on both sides")};
 }
 
 // _grouped_mm(a, b, offs, ...): rows come in groups, one after the other, and group g ends before row offs[g].
@@ -111,52 +113,52 @@ AxisTypes MatVec(Operands& o) {
 //   gradient of b       a [inner', rows]  x  b [rows, columns]            [groups, inner', columns]
 //   a batch             a [groups, row, inner] x b [groups, inner, column]
 //
-// For each group it is a product of matrices, so features follow the rule of those with the dim of groups taken away. The
-// rows and the groups are what `offs` counts: where they are in shards and `offs` is that of all, a rank multiplies rows by
-// matrices of other groups, and rows that are summed over group by group make no terms.
+// Each group is a product of matrices, so features follow the rule of products without the dim of groups. `offs` counts
+// rows and groups: if these are sharded and `offs` is global, a rank multiplies rows by matrices of other groups, and a
+// contraction over rows group by group is not partial.
 AxisTypes GroupedMatMul(Operands& o) {
   const int offs = o.TensorOf(2);
   const bool batch_left = o.dims(0) == 3;
   const bool batch_right = o.dims(1) == 3;
   if (batch_left && batch_right) return {Product(o, o.type(0), o.type(1), 1)};
-  if (batch_left || offs < 0) return {o.Unproven("a form of it that has no rule")};
+  if (batch_left || offs < 0) return {o.Unproven("a form without a rule")};
   const AxisType& bounds = o.type(static_cast<size_t>(offs));
   const AxisType& left = o.type(0);
   const AxisType& right = o.type(1);
   const int rows = batch_right ? 0 : 1;
   if (bounds.is(TypeKind::kVarying)) return {bounds};
-  if (!bounds.is_replicate()) return {o.Unproven("the bounds of its groups are in shards")};
+  if (!bounds.is_replicate()) return {o.Unproven("the offsets of the groups are not replicated")};
   if (left.is_shard() && left.dim == rows) {
-    return {o.Fault("the rows are in shards, and the bounds of their groups are those of all rows")};
+    return {o.Fault("the rows are sharded, but the offsets of the groups count all rows")};
   }
   if (!batch_right) {
     if (right.is_shard() && right.dim == 0) {
-      return {o.Fault("the rows are in shards, and the bounds of their groups are those of all rows")};
+      return {o.Fault("the rows are sharded, but the offsets of the groups count all rows")};
     }
     const c10::SmallVector<int64_t, 2> behind_groups = {1, 2};
     return {MapDims(Product(o, left, right, 0), behind_groups)};
   }
   if (right.is_shard() && right.dim == 0) {
-    return {o.Fault("the groups are in shards, and the bounds of their rows are those of all groups")};
+    return {o.Fault("the groups are sharded, but the offsets are those of all groups")};
   }
   const c10::SmallVector<int64_t, 3> without_groups = {-1, 0, 1};
   return {Product(o, left, MapDims(right, without_groups), 0)};
 }
 
-// linalg_solve_triangular(a, b): x with a x = b, or x a = b. It is the product of b with the inverse of a, whose elements each
-// depend on all of a's.
+// linalg_solve_triangular(a, b): x with a x = b, or x a = b: the product of b with the inverse of a, each element of
+// which depends on all elements of a.
 AxisTypes SolveTriangular(Operands& o) {
   const AxisType& a = o.type(0);
   const AxisType& b = o.type(1);
   const auto batch = static_cast<int>(o.dims(0)) - 2;
   const bool left = o.arguments() < 4 || o.argument(3).isNone() || o.Flag(3);
   if (a.is_partial())
-    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
-  if (o.dims(0) != o.dims(1)) return {o.Unproven("operands of other dims")};
+    return {o.Fault("a triangular solve with a partial matrix; reduce it first", SuggestedFix::kMakeSum)};
+  if (o.dims(0) != o.dims(1)) return {o.Unproven("operands with different numbers of dims")};
   if (a.is_shard() && a.dim >= batch)
-    return {o.Fault("a triangular matrix in shards: what solves it depends on the whole one")};
+    return {o.Fault("the triangular matrix is sharded, but the solution depends on all of it; all-gather it first")};
   if (b.is_shard() && b.dim == (left ? batch : batch + 1)) {
-    return {o.Fault("the dim along which a triangular matrix is solved is in shards")};
+    return {o.Fault("the dim along which a triangular matrix is solved is sharded")};
   }
   return {left ? Product(o, a, b, batch) : Product(o, b, a, batch)};
 }

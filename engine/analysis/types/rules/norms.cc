@@ -1,16 +1,16 @@
 // Norms over the last dims in one operator.
 //
 // Each row is normalized by its own statistics, so rows may be sharded and the normalized dims may not: a rank would
-// normalize by the variance of its shard. In the backward the gradient of the input keeps the rows' layout. Weight and bias
-// serve all rows, so their gradients add up over rows: with rows in shards each rank has terms of them, which is why a norm
-// on a sequence-parallel residual must declare its parameters shared.
+// normalize by the variance of its shard. In the backward the gradient of the input keeps the layout of the rows. The
+// gradients of weight and bias are sums over rows: with sharded rows they are partial, which is why a norm on a
+// sequence-parallel residual must declare its parameters shared.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
 namespace moonshard {
 namespace {
 
-// x [..., normalized dims] with `last` of them: whether each rank sees all that is normalized over.
+// x [..., normalized dims] with `last` of them: whether the normalized dims are full.
 bool Full(Operands& o, size_t x, size_t last) {
   return !o.type(x).is_shard() || o.type(x).dim < o.dims(x) - static_cast<int64_t>(last);
 }
@@ -18,12 +18,13 @@ bool Full(Operands& o, size_t x, size_t last) {
 // (x, shape, weight, bias, eps) -> y, statistics...
 AxisTypes Norm(Operands& o) {
   const AxisType& x = o.type(0);
-  if (x.is_partial()) return {o.Fault("a norm of terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
-  if (!Full(o, 0, o.Ints(1).size())) return {o.Fault("a norm over a dim of which each rank sees its shard alone")};
+  if (x.is_partial()) return {o.Fault("a norm of a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
+  if (!Full(o, 0, o.Ints(1).size()))
+    return {o.Fault("a norm over a sharded dim; each rank would normalize by its own shard")};
   for (size_t i = 1; i < o.size(); ++i) {
-    if (o.type(i).is_partial()) return {o.Fault("a norm whose weight is terms of a sum", SuggestedFix::kMakeSum)};
-    if (o.type(i).is_shard())
-      return {o.Fault("the weight of a norm is in shards and what it normalizes is whole there")};
+    if (o.type(i).is_partial())
+      return {o.Fault("the weight of a norm is partial; reduce it first", SuggestedFix::kMakeSum)};
+    if (o.type(i).is_shard()) return {o.Fault("the weight of a norm is sharded, but the normalized dims are not")};
   }
   AxisType y = x;
   y.uniform = 0;
@@ -34,18 +35,19 @@ AxisTypes Norm(Operands& o) {
 AxisTypes NormBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   const AxisType& x = o.type(1);
-  if (x.is_partial()) return {o.Fault("the backward of a norm uses terms of a sum", SuggestedFix::kMakeSum)};
+  if (x.is_partial())
+    return {o.Fault("the backward of a norm uses a partial input; reduce it first", SuggestedFix::kMakeSum)};
   AxisTypes out(o.products(), AxisType::Replicate());
   if (gradient.is_partial()) {
     if (!x.is_replicate())
-      return {o.Fault("terms of a sum meet shards: the sum must be made first", SuggestedFix::kMakeSum)};
+      return {o.Fault("a partial gradient is combined with shards; reduce the gradient first", SuggestedFix::kMakeSum)};
     for (AxisType& type : out) type = gradient;
     return out;
   }
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&x, o.sizes(1)}};
   out[0] = Meet(o, meeting, o.dims(1), Dependence::kAny);
   out[0].uniform = 0;
-  // The weight is the same for every row: rows in shards give terms of its gradient.
+  // The weight is the same for every row: with sharded rows its gradient is partial.
   for (size_t i = 1; i < out.size(); ++i) {
     if (out[0].is_shard()) out[i] = AxisType::Partial();
     if (!out[0].is_known() || out[0].is(TypeKind::kVarying)) out[i] = out[0];

@@ -1,10 +1,10 @@
-// Operators that compute each element of the result from the elements at its place. Those that are not in these tables
-// but carry ATen's tag `pointwise` are judged as `any`.
+// Elementwise operators. Those that are not in these tables but have ATen's tag `pointwise` are checked as `any`.
 //
-// Shards pass through all of them; what differs is the dependence on terms of a sum (combine.cc). A quotient is linear in its
-// dividend alone. A backward f'(saved) * gradient is linear in the gradient and not in what was saved: a saved tensor in
-// terms means that the forward was refused already, or that a recomputed one differs from it. masked_fill by 0 and where with
-// a zero are products with a mask, and keep terms; with any other value they replace it on every rank.
+// Shards pass through all of them; they differ in their linearity, which decides about partial operands (combine.cc). A
+// quotient is linear only in its dividend. A backward f'(saved) * gradient is linear in the gradient and not in the
+// saved tensor: if that is partial, the forward was refused already, or a recomputed one differs from it. masked_fill
+// by 0 and where with a zero are products with a mask, and keep a tensor partial; any other value would be filled in
+// once per rank.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -12,13 +12,12 @@ namespace moonshard {
 namespace {
 
 AxisTypes Linear(Operands& o) {
-  // add(x, 2): the number counts once a rank where x is terms of a sum.
+  // add(x, 2): the number is counted once per rank if x is partial.
   const bool with_number = o.arguments() > 1 && o.argument(1).isScalar() && !o.argument(1).isTensor() &&
                            (o.name() == "add" || o.name() == "sub" || o.name() == "rsub");
   if (with_number && o.type(0).is_partial() && !(o.argument(1).toScalar().equal(0))) {
-    return {
-        o.Fault("a number is added to terms of a sum and would count once for each rank: the sum must be made first",
-                SuggestedFix::kMakeSum)};
+    return {o.Fault("a number is added to a partial tensor and would be counted once per rank; reduce the tensor first",
+                    SuggestedFix::kMakeSum)};
   }
   return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear)};
 }
@@ -29,16 +28,17 @@ AxisTypes Any(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims(), Depe
 
 AxisTypes Divide(Operands& o) {
   if (o.size() > 1 && o.type(1).is_partial()) {
-    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a division by a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
   }
   return Multilinear(o);
 }
 
-// f'(saved) times the gradient, which comes first: linear in it alone.
+// f'(saved) times the gradient, which is the first operand: linear only in the gradient.
 AxisTypes BackwardOfAny(Operands& o) {
   for (size_t i = 1; i < o.size(); ++i) {
     if (o.type(i).is_partial())
-      return {o.Fault("the backward of an operator that is not linear uses terms of a sum", SuggestedFix::kMakeSum)};
+      return {o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce it first",
+                      SuggestedFix::kMakeSum)};
   }
   return Multilinear(o);
 }
@@ -50,7 +50,7 @@ AxisTypes MaskedFill(Operands& o) {
   if (mask >= 0 && o.type(static_cast<size_t>(mask)).is(TypeKind::kOwnRows) && to_zero && !o.type(0).is_shard() &&
       !o.type(0).is_partial()) {
     if (o.type(0).is(TypeKind::kOwnRows)) return {o.type(0)};
-    // Each rank keeps what it holds the rows of, and every row is held by one of them.
+    // Each rank keeps the rows that it owns, and every row is owned by one rank.
     return {AxisType::Partial()};
   }
   if (o.type(0).is_partial() && to_zero) return {Multilinear(o)};
@@ -74,7 +74,7 @@ AxisTypes Where(Operands& o) {
 AxisTypes AddProduct(Operands& o) {
   const Meeting factors[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   if (o.name() == "addcdiv" && o.type(2).is_partial()) {
-    return {o.Fault("a division by terms of a sum: the sum must be made first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a division by a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
   }
   const AxisType product = Meet(o, factors, o.made_dims(), Dependence::kMultilinear);
   if (!product.is_known()) return {product};
@@ -93,23 +93,22 @@ AxisTypes CopyInto(Operands& o) {
   return {Meet(o, source, o.made_dims(), Dependence::kLinear)};
 }
 
-// The triangle of a matrix begins at its first row and column, which each rank has in a shard of either.
+// The triangle of a matrix begins at its first row and column; a shard of either has others.
 AxisTypes Triangle(Operands& o) {
   if (o.type(0).is_shard() && o.type(0).dim >= o.dims(0) - 2) {
-    return {o.Fault(Phrase("a triangle of a matrix of which dim ", o.type(0).dim,
-                           " is in shards: each rank has other rows or columns"))};
+    return {o.Fault(Phrase("a triangle of a matrix whose dim ", o.type(0).dim,
+                           " is sharded; each rank has different rows or columns"))};
   }
   return Multilinear(o);
 }
 
-// native_dropout(x) -> what is left, mask. Ranks that hold the same draw the same (the random numbers of replicated
-// values are equal on every rank).
+// native_dropout(x) -> output, mask. The random numbers of replicated values are equal on every rank.
 AxisTypes Dropout(Operands& o) {
   const AxisType mask = o.type(0).is_partial() ? AxisType::Replicate() : o.type(0);
   return {o.type(0), mask};
 }
 
-// Lists of tensors that meet one by one: every list has as many, a tensor alone meets each.
+// Lists of tensors that are combined one by one: all lists have the same length; a single tensor is combined with each.
 template <Dependence kDependence>
 AxisTypes Foreach(Operands& o) {
   AxisTypes out;

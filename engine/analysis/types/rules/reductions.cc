@@ -1,13 +1,11 @@
-// Operators that make one element of many along a dim: sums of shards are terms of a sum; what is no sum sees this rank's
-// shard alone.
+// Reductions along a dim. Over a sharded dim a sum is partial; any other reduction sees only the local shard.
 //
-// A sum distributes over the shards of what it adds up: each rank's sum is a term, and the result is partial. A mean divides
-// by the length of the shard that it sees, so its terms are those of a mean; they may not meet terms of a sum. They are that
-// only where the ranks' shards have one length: of 7 rows on two ranks, the mean of the means of 4 and 3 rows weighs the last
-// rows more. Every other
-// reduction is not a sum of the ranks' results and is refused along the sharded dim, although some (a maximum) could be
-// combined: nothing in a plan declares such a combination. A softmax along a sharded dim divides by the sum over one shard;
-// the shard's values would look normalized and be too large by what the other ranks hold.
+// The sum over a dim is the sum of the ranks' sums over their shards, so the result is partial. A mean divides by the
+// length of the local shard, so the result is a partial mean, which may not be combined with a partial sum. The shards
+// must have the same length: of 7 rows on two ranks, the mean of the means of 4 and 3 rows gives the last rows a higher
+// weight. Every other reduction is refused along the sharded dim, although some (a maximum) could be combined over
+// ranks: a plan cannot declare such a combination. A softmax along a sharded dim divides by the sum over the local
+// shard; the values would look normalized and be too large.
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"
@@ -18,7 +16,7 @@ namespace {
 
 enum class Kind { kSum, kMean, kOther };
 
-// Over `over` of the dims (none: all), which stay with size 1 where `keep`.
+// Reduces the dims `over` (empty: all), which keep size 1 if `keep`.
 AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   const AxisType& type = o.type(0);
   const int64_t dims = o.dims(0);
@@ -26,18 +24,18 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   const auto goes = [&](int64_t d) { return over.empty() || std::ranges::find(over, d) != over.end(); };
   if (type.is_partial()) {
     if (kind != Kind::kOther) return type;
-    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), SuggestedFix::kMakeSum);
+    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce it first"), SuggestedFix::kMakeSum);
   }
   if (type.is_shard() && goes(type.dim)) {
-    // Nothing is wrong with either place of a floating shard, so that nothing would ask for the other one.
+    // Both dims of a floating shard would be accepted, so no fault would try the other one.
     AxisType other = type;
     if (type.floating && MoveToNextReading(other, o.sizes(0), o.sizes_compared(), /*terms=*/false) &&
         !goes(other.dim)) {
-      return o.Unproven("shards of one element, which could be in several of its dims");
+      return o.Unproven("shards of one element, whose sharded dim is ambiguous");
     }
     if (kind == Kind::kSum) return AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
-    return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees this rank's shard of it alone")));
+    return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees only the local shard; all-gather it first")));
   }
   AxisType result = type;
   result.uniform = 0;
@@ -56,19 +54,20 @@ AxisTypes OverDims(Operands& o) {
 AxisTypes ForeachNorm(Operands& o) {
   AxisTypes out;
   for (size_t i = 0; i < o.size(); ++i) {
-    if (!o.type(i).is_replicate()) return {o.Fault(Phrase("a norm of what this rank alone has: ", o.type(i)))};
+    if (!o.type(i).is_replicate())
+      return {o.Fault(Phrase("a norm of a tensor that is not replicated: it is ", o.type(i)))};
     out.push_back(AxisType::Replicate());
   }
   return out;
 }
 
-// One dim that stays as long as it is, each element made of all along it.
+// A dim that keeps its size, each element computed from all elements along it.
 AxisType Along(Operands& o, int64_t dim, bool linear) {
   const AxisType& type = o.type(0);
   if (type.is_partial() && !linear)
-    return o.Fault(Quoted(o.name(), " of terms of a sum: the sum must be made first"), SuggestedFix::kMakeSum);
+    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce it first"), SuggestedFix::kMakeSum);
   if (type.is_shard() && type.dim == dim) {
-    return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim, " sees this rank's shard of it alone")));
+    return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim, " sees only the local shard; all-gather it first")));
   }
   AxisType result = type;
   result.uniform = 0;
@@ -84,17 +83,18 @@ AxisTypes SoftmaxBackward(Operands& o) {
   const int64_t dim = o.Dim(2, o.dims(0));
   for (size_t i = 0; i < 2; ++i) {
     if (o.type(i).is_shard() && o.type(i).dim == dim) {
-      return {o.Fault(Phrase("the backward of a softmax along dim ", dim, " sees this rank's shard of it alone"))};
+      return {o.Fault(Phrase("the backward of a softmax along dim ", dim, " sees only the local shard"))};
     }
   }
   if (o.type(1).is_partial())
-    return {o.Fault("the backward of an operator that is not linear uses terms of a sum", SuggestedFix::kMakeSum)};
+    return {o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce it first",
+                    SuggestedFix::kMakeSum)};
   AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
   result.uniform = 0;
   return {result};
 }
 
-// (x, k, dim, ...) -> values, places; sort: (x, dim, ...).
+// (x, k, dim, ...) -> values, indices; sort: (x, dim, ...).
 AxisTypes Order(Operands& o) {
   const size_t argument = o.name() == "topk" ? 2 : 1;
   AxisType one;
@@ -106,11 +106,11 @@ AxisTypes Order(Operands& o) {
   return {one, one};
 }
 
-// A number that the program goes on with.
+// A number that the program reads from a tensor.
 AxisTypes ReadNumber(Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate()) {
-      return {o.Fault(Phrase("the program reads a number that is another one on each rank: it is ", o.type(i)))};
+      return {o.Fault(Phrase("the program reads a number that differs between ranks: it is ", o.type(i)))};
     }
   }
   return {AxisType::Replicate()};

@@ -68,14 +68,14 @@ bool HasDimAt(at::IntArrayRef sizes, int64_t before, int skip) {
 // in a forward that was written for one rank: each row is then a part of a head.
 // Rows of parts of a head may also be meant (pairs for a rotary embedding): where sizes are compared, those decide.
 std::string HeadFault(const Operands& o, const AxisType& type, int64_t rest, int64_t inner) {
-  const std::string has = std::to_string(type.length / type.head) + " of " + std::to_string(type.heads) + " heads of " +
-                          std::to_string(type.head);
+  const std::string has = std::to_string(type.length / type.head) + " of " + std::to_string(type.heads) +
+                          " heads of size " + std::to_string(type.head);
   if (inner % type.head != 0 && type.head % inner != 0) {
-    return "a view cuts across heads: the shard is " + has + ", and rows of " + std::to_string(inner) + " are made";
+    return "a view cuts across heads: the shard has " + has + ", but the view makes rows of " + std::to_string(inner);
   }
   if (!o.sizes_compared() && inner < type.head && rest == type.heads) {
-    return "a view opens the shard into the heads of all ranks: it is " + has +
-           " here; give the size of a head and let -1 be their number";
+    return "a view uses the global number of heads on a local shard, which has " + has +
+           "; give the size of a head, and -1 for the number of heads";
   }
   return "";
 }
@@ -298,7 +298,8 @@ AxisTypes Expand(Operands& o) {
   const int64_t added = o.made_dims() - o.dims(0);
   const AxisType& from = o.type(0);
   if (from.is_shard() && o.sizes(0)[static_cast<size_t>(from.dim)] != o.made()[static_cast<size_t>(from.dim + added)]) {
-    return {o.Fault(Phrase("dim ", from.dim, " is in shards of one element and made longer by copies of it"))};
+    return {o.Fault(Phrase("dim ", from.dim,
+                           " has shards of one element and is expanded; each rank would repeat its own element"))};
   }
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d += added;
@@ -316,7 +317,7 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
   if (!type.is_shard() || type.dim != dim || length == size) return type;
   const std::string what = Phrase("dim ", dim);
   if (type.parts.empty() || type.lead != 1 || type.length == 0) {
-    return o.Fault("elements are taken from " + what + " by their place, and each rank has other ones there");
+    return o.Fault("elements of " + what + " are taken by global index from a local shard");
   }
   const int64_t unit = size / type.length;  // elements of the dim in each of the shard's
   AxisType result = type;
@@ -332,8 +333,8 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
     } else if (at < begin + length && end > begin && part > 0) {
       std::string parts;
       for (int64_t one : type.parts) parts.append(parts.empty() ? "" : ", ").append(std::to_string(one * unit));
-      return o.Fault("elements are taken from " + what + " across the parts that it is fused of: " + parts +
-                     Phrase("; from ", begin) + Phrase(" on, ", length));
+      return o.Fault("elements of " + what + " are taken across its fused parts, which have lengths " + parts +
+                     Phrase("; it begins at ", begin) + Phrase(" and takes ", length));
     }
     at = end;
   }
@@ -358,17 +359,18 @@ AxisType CutFeatures(Operands& o, int64_t dim, int64_t size, int64_t begin, int6
 AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t step) {
   const AxisType& type = o.type(0);
   AxisType result = type;
-  if (type.is_mixed() && dim + 1 == o.dims(0)) return {o.Unproven("some features of those that are shared in part")};
+  if (type.is_mixed() && dim + 1 == o.dims(0))
+    return {o.Unproven("every few of the features, of which only the last are shared")};
   if (!type.is_shard() || type.dim != dim) return {result};
   const int64_t made = o.made()[static_cast<size_t>(dim)];
   if (type.map == nullptr || !type.parts.empty() || type.lead != 1 || type.length != size || size % step != 0 ||
       begin < 0 || begin >= step || made != size / step) {
-    return {o.Unproven("every few elements of a dim in shards")};
+    return {o.Unproven("a strided slice of a sharded dim")};
   }
   // Pairs that lie on two ranks, or begin otherwise on one than on the other, are no pairs of the full dim.
   result.map = type.map->Opened(1, step);
   if (result.map == nullptr)
-    return {o.Fault(Phrase("every few elements are taken from dim ", dim, " whose shards cut across them"))};
+    return {o.Fault(Phrase("a strided slice of dim ", dim, " does not align with the shards of the dim"))};
   result.length = made;
   result.heads = 0;
   result.inner = 1;
@@ -389,8 +391,7 @@ AxisTypes Slice(Operands& o) {
 AxisTypes Select(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   if (o.type(0).is_shard() && o.type(0).dim == dim) {
-    return {
-        o.Fault(Phrase("one element is taken from dim ", dim, " by its place, and each rank has another one there"))};
+    return {o.Fault(Phrase("one element of dim ", dim, " is taken by global index from a local shard"))};
   }
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d = d == dim ? -1 : d > dim ? d - 1 : d;
@@ -413,7 +414,7 @@ AxisTypes Split(Operands& o) {
 AxisTypes Unbind(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   if (o.type(0).is_shard() && o.type(0).dim == dim) {
-    return {o.Fault(Phrase("the elements of dim ", dim, " are taken apart, and each rank has other ones"))};
+    return {o.Fault(Phrase("dim ", dim, " is unbound, but each rank has only its shard of it"))};
   }
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d = d == dim ? -1 : d > dim ? d - 1 : d;
@@ -458,7 +459,7 @@ AxisTypes AsStrided(Operands& o) {
   const std::vector<int64_t> strides = o.Ints(2);
   const std::optional<BoxInBase> box = FindBox(o.made(), strides, o.sizes(0), o.strides(0));
   const AxisType type = TypeInBase(o.type(0), box ? &*box : nullptr);
-  return {type.is(TypeKind::kUnproven) ? o.Unproven("shards that it takes by strides") : type};
+  return {type.is(TypeKind::kUnproven) ? o.Unproven("a strided view of shards") : type};
 }
 
 // constant_pad_nd(x, pad, value): numbers around it, in pairs from the last dim on.
@@ -470,11 +471,13 @@ AxisTypes Pad(Operands& o) {
   type.uniform = 0;
   if (type.is_partial() && !zeros) {
     return {
-        o.Fault("a number is put around terms of a sum and would count once for each rank", SuggestedFix::kMakeSum)};
+        o.Fault("a partial tensor is padded with a nonzero number, which would be counted once per rank; reduce the "
+                "tensor first",
+                SuggestedFix::kMakeSum)};
   }
   for (size_t i = 0; i < pad.size(); ++i) {
     if (pad[i] == 0 || !type.is_shard() || type.dim != dims - 1 - static_cast<int64_t>(i / 2)) continue;
-    return {o.Fault(Phrase("elements are put at an end of dim ", type.dim, ", and each rank has a shard of it"))};
+    return {o.Fault(Phrase("dim ", type.dim, " is padded, but each rank has only its shard of it"))};
   }
   if (!type.is_shard()) type.zero = type.zero && zeros;
   return {type};
@@ -484,7 +487,7 @@ AxisTypes Pad(Operands& o) {
 AxisTypes AsComplex(Operands& o) {
   const int64_t last = o.dims(0) - 1;
   if (o.type(0).is_shard() && o.type(0).dim == last)
-    return {o.Fault("the real and the imaginary part of a number are on other ranks")};
+    return {o.Fault("the real and the imaginary part of a number are on different ranks")};
   auto to = Identity(o.dims(0));
   to.back() = -1;
   return {MapDims(o.type(0), to)};
@@ -495,12 +498,12 @@ AxisTypes AsReal(Operands& o) { return {MapDims(o.type(0), Identity(o.dims(0)))}
 // Along a dim in shards the order of elements is another one; elsewhere it is only another order.
 AxisTypes Reorder(Operands& o) {
   if (o.name() == "roll" && o.Ints(2).empty() && o.type(0).is_shard()) {
-    return {o.Fault("the order of all elements is changed within each rank's shard")};
+    return {o.Fault("the elements are reordered within each local shard only")};
   }
   for (int64_t d : o.Ints(o.name() == "roll" ? 2 : 1)) {
     if (d < 0) d += o.dims(0);
     if (o.type(0).is_shard() && o.type(0).dim == d) {
-      return {o.Fault(Phrase("the order of dim ", d, " is changed within each rank's shard"))};
+      return {o.Fault(Phrase("dim ", d, " is reordered within each local shard only"))};
     }
   }
   return {o.type(0)};

@@ -108,7 +108,7 @@ TEST_CASE("a model that nothing fits is an error with what can be done") {
       ToText(plan.diagnostics()),
       Contains(
           "error[MS0112]: no plan for the architecture 'XLNetLMHeadModel', and no block of its modules is recognized "
-          "by names, shapes and config.json without another reading") &&
+          "unambiguously by names, shapes and config.json") &&
           Contains("--plan FILE") && Contains("--plan NAME, one of baichuan, ") && Contains("--mesh tp=1"));
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("plans that cannot be") {
        {"conflict.lua:3: error[MS0204]: two rules claim 'model.layers.0.mlp.up_proj'", "conflict.lua:2"}},
       {"expression",
        "return plan { api = 1,\n  at(re'model.(layers', replicated()) }",
-       {"expression.lua:2: error[MS0201]: ", "RE2 says: missing )"}},
+       {"expression.lua:2: error[MS0201]: ", "RE2: missing )"}},
       {"tied",
        "return plan { api = 1, extends 'llama',\n  at('lm_head', rowwise { input = replicate }) }",
        {"tied.lua:2: error[MS0306]: ", "'model.embed_tokens.weight' and 'lm_head.weight'", "shard(0) and shard(1)"},

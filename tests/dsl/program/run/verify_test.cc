@@ -264,7 +264,7 @@ TEST_CASE("--types names the operator, the line and the suggested fix") {
        "llama_bias",
        {},
        "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
-      {"input_not_shared", "llama_gqa", {}, "must be shared"},
+      {"input_not_shared", "llama_gqa", {}, "make it shared"},
       {"norm_not_shared", "llama_gqa", {"--option", "sequence_parallel=true"}, "'model.layers.1.input_layernorm"},
   }));
   Words words = {"--mesh", "tp=2", "--types", "--plan", kPlanted + row.plan + ".lua"};
@@ -281,8 +281,8 @@ TEST_CASE("--types of a step that stops says where, and nothing of what could no
   INFO(done.ToText());
   CHECK(done.code == 1);
   CHECK_THAT(done.err, Contains("in 'model.layers.1.mlp', forward: the operator itself fails: The size of tensor a") &&
-                           Contains("help: it is so since aten::") &&
-                           Contains("in 'model.layers.1.mlp.gate_proj'; let it"));
+                           Contains("help: the layout comes from aten::") &&
+                           Contains("in 'model.layers.1.mlp.gate_proj'; change"));
   CHECK_THAT(done.err, !Contains("MS0504"));
 }
 
@@ -307,7 +307,7 @@ TEST_CASE("--ops compares every operator of an exported program") {
                                                 kPlanted + "dropped_all_reduce.lua"});
   INFO(bad.ToText());
   CHECK(bad.code == 2);  // its graph shows it before a rank is started
-  CHECK_THAT(bad.err, Contains("error[MS0319]") && Contains("node 'linear_10' (aten::linear) makes them"));
+  CHECK_THAT(bad.err, Contains("error[MS0319]") && Contains("node 'linear_10' (aten::linear) makes it"));
 }
 
 }  // namespace

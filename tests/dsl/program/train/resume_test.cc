@@ -122,7 +122,7 @@ TEST_CASE("steps are saved as the run goes, the old ones go, and a directory wit
   const Outcome moved = RunTraining(other);
   INFO(moved.ToText());
   CHECK(moved.code == 1);
-  CHECK_THAT(moved.err, Contains("while it went through other data: its sequence differs"));
+  CHECK_THAT(moved.err, Contains("saved with other data: its sequence differs"));
 }
 
 // Every file below a directory with its bytes.
@@ -155,7 +155,7 @@ TEST_CASE("a run without 'latest' is a run") {
   const Outcome resumed = train("3", {"--resume"});
   INFO(resumed.ToText());
   CHECK(resumed.code == 0);
-  CHECK_THAT(resumed.err, Contains("the newest whole one of 2, 4 is 2") && Contains("resumed after step 2"));
+  CHECK_THAT(resumed.err, Contains("the newest complete one of 2, 4 is 2") && Contains("resumed after step 2"));
   // A directory that a step would replace, and that is none.
   fs::remove(folder / "run/step_00000002/moonshard.json");
   const Outcome bare = train("6", {"--resume"});
@@ -221,7 +221,7 @@ TEST_CASE("what is resumed is compared: the step, the data, the config; and a fl
   const Outcome renamed = train("6", {"--resume"});
   INFO(renamed.ToText());
   CHECK(renamed.code == 2);
-  CHECK_THAT(renamed.err, Contains("MS0410") && Contains("holds another step than its name says") &&
+  CHECK_THAT(renamed.err, Contains("MS0410") && Contains("holds a different step than its name") &&
                               Contains("step 2") && Contains("the last valid step before it is 2"));
   back_to_good();
 
@@ -307,7 +307,7 @@ TEST_CASE("the second run in a directory is told when it begins, and takes nothi
     const Outcome second = RunTraining(words);
     INFO(second.ToText());
     CHECK(second.code == 1);
-    CHECK_THAT(second.err, Contains("MS0413") && Contains("another run has '") && Contains("declared: process "));
+    CHECK_THAT(second.err, Contains("MS0413") && Contains("another run holds '") && Contains("declared: process "));
   }
   // It is released with the process, however that ends.
   for (const pid_t rank : run.ranks()) kill(rank, SIGKILL);

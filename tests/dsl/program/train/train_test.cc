@@ -195,7 +195,7 @@ TEST_CASE("what cannot be trained is said once, and nothing begins") {
       {"chunks",
        {"--mesh", "dp=2", "--loss-chunk", "8", "--plan", head_unit},
        1,
-       {"MS0506", "--loss-chunk", "within calls of 'lm_head' alone", "root unit of fsdp"}},
+       {"MS0506", "--loss-chunk", "during calls of 'lm_head'", "root unit of fsdp"}},
       {"log", {"--log", "/nowhere/log"}, 1, {"MS0409", "/nowhere/log"}},
       {"resume", {"--resume"}, 2, {"--resume", "--save"}},
       {"model", {"--plan", "/nowhere/plan.lua"}, 2, {"MS0"}},

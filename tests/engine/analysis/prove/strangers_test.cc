@@ -248,7 +248,7 @@ TEST_CASE("einsum over one expert a rank is not blamed, and not called proven") 
   CHECK(proof.faults.empty());
   CHECK(!proof.holds());
   REQUIRE(!proof.unproven.empty());
-  CHECK(proof.unproven.begin()->first.find("more than one element a rank") != std::string::npos);
+  CHECK(proof.unproven.begin()->first.find("more than one element per rank") != std::string::npos);
 }
 
 MOONSHARD_MODULE_IMPL(Conv2d, torch::nn::Conv2dImpl);

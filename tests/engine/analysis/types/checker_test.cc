@@ -187,7 +187,7 @@ TEST_CASE("gradients have the types that duality says, and a whole value beside 
     const OperatorScope scope(one.checker);
     (void)at::linear(x, w);
     REQUIRE(one.checker.faults().size() == 1);
-    CHECK(one.checker.faults().front().message.find("it must be shared") != std::string::npos);
+    CHECK(one.checker.faults().front().message.find("make it shared") != std::string::npos);
     CHECK(one.checker.faults().front().suggested_fix == SuggestedFix::kShare);
   }
 }
@@ -287,10 +287,10 @@ TEST_CASE("a boundary's full size is learned where the shard is known already") 
   one.checker.Anchor(x, MeshAxis::kTp, Layout::Shard(-1), 7, "output 0");
   CHECK(one.checker.faults().empty());
   CHECK(one.checker.unproven().begin()->first ==
-        "output 0 is declared shard(-1): which elements the ranks hold is not known");
+        "output 0 is declared shard(-1): it is not known which elements each rank holds");
   x.mean(1);
   REQUIRE(one.checker.faults().size() == 1);
-  CHECK(one.checker.faults().front().message.starts_with("'mean' over shards of different lengths"));
+  CHECK(one.checker.faults().front().message.starts_with("'mean' over uneven shards"));
 }
 
 // A group of two without a peer: what goes in comes out.
@@ -330,7 +330,7 @@ TEST_CASE("collectives that a program calls itself") {
   SECTION("a sum of what is whole") {
     OneAxis one;
     one.checker.SetGroup(group.get(), MeshAxis::kTp);
-    CHECK(one.Of([&] { return sum(OneAxis::Same({2})); }).starts_with("fault: an all-reduce of what is whole"));
+    CHECK(one.Of([&] { return sum(OneAxis::Same({2})); }).starts_with("fault: an all-reduce of a replicated tensor"));
   }
   SECTION("a gather along another dim") {
     OneAxis one;
@@ -341,7 +341,7 @@ TEST_CASE("collectives that a program calls itself") {
                group->_allgather_base(out, in)->wait();
                return out;
              })
-              .starts_with("fault: an all-gather joins along dim 0"));
+              .starts_with("fault: an all-gather concatenates along dim 0"));
   }
   SECTION("over a group that nobody knows") {
     OneAxis one;

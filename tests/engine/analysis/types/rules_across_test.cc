@@ -30,11 +30,11 @@ TEST_CASE("many elements made one") {
        [] {
          return Piece(1, {2, 3}).mean(1);
        }},
-      {"a mean over shards of different lengths", "fault: 'mean' over shards of different lengths along dim 1",
+      {"a mean over shards of different lengths", "fault: 'mean' over uneven shards along dim 1",
        [] {
          return Uneven(1, {2, 3}).mean(1);
        }},
-      {"a mean over all of them", "fault: 'mean' over shards of different lengths along dim 1",
+      {"a mean over all of them", "fault: 'mean' over uneven shards along dim 1",
        [] {
          return Uneven(1, {2, 3}).mean();
        }},
@@ -46,23 +46,23 @@ TEST_CASE("many elements made one") {
        [] {
          return Uneven(1, {2, 3}).mean(0);
        }},
-      {"such shards meet others", "fault: shards of dim 1 meet that hold other elements",
+      {"such shards meet others", "fault: shards of dim 1 that hold different elements",
        [] {
          return (Uneven(1, {2, 3}) * Piece(1, {2, 3})).relu().mean(1);
        }},
-      {"a mean of a product with such a weight", "fault: 'mean' over shards of different lengths",
+      {"a mean of a product with such a weight", "fault: 'mean' over uneven shards",
        [] {
          return at::mm(Same({2, 3}), Uneven(1, {3, 4})).mean(1);
        }},
-      {"a mean of rows of such shards put together", "fault: 'mean' over shards of different lengths",
+      {"a mean of rows of such shards put together", "fault: 'mean' over uneven shards",
        [] {
          return at::cat({Uneven(1, {2, 3}), Uneven(1, {2, 3})}, 0).mean(1);
        }},
-      {"rows of such shards and others put together", "fault: shards of dim 1 meet that hold other elements",
+      {"rows of such shards and others put together", "fault: shards of dim 1 that hold different elements",
        [] {
          return at::cat({Uneven(1, {2, 3}), Piece(1, {2, 3})}, 0);
        }},
-      {"a mean of such shards, flattened", "fault: 'mean' over shards of different lengths",
+      {"a mean of such shards, flattened", "fault: 'mean' over uneven shards",
        [] {
          return Uneven(1, {2, 3, 4}).view({6, 4}).mean(0);
        }},
@@ -76,7 +76,8 @@ TEST_CASE("many elements made one") {
        }},
       {"a norm of shards", "fault: 'linalg_vector_norm' over dim 0",
        [] { return at::linalg_vector_norm(Piece(0, {3})); }},
-      {"a norm of terms", "fault: 'linalg_vector_norm' of terms", [] { return at::linalg_vector_norm(Terms({3})); }},
+      {"a norm of terms", "fault: 'linalg_vector_norm' of a partial tensor",
+       [] { return at::linalg_vector_norm(Terms({3})); }},
       {"softmax along shards", "fault: '_softmax' along dim 1",
        [] {
          return at::softmax(Piece(1, {2, 3}), 1);
@@ -85,7 +86,7 @@ TEST_CASE("many elements made one") {
        [] {
          return at::softmax(Piece(0, {2, 3}), 1);
        }},
-      {"softmax of terms", "fault: '_softmax' of terms",
+      {"softmax of terms", "fault: '_softmax' of a partial tensor",
        [] {
          return at::softmax(Terms({2, 3}), 1);
        }},
@@ -102,7 +103,7 @@ TEST_CASE("lists of tensors, one by one") {
        [] {
          return at::_foreach_add({Same({2}), Piece(0, {2})}, {Same({2}), Piece(0, {2})})[1];
        }},
-      {"terms and whole values", "fault: terms of a sum meet a whole value",
+      {"terms and whole values", "fault: a partial tensor is added to a replicated one",
        [] {
          return at::_foreach_add({Same({2}), Terms({2})}, {Same({2}), Same({2})})[1];
        }},
@@ -110,8 +111,8 @@ TEST_CASE("lists of tensors, one by one") {
        [] {
          return at::_foreach_mul({Terms({2}), Same({2})}, 2)[0];
        }},
-      {"a root of terms", "fault: an operator that is not linear", [] { return at::_foreach_sqrt({Terms({2})})[0]; }},
-      {"norms of terms", "fault: a norm of what this rank alone has",
+      {"a root of terms", "fault: a nonlinear operator", [] { return at::_foreach_sqrt({Terms({2})})[0]; }},
+      {"norms of terms", "fault: a norm of a tensor that is not replicated",
        [] { return at::_foreach_norm({Terms({2})})[0]; }},
   });
 }
@@ -126,7 +127,7 @@ TEST_CASE("places") {
        [] {
          return at::embedding(Piece(1, {5, 3}), Places({2, 4}));
        }},
-      {"in rows", "fault: a lookup among this rank's rows",
+      {"in rows", "fault: global ids are used on a local shard",
        [] {
          return at::embedding(Piece(0, {5, 3}), Places({2}));
        }},
@@ -134,7 +135,7 @@ TEST_CASE("places") {
        [] {
          return Same({5, 3}).index_select(0, Places({2}));
        }},
-      {"rows of shards", "fault: elements of dim 0 are taken",
+      {"rows of shards", "fault: global indices are used on a local shard of dim 0",
        [] {
          return Piece(0, {5, 3}).index_select(0, Places({2}));
        }},
@@ -142,7 +143,7 @@ TEST_CASE("places") {
        [] {
          return Piece(1, {5, 3}).index_select(0, Places({2}));
        }},
-      {"gathered along shards", "fault: elements of dim 1 are taken",
+      {"gathered along shards", "fault: global indices are used on a local shard of dim 1",
        [] {
          return Piece(1, {5, 3}).gather(1, Places({5, 1}));
        }},
@@ -150,7 +151,7 @@ TEST_CASE("places") {
        [] {
          return at::zeros({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
        }},
-      {"terms added to a value", "fault: terms of a sum meet a whole value",
+      {"terms added to a value", "fault: a partial tensor is added to a replicated one",
        [] {
          return Same({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
        }},
@@ -166,15 +167,15 @@ TEST_CASE("attention, norms and losses") {
        [&] {
          return attend(Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8}), Piece(1, {2, 3, 4, 8}));
        }},
-      {"the sequence", "fault: attention in shards along dim 2",
+      {"the sequence", "fault: attention on shards along dim 2",
        [&] {
          return attend(Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8}), Piece(2, {2, 3, 4, 8}));
        }},
-      {"terms", "fault: attention among terms",
+      {"terms", "fault: attention on a partial tensor",
        [&] {
          return attend(Terms({2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8}));
        }},
-      {"whole keys for some heads", "fault: a whole tensor meets shards",
+      {"whole keys for some heads", "fault: a replicated tensor is combined with shards",
        [&] {
          return attend(Piece(1, {2, 3, 4, 8}), Same({2, 3, 4, 8}), Same({2, 3, 4, 8}));
        }},
@@ -182,11 +183,11 @@ TEST_CASE("attention, norms and losses") {
        [] {
          return at::layer_norm(Piece(0, {2, 3}), {3});
        }},
-      {"a norm over shards", "fault: a norm over a dim",
+      {"a norm over shards", "fault: a norm over a sharded dim",
        [] {
          return at::layer_norm(Piece(1, {2, 3}), {3});
        }},
-      {"a norm of terms", "fault: a norm of terms",
+      {"a norm of terms", "fault: a norm of a partial tensor",
        [] {
          return at::layer_norm(Terms({2, 3}), {3});
        }},
@@ -202,7 +203,7 @@ TEST_CASE("attention, norms and losses") {
        [] {
          return at::cross_entropy_loss(Piece(0, {2, 3}), Piece(0, {2}).mul(0).to(at::kLong));
        }},
-      {"a mean loss on rows of different number", "fault: 'nll_loss_forward' over shards of different lengths",
+      {"a mean loss on rows of different number", "fault: 'nll_loss_forward' over uneven shards",
        [] {
          return at::cross_entropy_loss(Uneven(0, {2, 3}), Uneven(0, {2}).mul(0).to(at::kLong));
        }},

@@ -27,11 +27,11 @@ TEST_CASE("channels of grouped convolutions") {
        [&] {
          return depthwise(Parts(1, {2, 4, 5}), Parts(0, {4, 1, 3}));
        }},
-      {"the weight as one", "fault: shards of dim 1 meet that hold other elements",
+      {"the weight as one", "fault: shards of dim 1 that hold different elements",
        [&] {
          return depthwise(Parts(1, {2, 4, 5}), Piece(0, {4, 1, 3}));
        }},
-      {"the input as one", "fault: shards of dim 1 meet that hold other elements",
+      {"the input as one", "fault: shards of dim 1 that hold different elements",
        [&] {
          return depthwise(Piece(1, {2, 4, 5}), Parts(0, {4, 1, 3}));
        }},
@@ -39,11 +39,11 @@ TEST_CASE("channels of grouped convolutions") {
        [] {
          return at::conv1d(Piece(1, {2, 4, 5}), Piece(0, {8, 2, 3}), {}, 1, 1, 1, 2);
        }},
-      {"summed over, in other parts", "fault: shards of dim 1 meet that hold other elements",
+      {"summed over, in other parts", "fault: shards of dim 1 that hold different elements",
        [] {
          return at::conv1d(Parts(1, {2, 4, 5}), Piece(1, {6, 4, 3}));
        }},
-      {"a bias in other parts", "fault: shards of dim 1 meet that hold other elements",
+      {"a bias in other parts", "fault: shards of dim 1 that hold different elements",
        [] {
          return at::conv1d(Same({2, 3, 5}), Piece(0, {4, 3, 3}), Parts(0, {4}));
        }},
@@ -63,15 +63,15 @@ TEST_CASE("a mask of attention") {
        [&] {
          return attend(Piece(1, {2, 4, 3, 8}), Piece(1, {2, 4, 3, 3}));
        }},
-      {"of other heads", "fault: shards of dim 1 meet that hold other elements",
+      {"of other heads", "fault: shards of dim 1 that hold different elements",
        [&] {
          return attend(Piece(1, {2, 4, 3, 8}), Parts(1, {2, 4, 3, 3}));
        }},
-      {"of keys in shards", "fault: attention in shards along dim 3",
+      {"of keys in shards", "fault: attention on shards along dim 3",
        [&] {
          return attend(Piece(1, {2, 4, 3, 8}), Piece(3, {2, 1, 3, 3}));
        }},
-      {"terms of one", "fault: attention among terms of a sum",
+      {"terms of one", "fault: attention on a partial tensor",
        [&] {
          return attend(Same({2, 4, 3, 8}), Terms({2, 1, 3, 3}));
        }},
@@ -87,11 +87,11 @@ TEST_CASE("attention with fewer heads of keys than of queries") {
        [&] {
          return attend(Piece(1, {2, 4, 3, 8}), Piece(1, {2, 2, 3, 8}));
        }},
-      {"others", "fault: shards of dim 1 meet that hold other elements",
+      {"others", "fault: shards of dim 1 that hold different elements",
        [&] {
          return attend(Parts(1, {2, 4, 3, 8}), Piece(1, {2, 2, 3, 8}));
        }},
-      {"all keys, and some queries", "fault: a whole tensor meets shards along dim 1",
+      {"all keys, and some queries", "fault: a replicated tensor is combined with shards along dim 1",
        [&] {
          return attend(Piece(1, {2, 4, 3, 8}), Same({2, 4, 3, 8}));
        }},
@@ -104,7 +104,7 @@ TEST_CASE("numbers around a tensor") {
        [] {
          return at::constant_pad_nd(Piece(1, {2, 3}), {0, 0, 1, 1});
        }},
-      {"at the end of one", "fault: elements are put at an end of dim 1",
+      {"at the end of one", "fault: dim 1 is padded",
        [] {
          return at::constant_pad_nd(Piece(1, {2, 3}), {0, 1});
        }},
@@ -112,7 +112,7 @@ TEST_CASE("numbers around a tensor") {
        [] {
          return at::constant_pad_nd(Terms({2, 3}), {0, 1});
        }},
-      {"ones around terms", "fault: a number is put around terms of a sum",
+      {"ones around terms", "fault: a partial tensor is padded",
        [] {
          return at::constant_pad_nd(Terms({2, 3}), {0, 1}, 1);
        }},
@@ -148,11 +148,11 @@ TEST_CASE("a count of a data-parallel rank's own rows may be compared, and a los
 
 TEST_CASE("places, rows and targets in shards") {
   Run({
-      {"elements at places, in other parts", "fault: shards of dim 1 meet that hold other elements",
+      {"elements at places, in other parts", "fault: shards of dim 1 that hold different elements",
        [] {
          return Piece(1, {3, 4}).gather(0, Parts(1, {3, 4}).mul(0).to(at::kLong));
        }},
-      {"rows added to others", "fault: shards of dim 1 meet that hold other elements",
+      {"rows added to others", "fault: shards of dim 1 that hold different elements",
        [] {
          return at::index_add(Piece(1, {3, 4}), 0, Places({2}), Parts(1, {2, 4}));
        }},
@@ -160,21 +160,21 @@ TEST_CASE("places, rows and targets in shards") {
        [] {
          return at::nll_loss(Piece(0, {4, 5}), Piece(0, {4}).mul(0).to(at::kLong));
        }},
-      {"targets of other rows", "fault: shards of dim 0 meet that hold other elements",
+      {"targets of other rows", "fault: shards of dim 0 that hold different elements",
        [] {
          return at::nll_loss(Parts(0, {4, 5}), Piece(0, {4}).mul(0).to(at::kLong));
        }},
-      {"vectors in other parts", "fault: shards of dim 0 meet that hold other elements",
+      {"vectors in other parts", "fault: shards of dim 0 that hold different elements",
        [] { return at::dot(Piece(0, {4}), Parts(0, {4})); }},
       {"a rank's own places", "shard(0)",
        [] {
          return Piece(0, {4, 3}).index({OwnPlaces({4})});
        }},
-      {"places of which nothing is known", "unproven: aten::index.Tensor: places in a shard",
+      {"places of which nothing is known", "unproven: aten::index.Tensor: indices into a shard",
        [] {
          return Piece(0, {4, 3}).index({Piece(0, {4}).mul(0).to(at::kLong)});
        }},
-      {"and selected", "unproven: aten::index_select: places in a shard",
+      {"and selected", "unproven: aten::index_select: indices into a shard",
        [] {
          return Piece(0, {4, 3}).index_select(0, Piece(0, {4}).mul(0).to(at::kLong));
        }},
@@ -192,11 +192,11 @@ TEST_CASE("every few elements of a shard, and orders of all elements") {
          const at::Tensor x = Piece(1, {2, 6});
          return x.slice(1, 0, 6, 2) * x.slice(1, 1, 6, 2);
        }},
-      {"of a fused dim", "unproven: aten::slice.Tensor: every few elements",
+      {"of a fused dim", "unproven: aten::slice.Tensor: a strided slice",
        [] {
          return Parts(1, {2, 4}).slice(1, 0, 4, 2);
        }},
-      {"every third of pairs", "unproven: aten::slice.Tensor: every few elements",
+      {"every third of pairs", "unproven: aten::slice.Tensor: a strided slice",
        [] {
          return Piece(1, {2, 4}).slice(1, 0, 4, 3);
        }},
@@ -204,7 +204,7 @@ TEST_CASE("every few elements of a shard, and orders of all elements") {
        [] {
          return Piece(1, {4, 4}).slice(0, 0, 4, 2);
        }},
-      {"all elements rolled", "fault: the order of all elements",
+      {"all elements rolled", "fault: the elements are reordered",
        [] {
          return Piece(1, {2, 4}).roll(1);
        }},
@@ -221,11 +221,11 @@ TEST_CASE("every few elements of a shard, and orders of all elements") {
 
 TEST_CASE("terms of a sum beside others") {
   Run({
-      {"terms of a mean and of a sum", "unproven: aten::add.Tensor: terms of a mean and terms of a sum",
+      {"terms of a mean and of a sum", "unproven: aten::add.Tensor: a partial mean is combined with a partial sum",
        [] { return Piece(0, {4}).mean() + Piece(0, {4}).sum(); }},
-      {"terms chosen by a condition in shards", "fault: terms of a sum meet shards",
+      {"terms chosen by a condition in shards", "fault: a partial tensor is combined with shards",
        [] { return at::where(Piece(0, {4}).gt(0), Terms({4}), Terms({4})); }},
-      {"a norm's weight", "fault: a norm whose weight is terms of a sum",
+      {"a norm's weight", "fault: the weight of a norm is partial",
        [] {
          return at::layer_norm(Same({2, 4}), {4}, Terms({4}), Same({4}));
        }},

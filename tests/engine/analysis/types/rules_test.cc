@@ -18,7 +18,7 @@ TEST_CASE("operators on each element") {
        [] {
          return Piece(0, {2, 3}) * Same({3});
        }},
-      {"shards and a whole row", "fault: a whole tensor meets shards along dim 1",
+      {"shards and a whole row", "fault: a replicated tensor is combined with shards along dim 1",
        [] {
          return Piece(1, {2, 3}) * Same({3});
        }},
@@ -35,23 +35,26 @@ TEST_CASE("operators on each element") {
          return Piece(1, {2, 3}) + 2;
        }},
       {"terms and terms", "partial", [] { return Terms({2}) - Terms({2}); }},
-      {"terms and a whole value", "fault: terms of a sum meet a whole value", [] { return Terms({2}) + Same({2}); }},
+      {"terms and a whole value", "fault: a partial tensor is added to a replicated one",
+       [] { return Terms({2}) + Same({2}); }},
       {"terms and zeros", "partial", [] { return Terms({2}) + at::zeros({2}); }},
-      {"terms and ones", "fault: terms of a sum meet a whole value", [] { return Terms({2}) + at::ones({2}); }},
+      {"terms and ones", "fault: a partial tensor is added to a replicated one",
+       [] { return Terms({2}) + at::ones({2}); }},
       {"terms and a number", "fault: a number is added", [] { return Terms({2}) + 2; }},
-      {"terms and shards", "fault: terms of a sum meet shards", [] { return Terms({2}) + Piece(0, {2}); }},
+      {"terms and shards", "fault: a partial tensor is combined with shards",
+       [] { return Terms({2}) + Piece(0, {2}); }},
       {"terms times a whole value", "partial", [] { return Terms({2}) * Same({2}); }},
       {"terms times a number", "partial", [] { return Terms({2}) * 2; }},
-      {"terms times terms", "fault: a product of two sums", [] { return Terms({2}) * Terms({2}); }},
-      {"over terms", "fault: a division by terms", [] { return Same({2}) / Terms({2}); }},
+      {"terms times terms", "fault: two partial tensors are multiplied", [] { return Terms({2}) * Terms({2}); }},
+      {"over terms", "fault: a division by a partial tensor", [] { return Same({2}) / Terms({2}); }},
       {"terms over a value", "partial", [] { return Terms({2}) / Same({2}); }},
-      {"a function of terms", "fault: an operator that is not linear", [] { return Terms({2}).exp(); }},
+      {"a function of terms", "fault: a nonlinear operator", [] { return Terms({2}).exp(); }},
       {"a function of shards", "shard(0)", [] { return at::silu(Piece(0, {2})); }},
       {"terms, masked to zero", "partial", [] { return Terms({2}).masked_fill(Same({2}).gt(0), 0); }},
-      {"terms, masked to one", "fault: terms of a sum meet a whole value",
+      {"terms, masked to one", "fault: a partial tensor is added to a replicated one",
        [] { return Terms({2}).masked_fill(Same({2}).gt(0), 1); }},
       {"a + b c of terms", "partial", [] { return at::addcmul(Terms({2}), Terms({2}), Same({2})); }},
-      {"a + b c of terms and terms", "fault: a product of two sums",
+      {"a + b c of terms and terms", "fault: two partial tensors are multiplied",
        [] { return at::addcmul(Terms({2}), Terms({2}), Terms({2})); }},
       {"written in place", "partial", [] { return Terms({2}).add_(Terms({2})); }},
       {"copied over", "shard(0)", [] { return Same({2}).copy_(Piece(0, {2})); }},
@@ -128,7 +131,7 @@ TEST_CASE("views") {
        [] {
          return Piece(1, {4, 3}).narrow(0, 1, 2);
        }},
-      {"elements of the shards", "fault: elements are taken from dim 1",
+      {"elements of the shards", "fault: elements of dim 1 are taken by global index",
        [] {
          return Piece(1, {4, 3}).narrow(1, 0, 2);
        }},
@@ -136,7 +139,7 @@ TEST_CASE("views") {
        [] {
          return Piece(1, {4, 3}).narrow(1, 0, 3);
        }},
-      {"one of the shards", "fault: one element is taken from dim 1",
+      {"one of the shards", "fault: one element of dim 1 is taken",
        [] {
          return Piece(1, {4, 3}).select(1, 0);
        }},
@@ -144,7 +147,7 @@ TEST_CASE("views") {
        [] {
          return Piece(1, {4, 3}).select(0, 1);
        }},
-      {"split between shards", "fault: elements are taken",
+      {"split between shards", "fault: elements of dim",
        [] {
          return Piece(1, {4, 4}).chunk(2, 1)[0];
        }},
@@ -160,7 +163,7 @@ TEST_CASE("views") {
        [] {
          return at::view_as_real(at::view_as_complex(Piece(0, {4, 3, 2})));
        }},
-      {"a dim of one element, copied", "fault: dim 0 is in shards of one element",
+      {"a dim of one element, copied", "fault: dim 0 has shards of one element",
        [] {
          return Piece(0, {1, 3}).expand({4, 3});
        }},
@@ -172,7 +175,7 @@ TEST_CASE("views") {
        [] {
          return Piece(1, {4, 3, 2}).as_strided({4, 2, 2}, {6, 2, 1});
        }},
-      {"flipped", "fault: the order of dim 1",
+      {"flipped", "fault: dim 1 is reordered",
        [] {
          return Piece(1, {4, 3}).flip({1});
        }},
@@ -186,7 +189,8 @@ TEST_CASE("fused shards are taken apart where they were put together") {
   Run({
       {"a part", "shard(1)", [&] { return make().narrow(1, 0, 4); }},
       {"two parts", "packed(1, [", [&] { return make().narrow(1, 4, 4); }},
-      {"across parts", "fault: elements are taken from dim 1 across the parts", [&] { return make().narrow(1, 0, 5); }},
+      {"across parts", "fault: elements of dim 1 are taken across its fused parts",
+       [&] { return make().narrow(1, 0, 5); }},
       {"split at the parts", "shard(1)",
        [&] {
          return make().split_with_sizes({4, 2, 2}, 1)[1];
@@ -216,7 +220,7 @@ TEST_CASE("tensors put together") {
        [] {
          return at::cat({Piece(0, {2, 3}), Piece(0, {2, 3})}, 1);
        }},
-      {"shards and a whole tensor", "fault: a whole tensor is put together",
+      {"shards and a whole tensor", "fault: a replicated tensor is concatenated",
        [] {
          return at::cat({Piece(0, {2, 3}), Same({2, 3})}, 1);
        }},
@@ -224,7 +228,7 @@ TEST_CASE("tensors put together") {
        [] {
          return at::cat({Terms({2}), Terms({2})});
        }},
-      {"terms and a whole tensor", "fault: terms of a sum are put together",
+      {"terms and a whole tensor", "fault: a partial tensor is concatenated",
        [] {
          return at::cat({Terms({2}), Same({2})});
        }},
@@ -249,11 +253,11 @@ TEST_CASE("products of matrices") {
        [] {
          return at::mm(Piece(1, {2, 3}), Piece(0, {3, 4}));
        }},
-      {"inner on one side", "fault: the dim that is summed over is in shards on the left",
+      {"inner on one side", "fault: the contracted dim is sharded on the left",
        [] {
          return at::mm(Piece(1, {2, 3}), Same({3, 4}));
        }},
-      {"rows and columns", "fault: rows of one and columns of the other",
+      {"rows and columns", "fault: the rows of one matrix and the columns of the other",
        [] {
          return at::mm(Piece(0, {2, 3}), Piece(1, {3, 4}));
        }},
@@ -261,7 +265,7 @@ TEST_CASE("products of matrices") {
        [] {
          return at::mm(Terms({2, 3}), Same({3, 4}));
        }},
-      {"terms and shards", "fault: terms of a sum meet shards",
+      {"terms and shards", "fault: a partial tensor is combined with shards",
        [] {
          return at::mm(Terms({2, 3}), Piece(1, {3, 4}));
        }},
@@ -269,7 +273,7 @@ TEST_CASE("products of matrices") {
        [] {
          return at::bmm(Piece(0, {2, 3, 4}), Piece(0, {2, 4, 5}));
        }},
-      {"a bias on terms", "fault: the bias is added to terms",
+      {"a bias on terms", "fault: the bias is added to a partial tensor",
        [] {
          return at::addmm(Same({4}), Piece(1, {2, 3}), Piece(0, {3, 4}));
        }},
@@ -277,7 +281,7 @@ TEST_CASE("products of matrices") {
        [] {
          return at::addmm(Piece(0, {4}), Same({2, 3}), Piece(1, {3, 4}));
        }},
-      {"a whole bias on columns", "fault: a whole tensor meets shards",
+      {"a whole bias on columns", "fault: a replicated tensor is combined with shards",
        [] {
          return at::addmm(Same({4}), Same({2, 3}), Piece(1, {3, 4}));
        }},
@@ -310,7 +314,7 @@ TEST_CASE("products of groups") {
        [] {
          return Grouped(Piece(1, {6, 4}), Piece(1, {3, 4, 8}));
        }},
-      {"inner on one side", "fault: the dim that is summed over is in shards on the left",
+      {"inner on one side", "fault: the contracted dim is sharded on the left",
        [] {
          return Grouped(Piece(1, {6, 4}), Same({3, 4, 8}));
        }},
@@ -322,11 +326,11 @@ TEST_CASE("products of groups") {
        [] {
          return Grouped(Same({6, 4}), Same({3, 4, 8}));
        }},
-      {"rows in shards", "fault: the rows are in shards",
+      {"rows in shards", "fault: the rows are sharded",
        [] {
          return Grouped(Piece(0, {6, 4}), Same({3, 4, 8}));
        }},
-      {"groups in shards", "fault: the groups are in shards",
+      {"groups in shards", "fault: the groups are sharded",
        [] {
          return Grouped(Same({6, 4}), Piece(0, {3, 4, 8}));
        }},
@@ -347,7 +351,7 @@ TEST_CASE("products of groups") {
        [] {
          return Grouped(Same({8, 4}).t(), Terms({8, 4}));
        }},
-      {"the gradient of a weight from rows in shards", "fault: the rows are in shards",
+      {"the gradient of a weight from rows in shards", "fault: the rows are sharded",
        [] {
          return Grouped(Piece(0, {8, 4}).t(), Piece(0, {8, 4}));
        }},
@@ -384,7 +388,7 @@ TEST_CASE("triangular matrices") {
        [] {
          return Solve(Same({2, 3, 3}), Piece(2, {2, 4, 3}), false);
        }},
-      {"the matrix in shards", "fault: a triangular matrix in shards",
+      {"the matrix in shards", "fault: the triangular matrix is sharded",
        [] {
          return Solve(Piece(1, {2, 3, 3}), Same({2, 3, 4}));
        }},
@@ -392,7 +396,7 @@ TEST_CASE("triangular matrices") {
        [] {
          return Solve(Same({2, 3, 3}), Terms({2, 3, 4}));
        }},
-      {"by terms", "fault: a division by terms",
+      {"by terms", "fault: a triangular solve with a partial matrix",
        [] {
          return Solve(Terms({2, 3, 3}), Same({2, 3, 4}));
        }},

@@ -332,7 +332,7 @@ TEST_CASE("a model of another form that merging could not give back, or that lac
   };
   WeightRecipes recipes = form.recipes;
   recipes.erase("attn.k");
-  refuses(recipes, "error[MS0506]: the model has a part of tensor 'attn.qkv' alone");
+  refuses(recipes, "error[MS0506]: the model has only a part of tensor 'attn.qkv'");
   recipes = form.recipes;
   recipes.erase("renamed.weight");
   refuses(recipes, "error[MS0406]: the checkpoint has no tensor 'renamed.weight'");
@@ -385,7 +385,7 @@ TEST_CASE("directories that cannot be written") {
   CHECK_FALSE(std::filesystem::exists(full + ".partial"));
 
   scratch.Write("model/rank-00000.safetensors", "x");
-  refuses(scratch / "out", Finding::kNotSupported, "a name that sharded checkpoints use for themselves");
+  refuses(scratch / "out", Finding::kNotSupported, "a name that is reserved for sharded checkpoints");
 }
 
 }  // namespace moonshard::test

@@ -112,7 +112,7 @@ TEST_CASE("faults of a directory") {
        {{Finding::kBadSafetensors, "1.safetensors: error"},
         {Finding::kBadSafetensors, "continues after its last tensor"},
         {Finding::kFileNotFound, "3.safetensors' is missing"},
-        {Finding::kBadSafetensors, "the file holds the header alone"}}},
+        {Finding::kBadSafetensors, "the file holds only the header"}}},
   };
   for (const Fault& fault : faults) {
     TestFolder folder;

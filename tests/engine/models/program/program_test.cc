@@ -139,7 +139,7 @@ TEST_CASE("a directory of archives is one program, whose calls take the archive 
   index(R"(, {"file": "other.pt2", "example": 9, "ranges": [[9, 19]]})");
   CHECK_THAT(refused(), Contains("'other.pt2' is of another model: its modules differ"));
   index(R"(, {"file": "../other.pt2", "example": 9, "ranges": [[9, 19]]})");
-  CHECK_THAT(refused(), Contains("'../other.pt2' is no archive in the directory"));
+  CHECK_THAT(refused(), Contains("'../other.pt2' is not an archive in the directory"));
   index(R"(, {"file": "no.pt2", "example": 9, "ranges": [[9, 19]]})");
   CHECK_THAT(refused(), Contains("no.pt2"));
   scratch.Write("index.json", R"({"format": 2, "programs": []})");

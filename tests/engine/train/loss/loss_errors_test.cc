@@ -119,7 +119,7 @@ TEST_CASE("shapes, dtypes and numbers that no loss is defined for are said all a
     };
     ExpectSays(head(hidden, weight.t(), {}, 1), "do not multiply");
     const std::string all = head(hidden.to(at::kFloat), weight, at::zeros({9}, at::kDouble), 0);
-    for (const char* part : {"a bias that does not fit", "different dtypes", "a chunk of no token"}) {
+    for (const char* part : {"a bias that does not fit", "different dtypes", "an empty chunk"}) {
       ExpectSays(all, part);
     }
   });

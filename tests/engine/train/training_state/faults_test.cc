@@ -372,7 +372,7 @@ TEST_CASE("one run saves to a directory at a time") {
       first.Claim();
       for (const std::string& error :
            {ErrorOf([&] { second.Claim(); }), ErrorOf([&] { second.Save(trainer.state, 2); })}) {
-        Expect(error.find("another run has") != std::string::npos, "refused: " + error);
+        Expect(error.find("another run holds") != std::string::npos, "refused: " + error);
       }
       first.Save(trainer.state, 1);
       Expect(second.Load(trainer.state).step == 1, "reading is free");
@@ -390,7 +390,7 @@ TEST_CASE("one run saves to a directory at a time") {
     (void)third.Steps();  // all ranks are here
     Expect(third.NewestWhole() == 1, "a step under another one's name is none");
     const std::string error = ErrorOf([&] { third.Load(trainer.state, 4); });
-    Expect(error.find("holds another step than its name says") != std::string::npos, "refused: " + error);
+    Expect(error.find("holds a different step than its name") != std::string::npos, "refused: " + error);
   });
 }
 

@@ -210,7 +210,7 @@ TEST_CASE("what is wrong in an optimizer's record is named with its place and wh
       {"a parameter that Adagrad forgot",
        adagrad,
        [](Stepped& s) { s.record.memories.clear(); },
-       {"no memory of the optimizer for 'p'", p, "adagrad"}},
+       {"no optimizer state for 'p'", p, "adagrad"}},
       {"a parameter that AdamW has not met", adamw, [](Stepped& s) { s.record.memories.clear(); }, {}},
       {"Adagrad without its sum", adagrad, [](Stepped& s) { s.memory().tensors.clear(); }, {"'sum'", p}},
       {"RMSprop, momentum",

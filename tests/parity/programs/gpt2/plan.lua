@@ -16,7 +16,7 @@ local function turned_colwise(layout)
   }
 end
 
--- And input features in shards.
+-- The same, with sharded input features.
 local turned_rowwise <const> = style {
   name = "turned_rowwise",
   params = { weight = shard(0) },
