@@ -1,7 +1,8 @@
 // moonshard: everything a C++ program needs to run a LibTorch model under a plan.
 //
 //   auto mesh  = moonshard::DeviceMesh::FromEnvironment({{"tp", 2}});
-//   auto plan  = moonshard::LoadPlan("model.lua", {.config = config, .mesh = mesh.shape(), .options = {{"name", true}}});
+//   auto plan  = moonshard::LoadPlan("model.lua", {.config = config, .mesh = mesh.shape(), .options = {{"name",
+//              true}}});
 //   auto model = moonshard::Parallelize(net, plan, mesh);
 //   torch::optim::AdamW optimizer(model.parameters(), 3e-4);
 //   auto loss = model.forward(batch).sum();
@@ -9,8 +10,8 @@
 //   moonshard::ClipGradNorm(model, 1.0);
 //   optimizer.step();
 //
-// What a user can get wrong throws moonshard::PlanError with all diagnostics; nothing here prints, exits or keeps global
-// state. Each included header is the manual of its part.
+// What a user can get wrong throws moonshard::PlanError with all diagnostics; nothing here prints, exits or keeps
+// global state. Each included header is the manual of its part.
 #pragma once
 
 #include "dsl/language/eval/load_plan.h"

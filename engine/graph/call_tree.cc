@@ -1,5 +1,5 @@
-// One pass over the nodes keeps the chain of open calls. A node of another chain closes what it does not share and opens the
-// rest. Where a call would be opened a second time it is torn, and the pass is run again without it.
+// One pass over the nodes keeps the chain of open calls. A node of another chain closes what it does not share and
+// opens the rest. Where a call would be opened a second time it is torn, and the pass is run again without it.
 //
 // Inputs and outputs: a value that is made in one call and used in another passes through all calls between the two and
 // their nearest common ancestor: out of those around its making, into those around its use.
@@ -123,7 +123,8 @@ class Finder {
     return true;
   }
 
-  // A call takes its place among the caller's items when it ends, behind the numbers that were placed outside meanwhile.
+  // A call takes its place among the caller's items when it ends, behind the numbers that were placed outside
+  // meanwhile.
   void Close() {
     const int32_t call = open_.back();
     open_.pop_back();

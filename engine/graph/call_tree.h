@@ -1,9 +1,9 @@
 // CallTree: the calls of modules in the graph of an exported program: which nodes belong to each, what goes in and out.
 //
-// The tracer notes on every node the modules in whose calls it was made. A call's nodes follow each other, so a call is a
-// span of the list, with the calls inside it. Numbers are different: the tracer computes a size once and uses it in all
-// layers. Arithmetic on numbers is therefore placed as far outside as its operands are known, so that equal layers take it as
-// an input and stay equal.
+// The tracer notes on every node the modules in whose calls it was made. A call's nodes follow each other, so a call is
+// a span of the list, with the calls inside it. Numbers are different: the tracer computes a size once and uses it in
+// all layers. Arithmetic on numbers is therefore placed as far outside as its operands are known, so that equal layers
+// take it as an input and stay equal.
 // Stage before: engine/io/exported_program. Stage after: compile_program.h.
 #pragma once
 
@@ -32,8 +32,8 @@ struct CallNode {
 
 struct CallTree {
   std::vector<CallNode> calls;  // the root is the first; a call comes behind the one that holds it
-  // Calls whose nodes do not follow each other, "path@occurrence": they are no calls here, their nodes belong to the call
-  // around them.
+  // Calls whose nodes do not follow each other, "path@occurrence": they are no calls here, their nodes belong to the
+  // call around them.
   std::vector<std::string> torn;
 };
 

@@ -1,6 +1,6 @@
-// One pass over the nodes in their order. Of every value the sources are kept: which results of calls it follows from, and
-// through what. A value that an innermost call returns has one source for all that is outside of the call: that result. Inside
-// of the call its own sources hold, so both are kept.
+// One pass over the nodes in their order. Of every value the sources are kept: which results of calls it follows from,
+// and through what. A value that an innermost call returns has one source for all that is outside of the call: that
+// result. Inside of the call its own sources hold, so both are kept.
 #include "engine/graph/data_flow_of.h"
 
 #include <algorithm>
@@ -107,7 +107,8 @@ class Follower {
   }
 
  private:
-  // What a value follows from, as the call that is being run sees it: a result of a call that has ended, or what it is made of.
+  // What a value follows from, as the call that is being run sees it: a result of a call that has ended, or what it is
+  // made of.
   const Sources& SourcesOf(uint32_t value) const {
     return returned_[value].empty() ? sources_[value] : returned_[value];
   }

@@ -1,7 +1,7 @@
 // DataFlowOf: which module feeds which, read from the graph of an exported program and its recorded calls.
 //
-// Stage before: engine/io/exported_program. Stages after: the tree of a program carries it (program_checks.h); the REPL and
-// `suggest` read it.
+// Stage before: engine/io/exported_program. Stages after: the tree of a program carries it (program_checks.h); the REPL
+// and `suggest` read it.
 #pragma once
 
 #include "engine/io/exported_program/exported_program.h"

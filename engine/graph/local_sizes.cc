@@ -1,7 +1,7 @@
 // The calls of modules are walked as the program runs them (call_tree.h), with one table of sizes for all values. A
-// redistribution of an argument holds inside of the call alone, so what it replaces is put back when the call ends; one of a
-// result stays. Where a plan declares what arrives at a boundary, or is made there, the declaration holds from there on, so that one
-// wrong line gives one finding.
+// redistribution of an argument holds inside of the call alone, so what it replaces is put back when the call ends; one
+// of a result stays. Where a plan declares what arrives at a boundary, or is made there, the declaration holds from
+// there on, so that one wrong line gives one finding.
 #include "engine/graph/local_sizes.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ using graph::NodeSizes;
 using program::CallNode;
 using program::CallTree;
 
-// Whether products of two of the sizes, and of any of them with a number of parts, are numbers. What an archive claims beyond
-// that is no tensor that exists, and its sizes are not followed.
+// Whether products of two of the sizes, and of any of them with a number of parts, are numbers. What an archive claims
+// beyond that is no tensor that exists, and its sizes are not followed.
 bool IsCountable(const std::vector<int64_t>& sizes) {
   constexpr int64_t kMostElements = int64_t{1} << 50;
   int64_t elements = 1;

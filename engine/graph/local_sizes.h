@@ -8,14 +8,15 @@
 //
 //   q_proj [3, 17, 32]     colwise on 2 ranks    [3, 17, 16 of 32]
 //   view(3, 17, 4, 8)                            3*17*4*8 are not 3*17*16: 4 is the full model's number of heads
-//   view(3, 17, 4, -1)                           fits, and makes 4 heads of 4 features of 2 heads of 8: the full dim is sharded in
-//                                                its first part, so that the result must be too
+//   view(3, 17, 4, -1)                           fits, and makes 4 heads of 4 features of 2 heads of 8: the full dim is
+//                                                sharded in its first part, so that the result must be too
 //
 // The results of an operator without a rule are known if its operands do not depend on a shard. Otherwise they are
 // unknown, like all that is computed from them until a module's boundary declares a layout again; `unknown` counts them
 // by operator. Only shapes are checked: `verify --types` runs the operators and checks the layouts of their values.
 //
-// Stage before: engine/io/exported_program and a compiled plan. Stage after: program_checks.h, which makes findings of it.
+// Stage before: engine/io/exported_program and a compiled plan. Stage after: program_checks.h, which makes findings of
+// it.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,13 @@
 // ProgramChecks: compares a plan with the graph of an exported program, before a tensor is touched or a rank is started
 // (local_sizes.h):
 //
-//   kFixedSize       an integer of the graph holds for the full size of a dim that the plan makes local; or a part of a sharded
-//                    dim is taken as if the dim were full; or the size of a shard is used for a full tensor
+//   kFixedSize       an integer of the graph holds for the full size of a dim that the plan makes local; or a part of a
+//                    sharded dim is taken as if the dim were full; or the size of a shard is used for a full tensor
 //   kFlowDoesNotFit  the input of a module has another layout than the plan declares, or the operands of an operator
 //                    between modules have layouts that do not fit together
 //
-// Each names the node, its module, the plan line that made the dim local, and what to change. Equal layers have one finding.
+// Each names the node, its module, the plan line that made the dim local, and what to change. Equal layers have one
+// finding.
 //
 // Stage before: engine/io/exported_program. Stage after: engine/plan/resolve, which runs the checks of a tree.
 #pragma once

@@ -1,12 +1,12 @@
-// The rules. Each computes the local size of every dim of its results; the full sizes are those of the trace. Where a rule
-// leaves a result alone, its sizes are not known.
+// The rules. Each computes the local size of every dim of its results; the full sizes are those of the trace. Where a
+// rule leaves a result alone, its sizes are not known.
 //
-// The heart is Regroup, which views and reshapes share. A view keeps the elements in their order, so its dims fall into groups
-// of equal products, such as [17, 32] and [17, 4, 8]: {17}{32} and {17}{4, 8}. On a rank each group must still have equal
-// products, else elements would go from one dim to another. Within a group, the shard of a dim is that of the first of
-// the dims that it is split into, and dims that are joined are a fused dim with as many equal parts as there are
-// elements before the sharded one: [3, 32] with shards of 32 is a fused dim of 3 parts, and goes back to [3, 4, 8] with shards
-// of 4, not to [12, 8].
+// The heart is Regroup, which views and reshapes share. A view keeps the elements in their order, so its dims fall into
+// groups of equal products, such as [17, 32] and [17, 4, 8]: {17}{32} and {17}{4, 8}. On a rank each group must still
+// have equal products, else elements would go from one dim to another. Within a group, the shard of a dim is that of
+// the first of the dims that it is split into, and dims that are joined are a fused dim with as many equal parts as
+// there are elements before the sharded one: [3, 32] with shards of 32 is a fused dim of 3 parts, and goes back to [3,
+// 4, 8] with shards of 4, not to [12, 8].
 #include "engine/graph/size_rules.h"
 
 #include <algorithm>
@@ -95,8 +95,8 @@ std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*
 
 // --- elementwise -----------------------------------------------------------------------------------------------------
 
-// Whatever is computed from terms of a sum is not what it is of the sum, or is terms again: linear operators or not, it takes
-// a reduction over the ranks before it is the same on all of them.
+// Whatever is computed from terms of a sum is not what it is of the sum, or is terms again: linear operators or not, it
+// takes a reduction over the ranks before it is the same on all of them.
 bool AnyTerms(const std::vector<const LocalTensor*>& operands) {
   return std::ranges::any_of(operands, [](const LocalTensor* one) { return one->terms; });
 }
@@ -139,8 +139,8 @@ void LikeFirst(NodeSizes& n) {
 
 // --- views -----------------------------------------------------------------------------------------------------------
 
-// One group of dims with equal products, `in` before and `out` behind, whose full sizes are known; false after a conflict.
-// `literal`: which of `out` the graph has as integers.
+// One group of dims with equal products, `in` before and `out` behind, whose full sizes are known; false after a
+// conflict. `literal`: which of `out` the graph has as integers.
 bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> out, const std::vector<bool>& literal,
                 size_t first_out) {
   int64_t had = 1;
@@ -223,8 +223,8 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
   return true;
 }
 
-// Elements of a shard that an integer of the graph keeps from their dim have gone to another one, which may come first and has
-// no integer itself: view(-1, 32) of [3, 17, 16 of 32].
+// Elements of a shard that an integer of the graph keeps from their dim have gone to another one, which may come first
+// and has no integer itself: view(-1, 32) of [3, 17, 16 of 32].
 void BlameInteger(NodeSizes& n, const Dims& in, const Dims& out, const std::vector<bool>& literal) {
   if (n.conflict->kind != Kind::kFollowsShard) return;
   const auto sharded = std::ranges::find_if(in, &LocalDim::is_sharded);
@@ -536,8 +536,8 @@ void ViewAsComplex(NodeSizes& n) {
 
 // --- parts of a dim --------------------------------------------------------------------------------------------------
 
-// The parts of a sharded dim from element `begin` on with `sizes` (full and local): each must be whole parts of a fused dim.
-// Results by size; nothing after a conflict.
+// The parts of a sharded dim from element `begin` on with `sizes` (full and local): each must be whole parts of a fused
+// dim. Results by size; nothing after a conflict.
 std::optional<Dims> PartsOf(NodeSizes& n, const LocalDim& dim, const std::vector<LocalDim>& sizes) {
   std::vector<LocalDim::Part> parts = dim.parts;
   if (parts.empty()) parts.push_back({dim.full, dim.local});
@@ -800,8 +800,8 @@ void Gather(NodeSizes& n) {
   n.Set(0, index->dims);
 }
 
-// Advanced indexing without masks: the indices' common shape in place of the indexed dims, at the first of them where they
-// follow each other, else in front.
+// Advanced indexing without masks: the indices' common shape in place of the indexed dims, at the first of them where
+// they follow each other, else in front.
 void Index(NodeSizes& n) {
   const LocalTensor* self = n.Tensor("self");
   const ProgramArgument* list = n.Find("indices");

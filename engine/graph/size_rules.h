@@ -103,7 +103,8 @@ bool IsSmall(const LocalNumber& number);
 // the gradients of the operator's other operands are not.
 void TakeNoTerms(NodeSizes& n);
 
-// Arithmetic of Python on numbers of sizes, by the name that the graph has, "floordiv"; nothing where it has no integer result.
+// Arithmetic of Python on numbers of sizes, by the name that the graph has, "floordiv"; nothing where it has no integer
+// result.
 std::optional<int64_t> SizeArithmetic(std::string_view name, int64_t a, int64_t b);
 
 }  // namespace moonshard::graph

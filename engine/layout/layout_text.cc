@@ -13,7 +13,8 @@ class ShardReader {
  public:
   explicit ShardReader(std::string_view text) : rest_(text) {}
 
-  // ToText() is what decides: whatever else is read here and written otherwise (a "+1", a "01", a heads of 0) is refused.
+  // ToText() is what decides: whatever else is read here and written otherwise (a "+1", a "01", a heads of 0) is
+  // refused.
   std::optional<Layout> Read() {
     const std::string_view text = rest_;
     Layout layout = Layout::Shard(0);

@@ -67,16 +67,18 @@ void ModuleTree::Add(std::string path, std::string kind, Signature parameters, b
   modules_.push_back({std::move(path), std::move(kind), signature->second, path_class->second, hookable, origin});
 }
 
-// Trees list a module before what it holds, so the parent is among the ancestors of the module before: the walk up from there
-// costs as many steps as the path has components that closed, O(1) a module on average.
+// Trees list a module before what it holds, so the parent is among the ancestors of the module before: the walk up from
+// there costs as many steps as the path has components that closed, O(1) a module on average.
 uint32_t ModuleTree::ParentNumber(std::string_view path) {
   if (path.empty()) return kNoParent;
   const std::string_view parent = ParentOf(path);
   uint32_t candidate = modules_.empty() ? kNoParent : static_cast<uint32_t>(modules_.size() - 1);
-  while (candidate < modules_.size() && modules_[candidate].path.size() > parent.size()) candidate = parents_[candidate];
+  while (candidate < modules_.size() && modules_[candidate].path.size() > parent.size())
+    candidate = parents_[candidate];
   if (candidate < modules_.size() && modules_[candidate].path == parent) return candidate;
   if (const auto found = by_path_.find(std::string(parent)); found != by_path_.end()) return found->second;
-  return missing_.try_emplace(std::string(parent), kMissingParents + static_cast<uint32_t>(missing_.size())).first->second;
+  return missing_.try_emplace(std::string(parent), kMissingParents + static_cast<uint32_t>(missing_.size()))
+      .first->second;
 }
 
 void ModuleTree::AddTie(std::vector<ParamRef> same) {

@@ -80,8 +80,8 @@ class ModuleTree {
   const std::vector<Module>& modules() const { return modules_; }
   const std::vector<Signature>& signatures() const { return signatures_; }
   const Signature& parameters(const Module& module) const { return signatures_[module.signature]; }
-  // By module: the index of the module at ParentOf(path). Where the tree does not have it, a number from kMissingParents on
-  // that modules of one such parent share; of the root kNoParent.
+  // By module: the index of the module at ParentOf(path). Where the tree does not have it, a number from
+  // kMissingParents on that modules of one such parent share; of the root kNoParent.
   const std::vector<uint32_t>& parents() const { return parents_; }
   static constexpr uint32_t kNoParent = UINT32_MAX;
   static constexpr uint32_t kMissingParents = uint32_t{1} << 31;

@@ -1,5 +1,5 @@
-// Architecture: one reference architecture, defined by architectures/NAME.cc. To add one, add its file: CMake finds it and
-// writes the table that AllArchitectures returns.
+// Architecture: one reference architecture, defined by architectures/NAME.cc. To add one, add its file: CMake finds it
+// and writes the table that AllArchitectures returns.
 //
 //   namespace moonshard::architectures {
 //   Architecture Qwen3Moe() {  // of qwen3_moe.cc: the name of the file in capitals

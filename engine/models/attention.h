@@ -1,7 +1,7 @@
-// Attention: self-attention of the reference decoders, on as many heads as this rank's projections have. Head counts and
-// the sequence length come from the projections' results, never from the config or the input: under a plan a rank has
-// some of the heads, and the input may be a shard of the sequence. An architecture with other projections composes the
-// functions.
+// Attention: self-attention of the reference decoders, on as many heads as this rank's projections have. Head counts
+// and the sequence length come from the projections' results, never from the config or the input: under a plan a rank
+// has some of the heads, and the input may be a shard of the sequence. An architecture with other projections composes
+// the functions.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,16 @@ struct LayerContext {
   at::Tensor positions;            // int64 [B or 1, T]
 };
 
-// A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual so
-// that a decoder can hold layers of any class; a call runs the plan's hooks as any call does.
+// A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual
+// so that a decoder can hold layers of any class; a call runs the plan's hooks as any call does.
 class SequenceBlock : public torch::nn::Module {
  public:
   virtual at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) = 0;
 };
 
-// The mask of LayerContext. attention_mask: [B, T], nonzero at tokens; absent: everywhere. `window`: number of positions a
-// token attends to, itself included. Nothing if plain causal attention is enough: no mask is materialised then.
+// The mask of LayerContext. attention_mask: [B, T], nonzero at tokens; absent: everywhere. `window`: number of
+// positions a token attends to, itself included. Nothing if plain causal attention is enough: no mask is materialised
+// then.
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device);
 
@@ -43,8 +44,8 @@ nn::Linear MakeLinear(int64_t in, int64_t out, bool bias);
 // [B, T, n * head_dim] -> [B, n, T, head_dim]: n is this rank's number of heads.
 at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim);
 
-// softmax(q k^T * scale) v, keys and values repeated to as many heads as q has. q [B, n, T, D], k and v [B, m, T, D] with m
-// dividing n -> [B, T, n * D]. Without a scale it is 1 / sqrt(D).
+// softmax(q k^T * scale) v, keys and values repeated to as many heads as q has. q [B, n, T, D], k and v [B, m, T, D]
+// with m dividing n -> [B, T, n * D]. Without a scale it is 1 / sqrt(D).
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
                   double dropout, std::optional<double> scale = std::nullopt);
 
@@ -78,8 +79,8 @@ class AttentionImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(Attention);
 
-// One projection `fused_name` for queries, keys and values, its rows in that order: [q | k | v]. A plan shards each of the
-// three by itself (packed). o_proj as above; no biases.
+// One projection `fused_name` for queries, keys and values, its rows in that order: [q | k | v]. A plan shards each of
+// the three by itself (packed). o_proj as above; no biases.
 class FusedAttentionImpl : public SequenceBlock {
  public:
   FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name);

@@ -1,5 +1,6 @@
-// CausalLm: a reference model as the programs use it, made from a config.json. Inside nn::DeferInit its parameters have no
-// storage. Stage after: apply, which shards and loads it.
+// CausalLm: a reference model as the programs use it, made from a config.json. Inside nn::DeferInit its parameters have
+// no storage.
+// Stage after: apply, which shards and loads it.
 #pragma once
 
 #include <functional>
@@ -27,8 +28,8 @@ struct CausalLm {
   // input_ids, attention_mask, position_ids -> logits, as DecoderForCausalLmImpl::forward.
   std::function<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       forward;
-  // Where the model computes a loss of its own (a program's: shifted or not, with the balance of experts): input_ids, labels,
-  // attention_mask, position_ids -> logits, loss. Empty: the loss is CausalLmLoss of what forward makes.
+  // Where the model computes a loss of its own (a program's: shifted or not, with the balance of experts): input_ids,
+  // labels, attention_mask, position_ids -> logits, loss. Empty: the loss is CausalLmLoss of what forward makes.
   std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
                                                   const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       own_loss = {};
@@ -43,15 +44,16 @@ struct CausalLm {
 // The classes of Hugging Face that have a reference model, sorted.
 std::vector<std::string> ReferenceArchitectures();
 
-// Reads a config.json by its architecture: the first of "architectures", else the one of its model_type. `file_name` names
-// the config in errors. Errors: kUnsupportedModel, one for each field that is missing, of the wrong kind, out of range or
-// not supported.
+// Reads a config.json by its architecture: the first of "architectures", else the one of its model_type. `file_name`
+// names the config in errors. Errors: kUnsupportedModel, one for each field that is missing, of the wrong kind, out of
+// range or not supported.
 Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& file_name = "config.json");
 
 // The reference model for a config.json. Errors as ReadDecoderSpec.
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
 
-// Whether a program is one of a causal language model: ids, and nothing else but a mask, positions and labels, make "logits".
+// Whether a program is one of a causal language model: ids, and nothing else but a mask, positions and labels, make
+// "logits".
 bool IsCausalLm(const ExportedProgram& program);
 
 // An exported program as a causal language model: inputs are passed by their kinds, labels as the ids, and outputs

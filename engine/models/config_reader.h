@@ -1,4 +1,5 @@
-// ConfigReader: typed fields of one JSON object, with a diagnostic for each that is wrong and for each that was never read:
+// ConfigReader: typed fields of one JSON object, with a diagnostic for each that is wrong and for each that was never
+// read:
 // a model reads all fields that it computes with, so the rest are fields that it does not support.
 #pragma once
 
@@ -58,8 +59,8 @@ class ConfigReader {
   void RequireBool(std::string_view name, bool only, std::string message);
   // A warning if the field is present and not null or false: `user` (an architecture, a rope type) does not use it.
   void WarnUnused(std::string_view name, std::string_view user);
-  // WarnUnused for each field that was not read and is not among `neutral` (sorted). Only a note for a field that is neither
-  // a misspelling of one that was read nor among `meaningful` (sorted).
+  // WarnUnused for each field that was not read and is not among `neutral` (sorted). Only a note for a field that is
+  // neither a misspelling of one that was read nor among `meaningful` (sorted).
   void NameUnread(std::string_view user, const std::vector<std::string>& neutral,
                   const std::vector<std::string>& meaningful);
 

@@ -1,11 +1,12 @@
-// Decoder: the frame of a reference decoder with Hugging Face names, so that checkpoints load by name and plans for those
-// names apply. An architecture defines its layers, norm and head (DecoderSpec); everything else is here.
+// Decoder: the frame of a reference decoder with Hugging Face names, so that checkpoints load by name and plans for
+// those names apply. An architecture defines its layers, norm and head (DecoderSpec); everything else is here.
 //
 //   model.embed_tokens   model.layers.N.(the architecture's own)   model.norm   lm_head
 //
 // lm_head's weight is that of embed_tokens if the config ties them. B is the batch, T the sequence length, H the hidden
-// size, V the vocabulary. T and positions come from input_ids, which no plan shards. Build inside nn::DeferInit for a model
-// larger than one rank. Stage before: architecture.h. Stage after: apply.
+// size, V the vocabulary. T and positions come from input_ids, which no plan shards. Build inside nn::DeferInit for a
+// model larger than one rank.
+// Stage before: architecture.h. Stage after: apply.
 #pragma once
 
 #include <functional>
@@ -54,8 +55,8 @@ struct PreNormParts {
   std::string mlp_name = "mlp";
 };
 
-// h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a shard of the sequence: the layer
-// only adds to the residual stream.
+// h = h + self_attn(input_layernorm(h)); h + mlp(post_attention_layernorm(h)). T may be a shard of the sequence: the
+// layer only adds to the residual stream.
 class PreNormLayerImpl : public SequenceBlock {
  public:
   explicit PreNormLayerImpl(PreNormParts parts);

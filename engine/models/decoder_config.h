@@ -1,9 +1,9 @@
-// DecoderConfig: what the decoders' configs have in common, as plain data, read from config.json as transformers 4 and 5
-// write it. Each architecture (architecture.h) reads the rest; decoder.h builds the model.
+// DecoderConfig: what the decoders' configs have in common, as plain data, read from config.json as transformers 4 and
+// 5 write it. Each architecture (architecture.h) reads the rest; decoder.h builds the model.
 //
-// Nothing is ignored silently: a field that changes the computation is read, or must have the one value that is supported;
-// anything else is an error that names the field. Fields of generation and training (token ids, cache, initializer_range,
-// ...) have no effect.
+// Nothing is ignored silently: a field that changes the computation is read, or must have the one value that is
+// supported; anything else is an error that names the field. Fields of generation and training (token ids, cache,
+// initializer_range, ...) have no effect.
 #pragma once
 
 #include <cstdint>
@@ -67,20 +67,21 @@ DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults 
 // An error if layer_types gives a layer another kind of attention than that of all layers.
 void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config);
 
-// Makes two kinds of attention if some layers have a window, by layer_types or without it by `is_sliding(layer)`: kind 0
-// attends to everything, kind 1 to the last `window` positions. An error if a layer has a window of no size.
+// Makes two kinds of attention if some layers have a window, by layer_types or without it by `is_sliding(layer)`: kind
+// 0 attends to everything, kind 1 to the last `window` positions. An error if a layer has a window of no size.
 void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
                        bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config);
 
-// The same from the fields of Qwen's configs: use_sliding_window, sliding_window, and max_window_layers, the number of first
-// layers without a window.
+// The same from the fields of Qwen's configs: use_sliding_window, sliding_window, and max_window_layers, the number of
+// first layers without a window.
 void ReadWindowOfLastLayers(ConfigReader& fields, DecoderConfig& config);
 
-// Dropout outside of attention is not supported; the model runs as if in eval(): a warning for each field that is not 0.
+// Dropout outside of attention is not supported; the model runs as if in eval(): a warning for each field that is not
+// 0.
 void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& names);
 
-// Fields without effect on logits, loss and gradients of given token ids, and fields that have one in some architecture,
-// each sorted: see ConfigReader::NameUnread.
+// Fields without effect on logits, loss and gradients of given token ids, and fields that have one in some
+// architecture, each sorted: see ConfigReader::NameUnread.
 const std::vector<std::string>& NeutralFields();
 const std::vector<std::string>& MeaningfulFields();
 

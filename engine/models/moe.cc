@@ -39,7 +39,8 @@ SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
 // partial and the plan reduces it once for the block, not once per expert.
 at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
   const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
-  // The softmax is in float32, as in transformers. Each expert then runs on its own tokens: gather, MLP, weighted scatter.
+  // The softmax is in float32, as in transformers. Each expert then runs on its own tokens: gather, MLP, weighted
+  // scatter.
   const at::Tensor probabilities = at::softmax(gate_(tokens), -1, at::kFloat);
   auto [weights, chosen] = at::topk(probabilities, experts_per_token_);
   if (normalize_) weights = weights / weights.sum(-1, /*keepdim=*/true);

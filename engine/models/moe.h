@@ -1,6 +1,6 @@
-// Mixture of experts: a router sends each token to a few of many MLPs and adds their weighted results (Shazeer et al. 2017,
-// arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961). Modules have the checkpoints' names: gate, experts.N.(the
-// projections of an MLP).
+// Mixture of experts: a router sends each token to a few of many MLPs and adds their weighted results (Shazeer et al.
+// 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961). Modules have the checkpoints' names: gate,
+// experts.N.(the projections of an MLP).
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct MoeOptions {
 // Reads the number of experts (num_local_experts or num_experts) and of those for each token (num_experts_per_tok).
 MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
 
-// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, even with no token: its gradient is then zero, and the
-// collectives of the calls do not depend on the tokens.
+// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, even with no token: its gradient is then zero, and
+// the collectives of the calls do not depend on the tokens.
 class SparseMoeImpl : public torch::nn::Module {
  public:
   explicit SparseMoeImpl(const MoeOptions& options);

@@ -65,8 +65,8 @@ at::Tensor RotateHalf(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t length) {
-  // The order and types of these operations are those of transformers: otherwise the last bit of a frequency differs, which
-  // large positions multiply.
+  // The order and types of these operations are those of transformers: otherwise the last bit of a frequency differs,
+  // which large positions multiply.
   const at::Tensor exponents = at::arange(0, rope.dims, 2, at::kLong).to(at::kFloat) / rope.dims;
   const at::Tensor periods = at::pow(rope.theta, exponents);
   at::Tensor frequencies = 1.0 / periods;

@@ -1,6 +1,6 @@
-// `shard` and `merge` of a model directory at tp=2, each in turn with a plain copy of the same files within one run. Copies
-// end as ours do: with the bytes on the disk. Prints medians, the ratio of speeds (1: as fast as the copy) and the peak
-// memory of this process.
+// `shard` and `merge` of a model directory at tp=2, each in turn with a plain copy of the same files within one run.
+// Copies end as ours do: with the bytes on the disk. Prints medians, the ratio of speeds (1: as fast as the copy) and
+// the peak memory of this process.
 //   bench_convert FOLDER [WORK]     FOLDER: made by make_checkpoint.py; WORK: on the same disk, FOLDER.bench without it
 #include <sys/resource.h>
 

@@ -1,7 +1,10 @@
-// What an exported program costs, as ratios and differences within one run; program.py runs all of it on programs that it exports.
-//   bench_program nodes PROGRAM [PAIRS]           a forward, against the same operators called in turn through the dispatcher
+// What an exported program costs, as ratios and differences within one run; program.py runs all of it on programs that
+// it exports.
+//   bench_program nodes PROGRAM [PAIRS]           a forward, against the same operators called in turn through the
+//                                                 dispatcher
 //   bench_program step MODEL PROGRAM [PAIRS]      forward and backward, against the C++ model of MODEL/config.json
-//   bench_program memory PROGRAM ROWS LENGTH      the largest memory of forward and backward beyond what is there before
+//   bench_program memory PROGRAM ROWS LENGTH      the largest memory of forward and backward beyond what is there
+//                                                 before
 //   bench_program load PROGRAM [TIMES]            opening it
 #include <cstdio>
 #include <cstdlib>

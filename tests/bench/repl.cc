@@ -1,5 +1,5 @@
-// How long the REPL makes a person wait on a tree of 63,201 modules (61 layers of 256 experts): completion, :why, :reload
-// and the commands that look at every module. Prints medians; nothing fails.
+// How long the REPL makes a person wait on a tree of 63,201 modules (61 layers of 256 experts): completion, :why,
+// :reload and the commands that look at every module. Prints medians; nothing fails.
 //   bench_repl [TIMES]
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// One training step (forward, loss, backward) of a small Llama, unsharded and at tp=2 on thread ranks, in turn within one
-// run: the C++ side of a comparison with torch's parallelize_module, whose own ratio comes from a Python script that
-// times the same model. Prints JSON.
+// One training step (forward, loss, backward) of a small Llama, unsharded and at tp=2 on thread ranks, in turn within
+// one run: the C++ side of a comparison with torch's parallelize_module, whose own ratio comes from a Python script
+// that times the same model. Prints JSON.
 //   bench_step [HIDDEN] [sequence_parallel [PAIRS]]      H 128 without arguments; 4 layers, batch 2, sequence 128
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +36,8 @@ JsonValue MakeConfig(int64_t hidden) {
                            {"hidden_act", "silu"}};
 }
 
-// With a generator of its own: ranks that are threads share the process's, and every rank must begin with the same values.
+// With a generator of its own: ranks that are threads share the process's, and every rank must begin with the same
+// values.
 void Fill(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
   const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/0);

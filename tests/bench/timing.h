@@ -1,6 +1,6 @@
 // Timing of pairs: two ways of doing one thing, in turn within one run, so that a machine whose speed drifts gives a
-// ratio that holds all the same. And what a bench is called with: every bench takes --short, one round of each thing that it
-// measures, so that a test can run it (tests/bench/CMakeLists.txt); what it then prints measures nothing.
+// ratio that holds all the same. And what a bench is called with: every bench takes --short, one round of each thing
+// that it measures, so that a test can run it (tests/bench/CMakeLists.txt); what it then prints measures nothing.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,8 @@ class Arguments {
 
   const std::vector<std::string>& words() const { return words_; }
   bool short_round() const { return short_; }
-  // How often something is run: the number that is word `index` where there is one, else `usual`; once in a short round.
+  // How often something is run: the number that is word `index` where there is one, else `usual`; once in a short
+  // round.
   int Times(size_t index, int usual) const {
     if (short_) return 1;
     return index < words_.size() ? std::stoi(words_[index]) : usual;

@@ -1,5 +1,5 @@
-// What the checker of layouts costs an operator, on the meta device, where an operator does nothing else: small additions
-// and products, forward and backward, with and without it.
+// What the checker of layouts costs an operator, on the meta device, where an operator does nothing else: small
+// additions and products, forward and backward, with and without it.
 //   bench_types [PAIRS]
 #include <cstdio>
 

@@ -1,6 +1,6 @@
-// any_model: one rank of RANK, WORLD_SIZE ranks, in a directory with llama.pt2 and tests/parity. Trains the exported program for 20
-// steps by the code of engine/models/program/README.md, step by step under the same plan, and on one rank alone; ends with 0 where the loss
-// falls and is the same in all three.
+// any_model: one rank of RANK, WORLD_SIZE ranks, in a directory with llama.pt2 and tests/parity. Trains the exported
+// program for 20 steps by the code of engine/models/program/README.md, step by step under the same plan, and on one
+// rank alone; ends with 0 where the loss falls and is the same in all three.
 #include <cmath>
 #include <cstdio>
 #include <string>

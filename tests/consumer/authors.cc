@@ -1,5 +1,5 @@
-// authors PLAN.lua CHECKPOINT: the program of the page for authors of models (engine/runtime/nn/README.md), run. As rank 0
-// it also proves the plan and counts what a step communicates; ends with 0 where all is as the page says.
+// authors PLAN.lua CHECKPOINT: the program of the page for authors of models (engine/runtime/nn/README.md), run. As
+// rank 0 it also proves the plan and counts what a step communicates; ends with 0 where all is as the page says.
 #include <cstdio>
 
 #include "authors_page.h"  // made of the page by CMakeLists.txt

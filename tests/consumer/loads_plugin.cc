@@ -1,4 +1,5 @@
-// loads_plugin LIBRARY PLAN.lua: loads the shared library at run time and calls into it; ends with 0 where it answers right.
+// loads_plugin LIBRARY PLAN.lua: loads the shared library at run time and calls into it; ends with 0 where it answers
+// right.
 #include <dlfcn.h>
 
 #include <cstdio>

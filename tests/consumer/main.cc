@@ -1,6 +1,6 @@
 // consumer PLAN.lua FOLDER: one rank of RANK, WORLD_SIZE ranks. Trains the host's model for a few steps whole and under
-// the plan, without and with sequence parallelism, and then saves it in FOLDER and resumes; ends with 0 where all of them
-// give the same losses and the same parameters.
+// the plan, without and with sequence parallelism, and then saves it in FOLDER and resumes; ends with 0 where all of
+// them give the same losses and the same parameters.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -84,8 +84,8 @@ void TrainBothWays(const std::string& plan_file, const moonshard::DeviceMesh& me
   Expect(mesh.shape().world_size() == 1 || local.at("blocks.0.up.weight").size(0) == kInner / 2, "up is not sharded");
 }
 
-// As a trainer of the host's would: warm-up and cosine, weight decay on matrices alone, clipping, and a run that is left in
-// the middle and gone on with in another process, here by another model with other first weights.
+// As a trainer of the host's would: warm-up and cosine, weight decay on matrices alone, clipping, and a run that is
+// left in the middle and gone on with in another process, here by another model with other first weights.
 void TrainAndResume(const std::string& plan_file, const std::string& folder, const moonshard::DeviceMesh& mesh) {
   const moonshard::Plan plan = moonshard::LoadPlan(plan_file, {.config = {}, .mesh = mesh.shape(), .options = {}});
   const moonshard::Schedule schedule{.peak = 1e-2, .warmup = 1, .steps = kSteps};

@@ -1,5 +1,5 @@
-// The host's own model: token embedding, residual blocks and a head, as a LibTorch user would write it. Only the layers'
-// namespace and MOONSHARD_MODULE differ from a model without moonshard.
+// The host's own model: token embedding, residual blocks and a head, as a LibTorch user would write it. Only the
+// layers' namespace and MOONSHARD_MODULE differ from a model without moonshard.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
-// A command line: words, one a line. Whatever they are, there is a verb to run, or a text to print and the exit code to end
-// with.
+// A command line: words, one a line. Whatever they are, there is a verb to run, or a text to print and the exit code to
+// end with.
 #include "dsl/program/cli/options.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Plans of Hugging Face, in every form they are read in: JSON, Python dicts, Python source. What is read is written as a
-// plan file, to the letter and idiomatic, which is valid Lua and evaluates.
+// Plans of Hugging Face, in every form they are read in: JSON, Python dicts, Python source. What is read is written as
+// a plan file, to the letter and idiomatic, which is valid Lua and evaluates.
 #include "dsl/planning/choose/hugging_face_plan.h"
 
 #include "dsl/planning/hugging_face/lua_text.h"

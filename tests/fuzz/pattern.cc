@@ -1,6 +1,6 @@
 // A pattern, a line end, a path. Whether a glob matches is held against a naive matcher, written from the manual in
-// engine/plan/match/pattern.h alone: braces spelled out, then components one by one, by backtracking. Of every syntax: a
-// pattern that does not depend on numbers answers the same for another number.
+// engine/plan/match/pattern.h alone: braces spelled out, then components one by one, by backtracking. Of every syntax:
+// a pattern that does not depend on numbers answers the same for another number.
 #include <re2/re2.h>
 
 #include <algorithm>

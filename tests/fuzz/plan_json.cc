@@ -1,5 +1,5 @@
-// A plan as JSON, as a child process may have written it (dsl/language/eval/isolated.h): what is accepted is the same when it is
-// written again, and goes the way of any plan.
+// A plan as JSON, as a child process may have written it (dsl/language/eval/isolated.h): what is accepted is the same
+// when it is written again, and goes the way of any plan.
 #include "engine/plan/plan/plan_json.h"
 
 #include <memory>

@@ -1,4 +1,5 @@
-// The bytes of an exported program. What is accepted names entries that can be read or are damaged, and no byte outside of them.
+// The bytes of an exported program. What is accepted names entries that can be read or are damaged, and no byte outside
+// of them.
 #include "engine/io/exported_program/program_archive.h"
 
 #include "tests/fuzz/program_checks.h"

@@ -1,5 +1,5 @@
-// What always holds for an exported program that was accepted, for the targets that read one; and some plan of it, held against
-// its graph.
+// What always holds for an exported program that was accepted, for the targets that read one; and some plan of it, held
+// against its graph.
 #pragma once
 
 #include <map>
@@ -80,8 +80,8 @@ inline void RequireConsistent(const ExportedProgram& program) {
   Require(ProgramTree(program).modules().size() == program.modules.size(), "a tree of other modules");
 }
 
-// Every parameter gets one of a few placements, and every module of parameters one of a few outputs, as the program's own sizes
-// decide. That the plan is refused, or its sizes are, is as good as that they are not.
+// Every parameter gets one of a few placements, and every module of parameters one of a few outputs, as the program's
+// own sizes decide. That the plan is refused, or its sizes are, is as good as that they are not.
 inline void ResolveSomePlan(const ExportedProgram& program) {
   const auto shared = std::make_shared<const ExportedProgram>(program);
   auto tree = std::make_shared<ModuleTree>(ProgramTree(program));

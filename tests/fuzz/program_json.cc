@@ -1,5 +1,5 @@
-// The texts in an exported program, a line each: the graph, the exporter's record, the tables of weights and of constants. They
-// are packed with entries of 0 and of 32 bytes for values.
+// The texts in an exported program, a line each: the graph, the exporter's record, the tables of weights and of
+// constants. They are packed with entries of 0 and of 32 bytes for values.
 #include "engine/core/base/text.h"
 #include "engine/io/exported_program/program_archive.h"
 #include "tests/engine/io/exported_program/stored_zip.h"

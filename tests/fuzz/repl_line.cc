@@ -1,5 +1,5 @@
-// Lines of the REPL on a small model, with completion at every end of a word. A session goes on whatever was typed. :save
-// and :verify, which write a file and start a program, are left out, and what names a file reads none.
+// Lines of the REPL on a small model, with completion at every end of a word. A session goes on whatever was typed.
+// :save and :verify, which write a file and start a program, are left out, and what names a file reads none.
 #include <memory>
 
 #include "dsl/program/repl/command.h"

@@ -1,6 +1,6 @@
-// replay FOLDER...: every file of the directories through the target, in the order of their names, then inputs made of them,
-// always the same ones: a brief fuzzing wherever the tests run, without libFuzzer and what it learns from coverage. Fails
-// where there is no file. An input that breaks the target is left beside the program, as PROGRAM.input.
+// replay FOLDER...: every file of the directories through the target, in the order of their names, then inputs made of
+// them, always the same ones: a brief fuzzing wherever the tests run, without libFuzzer and what it learns from
+// coverage. Fails where there is no file. An input that breaks the target is left beside the program, as PROGRAM.input.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// What the fuzz targets share. A target takes any bytes, must end soon with nothing leaked or undefined, and Requires what
-// always holds. clang links it with libFuzzer (the preset `fuzz`, ./dev fuzz); every other build with replay.cc, which
-// feeds it the files of a directory.
+// What the fuzz targets share. A target takes any bytes, must end soon with nothing leaked or undefined, and Requires
+// what always holds. clang links it with libFuzzer (the preset `fuzz`, ./dev fuzz); every other build with replay.cc,
+// which feeds it the files of a directory.
 #pragma once
 
 #include <cstddef>

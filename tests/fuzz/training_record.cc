@@ -1,8 +1,8 @@
-// The manifest of a saved training step, with its training record: JSON, and behind a byte 0xFF changes to make in it, three
-// bytes each: which place (two of them, the low one first), and which change of tests/support/changed_json.h. With no JSON
-// before them they are made in a manifest of our own. The manifest has a hash of itself, which is put right: without it
-// nothing behind it would be reached. What is accepted is the same when it is written and read again, and goes the way of
-// any: to a cover of every shard, and to the generators that ranks of another mesh resume from.
+// The manifest of a saved training step, with its training record: JSON, and behind a byte 0xFF changes to make in it,
+// three bytes each: which place (two of them, the low one first), and which change of tests/support/changed_json.h.
+// With no JSON before them they are made in a manifest of our own. The manifest has a hash of itself, which is put
+// right: without it nothing behind it would be reached. What is accepted is the same when it is written and read again,
+// and goes the way of any: to a cover of every shard, and to the generators that ranks of another mesh resume from.
 #include "engine/io/checkpoint/training_record.h"
 
 #include <algorithm>

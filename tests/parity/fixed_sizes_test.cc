@@ -1,6 +1,6 @@
-// Small programs whose graphs hold sizes in many ways (fixed_sizes/make_programs.py), on ranks: a plan that resolves for a program
-// computes what the program computes on one rank; one that would not is refused. What each is refused for is tested in
-// tests/engine/graph/local_sizes_test.cc.
+// Small programs whose graphs hold sizes in many ways (fixed_sizes/make_programs.py), on ranks: a plan that resolves
+// for a program computes what the program computes on one rank; one that would not is refused. What each is refused for
+// is tested in tests/engine/graph/local_sizes_test.cc.
 #include <catch2/catch.hpp>
 
 #include <filesystem>

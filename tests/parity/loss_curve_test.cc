@@ -1,6 +1,6 @@
 // One model, one set of weights, one sequence of batches: the losses of AdamW's steps are those of one rank however
-// the ranks share the work, with and without recomputation and accumulation. In float64, where what is left is the order
-// of sums, and in float32.
+// the ranks share the work, with and without recomputation and accumulation. In float64, where what is left is the
+// order of sums, and in float32.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -164,8 +164,8 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
       {"dp=2,tp=2", R"(fsdp { wrap = "model.layers.*" })", true},
       {"dp_replicate=2,dp_shard=2", R"(fsdp { wrap = "model.layers.*", reshard = false })"},
   };
-  // Every setup for 50 steps in both dtypes. Recomputation and accumulation change what a single step computes, so twelve
-  // steps show them, in float64, where no rounding can hide a difference.
+  // Every setup for 50 steps in both dtypes. Recomputation and accumulation change what a single step computes, so
+  // twelve steps show them, in float64, where no rounding can hide a difference.
   const Variant variants[] = {
       {},
       {.dtype = at::kFloat},

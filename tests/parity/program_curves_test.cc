@@ -1,7 +1,7 @@
-// The losses of AdamW's steps on exported programs are those of one rank however the ranks share the work. In float64, where
-// what is left is the order of sums. Models compute parts in float32 by themselves (norms, routers, state-space scans), so the
-// test reads float64 wherever a node of a program names float32. DeepSeek-V3 has a program for this: the operator that its
-// experts use otherwise takes no float64.
+// The losses of AdamW's steps on exported programs are those of one rank however the ranks share the work. In float64,
+// where what is left is the order of sums. Models compute parts in float32 by themselves (norms, routers, state-space
+// scans), so the test reads float64 wherever a node of a program names float32. DeepSeek-V3 has a program for this: the
+// operator that its experts use otherwise takes no float64.
 #include <catch2/catch.hpp>
 
 #include <algorithm>

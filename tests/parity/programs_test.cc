@@ -1,6 +1,6 @@
-// Exported programs of models that have no reference implementation (programs/make_programs.py), against what transformers
-// computed: every output and every gradient, on one rank and under a plan, within the bounds of tests/support/rounding.h. To
-// the bit are compared runs of this process: twice, with recomputation, under fsdp.
+// Exported programs of models that have no reference implementation (programs/make_programs.py), against what
+// transformers computed: every output and every gradient, on one rank and under a plan, within the bounds of
+// tests/support/rounding.h. To the bit are compared runs of this process: twice, with recomputation, under fsdp.
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -151,9 +151,9 @@ TEST_CASE("a program on one rank computes what the model computes") {
   }
 }
 
-// Every block of T5's decoder reads the encoder's output and one table of biases: terms of one gradient, which autograd adds
-// in an order that boundaries of units change. And attention takes another kernel for a mask that needs a gradient than for
-// the same mask in the first pass of recomputation, which records none.
+// Every block of T5's decoder reads the encoder's output and one table of biases: terms of one gradient, which autograd
+// adds in an order that boundaries of units change. And attention takes another kernel for a mask that needs a gradient
+// than for the same mask in the first pass of recomputation, which records none.
 bool AddsInOrderOfTheGraph(const std::filesystem::path& folder, const ProgramRun& run) {
   return folder.filename() == "t5" && (run.fsdp || run.recompute);
 }

@@ -3,8 +3,8 @@
 // gradient must have the same bits. That holds on any processor, as both sides choose their kernels by the same one;
 // what another machine recorded is compared within bounds (programs_test.cc).
 //
-// Where no Python imports the torch of this build, the test is shown as skipped: where LibTorch is not a Python's, or is
-// a wheel without the CUDA libraries that Python loads.
+// Where no Python imports the torch of this build, the test is shown as skipped: where LibTorch is not a Python's, or
+// is a wheel without the CUDA libraries that Python loads.
 #include <catch2/catch.hpp>
 
 #include <link.h>

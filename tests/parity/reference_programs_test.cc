@@ -1,10 +1,10 @@
-// The programs of the reference architectures (programs/reference) are the C++ models: under one shipped plan, with the weights
-// of one checkpoint, modules have the same redistributions, every rank holds the same shards, and the same collectives give the
-// same numbers.
+// The programs of the reference architectures (programs/reference) are the C++ models: under one shipped plan, with the
+// weights of one checkpoint, modules have the same redistributions, every rank holds the same shards, and the same
+// collectives give the same numbers.
 //
-// Where the C++ model has a module for each expert, the program has one with stacks of them, for which plans have other rules
-// (stdlib/experts.lua): the router is replicated, so that a loss on its logits counts once, and the gradients of what enters the
-// experts are summed where they enter.
+// Where the C++ model has a module for each expert, the program has one with stacks of them, for which plans have other
+// rules (stdlib/experts.lua): the router is replicated, so that a loss on its logits counts once, and the gradients of
+// what enters the experts are summed where they enter.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -72,7 +72,8 @@ std::map<std::string, const LiveParameter*> ByName(const AppliedPlan& applied) {
   return out;
 }
 
-// What a recipe makes of tensors that are shards: of stacks and concatenations that is the shard of what it makes of full ones.
+// What a recipe makes of tensors that are shards: of stacks and concatenations that is the shard of what it makes of
+// full ones.
 at::Tensor Made(const WeightRecipe& recipe, const std::map<std::string, at::Tensor>& from) {
   if (recipe.kind == WeightRecipe::Kind::kTensor) return from.at(recipe.tensor);
   std::vector<at::Tensor> parts;
@@ -96,8 +97,8 @@ struct Agreement {
   std::string worst;
 };
 
-// Every parameter of the program, as the C++ model has it: its layout where both have it under one name, else (experts that the
-// program has in stacks) the shards themselves.
+// Every parameter of the program, as the C++ model has it: its layout where both have it under one name, else (experts
+// that the program has in stacks) the shards themselves.
 void ExpectSameShards(const ShardedModel& model, const ShardedProgram& program, Agreement& agreement) {
   const auto expected = ByName(*model.applied);
   std::map<std::string, at::Tensor> shards;

@@ -39,8 +39,8 @@ struct ShardedModel {
   std::shared_ptr<AppliedPlan> applied;
 };
 
-// On the mesh, whose tp need not be the setup's; where it has data-parallel ranks and the plan says nothing of them, ddp.
-// `change` may change the compiled plan before it is applied. Collective; throws.
+// On the mesh, whose tp need not be the setup's; where it has data-parallel ranks and the plan says nothing of them,
+// ddp. `change` may change the compiled plan before it is applied. Collective; throws.
 ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::function<void(CompiledPlan&)>& change = {});
 
 }  // namespace moonshard::test

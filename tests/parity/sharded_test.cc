@@ -37,8 +37,8 @@ double GradientError(const ShardedModel& sharded, const NamedTensors& expected, 
   return error;
 }
 
-// The key heads of each attention, and how many blocks end in a move to the residual stream: two a layer where no config
-// says otherwise (block_configs).
+// The key heads of each attention, and how many blocks end in a move to the residual stream: two a layer where no
+// config says otherwise (block_configs).
 struct Shape {
   std::vector<int64_t> key_heads;
   int64_t blocks = 0;
@@ -94,9 +94,9 @@ void ExpectPredicted(const ShardedModel& sharded, const CollectiveCounts& counts
   }
 }
 
-// Two moves a block (forward, backward), the embedding's, the head's, and one flat sum for each group of ranks that share
-// gradients: all of them under sequence parallelism or with norms on heads or a router, those of one key head where it is
-// replicated.
+// Two moves a block (forward, backward), the embedding's, the head's, and one flat sum for each group of ranks that
+// share gradients: all of them under sequence parallelism or with norms on heads or a router, those of one key head
+// where it is replicated.
 void ExpectCounts(const Setup& setup, const ShardedModel& sharded, const CollectiveCounts& counts) {
   if (setup.tp == 1) {
     Expect(counts == CollectiveCounts{}, "one rank communicates with nobody");

@@ -107,8 +107,8 @@ class Trainer {
   const std::vector<double>& losses() const { return losses_; }
   double Loss(int step) const { return want_.at("losses")[step].item<double>(); }
   // That the computation is the same is what the runs in float64 show. In float32 sums round in the order of the CPU's
-  // kernels: over ten steps PyTorch's own recorded runs are up to kRounding from their records in float64 in a gradient, and up
-  // to 1.8e-6 in all else. Two such runs, in different orders, differ by at most twice as much.
+  // kernels: over ten steps PyTorch's own recorded runs are up to kRounding from their records in float64 in a
+  // gradient, and up to 1.8e-6 in all else. Two such runs, in different orders, differ by at most twice as much.
   double tolerance() const { return Is64() ? 1e-9 : 1e-5; }
   double gradient_tolerance() const { return Is64() ? 1e-9 : 2 * kRounding; }
 

@@ -4,7 +4,7 @@
 set -euo pipefail
 export LC_ALL=C  # one order of names, and of the letters in [a-z], everywhere
 
-names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map comments_name_what_exists)
+names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map comments_name_what_exists columns comment_tables)
 torch_free=(engine/core engine/layout engine/plan engine/io engine/graph dsl/language dsl/planning dsl/program/cli dsl/program/repl)
 
 # tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
@@ -127,6 +127,28 @@ comments_name_what_exists() {
       }
     }
     END { for (place in named) if (!(named[place] in known)) print place " does not exist" }' $sources | sort
+}
+
+# No line is longer than 120 columns: clang-format leaves comments alone. Raw texts have lines of their own.
+columns() {
+  Files '^(engine|dsl)/.*\.(h|cc)$' | while read -r file; do
+    awk -v file="$file" '
+      { text = $0; gsub(/[\200-\277]/, "", text) }
+      length(text) > 120 && !/R"\(/ { print file ":" FNR ": longer than 120 columns" }' "$file"
+  done
+}
+
+# A line of a table in a comment that was broken begins at the margin, between lines that are indented further than any key.
+comment_tables() {
+  Files '^(engine|dsl)/.*\.(h|cc)$' | while read -r file; do
+    awk -v file="$file" '
+      {
+        pad = match($0, /^ *\/\/ +[^ ]/) ? RLENGTH - index($0, "//") - 2 : 0
+        if (broken && pad > 11) print file ":" FNR - 1 ": a line of a table that was broken"
+        broken = table && pad == 1
+        table = pad > 11 || (pad > 2 && substr($0, RLENGTH) ~ /   *[^ ]/)
+      }' "$file"
+  done
 }
 
 # Files PATTERN: the project's files whose path matches; those that git ignores are not the project's. Who runs this trusts

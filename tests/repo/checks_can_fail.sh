@@ -14,6 +14,8 @@ printf 'auto m = MatchRules(plan, tree);\n' >dsl/language/eval/shortcut.cc
 printf '%s\n' '// Gone: as in gone.h, with kGone and kHere, of torch/torch.h.' 'int kHere;' >engine/plan/plan/comment.cc
 printf '%s\n' '```text' 'engine/ nothing/' '```' >engine/README.md
 
+printf '//   key        a text\n// that goes on\n//              here and ends\n// %0120d\n' 0 >engine/plan/plan/table.cc
+
 Expect() {
   local output
   if output=$("$checks" "$1" "$tree"); then echo "$1: passed a tree that breaks it"; exit 1; fi
@@ -37,5 +39,7 @@ Expect readme_map 'engine/README.md: no directory nothing/'
 Expect readme_map 'engine/README.md: does not show dsl/'
 Expect comments_name_what_exists 'engine/plan/plan/comment.cc:1: gone.h does not exist'
 Expect comments_name_what_exists 'engine/plan/plan/comment.cc:1: kGone does not exist'
+Expect columns 'engine/plan/plan/table.cc:4: longer than 120 columns'
+Expect comment_tables 'engine/plan/plan/table.cc:2: a line of a table that was broken'
 if grep -qE 'kHere|torch' <<<"$("$checks" comments_name_what_exists "$tree")"; then echo "what exists is reported"; exit 1; fi
 diff <("$checks" list | sort) <(printf '%s\n' "${expected[@]}" | sort -u) || { echo "a check has no bad tree here"; exit 1; }

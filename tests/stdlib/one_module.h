@@ -1,5 +1,6 @@
 // One module under a plan against itself without one, on thread ranks: outputs, input gradients and parameter gradients
-// of two backwards, so that gradients accumulate. For exact tests: integers in float64, whose sums are exact in any order.
+// of two backwards, so that gradients accumulate. For exact tests: integers in float64, whose sums are exact in any
+// order.
 #pragma once
 
 #include <functional>
@@ -23,8 +24,8 @@ struct OneModule {
   std::function<Tensors(const Tensors&)> forward;
 };
 
-// How one tensor is on a rank, and what its gradient means, is a Layout: whole, shards, or (with a rank's gradient a term
-// of a sum) shared; an output may also leave as partial.
+// How one tensor is on a rank, and what its gradient means, is a Layout: whole, shards, or (with a rank's gradient a
+// term of a sum) shared; an output may also leave as partial.
 struct OneModuleCase {
   std::string what;
   std::string rules;  // of the plan; a style alone is that of `m`

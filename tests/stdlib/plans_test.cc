@@ -212,8 +212,8 @@ void Check(const Case& test_case, int64_t tp, bool sequence_parallel, bool stabl
     const Step step = RunTwice(model);
     constexpr double kTolerance = 1e-10;
     Expect(Difference(step.logits.detach(), expected.logits.detach()) < kTolerance, "the logits differ");
-    // What stable promises: no sum of terms runs over ranks in a forward. The one that remains is the embedding's, where
-    // all terms but one are zero.
+    // What stable promises: no sum of terms runs over ranks in a forward. The one that remains is the embedding's,
+    // where all terms but one are zero.
     const auto sums = [&](CollectiveKind kind) { return applied->counts().of(Direction::kForward, kind).count; };
     const int64_t forwards = 2;
     Expect(!stable || sums(CollectiveKind::kAllReduce) + sums(CollectiveKind::kReduceScatter) <= forwards,

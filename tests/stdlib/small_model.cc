@@ -33,7 +33,8 @@ at::Tensor Attend(const at::Tensor& q, at::Tensor k, at::Tensor v) {
   return at::softmax(at::matmul(q, k.transpose(-1, -2)).masked_fill(future, -1e9), -1).matmul(v);
 }
 
-// How many of a rank's query, key and value heads are query heads: a share of all, with a share of the key heads or one.
+// How many of a rank's query, key and value heads are query heads: a share of all, with a share of the key heads or
+// one.
 int64_t QueryHeads(int64_t heads) {
   int64_t queries = kHeads;
   while (queries + 2 * std::max<int64_t>(1, queries * kKeyHeads / kHeads) > heads) queries /= 2;

@@ -1,6 +1,6 @@
 // Small decoders under the names of real ones, for tests of plans: what a family's attention, mixers and experts do to
-// shapes and gradients, with no more mathematics than that takes. In float64, with parameters that are the same in every
-// build. Sizes that a rank has are read off the tensors that it holds, as a model that runs under a plan must.
+// shapes and gradients, with no more mathematics than that takes. In float64, with parameters that are the same in
+// every build. Sizes that a rank has are read off the tensors that it holds, as a model that runs under a plan must.
 #pragma once
 
 #include <functional>

@@ -104,7 +104,8 @@ Browser::Browser(const std::string& program, const std::string& folder) {
   if (pid_ == 0) {
     EndWithParent(parent);
     setpgid(0, 0);
-    // Its sockets are named below TMPDIR, and such a name has at most 107 characters: the working directory is the folder.
+    // Its sockets are named below TMPDIR, and such a name has at most 107 characters: the working directory is the
+    // folder.
     if (chdir(folder.c_str()) != 0) _exit(127);
     // Above the two places first: a pipe's end may stand in the other's place.
     const int in = fcntl(commands[0], F_DUPFD, 10);

@@ -28,7 +28,8 @@ class Browser {
   // The program, from the PATH; nothing where there is none.
   static std::optional<std::string> Find();
 
-  // `directory` is for its profile and for all that it would leave in the system's directory for temporary files. Throws std::runtime_error where it does not start or does not answer.
+  // `directory` is for its profile and for all that it would leave in the system's directory for temporary files.
+  // Throws std::runtime_error where it does not start or does not answer.
   Browser(const std::string& program, const std::string& folder);
   ~Browser();
   Browser(const Browser&) = delete;

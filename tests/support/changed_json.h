@@ -1,6 +1,7 @@
 // A JSON value with one thing in it changed: for readers of files that somebody has edited. Every place of a value (a
-// container or a leaf, the whole one among them) times every change of a list that holds what readers get wrong: nothing,
-// other kinds, numbers at the ends of what their readers compute with, an entry twice, two entries in each other's place.
+// container or a leaf, the whole one among them) times every change of a list that holds what readers get wrong:
+// nothing, other kinds, numbers at the ends of what their readers compute with, an entry twice, two entries in each
+// other's place.
 #pragma once
 
 #include <array>
@@ -26,8 +27,8 @@ std::vector<JsonPlace> JsonPlaces(const JsonValue& value);
 // "layouts.0.shape.1: 2^31".
 std::string ToText(const JsonPlace& place, size_t change);
 
-// `whole` with one change at one place; nothing where it would be the same value, or cannot be made there. Of an object's
-// entry "twice" is a second one under another name, "swapped" exchanges the values of two keys.
+// `whole` with one change at one place; nothing where it would be the same value, or cannot be made there. Of an
+// object's entry "twice" is a second one under another name, "swapped" exchanges the values of two keys.
 std::optional<JsonValue> Changed(const JsonValue& whole, const JsonPlace& place, size_t change);
 
 }  // namespace moonshard::test

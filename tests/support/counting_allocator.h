@@ -11,7 +11,8 @@
 
 namespace moonshard::test {
 
-// From its construction to its end the process's; one thread makes tensors. What is `left_out` bytes long is not counted.
+// From its construction to its end the process's; one thread makes tensors. What is `left_out` bytes long is not
+// counted.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(int64_t left_out = -1) : left_out_(left_out) {

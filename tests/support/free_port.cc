@@ -11,8 +11,8 @@
 namespace moonshard::test {
 namespace {
 
-// Below them are well-known services, above them the ports that Linux gives away. A SLURM job whose number is one of these
-// meets at that very port (engine/runtime/mesh/launch.cc).
+// Below them are well-known services, above them the ports that Linux gives away. A SLURM job whose number is one of
+// these meets at that very port (engine/runtime/mesh/launch.cc).
 constexpr int kFirst = 15000;
 constexpr int kLast = 29999;
 constexpr int kAttempts = 1000;

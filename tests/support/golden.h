@@ -18,8 +18,8 @@ inline std::string ReadWholeFile(const std::string& path) {
 // Whether this run accepts what it finds: APPROVE=1.
 bool Approving();
 
-// Makes `text` the content of the file at `path`, as a whole or not at all: where it cannot be written (a full disk) the
-// file stays as it was, nothing is left beside it, and std::runtime_error names it and the reason.
+// Makes `text` the content of the file at `path`, as a whole or not at all: where it cannot be written (a full disk)
+// the file stays as it was, nothing is left beside it, and std::runtime_error names it and the reason.
 void WriteGolden(const std::string& path, const std::string& text);
 
 // Checks that `text` is what the file at `path` holds; both must exist, and an empty golden is none.

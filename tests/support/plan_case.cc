@@ -39,7 +39,8 @@ Diagnostics DiagnosticsOf(const PlanCase& plan_case) {
   PlanInputs inputs;
   inputs.model = tree.get();
   inputs.mesh = MeshShape::Parse(plan_case.mesh).ValueOrThrow();
-  // Steps are counted alike everywhere; what a plan may take in time, a build with sanitizers on a busy machine exceeds.
+  // Steps are counted alike everywhere; what a plan may take in time, a build with sanitizers on a busy machine
+  // exceeds.
   inputs.limits.time = std::chrono::seconds(60);
   inputs.config =
       ParseJson(plan_case.config.empty() ? kLlamaConfig : plan_case.config.c_str(), "config.json").ValueOrThrow();

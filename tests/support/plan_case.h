@@ -1,5 +1,5 @@
-// A plan with what it is given, for data-driven tests: a module tree, a mesh, a config, options. What is said about it is
-// what `moonshard check` says, with the tree in place of a model directory's headers.
+// A plan with what it is given, for data-driven tests: a module tree, a mesh, a config, options. What is said about it
+// is what `moonshard check` says, with the tree in place of a model directory's headers.
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@
 namespace moonshard {
 
 struct PlanCase {
-  // As ModuleTree::ToText; "@name" for tests/cases/trees/name.tree, with more lines behind it; "(headers)" in front for a
-  // tree that knows only what owns parameters.
+  // As ModuleTree::ToText; "@name" for tests/cases/trees/name.tree, with more lines behind it; "(headers)" in front for
+  // a tree that knows only what owns parameters.
   std::string tree = "@llama";
   std::string mesh = "tp=2";
   std::string config;  // JSON; "": that of a Llama of 2 layers with 8 heads and 4 key heads

@@ -24,18 +24,20 @@ struct Outcome {
   std::string ToText() const;
 };
 
-// The environment of a program that a test starts, each name once: `variables` ("NAME=value"), one OpenMP thread, and of
-// this process's variables those that these do not set. Left out are those that would change what is tested: the tests may
-// run within a job of torchrun, mpirun or SLURM, on a network that its user has chosen, with colours on or off.
+// The environment of a program that a test starts, each name once: `variables` ("NAME=value"), one OpenMP thread, and
+// of this process's variables those that these do not set. Left out are those that would change what is tested: the
+// tests may run within a job of torchrun, mpirun or SLURM, on a network that its user has chosen, with colours on or
+// off.
 std::vector<std::string> ProgramEnvironment(const std::vector<std::string>& variables = {});
 // `texts` as execve takes them: pointers into them, and a null one.
 std::vector<char*> ExecPointers(std::vector<std::string>& texts);
-// For a child right after fork, safe to call before exec: the system kills the child when the thread that forked it ends,
-// so that a test program that is interrupted or killed leaves nothing running. `parent` is the process that forked.
+// For a child right after fork, safe to call before exec: the system kills the child when the thread that forked it
+// ends, so that a test program that is interrupted or killed leaves nothing running. `parent` is the process that
+// forked.
 void EndWithParent(pid_t parent);
 
-// One running program, in a process group of its own, with ProgramEnvironment(variables). It ends at the latest with the
-// thread that started it.
+// One running program, in a process group of its own, with ProgramEnvironment(variables). It ends at the latest with
+// the thread that started it.
 class Process {
  public:
   Process(const std::string& program, const std::vector<std::string>& words,

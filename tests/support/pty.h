@@ -23,8 +23,8 @@ class Pty {
   Pty& operator=(const Pty&) = delete;
 
   void Type(const std::string& keys);
-  // Waits until `text` has been shown since the last call that found something; false where that takes too long, or where
-  // the program ends before.
+  // Waits until `text` has been shown since the last call that found something; false where that takes too long, or
+  // where the program ends before.
   bool WaitFor(const std::string& text, double seconds = 20);
   // Everything shown so far, without the sequences that move the cursor or set colours.
   std::string Shown() const;

@@ -1,6 +1,6 @@
-// Thread ranks: N ranks of one mesh as threads of one process, each with Gloo groups over one HashStore. For exact tests
-// of everything that communicates; a test takes tens of milliseconds. Needs TORCH_FR_BUFFER_SIZE=0 in the environment
-// (tests/CMakeLists.txt), because c10d's flight recorder does not know threads.
+// Thread ranks: N ranks of one mesh as threads of one process, each with Gloo groups over one HashStore. For exact
+// tests of everything that communicates; a test takes tens of milliseconds. Needs TORCH_FR_BUFFER_SIZE=0 in the
+// environment (tests/CMakeLists.txt), because c10d's flight recorder does not know threads.
 //
 //   RunRanks("tp=4", [](DeviceMesh& mesh) { Expect(mesh.shape().world_size() == 4, "four ranks"); });
 //
@@ -51,8 +51,8 @@ struct RankFailure {
   std::string text;
 };
 
-// Runs `body` on every rank of the mesh and waits for all. The failures, the earliest first: later ones are mostly ranks
-// that lost their peer. A rank's groups close after its failure was noted, as a process's would.
+// Runs `body` on every rank of the mesh and waits for all. The failures, the earliest first: later ones are mostly
+// ranks that lost their peer. A rank's groups close after its failure was noted, as a process's would.
 inline std::vector<RankFailure> RunRanksFailing(const std::string& mesh, const std::function<void(DeviceMesh&)>& body,
                                                 std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   at::set_num_threads(1);

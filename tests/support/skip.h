@@ -1,7 +1,7 @@
 // Skip: what this machine cannot test (no GPU, no browser, no such locale). A case calls it and returns.
 //
-// The program then ends with kSkippedCode, unless a check failed: ctest shows the entry as skipped, so such a case is an
-// entry of its own (APART in tests/CMakeLists.txt), and a failure beside it stays one.
+// The program then ends with kSkippedCode, unless a check failed: ctest shows the entry as skipped, so such a case is
+// an entry of its own (APART in tests/CMakeLists.txt), and a failure beside it stays one.
 #pragma once
 
 #include <string>

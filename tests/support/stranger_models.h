@@ -1,7 +1,7 @@
-// Stranger models: a decoder like GPT-2, an image classifier like ViT and an encoder with a decoder like T5, written from
-// scratch as users of LibTorch write them, each with the plan that a user would write for it. Small enough for a test to
-// train them for a few steps; their forwards are right for shards (sizes from tensors, -1 for heads) unless told
-// otherwise.
+// Stranger models: a decoder like GPT-2, an image classifier like ViT and an encoder with a decoder like T5, written
+// from scratch as users of LibTorch write them, each with the plan that a user would write for it. Small enough for a
+// test to train them for a few steps; their forwards are right for shards (sizes from tensors, -1 for heads) unless
+// told otherwise.
 //
 // Models alone: only the layers' namespace and MOONSHARD_MODULE differ from a model without moonshard. For programs
 // outside the tree, MOONSHARD_INSTALLED selects the installed header.
@@ -234,8 +234,8 @@ return plan {
 }
 )";
 
-// --- An encoder with a decoder like T5: no biases, RMS norms, one embedding for both sides, attention without a scale and
-// with a bias by relative position whose table is an embedding of [buckets, heads], made once a side and passed on.
+// --- An encoder with a decoder like T5: no biases, RMS norms, one embedding for both sides, attention without a scale
+// and with a bias by relative position whose table is an embedding of [buckets, heads], made once a side and passed on.
 struct T5Options {
   int64_t vocabulary = 30;
   int64_t width = 16;
@@ -257,7 +257,8 @@ struct T5AttentionImpl : torch::nn::Module {
         k(register_module("k", T5Linear(o.width, o.heads * o.head_dim))),
         v(register_module("v", T5Linear(o.width, o.heads * o.head_dim))),
         o(register_module("o", T5Linear(o.heads * o.head_dim, o.width))) {}
-  // x [batch, queries, width] and what it attends to, [batch, keys, width]; bias [1, heads, queries, keys] or undefined.
+  // x [batch, queries, width] and what it attends to, [batch, keys, width]; bias [1, heads, queries, keys] or
+  // undefined.
   torch::Tensor forward(torch::Tensor x, torch::Tensor memory, torch::Tensor bias) {
     return o(Attend(SplitHeads(q(x), head_dim), SplitHeads(k(memory), head_dim), SplitHeads(v(memory), head_dim), bias,
                     1.0));

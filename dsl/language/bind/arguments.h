@@ -35,9 +35,9 @@ const Placement* LayoutAt(lua_State* L, int index);
 // Whether `index` holds a plain table, not a value of the language.
 bool IsTable(lua_State* L, int index);
 
-// Reports every key of the table at `index` that `table` does not have (KeysOf; kUnknownKey, with the nearest match), and
-// every entry without a key unless `table` has these. Moves the value of a deprecated key to the new one, with a warning.
-// False where a key was reported.
+// Reports every key of the table at `index` that `table` does not have (KeysOf; kUnknownKey, with the nearest match),
+// and every entry without a key unless `table` has these. Moves the value of a deprecated key to the new one, with a
+// warning. False where a key was reported.
 bool CheckKeys(lua_State* L, int index, const std::string& table);
 // The same for a list: every entry with a key is reported, as one of `what`.
 bool CheckList(lua_State* L, int index, const std::string& what);
@@ -51,8 +51,8 @@ std::vector<lua_Integer> PositionsOf(lua_State* L, int index);
 // "'heads' must be a positive integer", as the key's record declares it.
 std::string MustBe(const std::string& table, const std::string& key);
 
-// Whether the value at `index` is one that the key's record allows: of its type, within its bounds, one of its literals.
-// Composite types (lists, tables) are for the reader of the key: false.
+// Whether the value at `index` is one that the key's record allows: of its type, within its bounds, one of its
+// literals. Composite types (lists, tables) are for the reader of the key: false.
 bool IsAllowed(lua_State* L, int index, const KeyInfo& key);
 
 // KeyReader: the values of a table with the keys of one record table, each checked against its record. A value that the

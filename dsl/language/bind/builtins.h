@@ -1,6 +1,6 @@
-// Builtins: every name of the plan language and every key of the tables that these take, as one table. Argument checking
-// (arguments.h), the REPL's help and completion, the definitions for editors and checkers and the reference page
-// (dsl/language/reference) derive from it.
+// Builtins: every name of the plan language and every key of the tables that these take, as one table. Argument
+// checking (arguments.h), the REPL's help and completion, the definitions for editors and checkers and the reference
+// page (dsl/language/reference) derive from it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace moonshard {
 struct BuiltinInfo {
   const char* name;   // "shard", "string.rep", "config:get"
   const char* group;  // heading in the reference
-  // LuaCATS: "layout" for a value, "fun(dim: integer, keys?: shard_keys): layout" for a function; further forms, each on a
-  // line, are overloads. A parameter of type NAME_keys is a table with the keys of KeysOf(NAME).
+  // LuaCATS: "layout" for a value, "fun(dim: integer, keys?: shard_keys): layout" for a function; further forms, each
+  // on a line, are overloads. A parameter of type NAME_keys is a table with the keys of KeysOf(NAME).
   const char* type;
   const char* doc;        // one line
   const char* example;    // a plan, or ""; a test evaluates it

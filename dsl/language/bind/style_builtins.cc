@@ -316,8 +316,8 @@ void RenameOld(lua_State* L, const std::string& name, std::vector<DeclaredKey>& 
   std::erase_if(keys, [](const DeclaredKey& key) { return key.type.starts_with(kNow); });
 }
 
-// takes(name, given [, { key = type }]): the table `given`, checked. The keys of a style function of the language are in
-// the table of builtins; another function declares its own.
+// takes(name, given [, { key = type }]): the table `given`, checked. The keys of a style function of the language are
+// in the table of builtins; another function declares its own.
 int Takes(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<std::string> name = StringAt(L, 1);

@@ -22,7 +22,8 @@ void ForgetModules(lua_State* L);
 void RunSource(lua_State* L, const SourceFile& file);
 
 // The plan called `name`: `name`.lua in `own_folder` (may be empty) or in the search path, else the built-in one. Files
-// in `skip` are passed over: a plan llama.lua may extend the built-in "llama". Errors: kPlanNotFound with what there is.
+// in `skip` are passed over: a plan llama.lua may extend the built-in "llama". Errors: kPlanNotFound with what there
+// is.
 Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, const std::string& own_folder,
                             const std::vector<RunningFile>& skip);
 

@@ -46,7 +46,8 @@ constexpr bool kShadowMemory = false;
 constexpr size_t kMostAnswer = size_t{64} << 20;
 constexpr std::chrono::seconds kMostWait{60};  // wall time: a busy machine may be slow, a child does not sleep
 
-// --- In the child -----------------------------------------------------------------------------------------------------
+// --- In the child
+// -----------------------------------------------------------------------------------------------------
 constexpr int kChildOutOfMemory = 3;
 constexpr int kChildNotConfined = 4;
 constexpr int kChildNotClosed = 5;
@@ -84,10 +85,10 @@ int CloseAllBut(int out) {
   return moved;
 }
 
-// The order matters: the death signal first, so that the child cannot outlive a parent that is killed; the resource limits
-// before the filter, which forbids setrlimit; the filter last, since prctl is forbidden after it. RLIMIT_AS is relative to
-// the address space at the fork: the parent may have mapped many gigabytes (LibTorch, CUDA) that the child inherits.
-// RLIMIT_FSIZE 0 keeps the child from growing any file through a descriptor.
+// The order matters: the death signal first, so that the child cannot outlive a parent that is killed; the resource
+// limits before the filter, which forbids setrlimit; the filter last, since prctl is forbidden after it. RLIMIT_AS is
+// relative to the address space at the fork: the parent may have mapped many gigabytes (LibTorch, CUDA) that the child
+// inherits. RLIMIT_FSIZE 0 keeps the child from growing any file through a descriptor.
 void ConfineChild(const ScriptLimits& limits, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);  // it ended before that was set
@@ -150,7 +151,8 @@ std::string AnswerOf(const std::function<Result<Plan>(EvaluationRecord*)>& run) 
   _exit(0);
 }
 
-// --- In the parent ----------------------------------------------------------------------------------------------------
+// --- In the parent
+// ----------------------------------------------------------------------------------------------------
 struct ChildEnd {
   std::string answer;
   bool too_long = false;  // more than kMostAnswer
@@ -159,9 +161,9 @@ struct ChildEnd {
   int status = 0;         // of waitpid
 };
 
-// Reads until the child closes the pipe, then reaps it. The size and the wall time are bounded here, not by the child: a
-// compromised child could write without end or never close the pipe. Reading to the end before waitpid avoids a deadlock
-// with a child that blocks on a full pipe.
+// Reads until the child closes the pipe, then reaps it. The size and the wall time are bounded here, not by the child:
+// a compromised child could write without end or never close the pipe. Reading to the end before waitpid avoids a
+// deadlock with a child that blocks on a full pipe.
 ChildEnd AwaitChild(pid_t child, int in) {
   ChildEnd end;
   const Clock::time_point deadline = Clock::now() + kMostWait;

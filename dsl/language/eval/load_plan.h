@@ -22,9 +22,9 @@ namespace moonshard {
 // own: it can require stdlib modules, and extend plans of the search path and built-in plans. Errors: all of MS01xx.
 Result<Plan> EvaluatePlan(std::string_view text, const std::string& name, const PlanInputs& inputs);
 
-// Evaluates a plan file, when `plan` holds a slash or ends in ".lua"; else the plan of that name: NAME.lua in the search
-// path or a built-in one ("llama" is plans/llama.lua).
-// Errors: kPlanNotFound with the names there are, kFileNotFound, kFileUnreadable, and as EvaluatePlan.
+// Evaluates a plan file, when `plan` holds a slash or ends in ".lua"; else the plan of that name: NAME.lua in the
+// search path or a built-in one ("llama" is plans/llama.lua). Errors: kPlanNotFound with the names there are,
+// kFileNotFound, kFileUnreadable, and as EvaluatePlan.
 Result<Plan> LoadPlanFile(const std::string& plan, const PlanInputs& inputs);
 
 // Names of the built-in plans, sorted.

@@ -140,8 +140,9 @@ bool KeepOnlyHarmlessSystemCalls() {
 #if defined(__x86_64__)
   filter.AllowCallWithout(SYS_open, 1, kWrites);
 #endif
-  // Copies of descriptors and their flags. Other requests reach beyond this process: locks and leases of files, the owner
-  // and signal of a descriptor, directory notifications, the size of a pipe, status flags of what the parent has open too.
+  // Copies of descriptors and their flags. Other requests reach beyond this process: locks and leases of files, the
+  // owner and signal of a descriptor, directory notifications, the size of a pipe, status flags of what the parent has
+  // open too.
   constexpr auto kOfDescriptors = std::to_array<uint32_t>({F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL});
   filter.AllowCallWithOneOf(SYS_fcntl, 1, kOfDescriptors);
   // glibc tests whether a stream is a terminal; other requests are arbitrary device commands, such as TIOCSTI, which

@@ -1,5 +1,5 @@
-// Forms: the builtins of the plan language (dsl/language/bind/builtins.h) as the files that editors, checkers and people
-// read. Each is generated from the table of builtins, so a new name or key appears in all of them.
+// Forms: the builtins of the plan language (dsl/language/bind/builtins.h) as the files that editors, checkers and
+// people read. Each is generated from the table of builtins, so a new name or key appears in all of them.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ std::string LuaDefinitions();
 std::string LuarcJson(const std::string& library);
 // .luacheckrc: luacheck knows these names and no others.
 std::string LuacheckConfig();
-// The reference of the language as a page of Markdown: each name with its signature, its keys (type, default, example) and
-// an example.
+// The reference of the language as a page of Markdown: each name with its signature, its keys (type, default, example)
+// and an example.
 std::string ReferencePage();
 
 }  // namespace moonshard

@@ -207,9 +207,9 @@ void PushViewFunction(lua_State* L, lua_CFunction function, int table, ReadOnlyK
 
 }  // namespace
 
-// The view is an empty table whose metamethods read the real one, which only their upvalues hold: a script can neither reach
-// it nor replace the metatable (__metatable is false). Every write and every read of a missing key goes through the
-// metamethods, which report it with the nearest match.
+// The view is an empty table whose metamethods read the real one, which only their upvalues hold: a script can neither
+// reach it nor replace the metatable (__metatable is false). Every write and every read of a missing key goes through
+// the metamethods, which report it with the nearest match.
 void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label) {
   const int table = lua_gettop(L);
   lua_newtable(L);           // [table, view]

@@ -54,10 +54,10 @@ size_t PatternMatcher::MatchAt(size_t begin) {
   return Match(begin, 0);
 }
 
-// Recursive descent with backtracking, as in Lua. Two bounds: every step is charged to the budget of the script, which ends
-// exponential patterns ("a*a*a*b") at the limit of steps, and the recursion has a depth limit, which protects the C stack.
-// Single characters and the tail of the pattern loop instead of recursing, so that the depth counts captures and
-// repetitions only.
+// Recursive descent with backtracking, as in Lua. Two bounds: every step is charged to the budget of the script, which
+// ends exponential patterns ("a*a*a*b") at the limit of steps, and the recursion has a depth limit, which protects the
+// C stack. Single characters and the tail of the pattern loop instead of recursing, so that the depth counts captures
+// and repetitions only.
 size_t PatternMatcher::Match(size_t s, size_t p) {
   if (++depth_ > kMostDepth) luaL_error(lua_, "pattern too complex");
   size_t result = npos;

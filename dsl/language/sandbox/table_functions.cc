@@ -154,8 +154,8 @@ bool Before(lua_State* L, lua_Integer a, lua_Integer b) {
 // A merge sort, for three reasons: it is stable, so that the order of equal values is the same on every rank; it stays
 // within bounds for a comparison function that is not an order, which std::sort does not; and it works on a copy, so
 // that a comparison function that changes the table cannot invalidate it. Its memory counts towards the limit, and each
-// comparison is charged to the budget of steps. The bound on the length is Lua's: a table with keys at powers of two may
-// have a length of 2^60, whose size in bytes wraps around to 0.
+// comparison is charged to the budget of steps. The bound on the length is Lua's: a table with keys at powers of two
+// may have a length of 2^60, whose size in bytes wraps around to 0.
 int Sort(lua_State* L) {
   if (AnyPoison(L)) return 0;
   const lua_Integer length = LengthOfFirst(L);

@@ -43,8 +43,8 @@ int AnswerName(lua_State* L) {
 }
 
 // One userdata with a metamethod for every event. Comparisons give false instead of poison, because Lua converts their
-// result to a boolean: `if heads > 8` takes the else branch. A write to a field is dropped. __name makes it recognizable
-// in messages of Lua itself, which ScriptState then leaves out.
+// result to a boolean: `if heads > 8` takes the else branch. A write to a field is dropped. __name makes it
+// recognizable in messages of Lua itself, which ScriptState then leaves out.
 void MakePoison(lua_State* L) {
   lua_newuserdatauv(L, 0, 0);  // [poison]
   lua_createtable(L, 0, 28);   // [poison, meta]

@@ -179,9 +179,9 @@ void ScriptState::Renew() {
 
 ScriptState& ScriptState::From(lua_State* L) { return **static_cast<ScriptState**>(lua_getextraspace(L)); }
 
-// Every allocation of Lua, counted as the system counts it (RealSize), so that the limit bounds the memory of the process
-// and not only the requested bytes. A refused allocation makes Lua collect garbage and try once more, then raise "not enough
-// memory". Shrinking and freeing always succeed, as Lua requires.
+// Every allocation of Lua, counted as the system counts it (RealSize), so that the limit bounds the memory of the
+// process and not only the requested bytes. A refused allocation makes Lua collect garbage and try once more, then
+// raise "not enough memory". Shrinking and freeing always succeed, as Lua requires.
 void* ScriptState::Allocate(void* self, void* block, size_t old_size, size_t new_size) {
   auto& state = *static_cast<ScriptState*>(self);
   // With no block, Lua passes the kind of the new object in place of a size.
@@ -201,8 +201,8 @@ void* ScriptState::Allocate(void* self, void* block, size_t old_size, size_t new
 }
 
 // An error that the script cannot outlive. Nothing in the sandbox catches errors (no pcall, no coroutine), but Lua runs
-// finalizers and closes to-be-closed variables while it unwinds; the hook on every line and instruction, with dead_ set,
-// raises again in each of them.
+// finalizers and closes to-be-closed variables while it unwinds; the hook on every line and instruction, with dead_
+// set, raises again in each of them.
 void ScriptState::RaiseLimit(std::string message, std::string help) {
   dead_ = true;
   if (!limit_) {
@@ -215,9 +215,10 @@ void ScriptState::RaiseLimit(std::string message, std::string help) {
   std::abort();  // lua_error does not return
 }
 
-// Runs every kHookInterval instructions. Three bounds meet here, because each alone has a gap: the count of instructions is
-// the same on every machine and so decides normally; CPU time bounds instructions that are slow; the depth of calls bounds
-// C stack use of nested Lua-C calls. Work within one C function, which no hook interrupts, is bounded by Charge().
+// Runs every kHookInterval instructions. Three bounds meet here, because each alone has a gap: the count of
+// instructions is the same on every machine and so decides normally; CPU time bounds instructions that are slow; the
+// depth of calls bounds C stack use of nested Lua-C calls. Work within one C function, which no hook interrupts, is
+// bounded by Charge().
 void ScriptState::CountHook(lua_State* L, lua_Debug* record) {
   ScriptState& state = From(L);
   if (record->event == LUA_HOOKRET) {
@@ -252,8 +253,9 @@ int ScriptState::Parse(std::string_view text, const std::string& name) {
     int line = 1;        // of the last part
     bool ended = false;  // by the last part
   } source{*this, text};
-  // No hook runs in the parser, whose time is quadratic for a chain of `and`: the text is passed in small parts, and the CPU
-  // time is checked at each. A part is of one line: where Lua gives up without a place, it was at the last part.
+  // No hook runs in the parser, whose time is quadratic for a chain of `and`: the text is passed in small parts, and
+  // the CPU time is checked at each. A part is of one line: where Lua gives up without a place, it was at the last
+  // part.
   const lua_Reader next_part = [](lua_State*, void* data, size_t* size) -> const char* {
     constexpr size_t kPart = 256;
     Source& from = *static_cast<Source*>(data);
@@ -295,8 +297,8 @@ void ScriptState::TakeMemory(size_t bytes) {
   peak_ = std::max(peak_, used_);
 }
 
-// Walks the stack outward to the first frame of user code. With blame_caller_ the innermost user frame, the function whose
-// arguments are checked, is skipped too.
+// Walks the stack outward to the first frame of user code. With blame_caller_ the innermost user frame, the function
+// whose arguments are checked, is skipped too.
 SourceSpan ScriptState::UserSpan(std::string_view token) {
   SourceSpan other;  // where there is no better one
   bool pass_over = blame_caller_;

@@ -42,8 +42,8 @@ class ScriptState {
 
   // Runs `body` with the state, protected: an error that Lua raises in it becomes a diagnostic, and Run returns false.
   // A C++ exception that left a C function (a defect of moonshard) is rethrown to the caller. Lua functions may be
-  // called only within a body. The body runs under the C locale, on this thread alone: what a plan computes (comparisons
-  // of texts, numbers as text) does not depend on the host's.
+  // called only within a body. The body runs under the C locale, on this thread alone: what a plan computes
+  // (comparisons of texts, numbers as text) does not depend on the host's.
   bool Run(const std::function<void(lua_State*)>& body);
 
   // A new budget without diagnostics: for the next line of a session, also after one that exceeded a limit. Collects
@@ -53,9 +53,9 @@ class ScriptState {
   // lua_getlocal takes. It may raise a Lua error.
   void OnChunkEnd(std::function<void(lua_State*, lua_Debug*)> on_chunk_end);
 
-  // lua_load of a text as a chunk called `name` ("@plan.lua"): Lua's status, its function or message on top of the stack.
-  // No instruction runs while Lua reads, so the CPU time is looked at here too: raises a Lua error where it is used up.
-  // An error is the caller's to report.
+  // lua_load of a text as a chunk called `name` ("@plan.lua"): Lua's status, its function or message on top of the
+  // stack. No instruction runs while Lua reads, so the CPU time is looked at here too: raises a Lua error where it is
+  // used up. An error is the caller's to report.
   int Parse(std::string_view text, const std::string& name);
   // The line of the last text at which Parse ended.
   int parsed_line() const { return parsed_line_; }

@@ -127,9 +127,9 @@ Result<Plan> Chosen(Plan plan, std::string how, Diagnostics diagnostics) {
   return Result<Plan>(std::move(plan), std::move(diagnostics));
 }
 
-// The default plan reads names, the plan by structure shapes too, at any path. The one that shards more of the parameters
-// under the given options and mesh is taken, and the default one of two equals: it has more options. A plan with errors
-// shards nothing; of two of these the default one's are shown, unless it recognizes nothing.
+// The default plan reads names, the plan by structure shapes too, at any path. The one that shards more of the
+// parameters under the given options and mesh is taken, and the default one of two equals: it has more options. A plan
+// with errors shards nothing; of two of these the default one's are shown, unless it recognizes nothing.
 Result<Plan> PlanOfUnknown(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
   Diagnostics diagnostics;
   std::optional<Plan> by_name = LoadPlanFile(kDefaultPlan, inputs).Collect(diagnostics);

@@ -3,12 +3,13 @@
 //   1. the plan that was named: a file, a shipped plan, or a Hugging Face plan (hf:FILE)
 //   2. the plan that plans/index.lua has for the architecture, by its qualified and then by its bare name
 //   3. the checkpoint's own: a Hugging Face plan in its config.json (hugging_face_plan.h)
-//   4. plans/default.lua, where the model's modules have the usual names, or what `moonshard suggest --sure` writes, where
-//      that shards more of the parameters: blocks that are recognized by their structure at any path (structure_plan.h)
+//   4. plans/default.lua, where the model's modules have the usual names, or what `moonshard suggest --sure` writes,
+//      where that shards more of the parameters: blocks that are recognized by their structure at any path
+//      (structure_plan.h)
 //
-// For 3 and 4 a finding reports the chosen plan and why the earlier steps had none (kPlanFallback). A plan of step 2 that
-// rejects the model or an option is an error: another plan would hide its message. Of the two plans of step 4 one that takes
-// the model, the mesh and the options goes before one that does not.
+// For 3 and 4 a finding reports the chosen plan and why the earlier steps had none (kPlanFallback). A plan of step 2
+// that rejects the model or an option is an error: another plan would hide its message. Of the two plans of step 4 one
+// that takes the model, the mesh and the options goes before one that does not.
 // Stage before: config.json and the module tree. Stage after: match.
 #pragma once
 

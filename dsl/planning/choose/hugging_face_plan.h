@@ -1,5 +1,5 @@
-// Hugging Face plans as plans: of a file (`--plan hf:FILE[#KEY]`), and of the checkpoint itself (base_model_tp_plan in its
-// config.json), which is step 3 of the choice (choose_plan.h).
+// Hugging Face plans as plans: of a file (`--plan hf:FILE[#KEY]`), and of the checkpoint itself (base_model_tp_plan in
+// its config.json), which is step 3 of the choice (choose_plan.h).
 // Stage before: dsl/planning/hugging_face, which makes plan text of them. Stage after: match.
 #pragma once
 

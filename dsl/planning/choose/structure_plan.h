@@ -1,5 +1,5 @@
-// The plan by structure: what `moonshard suggest --sure` writes for a model (dsl/planning/suggest), evaluated. Part of step 4
-// of the choice (choose_plan.h).
+// The plan by structure: what `moonshard suggest --sure` writes for a model (dsl/planning/suggest), evaluated. Part of
+// step 4 of the choice (choose_plan.h).
 // Stage before: dsl/planning/suggest. Stage after: match.
 #pragma once
 
@@ -18,8 +18,8 @@ struct StructurePlan {
 // `inputs.model` is not null. What is suggested depends on the config and the modules, not on the mesh and the options.
 StructurePlan ReadStructure(const PlanInputs& inputs);
 
-// Elements of the parameters that the plan shards (PlanTotals::sharded_params); -1 where it has errors on the model and the
-// mesh of `inputs`.
+// Elements of the parameters that the plan shards (PlanTotals::sharded_params); -1 where it has errors on the model and
+// the mesh of `inputs`.
 int64_t ShardedElements(const Plan& plan, const PlanInputs& inputs);
 
 }  // namespace moonshard

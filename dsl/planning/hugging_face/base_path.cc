@@ -13,8 +13,8 @@
 namespace moonshard {
 
 // Every prefix of a module path is a candidate, and its score is the number of keys of the base table that then match a
-// module or parameter. The best score wins; equal best scores are an error that names both prefixes, because a wrong choice
-// would shard another part of the model (a vision tower has layers of the same names).
+// module or parameter. The best score wins; equal best scores are an error that names both prefixes, because a wrong
+// choice would shard another part of the model (a vision tower has layers of the same names).
 Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTree& tree) {
   const HuggingFaceTable* table = choice.config_table();
   if (table == nullptr || !table->of_base) return std::string();

@@ -195,9 +195,9 @@ class Exporter {
 
 }  // namespace
 
-// From a compiled plan, not from its rules: the keys of a tp_plan are paths with * for numbers, so modules are grouped by
-// their path with numbers replaced, and each group needs one style. A group whose members differ cannot be expressed and is
-// reported.
+// From a compiled plan, not from its rules: the keys of a tp_plan are paths with * for numbers, so modules are grouped
+// by their path with numbers replaced, and each group needs one style. A group whose members differ cannot be expressed
+// and is reported.
 ExportedPlan ExportHuggingFace(const CompiledPlan& plan) { return Exporter(plan).Run(); }
 
 }  // namespace moonshard

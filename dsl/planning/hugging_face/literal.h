@@ -36,9 +36,9 @@ struct Literal::Entry {
   Literal value;
 };
 
-// The literal that begins at `*position`, which then points after it. `file` is the name of the text in diagnostics. Errors
-// (kBadJson, with line and column): anything but a literal, an unclosed one, a key that is not a string or is duplicated in
-// one dict, more than 100 levels.
+// The literal that begins at `*position`, which then points after it. `file` is the name of the text in diagnostics.
+// Errors (kBadJson, with line and column): anything but a literal, an unclosed one, a key that is not a string or is
+// duplicated in one dict, more than 100 levels.
 Result<Literal> ParseLiteral(std::string_view text, const std::string& file, size_t* position);
 
 // The same for a text that contains nothing else.

@@ -45,8 +45,8 @@ class Writer {
          "),");
   }
 
-  // The head of a tied embedding is the same tensor, and transformers computes it with the embedding's rows whether or not
-  // the plan names it.
+  // The head of a tied embedding is the same tensor, and transformers computes it with the embedding's rows whether or
+  // not the plan names it.
   void TiedHead(const std::vector<const HuggingFaceTable*>& tables, bool ties_by_default) {
     bool shards_embedding = false;
     for (const HuggingFaceTable* table : tables) {

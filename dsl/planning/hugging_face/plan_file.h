@@ -1,12 +1,15 @@
 // PlanFile: the Hugging Face plans that a text holds. Three forms are read:
 //
 //   { "llama/LlamaConfig": { "kind": "config", "base_model_tp_plan": { ... } }, ... }   every plan of a release
-//   { "model_type": "llama", "base_model_tp_plan": { ... } }                             config.json; also within text_config
+//   { "model_type": "llama", "base_model_tp_plan": { ... } }                             config.json; also within
+//                                                                                        text_config
 //   { "layers.*.self_attn.q_proj": "colwise", ... }                                      a bare tp_plan, JSON or Python
-//   base_model_tp_plan = { ... }                                                         Python source (configuration_*.py)
+//   base_model_tp_plan = { ... }                                                         Python source
+//                                                                                        (configuration_*.py)
 //
 // A table maps keys to names of styles. Those of a config (base_model_tp_plan) are relative to its base model, whose
-// path within the full model is not in the file; those of a model class (_tp_plan) and bare ones are relative to the model.
+// path within the full model is not in the file; those of a model class (_tp_plan) and bare ones are relative to the
+// model.
 // Stage before: literal.h. Stage after: lua_text.h.
 #pragma once
 
@@ -76,8 +79,8 @@ Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std
 
 // The path of the base model, which the keys of a config's tp_plan are relative to, within the full model
 // ("model." in LlamaForCausalLM). transformers has it from its classes; here it is derived from the module names.
-// The prefix under which the most keys of the choice's base table name a module or parameter; "" where none does, or where
-// the choice has no base table. Errors (kRuleConflict): two prefixes fit equally well; both are named.
+// The prefix under which the most keys of the choice's base table name a module or parameter; "" where none does, or
+// where the choice has no base table. Errors (kRuleConflict): two prefixes fit equally well; both are named.
 Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTree& tree);
 
 }  // namespace moonshard

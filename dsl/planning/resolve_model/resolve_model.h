@@ -1,10 +1,12 @@
 // ResolveModel: from a model and the requested plan to a compiled plan: chooses the plan, evaluates it (isolated or
-// not) and resolves it against a module tree (engine/plan/resolve). The one way for every program: the command line and the
-// REPL with the tree of a checkpoint's headers, the ranks of a run and the trainer with the tree of the live model.
+// not) and resolves it against a module tree (engine/plan/resolve). The one way for every program: the command line and
+// the REPL with the tree of a checkpoint's headers, the ranks of a run and the trainer with the tree of the live model.
 //
-//   config.json, tree, --plan, --mesh, --option, --isolate  --ResolveModel-->  Resolution (CompiledPlan, findings, passes)
+//   config.json, tree, --plan, --mesh, --option, --isolate  --ResolveModel-->  Resolution (CompiledPlan, findings,
+//                                                           passes)
 //
-// Stages before: a model directory's config and headers, or a live model. Stage after: explain, or engine/runtime/apply.
+// Stages before: a model directory's config and headers, or a live model. Stage after: explain, or
+// engine/runtime/apply.
 #pragma once
 
 #include <map>
@@ -42,13 +44,13 @@ struct ModelFolder {
   std::shared_ptr<const ExportedProgram> program = nullptr;  // what is run instead of a reference model
 };
 
-// Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts files that end after their
-// header. Of a model that is a program alone the config is the one that the exporter recorded, and the checkpoint is empty.
-// Errors of all at once.
+// Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts files that end after
+// their header. Of a model that is a program alone the config is the one that the exporter recorded, and the checkpoint
+// is empty. Errors of all at once.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
 
-// The config of a directory, or the one that the exporter recorded where MODEL is a program. Errors: as ModelConfig::Read and
-// ReadProgram; kBadInput: a program without a config.
+// The config of a directory, or the one that the exporter recorded where MODEL is a program. Errors: as
+// ModelConfig::Read and ReadProgram; kBadInput: a program without a config.
 Result<ModelConfig> ReadConfigOf(const ModelOptions& options);
 
 // That a model which is a program alone has no weights; nothing where it has, or is a directory.
@@ -61,15 +63,15 @@ ModuleTree TreeOf(const ModelFolder& folder);
 PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                     const ModuleTree& tree);
 
-// Chooses the plan (dsl/planning/choose/choose_plan.h), evaluates it and runs the passes of engine/plan/resolve. `wanted`
-// as ModelOptions::plan; `inputs` hold mesh and options, and their `model` is `tree`. The first stage that fails reports all
-// of its errors, with the findings of the stages before. The first pass of the result is "evaluate".
+// Chooses the plan (dsl/planning/choose/choose_plan.h), evaluates it and runs the passes of engine/plan/resolve.
+// `wanted` as ModelOptions::plan; `inputs` hold mesh and options, and their `model` is `tree`. The first stage that
+// fails reports all of its errors, with the findings of the stages before. The first pass of the result is "evaluate".
 Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree);
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree);
 
-// ResolveModel on the headers of a model directory; its first pass is "read". `headers_only`: see OpenModelFolder. Where the
-// directory or the mesh has errors, the result holds these alone.
+// ResolveModel on the headers of a model directory; its first pass is "read". `headers_only`: see OpenModelFolder.
+// Where the directory or the mesh has errors, the result holds these alone.
 Resolution ResolveDirectory(const ModelOptions& options, bool headers_only = true);
 // The compiled plan of ResolveDirectory alone.
 Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only = true);

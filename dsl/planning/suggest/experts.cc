@@ -75,8 +75,9 @@ std::vector<int64_t> StackedWeight(const Item& item) {
   return weight.name == "weight" && weight.shape.size() == 3 ? weight.shape : std::vector<int64_t>{};
 }
 
-// Modules with stacked weights [experts, out, in], or transposed [experts, in, out]: one projection to twice or once the
-// wide features, or two, and one back. Two alone that are no gate and up in one may be read either way, but for their names.
+// Modules with stacked weights [experts, out, in], or transposed [experts, in, out]: one projection to twice or once
+// the wide features, or two, and one back. Two alone that are no gate and up in one may be read either way, but for
+// their names.
 std::optional<Form> LinearsForm(const Layer& layer, const std::vector<size_t>& items, bool transposed) {
   Form form;
   form.stacked = form.linears = true;

@@ -1,6 +1,7 @@
 // Layer: splits one kind of layer into blocks. Each reader takes the modules of one kind of block, and later readers do
 // not see them. A reader takes a block only if it recognizes all of its modules; the rest is replicated. Stage before:
-// outline.h, numbers.h. Stage after: write.h.
+// outline.h, numbers.h.
+// Stage after: write.h.
 #pragma once
 
 #include <map>
@@ -47,8 +48,8 @@ class Layer {
 
   // Whether the layer's data flow is known.
   bool knows_flow() const { return knows_flow_; }
-  // Whether the result of one item flows into another, through modules that own no matrix, and not by way of the residual stream;
-  // and whether by elementwise operators and reshapes alone. True where the flow is not known.
+  // Whether the result of one item flows into another, through modules that own no matrix, and not by way of the
+  // residual stream; and whether by elementwise operators and reshapes alone. True where the flow is not known.
   bool Feeds(size_t from, size_t to) const;
   bool FeedsElementwise(size_t from, size_t to) const;
 

@@ -80,7 +80,8 @@ std::optional<ModelNumbers> ReadTowerNumbers(const ModelConfig& config, bool hea
     if (fields == nullptr || !fields->is_object()) continue;
     ModelNumbers out = NumbersIn(*fields, std::string("config.") + section);
     if (out.model_type.empty()) out.model_type = config.model_type();
-    // Where both are there, hidden_size is that of the decoder, for which the tower's last projection makes its features.
+    // Where both are there, hidden_size is that of the decoder, for which the tower's last projection makes its
+    // features.
     if (const Number width = FirstOf(*fields, std::string("config.") + section, {"embed_dim"}); width.known())
       out.hidden = width;
     if (out.heads.known() && out.hidden.known()) return out;

@@ -1,5 +1,6 @@
 // Numbers: the sizes of a decoder in config.json, under any of the usual names, each with the Lua expression that a
-// plan reads it with. Stage before: config.json. Stage after: layer.h, which compares them with shapes.
+// plan reads it with.
+// Stage before: config.json. Stage after: layer.h, which compares them with shapes.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ struct ModelNumbers {
 
 ModelNumbers ReadNumbers(const ModelConfig& config);
 
-// Those of the tower beside the decoder that sees (vision_config) or hears (audio_config); nothing where its number of heads
-// or its hidden size is not told.
+// Those of the tower beside the decoder that sees (vision_config) or hears (audio_config); nothing where its number of
+// heads or its hidden size is not told.
 std::optional<ModelNumbers> ReadTowerNumbers(const ModelConfig& config, bool hears);
 
 }  // namespace moonshard

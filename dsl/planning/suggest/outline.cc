@@ -168,8 +168,8 @@ bool IsUnder(std::string_view name, std::string_view folder) {
 }
 
 // Groups the modules by the path before their first number (a stack) and by that number (a layer). Layers with the same
-// items, up to the number, are one kind, which the readers see once: a model of 100 layers has two or three kinds. Sizes are
-// part of the comparison, because layers of different widths need different numbers in the plan.
+// items, up to the number, are one kind, which the readers see once: a model of 100 layers has two or three kinds.
+// Sizes are part of the comparison, because layers of different widths need different numbers in the plan.
 Outline MakeOutline(const ModuleTree& tree, int64_t experts) {
   Outline outline;
   std::map<std::string, std::map<int64_t, std::vector<Item>>> stacks;

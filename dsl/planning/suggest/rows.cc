@@ -5,8 +5,8 @@
 //   MultiheadAttention's output projection, whose weight is read without a call: its module has an in_proj_weight
 //   a table        of positions or of buckets, which may be read without a call, too
 //
-// So a name must say that it is a linear layer, and an exported program that it is called. An embedding that a name says to be
-// one is right by rows as well: colwise shards its features.
+// So a name must say that it is a linear layer, and an exported program that it is called. An embedding that a name
+// says to be one is right by rows as well: colwise shards its features.
 #include "dsl/planning/suggest/rows.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
-// Rows: linear layers whose use is not understood. Whatever reads the outputs of one gets all of them, so they may be computed in
-// shards: each rank holds a part of the rows, and the outputs are gathered. That is right for any use of the layer's call, and
-// costs an all-gather where a replicated layer costs memory. Stage before: layer.h, ends.h. Stage after: write.h.
+// Rows: linear layers whose use is not understood. Whatever reads the outputs of one gets all of them, so they may be
+// computed in shards: each rank holds a part of the rows, and the outputs are gathered. That is right for any use of
+// the layer's call, and costs an all-gather where a replicated layer costs memory.
+// Stage before: layer.h, ends.h. Stage after: write.h.
 #pragma once
 
 #include <string>

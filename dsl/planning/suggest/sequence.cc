@@ -1,18 +1,19 @@
 // Sequence parallelism replaces the layout of the hidden states between all blocks of a layer, so one module that reads
-// them in an unknown way makes it wrong: a module that expects all tokens has only a part of them. There are three ways to
-// offer it, and each needs more evidence than the next one.
+// them in an unknown way makes it wrong: a module that expects all tokens has only a part of them. There are three ways
+// to offer it, and each needs more evidence than the next one.
 //
-//   from the embedding to the head  everything is understood: one stack, no unknown block, no unknown module outside, and
-//                                   one embedding where the shards begin
-//   within a stack                  everything in its layers is. The first layer takes shards of its input, and the output
-//                                   of the last one is gathered, so what lies outside has all tokens
-//   within a stack, with blocks     what is not understood of a layer lies in whole blocks, such as its mixer, between the
-//   that get all tokens             norm and the residual stream: their inputs are gathered, and of their outputs each rank
-//                                   takes its shard
+//   from the embedding to the head  everything is understood: one stack, no unknown block, no unknown module outside,
+//                                   and one embedding where the shards begin
+//   within a stack                  everything in its layers is. The first layer takes shards of its input, and the
+//                                   output of the last one is gathered, so what lies outside has all tokens
+//   within a stack, with blocks     what is not understood of a layer lies in whole blocks, such as its mixer, between
+//                                   the
+//   that get all tokens             norm and the residual stream: their inputs are gathered, and of their outputs each
+//                                   rank takes its shard
 //
-// The last two need layers that follow each other with nothing between them. That is so for all models that are known but
-// those that add features of images to the hidden states after some layers, which call it deepstack. Modules that are not
-// layers, such as the attention of all layers in a list of its own, have no residual stream in them.
+// The last two need layers that follow each other with nothing between them. That is so for all models that are known
+// but those that add features of images to the hidden states after some layers, which call it deepstack. Modules that
+// are not layers, such as the attention of all layers in a list of its own, have no residual stream in them.
 #include "dsl/planning/suggest/sequence.h"
 
 #include <algorithm>
@@ -50,8 +51,8 @@ bool HoldsModules(const Stack& stack, const std::string& name) {
                              [&](const auto& entry) { return entry.first != name && IsUnder(entry.first, name); });
 }
 
-// Whether a module of a layer, or one of its parameters by its path, is a bias of hidden states without a weight: a block may
-// give it to the layer to add, as `dense_bias` of GPT-NeoX Japanese, so it is not used on all tokens.
+// Whether a module of a layer, or one of its parameters by its path, is a bias of hidden states without a weight: a
+// block may give it to the layer to add, as `dense_bias` of GPT-NeoX Japanese, so it is not used on all tokens.
 bool OwnsBias(const ReadStack& read, const std::string& name, int64_t hidden) {
   for (const LayerKind& kind : read.stack->kinds) {
     for (const Item& item : kind.items) {

@@ -1,5 +1,6 @@
-// Sequence: in which stacks the hidden states may be shards of the sequence between blocks, by what is understood of their
-// layers. Stage before: layer.h, ends.h. Stage after: write.h.
+// Sequence: in which stacks the hidden states may be shards of the sequence between blocks, by what is understood of
+// their layers.
+// Stage before: layer.h, ends.h. Stage after: write.h.
 #pragma once
 
 #include <string>

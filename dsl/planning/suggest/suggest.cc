@@ -8,9 +8,9 @@
 //   this file  decides what depends on several blocks: shared tensors, units of fsdp
 //   write      blocks as Lua, with the reason of each as a comment (write.h)
 //
-// The rule for doubt is the same in all stages: what is not fully understood gives all its outputs on every rank, which costs
-// time but cannot change a result. A wrong shard can. So the features of a block are sharded only if each of its modules is
-// explained.
+// The rule for doubt is the same in all stages: what is not fully understood gives all its outputs on every rank, which
+// costs time but cannot change a result. A wrong shard can. So the features of a block are sharded only if each of its
+// modules is explained.
 #include "dsl/planning/suggest/suggest.h"
 
 #include <algorithm>
@@ -194,8 +194,8 @@ bool TakeTiedBias(const ModuleTree& tree, const std::vector<ParamRef>& tie, Draf
   return true;
 }
 
-// A tensor that two modules share has one layout: if one of them stays replicated, so does the other. Which can be one side
-// of another tie, so the search begins again after each that is dropped.
+// A tensor that two modules share has one layout: if one of them stays replicated, so does the other. Which can be one
+// side of another tie, so the search begins again after each that is dropped.
 void SettleTies(const ModuleTree& tree, Draft& draft) {
   for (const std::vector<ParamRef>& tie : tree.ties()) {
     std::set<std::string> cut;
@@ -255,7 +255,8 @@ void SplitRest(Draft& draft, const std::vector<std::string>& own) {
   draft.ends.first.push_back(std::move(block));
 }
 
-// What depends on several blocks: shared tensors, the layout of the hidden states, and rules for what is beside sharded modules.
+// What depends on several blocks: shared tensors, the layout of the hidden states, and rules for what is beside sharded
+// modules.
 Draft Settled(const ModuleTree& tree, const Outline& outline, Draft draft) {
   SettleTies(tree, draft);
   draft.ends.has_logits = draft.ends.has_logits && std::ranges::any_of(draft.ends.last, [](const Block& block) {
@@ -281,8 +282,8 @@ std::string Reason(const Diagnostic& error) {
   return text;
 }
 
-// Where the errors are: the blocks of `shown`, which is `draft` with its ties settled, on whose lines they stand, or all that
-// are sharded where they stand on none of these. False: everything is replicated already.
+// Where the errors are: the blocks of `shown`, which is `draft` with its ties settled, on whose lines they stand, or
+// all that are sharded where they stand on none of these. False: everything is replicated already.
 bool LeaveRefused(const Diagnostics& errors, const WrittenPlan& written, const Draft& shown, Draft& draft) {
   std::map<const Block*, std::string> refused;
   bool fewer = false;

@@ -35,9 +35,9 @@ bool IsOtherSense(std::string_view path);
 // Of the other senses, the one that hears.
 bool IsHearing(std::string_view path);
 
-// Whether a projection to the gate and the up features makes all of the one, then all of the other. Shapes do not tell. The
-// name `gate_up_proj` says so in every model type of transformers 5.18 but two, which interleave them; of others the type is
-// known.
+// Whether a projection to the gate and the up features makes all of the one, then all of the other. Shapes do not tell.
+// The name `gate_up_proj` says so in every model type of transformers 5.18 but two, which interleave them; of others
+// the type is known.
 bool IsGateThenUp(std::string_view path, std::string_view model_type);
 
 }  // namespace moonshard

@@ -1,5 +1,6 @@
 // Write: the text of the suggested plan file. Rules that are the same in several kinds of layers are written once, with
-// the layers in the pattern; each block has a comment with its certainty and the reason. Stage before: layer.h, ends.h.
+// the layers in the pattern; each block has a comment with its certainty and the reason.
+// Stage before: layer.h, ends.h.
 #pragma once
 
 #include <set>
@@ -22,8 +23,8 @@ struct ReadStack {
   std::vector<Row> rows;
   // Layers that can be units of fsdp: a tensor that a layer shares with a module outside of it belongs to no unit.
   std::set<int64_t> units;
-  // Whether the hidden states may be shards of the sequence between its first and its last layer (sequence.h), and then the
-  // blocks of a layer that get all tokens, since what they compute is not understood.
+  // Whether the hidden states may be shards of the sequence between its first and its last layer (sequence.h), and then
+  // the blocks of a layer that get all tokens, since what they compute is not understood.
   bool sequence = false;
   struct Gathered {
     std::string block;

@@ -270,7 +270,8 @@ class Launcher {
     return signal == SIGINT || signal == SIGTERM ? kExitAsked + signal : 0;
   }
 
-  // Whether a signal has halted the process (SIGSTOP, a debugger): the third field of its stat, behind the name's bracket.
+  // Whether a signal has halted the process (SIGSTOP, a debugger): the third field of its stat, behind the name's
+  // bracket.
   static bool IsHalted(pid_t pid) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
     std::string text;

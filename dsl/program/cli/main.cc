@@ -1,5 +1,5 @@
-// moonshard: the program. Answers what needs no tensor itself, in milliseconds and without LibTorch; for the rest it starts
-// moonshard-run, once for each local rank.
+// moonshard: the program. Answers what needs no tensor itself, in milliseconds and without LibTorch; for the rest it
+// starts moonshard-run, once for each local rank.
 #include <unistd.h>
 
 #include <cerrno>
@@ -67,9 +67,9 @@ std::string WhyNotWritten(const std::filesystem::path& path) {
   return access(folder.c_str(), W_OK | X_OK) == 0 ? "" : std::strerror(errno);
 }
 
-// The plan as the headers show it, before a process is started or a tensor made: with errors it is reported here, once. The
-// warnings and notes of a plan without errors are rank 0's to report: it resolves the plan against the live model, which
-// also has the modules that own no parameter.
+// The plan as the headers show it, before a process is started or a tensor made: with errors it is reported here, once.
+// The warnings and notes of a plan without errors are rank 0's to report: it resolves the plan against the live model,
+// which also has the modules that own no parameter.
 std::optional<CompiledPlan> ResolveForRanks(const ModelOptions& model, bool headers_only, const SayOptions& say) {
   Result<CompiledPlan> plan = ResolveFromHeaders(model, headers_only);
   if (!plan.ok()) Say(plan.diagnostics(), say);
@@ -112,8 +112,8 @@ int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments)
   return RunWithTensors(arguments, verb.types ? std::nullopt : std::optional(plan->mesh), verb.say);
 }
 
-// With --init MODEL needs no checkpoint, so there are no headers to resolve the plan against: the ranks do it, with the live
-// model, as they do in any case.
+// With --init MODEL needs no checkpoint, so there are no headers to resolve the plan against: the ranks do it, with the
+// live model, as they do in any case.
 int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
   std::optional<MeshShape> mesh;
   const auto refuse = [&](const Diagnostics& errors) {

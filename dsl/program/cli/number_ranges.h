@@ -1,5 +1,5 @@
-// NumberRanges: the range of each number of the command line, in one table, and how its text is read: digits as a person
-// writes them, so no "nan", "0x10", " 5" or "5x", and nothing that is rounded to the end of a type.
+// NumberRanges: the range of each number of the command line, in one table, and how its text is read: digits as a
+// person writes them, so no "nan", "0x10", " 5" or "5x", and nothing that is rounded to the end of a type.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct NumberRange {
   std::string_view unit;       // "steps"; "" for a number without one
 };
 
-// Every option with a number, in alphabetical order. The two numbers of --tokens have the ranges of --batch and --sequence,
-// those of --betas one range.
+// Every option with a number, in alphabetical order. The two numbers of --tokens have the ranges of --batch and
+// --sequence, those of --betas one range.
 std::span<const NumberRange> NumberRanges();
 // Throws InternalError where the table has no such option.
 const NumberRange& RangeOf(std::string_view option);

@@ -1,5 +1,6 @@
 // ProgramTexts: the verbs that print a text made of the program itself: `definitions` (the plan language for editors),
-// `completion`, `man`, and `export-script` (where the exporter of PyTorch models is). They read the definitions of all verbs, so they are added last.
+// `completion`, `man`, and `export-script` (where the exporter of PyTorch models is). They read the definitions of all
+// verbs, so they are added last.
 #pragma once
 
 #include <optional>
@@ -18,8 +19,8 @@ class ProgramTexts {
   ProgramTexts(const ProgramTexts&) = delete;
   ProgramTexts& operator=(const ProgramTexts&) = delete;
 
-  // After parsing: the text of the verb that was given; nothing where it is another one. Throws PlanError: kFileNotFound where
-  // the exporter was not installed with the program.
+  // After parsing: the text of the verb that was given; nothing where it is another one. Throws PlanError:
+  // kFileNotFound where the exporter was not installed with the program.
   std::optional<std::string> Asked() const;
 
  private:

@@ -18,9 +18,9 @@ struct SayOptions {
   bool text() const { return form == FindingForm::kText; }
 };
 
-// Whether to write colours to a file descriptor. kAuto: never with NO_COLOR (no-color.org), always with CLICOLOR_FORCE other
-// than 0 (bixense.com/clicolors), else if it is a terminal that is not dumb and CLICOLOR is not 0. Variables that are
-// empty count as absent.
+// Whether to write colours to a file descriptor. kAuto: never with NO_COLOR (no-color.org), always with CLICOLOR_FORCE
+// other than 0 (bixense.com/clicolors), else if it is a terminal that is not dumb and CLICOLOR is not 0. Variables that
+// are empty count as absent.
 bool UsesColor(ColorChoice choice, int descriptor);
 
 // All of the diagnostics on stderr. In the forms json and sarif one document, and nothing without diagnostics.

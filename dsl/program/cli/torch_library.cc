@@ -1,6 +1,6 @@
-// The dynamic loader itself answers: with LD_TRACE_LOADED_OBJECTS it lists what it would load and where it finds it, and
-// starts nothing (what ldd does). So run paths, LD_LIBRARY_PATH and the cache of the system count as they will count, and
-// no second search of our own can differ from it.
+// The dynamic loader itself answers: with LD_TRACE_LOADED_OBJECTS it lists what it would load and where it finds it,
+// and starts nothing (what ldd does). So run paths, LD_LIBRARY_PATH and the cache of the system count as they will
+// count, and no second search of our own can differ from it.
 #include "dsl/program/cli/torch_library.h"
 
 #include <cstdio>

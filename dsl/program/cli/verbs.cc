@@ -29,7 +29,8 @@ std::string NameOf(const ModelOptions& model) {
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
-// Writes `page` to --html and reports it on stderr; false, with a finding, where it cannot be written. `what`: "a report".
+// Writes `page` to --html and reports it on stderr; false, with a finding, where it cannot be written. `what`: "a
+// report".
 bool WriteReport(const std::string& page, const ExplainVerb& verb, const std::string& what) {
   if (verb.html == "-") {
     std::cout << page;

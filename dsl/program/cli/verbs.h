@@ -5,20 +5,20 @@
 
 namespace moonshard {
 
-// 0 success; 1 check found errors, also in a plan or model that cannot be read, or the work failed; 2 usage, or a bad plan or
-// model under any other verb; 3 a bug in this program.
+// 0 success; 1 check found errors, also in a plan or model that cannot be read, or the work failed; 2 usage, or a bad
+// plan or model under any other verb; 3 a bug in this program.
 inline constexpr int kExitGood = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitDefect = 3;
 
-// The exit code of a verb that ends with these errors: kExitUsage where a plan, a model or a named file is at fault, else
-// kExitFailed.
+// The exit code of a verb that ends with these errors: kExitUsage where a plan, a model or a named file is at fault,
+// else kExitFailed.
 int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
-// Resolves the plan that the verb is about and reports all findings, also about --rank and --tokens. `good`: whether there
-// are no errors among them.
+// Resolves the plan that the verb is about and reports all findings, also about --rank and --tokens. `good`: whether
+// there are no errors among them.
 Resolution ResolveToExplain(const ExplainVerb& verb, bool& good);
 int RunCheck(const CheckVerb& verb);
 int RunExplainFinding(const ExplainFindingVerb& verb);

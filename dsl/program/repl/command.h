@@ -32,7 +32,8 @@ struct CommandState {
   bool watch = false;
   std::vector<std::string> tried;       // Lua of the rules that :try made and that compiled: at("...", colwise {})
   std::vector<std::string> good_lines;  // every line so far that did not fail
-  // Runs `moonshard ARGUMENTS` on the streams of this process and returns its exit code; empty where there is no program.
+  // Runs `moonshard ARGUMENTS` on the streams of this process and returns its exit code; empty where there is no
+  // program.
   std::function<int(const std::vector<std::string>& words)> run_program;
   std::vector<std::string> program_words;  // appended to those arguments
 };
@@ -64,8 +65,8 @@ const CommandInfo* FindCommand(std::string_view name);
 
 // A result with one error at the line: the mistake, and a suggested fix.
 Answer Refused(const CommandCall& call, std::string message, std::string help = "");
-// The same diagnostics, those without a place or about the file that the arguments name at the line: what is wrong with its
-// arguments.
+// The same diagnostics, those without a place or about the file that the arguments name at the line: what is wrong with
+// its arguments.
 Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics);
 // Refused if no model is loaded, if the plan did not evaluate, or if it did not compile: with its errors.
 std::optional<Answer> NeedModel(const CommandCall& call);

@@ -41,10 +41,10 @@ bool Any(const std::vector<std::optional<Redistribution>>& redistributions, cons
   });
 }
 
-// Where a decoder usually calls a module of a layer: the norm before attention, what makes queries, keys and values, what is
-// done to them, the output; then the same of the mlp. Where names do not tell: attention is the block that makes heads, a
-// norm that is named after another block belongs to it, and what makes partial sums comes last in its block. Equal places
-// keep the tree's order.
+// Where a decoder usually calls a module of a layer: the norm before attention, what makes queries, keys and values,
+// what is done to them, the output; then the same of the mlp. Where names do not tell: attention is the block that
+// makes heads, a norm that is named after another block belongs to it, and what makes partial sums comes last in its
+// block. Equal places keep the tree's order.
 int UsualPlace(const std::string& path, const Entry& entry, const Blocks& blocks) {
   const auto has = [&](std::initializer_list<const char*> words) {
     return std::ranges::any_of(words, [&](const char* word) { return path.find(word) != std::string::npos; });

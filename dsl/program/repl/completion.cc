@@ -214,8 +214,8 @@ class Completer {
     Offer(begin, names);
   }
 
-  // The keys of the builtin whose table is open at `begin`, where a key may follow: after its `{` or a comma. A table that
-  // is an argument of a call, as in shard(0, { heads = 8 }), belongs to the builtin that is called.
+  // The keys of the builtin whose table is open at `begin`, where a key may follow: after its `{` or a comma. A table
+  // that is an argument of a call, as in shard(0, { heads = 8 }), belongs to the builtin that is called.
   std::vector<std::string> KeysAt(size_t begin) const {
     struct Open {
       char bracket;

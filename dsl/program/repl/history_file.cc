@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 constexpr size_t kMostLines = 1000;
 constexpr mode_t kOwnerOnly = S_IRUSR | S_IWUSR;
 
-// The history file, locked: no other session adds a line or shortens it meanwhile. Only its owner reads it, also where it
-// was there before with another mode.
+// The history file, locked: no other session adds a line or shortens it meanwhile. Only its owner reads it, also where
+// it was there before with another mode.
 class LockedHistory {
  public:
   explicit LockedHistory(const std::string& path) {

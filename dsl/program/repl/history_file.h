@@ -1,5 +1,5 @@
-// HistoryFile: the lines of past sessions, one a line, readable by their owner alone. Sessions that run at the same time add
-// their lines one by one, so that no session overwrites another.
+// HistoryFile: the lines of past sessions, one a line, readable by their owner alone. Sessions that run at the same
+// time add their lines one by one, so that no session overwrites another.
 #pragma once
 
 #include <string>

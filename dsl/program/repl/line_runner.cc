@@ -20,8 +20,8 @@
 namespace moonshard {
 namespace {
 
-// Where the long bracket that begins at `at`, [[...]] or [==[...]==], has its last character (the text's end where it does
-// not close); `at` itself where none begins there.
+// Where the long bracket that begins at `at`, [[...]] or [==[...]==], has its last character (the text's end where it
+// does not close); `at` itself where none begins there.
 size_t EndOfLongBracket(std::string_view text, size_t at) {
   if (at >= text.size() || text[at] != '[') return at;
   const size_t second = text.find_first_not_of('=', at + 1);
@@ -166,8 +166,9 @@ ChunkKind LineRunner::KindOf(std::string_view text) {
   return kind;
 }
 
-// A transaction: names are saved before the line and restored if it reports an error, so that a line that fails halfway does
-// not leave half of its assignments. The state itself survives, also after a limit: Renew gives the next line a new budget.
+// A transaction: names are saved before the line and restored if it reports an error, so that a line that fails halfway
+// does not leave half of its assignments. The state itself survives, also after a limit: Renew gives the next line a
+// new budget.
 Diagnostics LineRunner::Protected(const LinePlace& place, const std::function<void(lua_State*)>& body) {
   Renew();
   ScriptState& state = evaluation_->state();

@@ -43,8 +43,8 @@ class LineRunner {
   ChunkKind KindOf(std::string_view text);
   // Runs it. The values of an expression, nothing for statements. Errors: all of MS01xx.
   Result<std::vector<JsonValue>> Run(std::string_view text, ChunkKind kind, const LinePlace& place);
-  // The rule that at(PATTERN, STYLE) makes. `pattern` is Lua for one or plain text; `style` is Lua for a style or a layout, and
-  // may be a function that makes one of an empty table (colwise).
+  // The rule that at(PATTERN, STYLE) makes. `pattern` is Lua for one or plain text; `style` is Lua for a style or a
+  // layout, and may be a function that makes one of an empty table (colwise).
   Result<Rule> MakeRule(const std::string& pattern, const std::string& style, const LinePlace& place);
 
   // The inputs of later lines; assigned names are kept unless the model changes.

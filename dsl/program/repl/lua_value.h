@@ -1,5 +1,5 @@
-// LuaValue: the value of a line of Lua as plain data: lists and tables as JSON, values of the plan language as their text
-// or their parts.
+// LuaValue: the value of a line of Lua as plain data: lists and tables as JSON, values of the plan language as their
+// text or their parts.
 #pragma once
 
 #include "engine/core/base/json.h"

@@ -75,9 +75,9 @@ bool NaturalLess(std::string_view a, std::string_view b) {
   return a.size() - i < b.size() - j;
 }
 
-// Paths are sorted by bytes, so that the paths with a given prefix are one range, found by binary search: a model with 60,000
-// modules needs no scan per key press. Patterns are matched against one path per path class (layers differ only in numbers),
-// which are few.
+// Paths are sorted by bytes, so that the paths with a given prefix are one range, found by binary search: a model with
+// 60,000 modules needs no scan per key press. Patterns are matched against one path per path class (layers differ only
+// in numbers), which are few.
 PathIndex::PathIndex(const ModuleTree& tree) {
   std::vector<bool> seen(tree.class_representatives().size());
   for (const Module& module : tree.modules()) {

@@ -39,7 +39,8 @@ class TextReader : public LineReader {
   size_t at_ = 0;
 };
 
-// The lines of a file descriptor, which stays open. kFailed where it cannot be read, and for a line of more than 16 MiB.
+// The lines of a file descriptor, which stays open. kFailed where it cannot be read, and for a line of more than 16
+// MiB.
 class StreamReader : public LineReader {
  public:
   StreamReader(int descriptor, Idle idle, bool show_prompt)

@@ -1,8 +1,8 @@
 // One table in four formats. JSON and CSV have the exact numbers, for programs; the table format and Markdown have
 // shortened bytes, for people. Only the table format limits rows and cells: a terminal
 // is no use for 60,000 rows, and a program needs them all.
-// Text of a model or plan is not trusted by the terminal: a name may contain escape sequences, so every form goes through
-// base/visible.h. In JSON the escapes are JSON's own: a program reads the exact text.
+// Text of a model or plan is not trusted by the terminal: a name may contain escape sequences, so every form goes
+// through base/visible.h. In JSON the escapes are JSON's own: a program reads the exact text.
 #include "dsl/program/repl/table.h"
 
 #include <algorithm>

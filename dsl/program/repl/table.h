@@ -30,8 +30,8 @@ enum class OutputMode { kTable, kJson, kCsv, kMarkdown };
 std::optional<OutputMode> OutputModeFromName(std::string_view name);  // "table", "json", "csv", "md"
 const std::vector<std::string>& OutputModeNames();
 
-// The tables of one answer. JSON is one line: an array of objects for one table, else an object by name; the other forms
-// leave out what has no rows. Ends with a line end unless empty.
+// The tables of one answer. JSON is one line: an array of objects for one table, else an object by name; the other
+// forms leave out what has no rows. Ends with a line end unless empty.
 std::string Render(const std::vector<Table>& tables, OutputMode mode);
 // One value: a list or an object as a table; anything else as its text, alone on a line.
 std::string RenderValue(const JsonValue& value, OutputMode mode);

@@ -19,8 +19,8 @@ struct TerminalOptions {
   std::string history;  // a file; "": no history
 };
 
-// For the terminal that standard input and output are; nullptr if they are not a terminal, or one that cannot move its cursor
-// (TERM=dumb).
+// For the terminal that standard input and output are; nullptr if they are not a terminal, or one that cannot move its
+// cursor (TERM=dumb).
 std::unique_ptr<LineReader> MakeTerminal(TerminalOptions options);
 
 }  // namespace moonshard

@@ -17,8 +17,8 @@ void FileWatch::Follow(const std::vector<std::string>& files) {
   last_ = known_;
 }
 
-// Two calls with the same state are required before a change is reported: editors write a file in several steps, and the
-// first step would be an empty or partial plan.
+// Two calls with the same state are required before a change is reported: editors write a file in several steps, and
+// the first step would be an empty or partial plan.
 bool FileWatch::Changed() {
   std::map<std::string, Look> now;
   bool all_there = true;

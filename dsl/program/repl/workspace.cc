@@ -67,9 +67,9 @@ PlanInputs Workspace::Inputs() const {
   return inputs;
 }
 
-// Evaluates, matches and compiles again. The last plan that compiled on this model is kept, so that :reload can show the
-// effect of an edit also if versions with errors came between; loading another model drops it, because layouts of different
-// models cannot be compared.
+// Evaluates, matches and compiles again. The last plan that compiled on this model is kept, so that :reload can show
+// the effect of an edit also if versions with errors came between; loading another model drops it, because layouts of
+// different models cannot be compared.
 void Workspace::Resolve() {
   if (resolution_.compiled) {
     previous_ = std::move(resolution_.compiled);

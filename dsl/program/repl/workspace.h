@@ -40,8 +40,8 @@ class Workspace {
   // Errors if the mesh has no such rank.
   Diagnostics SetRank(int64_t rank);
 
-  // Reads and resolves the plan anew; with no model its evaluation alone, with neither nothing. The compiled plan of before
-  // is kept for previous().
+  // Reads and resolves the plan anew; with no model its evaluation alone, with neither nothing. The compiled plan of
+  // before is kept for previous().
   void Resolve();
 
   const LoadedModel* model() const { return model_ ? &*model_ : nullptr; }

@@ -26,8 +26,8 @@ const std::array<Epsilon, 4> kEpsilons = {
     Epsilon{"float32", at::kFloat, std::numeric_limits<float>::epsilon()},
     Epsilon{"float64", at::kDouble, std::numeric_limits<double>::epsilon()}};
 
-// Of what sums of a few hundred terms differ by in units of the epsilon, with a margin: the parity models differ by 4 at
-// most, experts with few tokens by 8.3, and a planted fault by 20 at least.
+// Of what sums of a few hundred terms differ by in units of the epsilon, with a margin: the parity models differ by 4
+// at most, experts with few tokens by 8.3, and a planted fault by 20 at least.
 constexpr double kEpsilonsThatPass = 12;
 constexpr double kLeastTolerance = 2e-4;
 

@@ -21,8 +21,9 @@
 namespace moonshard {
 namespace {
 
-// An operator that fails in the call of a planned module: tensors whose sizes do not fit together are a plan's fault, or
-// the input's. LibTorch's message names the call, as Boundary::Explain adds it: "... (in the call of 'PATH' (FILE:LINE))".
+// An operator that fails in the call of a planned module: tensors whose sizes do not fit together are a plan's fault,
+// or the input's. LibTorch's message names the call, as Boundary::Explain adds it: "... (in the call of 'PATH'
+// (FILE:LINE))".
 std::optional<Diagnostic> FailedCall(const c10::Error& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return {};
   if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return {};

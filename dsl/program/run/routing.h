@@ -1,6 +1,6 @@
 // Routing: the experts that a run chose for its tokens, so that another run of the same model can compute with the same
-// ones. `verify` compares two runs whose sums round differently: where the scores of two experts are nearly equal a token
-// gets another expert, and from there on the two runs compute different things, of which neither is wrong.
+// ones. `verify` compares two runs whose sums round differently: where the scores of two experts are nearly equal a
+// token gets another expert, and from there on the two runs compute different things, of which neither is wrong.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,8 @@ Diagnostic BadStepInput(const std::string& message, const std::string& path, con
 // The loss leaves these labels out.
 constexpr int64_t kIgnoredLabel = -100;
 
-// An error for the first of `tensor`'s integers that is neither a token nor `ignored`, with its place: "'labels' [0, 3] is -7".
+// An error for the first of `tensor`'s integers that is neither a token nor `ignored`, with its place: "'labels' [0, 3]
+// is -7".
 std::optional<Diagnostic> OutsideVocabulary(const std::string& name, const at::Tensor& tensor, int64_t vocabulary,
                                             std::optional<int64_t> ignored, const std::string& path) {
   const at::Tensor ids = tensor.to(c10::kLong);
@@ -240,8 +241,8 @@ class InputMaker {
     return false;
   }
 
-  // The batch is what the first dim of the ids is, in other inputs too; every other dim of an input that has an element for
-  // each token is a length.
+  // The batch is what the first dim of the ids is, in other inputs too; every other dim of an input that has an element
+  // for each token is a length.
   void Resize(std::pair<int64_t, int64_t> tokens) {
     const auto ids = std::ranges::find(program_.inputs(), "ids", &ProgramInput::kind);
     if (ids == program_.inputs().end() || ids->shape.empty()) return;

@@ -1,5 +1,6 @@
-// Step: one forward and backward of a model under a plan; what eval, verify and explain --memory share. A causal language
-// model is given tokens and its loss is made here; any other program is given its inputs by name and returns its own loss.
+// Step: one forward and backward of a model under a plan; what eval, verify and explain --memory share. A causal
+// language model is given tokens and its loss is made here; any other program is given its inputs by name and returns
+// its own loss.
 #pragma once
 
 #include <map>
@@ -26,8 +27,9 @@ int64_t ExpertsOf(const ModelConfig& config);
 // (kBadInput).
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);
 
-// A reference model, or the program in the dtype `type`, made without storage and sharded; LoadCheckpoint fills it. `trains`: whether the gradients of a step
-// matter, for which a plan must reduce them over dp (ApplyOptions::independent_replicas). Collective over the mesh; PlanError.
+// A reference model, or the program in the dtype `type`, made without storage and sharded; LoadCheckpoint fills it.
+// `trains`: whether the gradients of a step matter, for which a plan must reduce them over dp
+// (ApplyOptions::independent_replicas). Collective over the mesh; PlanError.
 struct ShardedModel {
   CausalLm model;                                  // of a program that is given by name the module and recipes alone
   std::shared_ptr<Program> by_name;                // a program that is no causal language model; else nullptr
@@ -38,7 +40,8 @@ struct ShardedModel {
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                          std::optional<c10::ScalarType> type, bool trains = true);
 
-// Fills the model from the checkpoint of the folder, by the recipes of the program where there is one. As LoadCheckpoint.
+// Fills the model from the checkpoint of the folder, by the recipes of the program where there is one. As
+// LoadCheckpoint.
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder);
 
 // The checkpoint under the plan on the mesh, and on every rank by itself on a mesh of one rank, where every
@@ -64,10 +67,11 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
 // The most tokens of a generated input whose values are computed: a comparison needs no more.
 inline constexpr int64_t kMostGeneratedTokens = int64_t{1} << 17;
 
-// `path` read, or for "" generated: ids [B, S] of `tokens` ("B,S"; "": 2 rows of 13, which few meshes divide, or as near as a
-// program takes). Of a program by name every input, by its kind and shape: ids within the vocabulary, floating-point numbers from a seed, sizes as in the
-// example that was exported or, of batch and lengths, those of `tokens`. On the meta device without values, elsewhere at most
-// kMostGeneratedTokens. PlanError as ReadInputs, and of a bad `tokens`; kNotSupported for an input that has to be given (a grid).
+// `path` read, or for "" generated: ids [B, S] of `tokens` ("B,S"; "": 2 rows of 13, which few meshes divide, or as
+// near as a program takes). Of a program by name every input, by its kind and shape: ids within the vocabulary,
+// floating-point numbers from a seed, sizes as in the example that was exported or, of batch and lengths, those of
+// `tokens`. On the meta device without values, elsewhere at most kMostGeneratedTokens. PlanError as ReadInputs, and of
+// a bad `tokens`; kNotSupported for an input that has to be given (a grid).
 Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const ShardedModel& model, c10::Device device);
 
 // Logits that the plan left in shards of the vocabulary, gathered for the loss and the file; in a group of its own, so
@@ -88,8 +92,8 @@ struct StepOptions {
 };
 
 struct StepResult {
-  // What the model returned, by name: logits float32 [B, S, V] and loss float32 []; of a program by name all of its outputs,
-  // floating-point ones in float32.
+  // What the model returned, by name: logits float32 [B, S, V] and loss float32 []; of a program by name all of its
+  // outputs, floating-point ones in float32.
   std::vector<std::pair<std::string, at::Tensor>> outputs;
   double forward_s = 0;
   double backward_s = 0;
@@ -99,7 +103,8 @@ struct StepResult {
 // PlanError: kBadInput for gradients of a program without a loss; kNotSupported for micro-batches of a program by name.
 StepResult RunStep(const ShardedModel& model, const Inputs& inputs, const StepOptions& options);
 
-// The loss of one forward, with its graph; `inputs` may be on the meta device. PlanError (kBadInput): a program without one.
+// The loss of one forward, with its graph; `inputs` may be on the meta device. PlanError (kBadInput): a program without
+// one.
 at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs);
 
 }  // namespace moonshard

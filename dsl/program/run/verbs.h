@@ -5,12 +5,12 @@
 
 namespace moonshard {
 
-// One rank of an evaluation: the reference architecture is made without storage, sharded, filled with this rank's shards
-// and run; rank 0 writes.
+// One rank of an evaluation: the reference architecture is made without storage, sharded, filled with this rank's
+// shards and run; rank 0 writes.
 int RunEval(const EvalVerb& verb);
-// One rank of a verification: the same step sharded and, on every rank by itself, unsharded; each planned module's output
-// and each parameter's gradient compared. A token whose router chooses other experts in the two (routing.h) has those of the
-// sharded run in both. The model must fit on one rank.
+// One rank of a verification: the same step sharded and, on every rank by itself, unsharded; each planned module's
+// output and each parameter's gradient compared. A token whose router chooses other experts in the two (routing.h) has
+// those of the sharded run in both. The model must fit on one rank.
 int RunVerify(const VerifyVerb& verb);
 // Proves the layouts of a step, operator by operator, as one rank of a mesh without peers sees it; no weights are read.
 int RunVerifyTypes(const VerifyVerb& verb);

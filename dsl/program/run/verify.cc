@@ -30,7 +30,8 @@ using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
 // No number at all differs by this.
 constexpr double kNothingToCompare = 1e6;
 
-// Of tensors that may be missing, which is as good as zeros, or of another shape; capped so that every rank can send it.
+// Of tensors that may be missing, which is as good as zeros, or of another shape; capped so that every rank can send
+// it.
 double CappedDifference(const at::Tensor& got, const at::Tensor& expected, double least_scale) {
   if (!got.defined() && !expected.defined()) return 0;
   if (got.defined() && expected.defined() && got.sizes() != expected.sizes()) return kNothingToCompare;
@@ -40,8 +41,9 @@ double CappedDifference(const at::Tensor& got, const at::Tensor& expected, doubl
   return relative < kNothingToCompare ? relative : kNothingToCompare;  // not a number is not smaller
 }
 
-// What this rank should have of `full` if its tensor has `shape`: all of it, or its shard of the one dim in which the two
-// differ, with the layout `declared` if that shards this dim, else of heads or as torch.chunk shards. Undefined if no shard has that shape.
+// What this rank should have of `full` if its tensor has `shape`: all of it, or its shard of the one dim in which the
+// two differ, with the layout `declared` if that shards this dim, else of heads or as torch.chunk shards. Undefined if
+// no shard has that shape.
 at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const std::optional<Layout>& declared,
                          int64_t ranks, int64_t rank) {
   if (full.sizes() == shape) return full;
@@ -68,8 +70,9 @@ at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const st
   return SliceShard(full, dims);
 }
 
-// The first tensor that leaves each call of the forward, in the order in which the calls end. Not of calls that a backward
-// repeats (recompute): of those, modules whose results are kept compute nothing, and the gradients show what is wrong.
+// The first tensor that leaves each call of the forward, in the order in which the calls end. Not of calls that a
+// backward repeats (recompute): of those, modules whose results are kept compute nothing, and the gradients show what
+// is wrong.
 struct OutputRecorder final : CallObserver {
   explicit OutputRecorder(const CompiledPlan& plan) : plan(plan) {}
   void Left(size_t module, std::span<const TensorSlot> results) override {
@@ -157,8 +160,8 @@ class Comparison {
   std::optional<Diagnostic> first_;
 };
 
-// The sum over tp of an output that leaves as its terms (an expert's, which the block reduces with those of the others): no
-// rank has the numbers of the unsharded run.
+// The sum over tp of an output that leaves as its terms (an expert's, which the block reduces with those of the
+// others): no rank has the numbers of the unsharded run.
 at::Tensor SumOfTerms(const AppliedPlan& applied, const at::Tensor& terms, const std::string& path) {
   const CollectiveLabel label("verify the output of '" + path + "'");
   return applied.group(MeshAxis::kTp)

@@ -41,8 +41,8 @@ class Batches {
   int64_t tokens_per_step() const { return options_.batch * files_.sequence(); }
   // As a small JSON text: the rows taken so far, the order's seed and what the data was.
   std::string Position() const;
-  // Resumes from there. Errors: kBadInput for a position in other data, or under another seed or sequence, each by name;
-  // with `accept` these are warnings, and the rows taken are counted in the data as it is now.
+  // Resumes from there. Errors: kBadInput for a position in other data, or under another seed or sequence, each by
+  // name; with `accept` these are warnings, and the rows taken are counted in the data as it is now.
   Diagnostics Seek(const std::string& position, bool accept);
 
   // Parts of `batch` rows each that cover every window once, in the order of the files; the last is filled up with rows

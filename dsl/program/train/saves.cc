@@ -143,8 +143,8 @@ void Saves::CompareConfig(int64_t step) const {
   report_.Warn(found);
 }
 
-// A step's options of the optimizer come back with its state. The command line's hold, as for everything that can change
-// from one part of a run to the next; which differ is in the log.
+// A step's options of the optimizer come back with its state. The command line's hold, as for everything that can
+// change from one part of a run to the next; which differ is in the log.
 void Saves::Load(int64_t step) {
   const std::unique_ptr<OptimizerAdapter> optimizer = AdapterOf(*state_.optimizer).ValueOrThrow();
   std::vector<JsonValue::Object> options;

@@ -12,7 +12,8 @@
 
 namespace moonshard {
 
-// Does nothing without --save. `recipes`: CausalLm's. All other arguments outlive it; all functions are collective, and throw PlanError.
+// Does nothing without --save. `recipes`: CausalLm's. All other arguments outlive it; all functions are collective, and
+// throw PlanError.
 class Saves {
  public:
   // Takes the directory: kRunTaken where another run has it.

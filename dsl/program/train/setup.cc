@@ -47,8 +47,8 @@ Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, c
   return std::move(*out);
 }
 
-// An error of one rank alone (a file that its machine lacks) is an error of all: the others would wait for it in their next
-// collective, and then report a lost rank instead of the file.
+// An error of one rank alone (a file that its machine lacks) is an error of all: the others would wait for it in their
+// next collective, and then report a lost rank instead of the file.
 void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagnostics& errors) {
   StoreGroup(mesh, what, mesh.timeout()).GatherOrFail(what, errors, nullptr, [](const std::vector<JsonValue>&) {
     return JsonValue();

@@ -6,8 +6,8 @@
 
 namespace moonshard {
 
-// During its lifetime SIGINT and SIGTERM are recorded instead of ending the process; a second SIGINT ends it at once, as
-// a program that does not catch it ends. One that the process ignores (nohup) stays ignored. One at a time.
+// During its lifetime SIGINT and SIGTERM are recorded instead of ending the process; a second SIGINT ends it at once,
+// as a program that does not catch it ends. One that the process ignores (nohup) stays ignored. One at a time.
 class StopRequest {
  public:
   StopRequest();

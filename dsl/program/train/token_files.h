@@ -1,6 +1,6 @@
-// TokenFiles: the tokens of one or more files as one list of windows. A window is `sequence` + 1 tokens of one file: the
-// source of a row of a batch, inputs and targets shifted by one. The next window begins at the last token of the one before,
-// so that every token but a file's first is a target once.
+// TokenFiles: the tokens of one or more files as one list of windows. A window is `sequence` + 1 tokens of one file:
+// the source of a row of a batch, inputs and targets shifted by one. The next window begins at the last token of the
+// one before, so that every token but a file's first is a target once.
 // Stage after: batches.h.
 //
 //   NAME.safetensors    a 1-D integer tensor `tokens`
@@ -24,22 +24,22 @@ struct TokenOptions {
 
 class TokenFiles {
  public:
-  // `paths`: files, and directories whose files (but hidden ones) are taken in the order of their names. All ids are checked
-  // at once if the files have up to 64 million tokens together, else as they are read.
-  // Errors, of all files at once: kFileNotFound, kFileUnreadable, those of safetensors; kBadInput: a file that is empty or
-  // too short for a window, no tensor `tokens`, raw bytes that are not a multiple of the token size, text for a vocabulary below 256, an id
-  // outside the vocabulary.
+  // `paths`: files, and directories whose files (but hidden ones) are taken in the order of their names. All ids are
+  // checked at once if the files have up to 64 million tokens together, else as they are read. Errors, of all files at
+  // once: kFileNotFound, kFileUnreadable, those of safetensors; kBadInput: a file that is empty or too short for a
+  // window, no tensor `tokens`, raw bytes that are not a multiple of the token size, text for a vocabulary below 256,
+  // an id outside the vocabulary.
   static Result<TokenFiles> Open(const std::vector<std::string>& paths, const TokenOptions& options);
 
   int64_t windows() const { return windows_; }
   int64_t sequence() const { return options_.sequence; }
   int64_t tokens() const;
-  // The identity of the data, for comparison: a line for each file with its name, its number of tokens, and a hash of its
-  // length and its first and last 4 MiB.
+  // The identity of the data, for comparison: a line for each file with its name, its number of tokens, and a hash of
+  // its length and its first and last 4 MiB.
   std::string Describe() const;
 
-  // The `sequence` + 1 tokens of window `i`, to `to`. Throws PlanError: kFileUnreadable, and kBadInput for an id outside
-  // the vocabulary.
+  // The `sequence` + 1 tokens of window `i`, to `to`. Throws PlanError: kFileUnreadable, and kBadInput for an id
+  // outside the vocabulary.
   void Read(int64_t i, int64_t* to) const;
 
  private:

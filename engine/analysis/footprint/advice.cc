@@ -61,8 +61,8 @@ bool WorksOnShards(const CompiledPlan& plan, const std::string& module) {
 }
 
 // What reduces a part depends on why it exists: state shrinks with sharding, gathered parameters with smaller units,
-// activations with recomputation or sequence parallelism, logits with a loss on shards or in chunks. Only what the plan does
-// not use yet is advised.
+// activations with recomputation or sequence parallelism, logits with a loss on shards or in chunks. Only what the plan
+// does not use yet is advised.
 std::string AdviceOn(const CompiledPlan& plan, const MemoryOptions& options, const FootprintPart& part) {
   const bool of_logits = part.module == "lm_head" || part.module == "loss";
   std::vector<std::string> ways;

@@ -1,6 +1,7 @@
-// Footprint: the memory of one rank at the peak of a training step, and the operations of the step, as plain data; and its
-// text and JSON. The JSON form is a contract (format_version): sorted keys, byte-stable.
-// Stage before: step_recorder.h. Stage after: explain --memory.
+// Footprint: the memory of one rank at the peak of a training step, and the operations of the step, as plain data; and
+// its text and JSON. The JSON form is a contract (format_version): sorted keys, byte-stable. Stage before:
+// step_recorder.h.
+// Stage after: explain --memory.
 #pragma once
 
 #include <array>
@@ -77,8 +78,8 @@ inline constexpr const char* kFootprintFormatVersion = "1.0";
 // "collectives", "assumptions"}; bytes and operations are integers.
 JsonValue FootprintJson(const CompiledPlan& plan, const Footprint& footprint);
 
-// A page of text: the peak by kind and by module, with layers folded ("model.layers.{0..31}.mlp"), and the largest parts
-// with advice how to reduce them.
+// A page of text: the peak by kind and by module, with layers folded ("model.layers.{0..31}.mlp"), and the largest
+// parts with advice how to reduce them.
 std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint);
 
 // The parts of all modules that differ in numbers only.

@@ -18,9 +18,10 @@ std::shared_ptr<MemoryLedger>& LedgerOfThread() {
 
 }  // namespace
 
-// A meta storage has no memory, so its DataPtr's context and deleter are free to use: the context owns the record, and the
-// deleter runs when c10 releases the storage, wherever and on whichever thread that happens. The context holds the ledger
-// too, because storages may outlive every scope. The data pointer stays null: code that asks for it sees a meta tensor.
+// A meta storage has no memory, so its DataPtr's context and deleter are free to use: the context owns the record, and
+// the deleter runs when c10 releases the storage, wherever and on whichever thread that happens. The context holds the
+// ledger too, because storages may outlive every scope. The data pointer stays null: code that asks for it sees a meta
+// tensor.
 class MeteredMetaAllocator final : public c10::Allocator {
  public:
   explicit MeteredMetaAllocator(c10::Allocator* former) : former_(former) {}

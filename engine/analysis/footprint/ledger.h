@@ -1,6 +1,6 @@
-// MemoryLedger: the memory that storages of meta tensors would occupy, from the allocation of each to the release of its
-// last reference. Meta storages have a size and no memory; inside a LedgerScope the meta device's allocator records every
-// size, and the storage's deleter ends the record. Nothing is polled, so the peak is exact within every operator.
+// MemoryLedger: the memory that storages of meta tensors would occupy, from the allocation of each to the release of
+// its last reference. Meta storages have a size and no memory; inside a LedgerScope the meta device's allocator records
+// every size, and the storage's deleter ends the record. Nothing is polled, so the peak is exact within every operator.
 //
 // The first scope registers that allocator with c10, where it stays; outside of scopes it forwards to the former one.
 // Stage after: step_recorder.h.

@@ -35,9 +35,10 @@ ModulePaths::Inside::Inside(std::shared_ptr<ModulePaths> paths, int32_t module) 
 
 ModulePaths::Inside::~Inside() { paths_->Exit(); }
 
-// Four cases. Inside a call within a backward it is a recomputation. Inside a call otherwise, the forward. In a node of the
-// backward, the call that made the node; an AccumulateGrad node is older than every call and belongs to its parameter's
-// module. In a backward between nodes, with gradients enabled, the recomputation before its module's call began.
+// Four cases. Inside a call within a backward it is a recomputation. Inside a call otherwise, the forward. In a node of
+// the backward, the call that made the node; an AccumulateGrad node is older than every call and belongs to its
+// parameter's module. In a backward between nodes, with gradients enabled, the recomputation before its module's call
+// began.
 StepPlace ModulePaths::Where() {
   using Phase = StepPlace::Phase;
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;

@@ -1,5 +1,5 @@
-// ModulePaths: which module's call a program is in; in the backward, in which call the running node was made. An observer of
-// the calls calls Enter and Exit. Lives on one thread.
+// ModulePaths: which module's call a program is in; in the backward, in which call the running node was made. An
+// observer of the calls calls Enter and Exit. Lives on one thread.
 #pragma once
 
 #include <cstdint>

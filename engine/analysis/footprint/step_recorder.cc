@@ -139,8 +139,8 @@ FootprintKind StepRecorder::KindOf(size_t block, const std::vector<bool>& of_gra
 }
 
 // Blocks that are live at the event of the peak are summed by module, operator and kind. AdamW's moments are not blocks
-// (the optimizer's state is allocated by its first step, after this one) and are added as two tensors a parameter: a later
-// step has them from its beginning. The peak is therefore that of any step but the first.
+// (the optimizer's state is allocated by its first step, after this one) and are added as two tensors a parameter: a
+// later step has them from its beginning. The peak is therefore that of any step but the first.
 Footprint StepRecorder::End(AppliedPlan& model) {
   model.Unwatch(*this);
   in_step_ = false;

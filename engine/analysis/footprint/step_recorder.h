@@ -9,8 +9,8 @@
 //   loss.backward();
 //   const Footprint footprint = recorder->End(*applied);
 //
-// Work is counted for matrix products and attention: 2 operations for a multiplication with its addition, all scores of a
-// causal attention, and the operations of a recomputation again.
+// Work is counted for matrix products and attention: 2 operations for a multiplication with its addition, all scores of
+// a causal attention, and the operations of a recomputation again.
 // Stage before: meta, apply. Stage after: footprint.h.
 #pragma once
 

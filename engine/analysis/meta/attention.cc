@@ -17,9 +17,9 @@
 namespace moonshard {
 namespace {
 
-// On meta tensors LibTorch would choose the unfused attention, whose scores [B, n, T, T] the fused kernel never holds: the peak
-// would be wrong by far. So the choice between fused and unfused is made here by the CPU's own rules, and the fused
-// operators have shape functions with the workspace of the CPU's kernel.
+// On meta tensors LibTorch would choose the unfused attention, whose scores [B, n, T, T] the fused kernel never holds:
+// the peak would be wrong by far. So the choice between fused and unfused is made here by the CPU's own rules, and the
+// fused operators have shape functions with the workspace of the CPU's kernel.
 //
 // Block sizes of queries and keys in that kernel (LibTorch's FlashAttentionKernel.cpp).
 int64_t QueriesAtOnce(int64_t queries) {

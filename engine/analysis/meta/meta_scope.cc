@@ -9,9 +9,9 @@
 namespace moonshard {
 namespace {
 
-// In which order an operator finds its shape: a shape function here (also where LibTorch has a kernel whose memory differs
-// from the CPU's), LibTorch's Meta kernel, the schema alone (in-place and pointwise operators), and last the operator
-// itself, which works for composites whose parts have kernels. What throws then has no shape.
+// In which order an operator finds its shape: a shape function here (also where LibTorch has a kernel whose memory
+// differs from the CPU's), LibTorch's Meta kernel, the schema alone (in-place and pointwise operators), and last the
+// operator itself, which works for composites whose parts have kernels. What throws then has no shape.
 MetaScope*& Innermost() {
   thread_local MetaScope* scope = nullptr;
   return scope;
@@ -40,7 +40,8 @@ void StayOnMeta(const c10::OperatorHandle& op, MetaArguments& arguments) {
   }
 }
 
-// A mask among indices stands for the places that it names, of which there are as many as nonzero finds. False: there is none.
+// A mask among indices stands for the places that it names, of which there are as many as nonzero finds. False: there
+// is none.
 bool PlacesForMasks(MetaArguments& arguments, const MetaOptions& options) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].isOptionalTensorList() && !arguments[i].isList()) continue;

@@ -1,14 +1,14 @@
-// MetaScope: runs a model on the meta device, forward and backward, where tensors have shapes and no values. In C++ about a
-// third of LibTorch's operators have no Meta kernel (Python has them): those that models use have shape functions here,
-// and programs that read values get an assumed one.
+// MetaScope: runs a model on the meta device, forward and backward, where tensors have shapes and no values. In C++
+// about a third of LibTorch's operators have no Meta kernel (Python has them): those that models use have shape
+// functions here, and programs that read values get an assumed one.
 //
 //   MetaScope meta({.routed_share = 0.25});
 //   model->forward(ids_on_meta).sum().backward();
 //   meta.assumptions();                             // operators whose results were assumed
 //
 // Memory follows the CPU's kernels: results have their sizes and dtypes, and the workspace of kernels that allocate one
-// (attention, the backward of a layer norm) exists while the operator runs. On processors with 16-bit matrix instructions
-// attention of 16-bit types uses more: the packed keys and values are not included.
+// (attention, the backward of a layer norm) exists while the operator runs. On processors with 16-bit matrix
+// instructions attention of 16-bit types uses more: the packed keys and values are not included.
 //
 // What depends on values:
 //   a number read from a tensor (item)   1 of its type; so "all of the mask" holds and "every rank has a gradient"
@@ -17,8 +17,8 @@
 //
 // An operator with neither kernel nor shape function is an error (kNotSupported) that names it.
 // Scopes nest with other OperatorScopes. Open this one first, outside of those that observe operators: it replaces
-// operators by results, and scopes inside it see them before. Lives on one thread, which the backward of meta tensors does
-// not leave.
+// operators by results, and scopes inside it see them before. Lives on one thread, which the backward of meta tensors
+// does not leave.
 // Stage before: intercept. Stage after: footprint.
 #pragma once
 

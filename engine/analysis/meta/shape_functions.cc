@@ -107,8 +107,8 @@ Values LayerNormBackward(const MetaArguments& a, const MetaOptions& options) {
   return out;
 }
 
-// convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups). LibTorch's own has a Meta
-// kernel in Python alone.
+// convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups). LibTorch's own has a
+// Meta kernel in Python alone.
 Values Convolution(const MetaArguments& a, const MetaOptions& /*options*/) {
   const at::Tensor& input = a.tensor(0);
   const at::Tensor& weight = a.tensor(1);
@@ -198,8 +198,8 @@ Values Absolute(const MetaArguments& a, const MetaOptions& /*options*/) {
   return {at::empty_like(self, self.options().dtype(c10::toRealValueType(self.scalar_type())))};
 }
 
-// _grouped_mm(self, mat2, offs, ...): rows of all groups [rows, in] by [groups, in, out], as the forward has it; [in, rows] by
-// [rows, out] gives one matrix a group, as its backward has it.
+// _grouped_mm(self, mat2, offs, ...): rows of all groups [rows, in] by [groups, in, out], as the forward has it; [in,
+// rows] by [rows, out] gives one matrix a group, as its backward has it.
 Values GroupedMatmul(const MetaArguments& a, const MetaOptions& /*options*/) {
   const at::Tensor& self = a.tensor(0);
   const at::Tensor& other = a.tensor(1);
@@ -266,7 +266,8 @@ const std::unordered_map<std::string, ShapeRule>& Rules() {
   return rules;
 }
 
-// Operators that return bool for any type of argument; the type promotion of pointwise operators does not hold for them.
+// Operators that return bool for any type of argument; the type promotion of pointwise operators does not hold for
+// them.
 bool ReturnsBool(const std::string& name) {
   return name.starts_with("aten::logical_") || name == "aten::isnan" || name == "aten::isinf";
 }

@@ -44,12 +44,12 @@ struct ShapeRule {
 // The rule of an operator, such as "aten::embedding"; null if there is none. Overloads share one.
 const ShapeRule* FindShapeRule(const std::string& name);
 
-// Returns by the schema alone: for operators that write into an argument and return it, and for pointwise ones. False for
-// any other.
+// Returns by the schema alone: for operators that write into an argument and return it, and for pointwise ones. False
+// for any other.
 bool ReturnBySchema(const c10::OperatorHandle& op, MetaArguments& arguments);
 
-// attention.cc: at::scaled_dot_product_attention as it runs on a CPU. The first MetaScope registers it for tensors on the
-// meta device; without a scope on the thread it calls LibTorch's own.
+// attention.cc: at::scaled_dot_product_attention as it runs on a CPU. The first MetaScope registers it for tensors on
+// the meta device; without a scope on the thread it calls LibTorch's own.
 void RegisterMetaAttention();
 std::vector<c10::IValue> AttentionForward(const MetaArguments& arguments, const MetaOptions& options);
 std::vector<c10::IValue> AttentionBackward(const MetaArguments& arguments, const MetaOptions& options);

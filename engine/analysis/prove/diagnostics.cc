@@ -18,9 +18,9 @@
 namespace moonshard {
 namespace {
 
-// The line of the rule that says what happens at the calls of the module at `path` or, failing that, of the nearest module
-// around it. Rules that name parameters by their paths say nothing of calls, and default(...) nothing of what is inside a
-// module: neither explains a fault. Not known where only such are there.
+// The line of the rule that says what happens at the calls of the module at `path` or, failing that, of the nearest
+// module around it. Rules that name parameters by their paths say nothing of calls, and default(...) nothing of what is
+// inside a module: neither explains a fault. Not known where only such are there.
 SourceSpan LineOfModule(const CompiledPlan& plan, std::string_view path) {
   const std::string_view own = path;
   for (;; path = ParentOf(path)) {

@@ -7,12 +7,12 @@
 // tensor of wrong sizes or values here. It is also why operators are compared and not only modules: the first operator
 // that differs is next to the cause, where a module's output differs in all that follows.
 //
-// A shard whose indices are known (index_map.h) is compared index by index: each rank takes the elements that it is said to
-// hold out of the unsharded result, and nothing is gathered. That is the sharper test: joined in rank order, a rank's wrong
-// elements can be in the right places.
+// A shard whose indices are known (index_map.h) is compared index by index: each rank takes the elements that it is
+// said to hold out of the unsharded result, and nothing is gathered. That is the sharper test: joined in rank order, a
+// rank's wrong elements can be in the right places.
 //
-// A gradient that several operators contribute to is added up in the order in which the backward reaches them, which may be
-// another one at tp=1: the sums under way differ, and the whole one goes into an operator that is compared.
+// A gradient that several operators contribute to is added up in the order in which the backward reaches them, which
+// may be another one at tp=1: the sums under way differ, and the whole one goes into an operator that is compared.
 //
 // Every rank holds the whole unsharded trace, so the order of the comparison is the unsharded one, equal on every
 // rank. Each decision that could differ between ranks (does it have this operator, how many results, do sizes fit) is
@@ -292,8 +292,8 @@ class Comparing {
     return type.map->ranks() == group_.size() && type.map->length(group_.rank()) == output.size(type.dim);
   }
 
-  // What this rank holds of the unsharded result; undefined where that has other sizes. Key heads that were repeated stand for
-  // as many full ones each.
+  // What this rank holds of the unsharded result; undefined where that has other sizes. Key heads that were repeated
+  // stand for as many full ones each.
   at::Tensor Held(const Candidate& one, const at::Tensor& full) const {
     const AxisType& type = one.types.front();
     const int64_t size = type.map->size();

@@ -1,7 +1,8 @@
-// How operators are paired. Within one module and direction both runs are the same code, so their operators are paired by
-// order. Three kinds of operator are made or left out for reasons that say nothing of the code and are not paired: copies,
-// whose making depends on strides; orders of dims (transpose); and views, which matmul and reshape add as sizes happen to
-// be. A wrong view is found all the same, in the first operator that computes with what it made, and is then named.
+// How operators are paired. Within one module and direction both runs are the same code, so their operators are paired
+// by order. Three kinds of operator are made or left out for reasons that say nothing of the code and are not paired:
+// copies, whose making depends on strides; orders of dims (transpose); and views, which matmul and reshape add as sizes
+// happen to be. A wrong view is found all the same, in the first operator that computes with what it made, and is then
+// named.
 //
 // Where the orders differ, a loop over this rank's experts ran fewer times than at tp=1, or a layer masks the rows of
 // other ranks. Repeats are folded for the first; for the second the operators are aligned as lines of two files are.
@@ -75,9 +76,9 @@ std::string ShapeText(const std::vector<int64_t>& sizes) {
   return "[" + Join(out, ", ") + "]";
 }
 
-// Which indices a shard holds tells how long the full dim is. Heads that several ranks hold are repeated as often as a rank
-// has queries for them: at tp=1 once for each query of the whole group.
-// A gradient's may be those of the queries that its heads are terms of.
+// Which indices a shard holds tells how long the full dim is. Heads that several ranks hold are repeated as often as a
+// rank has queries for them: at tp=1 once for each query of the whole group. A gradient's may be those of the queries
+// that its heads are terms of.
 bool ShardFits(const AxisType& type, int64_t local, int64_t full, bool backward) {
   if (type.map == nullptr || type.by_value || backward) return local <= full;
   return full == type.map->size() || (type.map->size() > 0 && full % type.map->size() == 0 && type.map->shared());
@@ -115,8 +116,8 @@ bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std
   return true;
 }
 
-// Whether a shard of one element, as the one head of a rank, is in another dim than its type says, which went with one of the
-// dims that a view joined it with: the shard's dim is whole, and one other is longer at tp=1.
+// Whether a shard of one element, as the one head of a rank, is in another dim than its type says, which went with one
+// of the dims that a view joined it with: the shard's dim is whole, and one other is longer at tp=1.
 bool OfOneElement(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
   if (!type.is_shard() || type.length != 1 || local.size() != full.size()) return false;
   const auto dim = static_cast<size_t>(type.dim);

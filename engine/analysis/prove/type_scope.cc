@@ -249,9 +249,9 @@ struct TypeScope::State final : CallObserver {
     assume(Assumption::Kind::kBackwards, backwards, std::move(differences.backwards));
   }
 
-  // A parameter that is left out of the forward and added to its result is right where the forward adds it last, which the
-  // classes of a product and a bias do. Of others nothing is known: a router may choose by what its bias makes, and it is left
-  // out at tp=1 as well, where sizes are taken from.
+  // A parameter that is left out of the forward and added to its result is right where the forward adds it last, which
+  // the classes of a product and a bias do. Of others nothing is known: a router may choose by what its bias makes, and
+  // it is left out at tp=1 as well, where sizes are taken from.
   void AddLeftOut(UnprovenOperators& unproven) const {
     constexpr std::array kProducts = {"Linear", "Conv1D", "Conv1d", "Conv2d", "Conv3d"};
     const CompiledPlan& plan = applied.plan();
@@ -352,7 +352,8 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
                       c10::Device device) {
   const int64_t tp = shape.size(MeshAxis::kTp);
   if (tp == 1) return run(DeviceMesh::Recording(shape, rank, device), options);
-  // The other axes stay as they are, so that what they do to a step is the same in both runs. tp's ranks are neighbours.
+  // The other axes stay as they are, so that what they do to a step is the same in both runs. tp's ranks are
+  // neighbours.
   std::vector<std::pair<std::string, int64_t>> axes;
   for (MeshAxis axis : kMeshAxes) {
     if (axis != MeshAxis::kTp) axes.emplace_back(ToString(axis), shape.size(axis));

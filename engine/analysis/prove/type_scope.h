@@ -49,12 +49,12 @@ struct TypeOptions {
   bool believe_knowledge = false;
 };
 
-// Proves a step at two sizes. `run` builds the model, applies the plan on the mesh that it is given, runs the step within a
-// TypeScope with the options that it is given, and returns the scope's proof. It is called twice, with a Recording mesh of
-// `shape` with tp=1 and with one of `shape`, both on `device`, and must build the same model and inputs in both; along data-parallel
-// axes the inputs are those of one rank. Where shards have owners, a second rank of tp is proved too, so that each is met
-// by one that does not own it. Returns the second proof, with holds() where all of it does. Where either step
-// stops, its faults are all there is.
+// Proves a step at two sizes. `run` builds the model, applies the plan on the mesh that it is given, runs the step
+// within a TypeScope with the options that it is given, and returns the scope's proof. It is called twice, with a
+// Recording mesh of `shape` with tp=1 and with one of `shape`, both on `device`, and must build the same model and
+// inputs in both; along data-parallel axes the inputs are those of one rank. Where shards have owners, a second rank of
+// tp is proved too, so that each is met by one that does not own it. Returns the second proof, with holds() where all
+// of it does. Where either step stops, its faults are all there is.
 using StepOfMesh = std::function<Proof(const DeviceMesh& mesh, const TypeOptions& options)>;
 Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options = {}, int64_t rank = 0,
                       c10::Device device = c10::Device(c10::kCPU));

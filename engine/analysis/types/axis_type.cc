@@ -115,8 +115,8 @@ bool MoveBehind(AxisType& type, at::IntArrayRef sizes) {
   return true;
 }
 
-// The other reading of a shard that a view has opened into one row of several elements, or put into the first of several dims
-// of size 1 (rules/views.cc, IsNewDim): a new dim of size 1 in front of the shard.
+// The other reading of a shard that a view has opened into one row of several elements, or put into the first of
+// several dims of size 1 (rules/views.cc, IsNewDim): a new dim of size 1 in front of the shard.
 bool MoveOneOn(AxisType& type, at::IntArrayRef sizes) {
   const auto next = static_cast<size_t>(type.dim) + 1;
   if (!type.is_shard() || type.lead != 1 || type.length != 1 || next >= sizes.size() || sizes[next - 1] != 1)

@@ -1,9 +1,10 @@
 // What the checker learns from boundaries and regions.
 //
-// A boundary is a claim of the plan: it is compared with what is known and then believed, so that one wrong layer does not
-// make every layer behind it wrong too. A region is a claim of code (a collective, a fused loss): its inputs are checked, its
-// operators are not, and its outputs are believed. In a backward the same layouts describe gradients, where replicate and
-// shared change their meaning: a shared tensor's gradient is partial until its region has summed it.
+// A boundary is a claim of the plan: it is compared with what is known and then believed, so that one wrong layer does
+// not make every layer behind it wrong too. A region is a claim of code (a collective, a fused loss): its inputs are
+// checked, its operators are not, and its outputs are believed. In a backward the same layouts describe gradients,
+// where replicate and shared change their meaning: a shared tensor's gradient is partial until its region has summed
+// it.
 #include <algorithm>
 #include <utility>
 
@@ -211,9 +212,9 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
   SetType(sum, found->second);
 }
 
-// A shard that is made of a tensor which has the dim in full (a scatter, a reduce-scatter, an all-to-all) has a full size,
-// which is what tells whether the ranks' shards are of one length. Where that size does not give the shard that is here,
-// the region did something else and its size is not known.
+// A shard that is made of a tensor which has the dim in full (a scatter, a reduce-scatter, an all-to-all) has a full
+// size, which is what tells whether the ranks' shards are of one length. Where that size does not give the shard that
+// is here, the region did something else and its size is not known.
 int64_t OperatorChecker::FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,
                                   const CheckedAxis& axis) {
   if (!layout.is_shard() || layout.owner >= 0 || static_cast<int64_t>(input.sizes.size()) != made.dim()) return -1;
@@ -231,8 +232,8 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
   if (!tensor.defined()) return;
   const RegionSource input = regions_.empty() ? RegionSource() : regions_.back();
   TensorType type = input.type.empty() ? TensorType(axes_.size()) : input.type;
-  // Without gradients replicate and shared are one, and a region between them returns what it was given: the tensor is then
-  // what it was to all who use it besides, also where they use it with gradients again (a recomputed module).
+  // Without gradients replicate and shared are one, and a region between them returns what it was given: the tensor is
+  // then what it was to all who use it besides, also where they use it with gradients again (a recomputed module).
   if (const int index = AxisIndex(region.axis); index >= 0 && input.tensor == tensor.unsafeGetTensorImpl() && !summed &&
                                                 !c10::GradMode::is_enabled() && !path_.Here().backward &&
                                                 type[static_cast<size_t>(index)].is_replicate() && !layout.is_shard() &&

@@ -1,10 +1,10 @@
-// Intervals are kept in the order of the local indices and joined where one continues the other, so that equal maps have
-// equal lists.
+// Intervals are kept in the order of the local indices and joined where one continues the other, so that equal maps
+// have equal lists.
 //
 // A view keeps the order of elements in memory. With F elements in front of a dim, B behind it, n local and N full
-// indices, the element (f, x, b) lies at (f n + x) B + b of the local memory and at (f N + map(x)) B + b of the full one.
-// Flattened dims are read off that formula. Opening is its inverse: the dim is [F, x, B] if its runs begin and end at
-// multiples of B and its F copies differ by N alone.
+// indices, the element (f, x, b) lies at (f n + x) B + b of the local memory and at (f N + map(x)) B + b of the full
+// one. Flattened dims are read off that formula. Opening is its inverse: the dim is [F, x, B] if its runs begin and end
+// at multiples of B and its F copies differ by N alone.
 #include "engine/analysis/types/index_map.h"
 
 #include <algorithm>

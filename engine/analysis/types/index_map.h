@@ -1,5 +1,5 @@
-// IndexMap: which indices of a full dim each rank of an axis holds, and in which order: local index -> full index, for all
-// ranks. It distinguishes a packed dim from a plain one, four heads from two, and the parts of a fused dim, all of
+// IndexMap: which indices of a full dim each rank of an axis holds, and in which order: local index -> full index, for
+// all ranks. It distinguishes a packed dim from a plain one, four heads from two, and the parts of a fused dim, all of
 // which have the type "shard".
 //
 //   rank 0      rank 1             of
@@ -45,7 +45,8 @@ class IndexMap {
   // Whether some index is held by several ranks.
   bool shared() const;
 
-  // The dim becomes one with `front` full elements in front of it and `behind` behind it: [front, dim, behind] as one dim.
+  // The dim becomes one with `front` full elements in front of it and `behind` behind it: [front, dim, behind] as one
+  // dim.
   IndexMapPtr Flattened(int64_t front, int64_t behind) const;
   // The dim is [front, x, behind] on each rank and in full: returns the map of x. Null if it is not on some rank.
   IndexMapPtr Opened(int64_t front, int64_t behind) const;

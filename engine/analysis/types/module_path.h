@@ -1,5 +1,5 @@
-// ModulePath: where in the model the program is: in a forward, in the modules that have been entered; in a backward, in the
-// module in whose forward autograd's current node was made.
+// ModulePath: where in the model the program is: in a forward, in the modules that have been entered; in a backward, in
+// the module in whose forward autograd's current node was made.
 // Stage before: prove/type_scope.h, which enters modules. Stage after: operator_checker.h.
 #pragma once
 

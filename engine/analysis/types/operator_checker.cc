@@ -80,8 +80,8 @@ std::string WithoutUnderscore(std::string name) {
   return name;
 }
 
-// What identifies the values of a small tensor on the CPU: of one real number the number, else a hash of its bytes. It is
-// read from memory, since an operator that reads it would be intercepted too.
+// What identifies the values of a small tensor on the CPU: of one real number the number, else a hash of its bytes. It
+// is read from memory, since an operator that reads it would be intercepted too.
 std::optional<double> NumberIn(const at::Tensor& tensor) {
   constexpr int64_t kMostBytes = 1 << 16;
   if (!tensor.is_cpu() || tensor.is_complex() || tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense() ||
@@ -95,8 +95,8 @@ std::optional<double> NumberIn(const at::Tensor& tensor) {
   return static_cast<double>(std::hash<std::string_view>()(data) >> 11);
 }
 
-// Plain arguments that are sizes of tensors or follow them: they differ between a shard and the full tensor, and the sizes
-// of the results tell whether they are right. Also those that say what a tensor is made of: a dtype is no number.
+// Plain arguments that are sizes of tensors or follow them: they differ between a shard and the full tensor, and the
+// sizes of the results tell whether they are right. Also those that say what a tensor is made of: a dtype is no number.
 bool IsSizeOrKind(std::string_view argument) {
   constexpr std::array kSizes = {"size",        "sizes",          "shape",      "end",         "length",
                                  "split_size",  "split_sizes",    "bias_sizes", "input_sizes", "normalized_shape",
@@ -373,9 +373,9 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   if (base && !call.types.empty()) JudgeBase(*base, call);
 }
 
-// Autograd names one base for all views of it, views of views included, and one counter of writes. A write makes the types of
-// the base and of all its views void; the base gets a new one here, and a view gets one from it when it is next used. Where
-// one axis has none they stay without a type, which is noted when they are used.
+// Autograd names one base for all views of it, views of views included, and one counter of writes. A write makes the
+// types of the base and of all its views void; the base gets a new one here, and a view gets one from it when it is
+// next used. Where one axis has none they stay without a type, which is noted when they are used.
 std::optional<OperatorChecker::Base> OperatorChecker::BaseOf(const at::Tensor& view) const {
   if (view.is_inference() || !view.is_view()) return std::nullopt;
   const at::Tensor tensor(view._base());
@@ -449,12 +449,13 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   return {operands.Unproven("no rule")};
 }
 
-// The order of the checks is that of what can be said at all. What follows from a fault is faulty and not reported again;
-// what follows from something unknown is unknown. Only then a rule computes the result's type from known ones.
+// The order of the checks is that of what can be said at all. What follows from a fault is faulty and not reported
+// again; what follows from something unknown is unknown. Only then a rule computes the result's type from known ones.
 //
-// The backward needs no second set of rules: autograd runs ordinary operators, with gradients typed by the same algebra. The
-// gradient of a tensor that is used by sharded compute comes out partial, that of one used alike on every rank replicated,
-// which `full` and `shared` record in the forward, where a mixture of both can still be named at its operator.
+// The backward needs no second set of rules: autograd runs ordinary operators, with gradients typed by the same
+// algebra. The gradient of a tensor that is used by sharded compute comes out partial, that of one used alike on every
+// rank replicated, which `full` and `shared` record in the forward, where a mixture of both can still be named at its
+// operator.
 void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   c10::SmallVector<AxisType, 6> types;
   bool faulty = false;
@@ -492,7 +493,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     return Apply(entry, call, axis, *judged);
   };
   AxisTypes made = apply();
-  // A shard of one element between two dims that were joined around it can belong to either, and so can a row of one shard:
+  // A shard of one element between two dims that were joined around it can belong to either, and so can a row of one
+  // shard:
   // a view cannot tell, the operator that uses it can. The fault is that of the first guess where no guess fits.
   if (!judged->fault().empty()) {
     bool moved = false;
@@ -532,9 +534,9 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   }
   // Which of the two it is would decide whether this is wrong.
   if (!fault.empty() && outside) return fill(TypeKind::kVarying);
-  // No plan shards what a data-parallel rank computes: each is a step of its own, on its own rows. What mixes those (a sort of
-  // its tokens) makes values of its own, whose gradients are terms as all of them are.
-  // A sum over its rows that has a gradient is a loss, or on the way to one; what has none counts something.
+  // No plan shards what a data-parallel rank computes: each is a step of its own, on its own rows. What mixes those (a
+  // sort of its tokens) makes values of its own, whose gradients are terms as all of them are. A sum over its rows that
+  // has a gradient is a loss, or on the way to one; what has none counts something.
   const bool counts_alone = std::ranges::none_of(call.operands, &Operand::needs_gradient);
   const bool own_step = IsDataParallelAxis(axes_[axis].axis) && !entry.collective &&
                         (call.place.backward || counts_alone || std::ranges::none_of(types, &AxisType::is_partial));
@@ -615,7 +617,8 @@ std::string OperatorChecker::FullMisused(const Entry& entry, const Call& call, c
          "gradient is partial and nothing reduces it; make it shared";
 }
 
-// Features that are used alike and features whose gradients are terms, in one tensor: only what keeps them apart is right.
+// Features that are used alike and features whose gradients are terms, in one tensor: only what keeps them apart is
+// right.
 std::string OperatorChecker::MixedMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types) {
   if (entry.keeps_features || (entry.adds_features && call.place.backward) || entry.base == "copy") return {};
   for (size_t i = 0; i < types.size(); ++i) {

@@ -1,6 +1,6 @@
-// OperatorChecker: gives every tensor of a step a type for each mesh axis and checks each operator against its rule, forward
-// and backward, as the operators run. One process is enough, with any groups: the values that collectives return do not
-// matter, because redistributions declare the layouts of their results (intercept/region.h).
+// OperatorChecker: gives every tensor of a step a type for each mesh axis and checks each operator against its rule,
+// forward and backward, as the operators run. One process is enough, with any groups: the values that collectives
+// return do not matter, because redistributions declare the layouts of their results (intercept/region.h).
 //
 //   OperatorChecker checker(axes, RuleTable::BuiltIn());
 //   checker.SetLeaf(weight, type);
@@ -48,8 +48,8 @@ struct CheckedOperator {
   bool counts;              // the program reads a value, or a size of the results depends on values
   c10::ArrayRef<at::Tensor> outputs;
   c10::ArrayRef<TensorType> types;  // parallel
-  // The numbers among the arguments, in their order: of type Scalar, float or bool, a Scalar that became a tensor of one
-  // element on its way (x / 3), and a tensor of one number on the CPU that was made outside of the step.
+  // The numbers among the arguments, in their order: of type Scalar, float or bool, a Scalar that became a tensor of
+  // one element on its way (x / 3), and a tensor of one number on the CPU that was made outside of the step.
   std::function<std::vector<double>()> numbers;
 };
 

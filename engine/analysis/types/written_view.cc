@@ -59,8 +59,8 @@ AxisType WithReplicate(const AxisType& before, int64_t dims, const AxisType& wri
 
 }  // namespace
 
-// A dim of a view keeps the stride of the dim that it was, so strides tell them apart; dims of size 1 have any stride and are
-// taken to be those at the same place, where there are as many.
+// A dim of a view keeps the stride of the dim that it was, so strides tell them apart; dims of size 1 have any stride
+// and are taken to be those at the same place, where there are as many.
 std::optional<BoxInBase> FindBox(at::IntArrayRef sizes, at::IntArrayRef strides, at::IntArrayRef base_sizes,
                                  at::IntArrayRef base_strides) {
   BoxInBase box;

@@ -50,8 +50,8 @@ Diagnostic MakeDiagnostic(Finding finding, std::string message, SourceSpan where
 
 using Diagnostics = std::vector<Diagnostic>;
 
-// An untrusted text for a terminal or a log: VisibleLines (visible.h), and of more than `most` bytes only the first. Line
-// ends are followed by an indent, so that no line of it looks like a diagnostic.
+// An untrusted text for a terminal or a log: VisibleLines (visible.h), and of more than `most` bytes only the first.
+// Line ends are followed by an indent, so that no line of it looks like a diagnostic.
 std::string SafeText(std::string_view text, size_t most = 2000);
 
 bool HasErrors(const Diagnostics& diagnostics);

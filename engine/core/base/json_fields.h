@@ -1,5 +1,5 @@
-// JsonFields: reads the fields of a JSON that must be there and of their kind. A fault ends the reading: what follows it could
-// not be trusted. For readers that catch it and return a diagnostic with its place.
+// JsonFields: reads the fields of a JSON that must be there and of their kind. A fault ends the reading: what follows
+// it could not be trusted. For readers that catch it and return a diagnostic with its place.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +54,8 @@ inline int64_t Size(const JsonValue& object, std::string_view key) {
   if (size < 0) Fail("'" + std::string(key) + "' is " + std::to_string(size) + ", required: at least 0");
   return size;
 }
-// Multiplies the number of elements by a size, an empty dim counted as one: no part of a shape may be beyond int64. False where
-// it would be.
+// Multiplies the number of elements by a size, an empty dim counted as one: no part of a shape may be beyond int64.
+// False where it would be.
 inline bool MultiplySize(int64_t& elements, int64_t size) {
   return !__builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements);
 }

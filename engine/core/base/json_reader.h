@@ -1,8 +1,8 @@
 // ReadJson: JSON text as a stream of tokens, as strict as Rust's serde_json. The sink builds what it needs
 // from the tokens: a JsonValue (json.h), a safetensors header (safetensors/header.h), a checkpoint's index.
 //
-// Python's json module writes doubles that are not finite as `NaN`, `Infinity` and `-Infinity`, which are no JSON; they are
-// read where the caller asks for its dialect, for files that Python programs write.
+// Python's json module writes doubles that are not finite as `NaN`, `Infinity` and `-Infinity`, which are no JSON; they
+// are read where the caller asks for its dialect, for files that Python programs write.
 //
 // Refused, beyond plain syntax: a byte order mark, a NUL byte, bytes that are not UTF-8, half of a surrogate pair,
 // anything but white space after the value, values nested 128 deep (serde_json's recursion limit) and numbers beyond a

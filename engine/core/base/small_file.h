@@ -1,5 +1,5 @@
-// SmallFile: files that are read into memory in full, each kind with the largest size that is read. The size and the kind of
-// the file are looked at before memory is taken: a sparse file may claim more bytes than the machine has.
+// SmallFile: files that are read into memory in full, each kind with the largest size that is read. The size and the
+// kind of the file are looked at before memory is taken: a sparse file may claim more bytes than the machine has.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ struct SmallFileLimit {
 std::span<const SmallFileLimit> SmallFileLimits();
 const SmallFileLimit& LimitOf(SmallFile kind);
 
-// An error (kFileUnreadable, with the path, its bytes and the limit) where a file of this kind may not have `bytes` bytes.
+// An error (kFileUnreadable, with the path, its bytes and the limit) where a file of this kind may not have `bytes`
+// bytes.
 Diagnostics CheckFileSize(const std::string& path, SmallFile kind, uint64_t bytes);
 
 // The bytes of a regular file. Does not wait for the writer of a pipe, nor read a device. Errors: kFileNotFound;

@@ -1,17 +1,17 @@
-// Visible: a text that the program did not write (a name of a file, a tensor, a module; a message of another program) as it
-// may be shown on a terminal, in a log, in a comment of a plan or in a line that a program reads.
+// Visible: a text that the program did not write (a name of a file, a tensor, a module; a message of another program)
+// as it may be shown on a terminal, in a log, in a comment of a plan or in a line that a program reads.
 //
 // What would act on the reader, or hide in front of it, is written as an escape of Lua:
 //
 //   \n \t                line ends and tabs
 //   \x1b                 other control bytes (below 0x20, and 0x7f), and every byte that is not part of valid UTF-8
-//   \u{9b} \u{202e}      control characters U+0080 to U+009F; U+2028 and U+2029, which end a line; what sets the direction
-//                        of a text (U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069; Unicode TR 36, 3.1); and
-//                        all others of Default_Ignorable_Code_Point and of category Cf that are format characters of no
-//                        script (UCD: DerivedCoreProperties.txt), which have no width: joiners, variation selectors, fillers,
-//                        tags
-//   \x3a: \x23#          what the machines of continuous integration take for a command: two colons where a line begins, also
-//                        after blanks (GitHub's "::error file=x::"), and ##[, ##vso[, ##teamcity[ anywhere
+//   \u{9b} \u{202e}      control characters U+0080 to U+009F; U+2028 and U+2029, which end a line; what sets the
+//                        direction of a text (U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069; Unicode TR
+//                        36, 3.1); and all others of Default_Ignorable_Code_Point and of category Cf that are format
+//                        characters of no script (UCD: DerivedCoreProperties.txt), which have no width: joiners,
+//                        variation selectors, fillers, tags
+//   \x3a: \x23#          what the machines of continuous integration take for a command: two colons where a line
+//                        begins, also after blanks (GitHub's "::error file=x::"), and ##[, ##vso[, ##teamcity[ anywhere
 //
 // Everything else is as it was, backslashes too: the text is to be read, not to be turned back.
 #pragma once

@@ -26,22 +26,24 @@ std::optional<FindingForm> FindingFormFromName(std::string_view name);
 std::string FindingFormName(FindingForm form);
 
 // A document that ends with a newline; in the forms text and github "" without diagnostics. `color` applies to text.
-// `subject`: the file that a finding without a place refers to, because sarif requires one for every result; "" for none.
+// `subject`: the file that a finding without a place refers to, because sarif requires one for every result; "" for
+// none.
 std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color = false,
                           const std::string& subject = "");
 
-// The one JSON form of a diagnostic: of the form json, of explain and the report, and of what processes send each other.
+// The one JSON form of a diagnostic: of the form json, of explain and the report, and of what processes send each
+// other.
 //
 //   {"id", "severity", "message", "source", "location", "path", "declared", "required", "help", "fix", "related",
 //    "related_locations"}, empty ones left out
 //
-// `source` is FILE:LINE, and `related` a list of such texts. A location has file, line, column and length, counted from 1 in
-// bytes, and the `text` of the line. `fix` has file, line, column, length, and the `text` to write there.
+// `source` is FILE:LINE, and `related` a list of such texts. A location has file, line, column and length, counted from
+// 1 in bytes, and the `text` of the line. `fix` has file, line, column, length, and the `text` to write there.
 JsonValue ToJson(const Diagnostic& diagnostic);
 JsonValue::Array ToJson(const Diagnostics& diagnostics);
-// The diagnostics that ToJson wrote, equal in every member (`source`, `fix` and `related` follow from the others). What is
-// read is not trusted: nothing where it is not a list of diagnostics, and `wrong` then names the first member that is
-// missing, unknown or of another kind.
+// The diagnostics that ToJson wrote, equal in every member (`source`, `fix` and `related` follow from the others). What
+// is read is not trusted: nothing where it is not a list of diagnostics, and `wrong` then names the first member that
+// is missing, unknown or of another kind.
 std::optional<Diagnostics> ReadDiagnosticsJson(const JsonValue& json, std::string& wrong);
 
 JsonValue SarifLog(const Diagnostics& diagnostics, const std::string& subject = "");

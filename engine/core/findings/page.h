@@ -1,6 +1,6 @@
 // Page: the documentation of one finding. pages/MS0202.md is the page of MS0202; the pages are embedded in the library.
-// `explain-finding`, the help of SARIF's rules and the page of all findings derive from them. A test evaluates the example
-// of each page and compares the findings with the message on the page.
+// `explain-finding`, the help of SARIF's rules and the page of all findings derive from them. A test evaluates the
+// example of each page and compares the findings with the message on the page.
 //
 // A page is Markdown of this form (tests/cases/findings reads the blocks):
 //
@@ -64,8 +64,8 @@ const FindingPage* FindPage(const std::vector<FindingPage>& pages, std::string_v
 std::string PageText(const FindingPage& page, bool color);
 // One finding a line: identifier, severity, name, title.
 std::string ListText(const std::vector<FindingPage>& pages, bool color);
-// {"id", "name", "severity", "title", "meaning", "why", "example", "suggested_fix", "cure"}; the last five are Markdown.
-// "cure" is the name of "suggested_fix" before 0.1 and has the same text.
+// {"id", "name", "severity", "title", "meaning", "why", "example", "suggested_fix", "cure"}; the last five are
+// Markdown. "cure" is the name of "suggested_fix" before 0.1 and has the same text.
 JsonValue ToJson(const FindingPage& page);
 
 // One Markdown page of all findings, with a table of them in front.

@@ -71,8 +71,8 @@ JsonValue RuleOf(const FindingInfo& info, const std::vector<FindingPage>& pages)
   return rule;
 }
 
-// Does not change when lines of a plan are inserted: the finding, the module and the message without line numbers. XXH3,
-// the same on every machine.
+// Does not change when lines of a plan are inserted: the finding, the module and the message without line numbers.
+// XXH3, the same on every machine.
 std::string FingerprintOf(const Diagnostic& d) {
   std::string text = std::string(InfoOf(d.finding).id) + "\n" + d.path + "\n";
   for (size_t i = 0; i < d.message.size(); ++i) {

@@ -30,12 +30,13 @@ class Conversion {
 
   // Whether OUT holds exactly what would be written.
   virtual bool IsThere() = 0;
-  // Writes all of OUT into staging(), and commits it. Errors that do not stop it at once go to found_; with one of them it
-  // does not commit.
+  // Writes all of OUT into staging(), and commits it. Errors that do not stop it at once go to found_; with one of them
+  // it does not commit.
   virtual Failure Write() = 0;
 
   // Writes OUT, resuming where an earlier process was that did the same `work`, or leaves it where it is what would be
-  // written. Returns summary_, with was_there set where nothing had to be written, and the diagnostics in found_. Errors:
+  // written. Returns summary_, with was_there set where nothing had to be written, and the diagnostics in found_.
+  // Errors:
   // those of StagingDirectory::Open and of Write.
   Result<ConvertSummary> WriteThroughStaging(std::string work);
 

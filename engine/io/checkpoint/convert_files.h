@@ -1,5 +1,6 @@
-// OutputFiles, InputFiles: many files of one directory, written or read a little at a time, with a limited number of them
-// open at once. Stage before: storage. Stage after: shard.cc, merge.cc, sharded_checkpoint.h.
+// OutputFiles, InputFiles: many files of one directory, written or read a little at a time, with a limited number of
+// them open at once.
+// Stage before: storage. Stage after: shard.cc, merge.cc, sharded_checkpoint.h.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 // (sharded_checkpoint.h). The directory:
 //
 //   moonshard.json            this, sorted, with a hash of itself
-//   rank-00000.safetensors    what one rank holds, under the parameters' own names, in local shapes; where the model has
-//                             another form than its model directory (stacked experts), in that of the model
+//   rank-00000.safetensors    what one rank holds, under the parameters' own names, in local shapes; where the model
+//                             has another form than its model directory (stacked experts), in that of the model
 //   rank-00001.safetensors    ... one for each rank that holds other shards than the ranks before it
 //   config.json, ...          every other file of the model directory, as it is
 //   moonshard/FILE.header     the header of each safetensors file of the model directory

@@ -35,7 +35,8 @@ constexpr size_t kMostErrors = 20;
 // Two hashes tell two kinds of damage apart: a shard that is not what was written (its own hash), and shards that are
 // all as written but do not belong together, as those of two saves (the hash of the full tensor).
 //
-// Tensors that are stored as parts of others (Manifest::made) are made of shards that were checked before, in a pass of their own:
+// Tensors that are stored as parts of others (Manifest::made) are made of shards that were checked before, in a pass of
+// their own:
 // they are needed a part at a time, in an order of their own.
 class Merger : private Conversion {
  public:

@@ -144,7 +144,8 @@ class Fitter {
     const Fitter& fitter_;
   };
 
-  // Of a tensor of the form or of the model; notes the recipe of one that is made. Nothing for one that the model lacks.
+  // Of a tensor of the form or of the model; notes the recipe of one that is made. Nothing for one that the model
+  // lacks.
   std::optional<TensorSpec> SpecOf(const std::string& name) {
     const TensorsNow now(*this);
     const auto made = form_.made.find(name);

@@ -27,10 +27,10 @@ struct ModelForm {
 // Files besides the tensors that are longer than this are not part of the form.
 inline constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 
-// A directory without safetensors files (a run from a config alone) has other files only. `recipes` make the model's tensors of
-// the directory's (Program::recipes). Errors: those of Checkpoint::Open, ListModelFiles and RecipesThatHold. Warnings: a file
-// that is left out because it is too long; tensors that cannot be made of the model's again, in whose place merging gives
-// those of the model.
+// A directory without safetensors files (a run from a config alone) has other files only. `recipes` make the model's
+// tensors of the directory's (Program::recipes). Errors: those of Checkpoint::Open, ListModelFiles and RecipesThatHold.
+// Warnings: a file that is left out because it is too long; tensors that cannot be made of the model's again, in whose
+// place merging gives those of the model.
 Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& recipes = {});
 // Of a sharded checkpoint. Errors: kFileNotFound, kFileUnreadable, kCorruptData.
 Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manifest);

@@ -1,10 +1,9 @@
 // A step becomes visible by the rename of its directory (staging.h); `latest` is replaced after that. A kill between
 // the two leaves a complete step that `latest` does not name, which Steps() finds. The reverse, a `latest` that names
 // an incomplete step, cannot happen.
-// One run writes a run directory at a time (run_lock.h). A lock can be lost, so a step that appeared since this run looked
-// is never replaced either. Names of steps
-// are read strictly: only the exact name that StepDirectoryName makes counts, so a copy or a renamed directory is never
-// taken for a step.
+// One run writes a run directory at a time (run_lock.h). A lock can be lost, so a step that appeared since this run
+// looked is never replaced either. Names of steps are read strictly: only the exact name that StepDirectoryName makes
+// counts, so a copy or a renamed directory is never taken for a step.
 #include "engine/io/checkpoint/run_directory.h"
 
 #include <algorithm>

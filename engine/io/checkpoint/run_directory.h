@@ -1,8 +1,8 @@
 // Run directory: the steps of a training run on disk, each a sharded checkpoint that is complete or absent, and
 // `latest`, which names one of them:
 //
-//   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": its name and the name's XXH3, replaced after the step is in
-//                         its place. Written by hand the name alone is enough
+//   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": its name and the name's XXH3, replaced after the step is
+//                         in its place. Written by hand the name alone is enough
 //   run/step_00000100/    manifest.h
 //   run/run.lock          while a run writes here (run_lock.h)
 //   run/step_00000200.partial/   a step under construction, or left by a killed process (storage/staging.h)

@@ -7,8 +7,8 @@
 //   process 4711 on node07      for people
 //
 // A thread counts up in place, and opens the file for each count: a file system of a network shows another machine what
-// was written when the writer closed it. These writes, and the removal at the end, do not go through Storage: they change
-// nothing that is kept, and one that fails is made up for by who waits for it.
+// was written when the writer closed it. These writes, and the removal at the end, do not go through Storage: they
+// change nothing that is kept, and one that fails is made up for by who waits for it.
 //
 // A lock file is taken over by replacing it. Two machines may do so at the same time, as each saw a count that stood
 // still: the later one wins, and each looks at the file once more after kSettle before it believes that it is the one.

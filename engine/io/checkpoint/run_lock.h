@@ -1,10 +1,10 @@
 // Run lock: one run writes a run directory at a time, on whichever machines the runs are. It is two locks, because each
 // covers cases that the other does not:
 //
-//   flock on the directory   released when the process ends; works between processes of one machine, and between machines
-//                            only if the file system supports it
-//   DIR/run.lock             the owner, and a number that the owner increments; a run that sees no change for `patience`
-//                            takes the lock over. Clocks of different machines are not compared
+//   flock on the directory   released when the process ends; works between processes of one machine, and between
+//                            machines only if the file system supports it
+//   DIR/run.lock             the owner, and a number that the owner increments; a run that sees no change for
+//                            `patience` takes the lock over. Clocks of different machines are not compared
 //
 // Stage after: run_directory.h.
 #pragma once

@@ -8,8 +8,8 @@
 // What a chunk of the source holds of a shard therefore continues what the chunks before it held: each rank file has
 // one place where it is extended, and no more than a chunk is in memory.
 //
-// Where the model has another form than the directory (stacked experts), the walk is over the model's tensors: a chunk of one is
-// read from those that it is made of.
+// Where the model has another form than the directory (stacked experts), the walk is over the model's tensors: a chunk
+// of one is read from those that it is made of.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -366,7 +366,8 @@ class Sharder : private Conversion {
     return ReadRecipe(*item.recipe, parts_, dims, buffer_.data());
   }
 
-  // Of the source's tensors that are stored as parts of others: with it a merge finds out that what it makes is the original.
+  // Of the source's tensors that are stored as parts of others: with it a merge finds out that what it makes is the
+  // original.
   Failure HashMade() {
     for (auto& [name, tensor] : laid_out_.manifest.made) {
       const StoredTensor& stored = *source_.Find(name);

@@ -1,12 +1,13 @@
 // ExportedProgram: a model that torch.export wrote (.pt2) as plain data: the graph of operators, the parameters and
-// constants it uses, and the module whose call each operator belongs to. Nothing is computed and no tensor is made, so that
-// `explain`, `check`, `suggest` and the REPL take a program like a model directory.
+// constants it uses, and the module whose call each operator belongs to. Nothing is computed and no tensor is made, so
+// that `explain`, `check`, `suggest` and the REPL take a program like a model directory.
 //
 //   model.pt2 (a zip)   models/model.json        graph, signature, guards: torch's schema, major version 8
 //                       data/weights/...         values of parameters, absent where the program was exported without
 //                       data/constants/...       values of constants and of buffers that no checkpoint holds
 //                       data/sample_inputs/...   an example's inputs, for Python's torch.export.load; not read here
-//                       extra/moonshard.json     what the exporter adds: format 1 of engine/models/program/export/README.md
+//                       extra/moonshard.json     what the exporter adds: format 1 of
+//                                                engine/models/program/export/README.md
 //
 // Stage before: program_archive.h, the reader. Stages after: tree (ProgramTree); engine/models/program, which runs it.
 #pragma once
@@ -93,8 +94,8 @@ struct ProgramArgument {
     kList,          // `elements`
   };
   Kind kind = Kind::kNone;
-  // Of a list: of tensors (which may be absent), numbers (which may be values), texts; an empty list of ints may stand for
-  // one of tensors.
+  // Of a list: of tensors (which may be absent), numbers (which may be values), texts; an empty list of ints may stand
+  // for one of tensors.
   bool of_tensors = false;
   bool of_floats = false;
   uint32_t value = 0;
@@ -132,7 +133,8 @@ struct ProgramNode {
   std::string place;   // of the model's source, "modeling_llama.py:245"; "" where the archive does not have it
 };
 
-// Flat: graphs inside of operators that only switch a mode stand in place, between kEnterGradMode or kEnterAutocast and kLeave.
+// Flat: graphs inside of operators that only switch a mode stand in place, between kEnterGradMode or kEnterAutocast and
+// kLeave.
 struct ProgramGraph {
   std::vector<ProgramNode> nodes;
   std::vector<ProgramArgument> outputs;
@@ -163,8 +165,9 @@ struct ExportedModule {
   std::string kind;  // class: "LlamaDecoderLayer"
 };
 
-// What one call of a module was given and made: the places of values in its arguments and results. A tensor inside a tuple or
-// a dict has the position of the argument that holds it; results are numbered by their place in the tuple that is returned.
+// What one call of a module was given and made: the places of values in its arguments and results. A tensor inside a
+// tuple or a dict has the position of the argument that holds it; results are numbered by their place in the tuple that
+// is returned.
 struct RecordedCall {
   struct Place {
     uint32_t position = 0;
@@ -223,8 +226,8 @@ struct ExportedProgram {
   bool trains = true;                              // exported in training mode
   std::string dtype;                               // of the model's computation, "bfloat16"; "": not recorded
   std::optional<JsonValue> config;                 // config.json of the model
-  // Of a directory of archives: the lengths that its index has for this one, and the archives of the same model behind it. They
-  // have its modules, parameters and buffers, and other graphs.
+  // Of a directory of archives: the lengths that its index has for this one, and the archives of the same model behind
+  // it. They have its modules, parameters and buffers, and other graphs.
   std::vector<std::pair<int64_t, int64_t>> lengths;
   std::vector<std::shared_ptr<const ExportedProgram>> others;
 };
@@ -234,17 +237,17 @@ std::optional<DType> DTypeOfProgram(int serialized);
 // The serialized number of torch's name of a scalar type, "float32".
 std::optional<int> SerializedDType(std::string_view name);
 
-// Reads the text of models/model.json and of extra/moonshard.json, in a program called `file`. Errors (kBadProgram, with the
-// entry and the place in it): JSON that is not one, another major version of the schema or another format of the record, fields
-// that are missing or of another kind, names that are not defined before their use or defined twice, sizes that are negative
-// or beyond int64, more nodes than kMaxProgramNodes.
+// Reads the text of models/model.json and of extra/moonshard.json, in a program called `file`. Errors (kBadProgram,
+// with the entry and the place in it): JSON that is not one, another major version of the schema or another format of
+// the record, fields that are missing or of another kind, names that are not defined before their use or defined twice,
+// sizes that are negative or beyond int64, more nodes than kMaxProgramNodes.
 Result<ExportedProgram> ParseProgram(std::string_view model, std::string_view record, const std::string& file);
 
 inline constexpr size_t kMaxProgramNodes = 4'000'000;
 
-// The program as if it was exported in another dtype ("float32", "bfloat16", "float16" or "float64"): parameters, constants and
-// casts to the model's dtype. Casts to float32 that the model has whatever its dtype stay. In an export in float32 these two
-// cannot be told apart. Errors (kNotSupported): an export in float32, or without a recorded dtype.
+// The program as if it was exported in another dtype ("float32", "bfloat16", "float16" or "float64"): parameters,
+// constants and casts to the model's dtype. Casts to float32 that the model has whatever its dtype stay. In an export
+// in float32 these two cannot be told apart. Errors (kNotSupported): an export in float32, or without a recorded dtype.
 Result<ExportedProgram> InDType(const ExportedProgram& program, const std::string& dtype);
 
 // Batch and length of tokens that the program takes, by the shapes and ranges of all its archives: `wanted` if it fits;

@@ -1,13 +1,14 @@
-// The graph is read in one pass: a name must be defined before it is used, so a cyclic graph cannot be written down. What the
-// reading changes:
+// The graph is read in one pass: a name must be defined before it is used, so a cyclic graph cannot be written down.
+// What the reading changes:
 //
-//  - A graph inside of wrap_with_set_grad_enabled or wrap_with_autocast is put in place, between nodes that enter and leave
-//    the mode; its inputs and outputs are names for the values outside. Other operators with graphs inside are refused.
-//  - A node that returned its own input when it was traced (a cast to the dtype that the tensor has, dropout that is off): the
-//    tracer names it for every later use of the *input* too, so that in a float32 model the residual would seem to leave from
-//    inside the norm that casts it, and the calls of modules would not be what they take and make. So what is outside of the call
-//    that holds the cast uses the input, where that came from outside; what is inside uses the cast, which matters where the
-//    model computes in another dtype later. Dropout that is off is left out.
+//  - A graph inside of wrap_with_set_grad_enabled or wrap_with_autocast is put in place, between nodes that enter and
+//    leave the mode; its inputs and outputs are names for the values outside. Other operators with graphs inside are
+//    refused.
+//  - A node that returned its own input when it was traced (a cast to the dtype that the tensor has, dropout that is
+//    off): the tracer names it for every later use of the *input* too, so that in a float32 model the residual would
+//    seem to leave from inside the norm that casts it, and the calls of modules would not be what they take and make.
+//    So what is outside of the call that holds the cast uses the input, where that came from outside; what is inside
+//    uses the cast, which matters where the model computes in another dtype later. Dropout that is off is left out.
 #include "engine/io/exported_program/parse_graph.h"
 
 #include <algorithm>
@@ -337,8 +338,8 @@ class GraphParser {
     }
   }
 
-  // What a name of another graph stands for: a value or a number. A name of a list could stand twice in a list that has a name
-  // itself, and a short text so for any number of elements.
+  // What a name of another graph stands for: a value or a number. A name of a list could stand twice in a list that has
+  // a name itself, and a short text so for any number of elements.
   ProgramArgument OneValue(const JsonValue& json, const Scope& scope) {
     ProgramArgument out = Argument(json, scope);
     if (out.kind == Kind::kList || out.kind == Kind::kString || out.kind == Kind::kDevice) {
@@ -353,8 +354,8 @@ class GraphParser {
     return value->Find("name") != nullptr ? Text(*value, "name") : Text(*value, "as_name");
   }
 
-  // Whether a node returned its input itself when it was traced: its result has the input's dtype and device, and nothing else
-  // about it asks for a copy.
+  // Whether a node returned its input itself when it was traced: its result has the input's dtype and device, and
+  // nothing else about it asks for a copy.
   bool HandsOnItsInput(const ProgramNode& node, const JsonValue& json, const JsonValue& graph) {
     const bool dropout = node.target == "aten::dropout";
     if (!dropout && node.target != "aten::to" && node.target != "aten::type_as") return false;
@@ -453,8 +454,8 @@ class GraphParser {
     Fail("an argument of kind '" + std::string(kind) + "', which is not supported");
   }
 
-  // "key,path,class;...": one entry a module around the node. From the second call of a module on its key ends in "@" and the
-  // number of the call. The root's entry, without a path, is left out.
+  // "key,path,class;...": one entry a module around the node. From the second call of a module on its key ends in "@"
+  // and the number of the call. The root's entry, without a path, is left out.
   int32_t StackOf(const JsonValue& metadata) {
     const JsonValue* text = metadata.Find("nn_module_stack");
     if (text == nullptr || !text->is_string() || text->AsString().starts_with("_empty")) return -1;

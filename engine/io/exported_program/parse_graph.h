@@ -28,8 +28,8 @@ using json_fields::TextOf;
 // `submod_1/linear_3`. For a node that only returns its input, also the input: the use decides which of the two it is.
 using Names = std::map<std::string, std::vector<uint32_t>, std::less<>>;
 
-// Fills graph, values and stacks of `program`, its inputs' and tensors' values, and names of constants. Throws Fault. `at` holds the
-// node that is being read, for messages.
+// Fills graph, values and stacks of `program`, its inputs' and tensors' values, and names of constants. Throws Fault.
+// `at` holds the node that is being read, for messages.
 Names ParseGraph(const JsonValue& document, ExportedProgram& program, std::string& at);
 
 }  // namespace moonshard::program_json

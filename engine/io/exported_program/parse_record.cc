@@ -368,7 +368,8 @@ class RecordParser {
     }
   }
 
-  // Who runs a program keeps a place for each call of a module up to the highest number, so that must not be a wild one.
+  // Who runs a program keeps a place for each call of a module up to the highest number, so that must not be a wild
+  // one.
   void ReadCalls(const JsonValue& record) {
     at_ = "'calls'";
     const JsonValue::Array& calls = List(record, "calls");

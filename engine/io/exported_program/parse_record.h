@@ -10,8 +10,8 @@
 
 namespace moonshard::program_json {
 
-// Completes a program that ParseGraph has filled; `names` are what it returned. Throws Fault. `at` holds what is being read, for
-// messages.
+// Completes a program that ParseGraph has filled; `names` are what it returned. Throws Fault. `at` holds what is being
+// read, for messages.
 void ParseRecord(const JsonValue& record, const Names& names, ExportedProgram& program, std::string& at);
 
 }  // namespace moonshard::program_json

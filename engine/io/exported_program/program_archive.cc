@@ -146,8 +146,8 @@ Result<std::string> ReadJsonEntry(const ProgramArchive& archive, const std::stri
   return found.empty() ? archive.Read(entry) : Result<std::string>(found);
 }
 
-// Where the bytes of tensors are: data/weights/ for parameters and persistent buffers, data/constants/ for the rest, each with
-// a table from names to entries. Tensors that were traced without values have an empty entry, which is none.
+// Where the bytes of tensors are: data/weights/ for parameters and persistent buffers, data/constants/ for the rest,
+// each with a table from names to entries. Tensors that were traced without values have an empty entry, which is none.
 std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::string& folder,
                                      ExportedProgram& program) {
   const std::string base = "data/" + folder + "/";

@@ -1,6 +1,7 @@
 // ProgramArchive: the zip file in which torch.export writes a program, open for reading its entries.
 //
-// torch writes entries without compression, under one folder that is named after the file. Compressed entries are refused:
+// torch writes entries without compression, under one folder that is named after the file. Compressed entries are
+// refused:
 // no entry can then be longer than the file, so a small file cannot ask for much memory.
 // Stage after: exported_program.h, which reads the JSON in it.
 #pragma once
@@ -50,8 +51,8 @@ class ProgramArchive {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-// Whether a path names a program and no model directory: a file whose name ends in ".pt2", or a directory of such files with
-// their index (kProgramIndex).
+// Whether a path names a program and no model directory: a file whose name ends in ".pt2", or a directory of such files
+// with their index (kProgramIndex).
 bool IsProgramPath(const std::string& path);
 
 // The program in an archive, with the places of its values (ProgramTensor::entry). Errors: as ProgramArchive::Open and
@@ -61,8 +62,9 @@ Result<ExportedProgram> ReadProgram(const ProgramArchive& archive);
 // Of a directory of archives, each for other lengths: their names, and which lengths they are for.
 inline constexpr const char* kProgramIndex = "index.json";
 
-// The program in a file, or the programs in a directory: the first one of the index, with the `others` behind it. Errors: as
-// ReadProgram; kBadProgram: an index of another form or format, without archives, or of archives of other models.
+// The program in a file, or the programs in a directory: the first one of the index, with the `others` behind it.
+// Errors: as ReadProgram; kBadProgram: an index of another form or format, without archives, or of archives of other
+// models.
 Result<ExportedProgram> ReadProgramPath(const std::string& path);
 
 }  // namespace moonshard

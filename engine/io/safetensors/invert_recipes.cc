@@ -1,7 +1,7 @@
-// A recipe is walked from the outside in with the expression that gives the node's value: at the root the model's tensor, below a
-// stack a selection of it, and so on. Below a slice or a selection the expression has a box of the node alone; the boxes of
-// one tensor, from everywhere, are joined when all recipes are walked, if they fill it. A reshape of which only a box is
-// known is such a tensor too: it is joined first, and the walk goes on below it.
+// A recipe is walked from the outside in with the expression that gives the node's value: at the root the model's
+// tensor, below a stack a selection of it, and so on. Below a slice or a selection the expression has a box of the node
+// alone; the boxes of one tensor, from everywhere, are joined when all recipes are walked, if they fill it. A reshape
+// of which only a box is known is such a tensor too: it is joined first, and the walk goes on below it.
 #include "engine/io/safetensors/invert_recipes.h"
 
 #include <algorithm>
@@ -57,8 +57,8 @@ WeightRecipe Reshape(WeightRecipe part, Shape shape) {
   return out;
 }
 
-// The boxes as one value of `region`; nothing where they do not fill it, or overlap other than by being the same. They are
-// divided where a plane crosses none of them.
+// The boxes as one value of `region`; nothing where they do not fill it, or overlap other than by being the same. They
+// are divided where a plane crosses none of them.
 std::optional<WeightRecipe> Join(const Box& region, std::vector<Known> known) {
   if (known.empty()) return std::nullopt;
   if (known.front().box == region) return std::move(known.front().value);
@@ -103,8 +103,8 @@ class Inverter {
       own.tensor = path;
       Walk(*recipe, {FullBox(ShapeOf(*recipe)), own});
     }
-    // A reshape is below nothing but what was walked before it, or another reshape: each round settles those whose boxes
-    // are all known.
+    // A reshape is below nothing but what was walked before it, or another reshape: each round settles those whose
+    // boxes are all known.
     for (bool more = true; more;) {
       more = false;
       for (Pending& one : reshapes_) {

@@ -1,6 +1,6 @@
-// A recipe is read from the outside in: the indices that are wanted of the result are translated into indices of each part, down
-// to the tensors of the checkpoint, and what comes back is put together on the way out. For example rows 4 and 5 of the
-// concatenation of a [4, h] and b [4, h] are rows 0 and 1 of b; nothing of a is read.
+// A recipe is read from the outside in: the indices that are wanted of the result are translated into indices of each
+// part, down to the tensors of the checkpoint, and what comes back is put together on the way out. For example rows 4
+// and 5 of the concatenation of a [4, h] and b [4, h] are rows 0 and 1 of b; nothing of a is read.
 #include "engine/io/safetensors/read_recipe.h"
 
 #include <algorithm>
@@ -182,7 +182,8 @@ class Assembler {
     return std::nullopt;
   }
 
-  // The elements of `from` at these indices of each dim, whose neighbours are `step` elements apart, in row-major order.
+  // The elements of `from` at these indices of each dim, whose neighbours are `step` elements apart, in row-major
+  // order.
   void Pick(const char* from, const std::vector<size_t>& step, const std::vector<std::vector<int64_t>>& indices,
             char* to) const {
     for (const std::vector<int64_t>& dim : indices) {

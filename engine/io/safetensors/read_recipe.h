@@ -1,6 +1,8 @@
-// ReadRecipe: the values of a tensor that is made of several tensors of a checkpoint, or of parts of one (weight_recipe.h):
+// ReadRecipe: the values of a tensor that is made of several tensors of a checkpoint, or of parts of one
+// (weight_recipe.h):
 // of any shard of it only the bytes that the shard is made of, but for a reshape, whose source is read in full.
-// Stages before: weight_recipe.h; where the bytes are, a checkpoint or a sharded one. Stages after: apply/load.h, checkpoint.
+// Stages before: weight_recipe.h; where the bytes are, a checkpoint or a sharded one. Stages after: apply/load.h,
+// checkpoint.
 #pragma once
 
 #include <map>
@@ -51,12 +53,12 @@ bool HasSources(const WeightRecipe& recipe, const RecipeSource& source);
 // The first of the recipes that has all of its tensors; nullptr where none has.
 const WeightRecipe* FirstThatHolds(const std::vector<WeightRecipe>& recipes, const RecipeSource& source);
 
-// Shape and type of what the recipe makes; nothing where its tensors do not fit each other, with the reason in `why`. All of
-// its tensors are there. Tensors of less than a byte an element have no recipe but their name.
+// Shape and type of what the recipe makes; nothing where its tensors do not fit each other, with the reason in `why`.
+// All of its tensors are there. Tensors of less than a byte an element have no recipe but their name.
 std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSource& source, std::string& why);
 
-// By path of a parameter the recipe that holds; without those that are the tensor of the parameter's own name. Adds errors to
-// `found` (kTensorMismatch): tensors that do not fit each other.
+// By path of a parameter the recipe that holds; without those that are the tensor of the parameter's own name. Adds
+// errors to `found` (kTensorMismatch): tensors that do not fit each other.
 std::map<std::string, const WeightRecipe*> RecipesThatHold(const WeightRecipes& recipes, const RecipeSource& source,
                                                            Diagnostics& found);
 

@@ -1,5 +1,5 @@
-// Recipes of weights as JSON (the form: engine/models/program/export/README.md, RECIPE), as programs and sharded checkpoints
-// hold them.
+// Recipes of weights as JSON (the form: engine/models/program/export/README.md, RECIPE), as programs and sharded
+// checkpoints hold them.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace moonshard {
 // Reads the recipes of one file. What they make is bounded: a stack of numbered tensors is a short text for many names.
 class RecipeJsonReader {
  public:
-  // Throws json_fields::Fault: of no known kind, a field that is missing or of another kind, nested too deep, parts that no
-  // tensor has, too many names.
+  // Throws json_fields::Fault: of no known kind, a field that is missing or of another kind, nested too deep, parts
+  // that no tensor has, too many names.
   WeightRecipe Read(const JsonValue& json, int depth = 0);
 
  private:

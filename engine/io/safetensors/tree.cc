@@ -2,8 +2,8 @@
 // rest is its parameter. What names do not give is inferred, each from evidence that holds for Hugging Face models:
 //   buffers   by name, or by the shape of a mask
 //   kinds     Embedding, Linear or Norm, from the name and the number of dims of the weight
-//   ties      the head shares the embedding's tensor if config.json declares it, if its bias alone is stored, or if no head is
-//             stored and the model type ties by default
+//   ties      the head shares the embedding's tensor if config.json declares it, if its bias alone is stored, or if no
+//             head is stored and the model type ties by default
 //   order     components as text, numbers as numbers: layer 10 comes after layer 9
 // The tree is marked incomplete: it lacks modules without parameters, which later stages know.
 #include "engine/io/safetensors/tree.h"
@@ -32,8 +32,8 @@ constexpr std::array<std::string_view, 7> kBuffers = {"inv_freq",    "original_i
                                                       "running_var", "masked_bias",       "num_batches_tracked",
                                                       "position_ids"};
 
-// Not trained: by name, or as masks are: of truth values, or over all pairs of positions whatever the batch and the head
-// (GPT-2's attn.bias [1, 1, n, n]).
+// Not trained: by name, or as masks are: of truth values, or over all pairs of positions whatever the batch and the
+// head (GPT-2's attn.bias [1, 1, n, n]).
 bool IsBufferOfHuggingFace(const Parameter& parameter) {
   const std::vector<int64_t>& shape = parameter.shape;
   const bool pairs = shape.size() == 4 && shape[0] == 1 && shape[1] == 1 && shape[2] == shape[3] && shape[2] > 1;
@@ -125,9 +125,9 @@ std::string FindHead(const std::map<std::string, ModuleTree::Signature, NaturalO
   return named.size() == 1 ? named.front() : std::string(kHead);
 }
 
-// A head whose bias alone is stored, of one number for each row of the embedding, has the embedding as its weight: as itself
-// (ELECTRA's `generator_lm_head`), or, where other modules lie beside the bias, as their `decoder`, whose bias is the one
-// around it (BERT's `cls.predictions`, RoBERTa's `lm_head`). Empty: there is none, or more than one.
+// A head whose bias alone is stored, of one number for each row of the embedding, has the embedding as its weight: as
+// itself (ELECTRA's `generator_lm_head`), or, where other modules lie beside the bias, as their `decoder`, whose bias
+// is the one around it (BERT's `cls.predictions`, RoBERTa's `lm_head`). Empty: there is none, or more than one.
 struct HeadOfBias {
   std::string around;  // owns the bias
   std::string path;    // of the head

@@ -1,6 +1,6 @@
-// WeightRecipe: how a tensor of a model is made from tensors of a checkpoint whose names or forms differ: experts that are
-// stored one by one and computed as a stack, projections that are stored apart and computed as one.
-// Made by engine/io/exported_program. Stages after: read_recipe.h, which reads only what a shard is made of, and
+// WeightRecipe: how a tensor of a model is made from tensors of a checkpoint whose names or forms differ: experts that
+// are stored one by one and computed as a stack, projections that are stored apart and computed as one. Made by
+// engine/io/exported_program. Stages after: read_recipe.h, which reads only what a shard is made of, and
 // invert_recipes.h, which gives the checkpoint's own tensors back.
 #pragma once
 
@@ -27,8 +27,8 @@ struct WeightRecipe {
   void AddSources(std::vector<std::string>& names) const;
 };
 
-// By path of a parameter: in order of preference, the first one whose tensors all exist holds. A parameter without one is the
-// tensor of its own name.
+// By path of a parameter: in order of preference, the first one whose tensors all exist holds. A parameter without one
+// is the tensor of its own name.
 using WeightRecipes = std::map<std::string, std::vector<WeightRecipe>>;
 
 }  // namespace moonshard

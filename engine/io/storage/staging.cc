@@ -45,8 +45,9 @@ bool HoldsSomething(const std::string& path) {
          !(fs::is_directory(path, ignored) && fs::is_empty(path, ignored));
 }
 
-// The inode number, which distinguishes a directory from another one of the same name in the file system that `beside` is in; 0 where there is none. The
-// number of the file system is no part of it: it may change when the machine is rebooted.
+// The inode number, which distinguishes a directory from another one of the same name in the file system that `beside`
+// is in; 0 where there is none. The number of the file system is no part of it: it may change when the machine is
+// rebooted.
 uint64_t IdentityOf(const std::string& path, const std::string& beside) {
   struct stat status = {};
   struct stat other = {};
@@ -59,7 +60,8 @@ std::string WithoutSlash(std::string path) {
   return path;
 }
 
-// Whether it is a directory without a link in it: nothing here makes one, and what is written through it lands elsewhere.
+// Whether it is a directory without a link in it: nothing here makes one, and what is written through it lands
+// elsewhere.
 bool IsOfFilesAndDirectories(const std::string& directory) {
   std::error_code error;
   if (!fs::is_directory(fs::symlink_status(directory, error))) return false;

@@ -42,8 +42,9 @@ class Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  // Makes the file where there is none; keeps the content of one that exists. A symbolic link is followed to a pipe or a
-  // device, and to a file never: what is under construction has none, and one that somebody put there leads elsewhere.
+  // Makes the file where there is none; keeps the content of one that exists. A symbolic link is followed to a pipe or
+  // a device, and to a file never: what is under construction has none, and one that somebody put there leads
+  // elsewhere.
   virtual Result<std::unique_ptr<WritableFile>> OpenForWriting(const std::string& path) = 0;
   // Makes the file; an error where something has the name. `mode`: its permissions, where the
   // file system has any; nothing: those of any new file.

@@ -1,5 +1,6 @@
-// DeciLM as Nemotron-NAS uses it: Llama's layer, but each layer is what a search found best for it. Its attention has its
-// own number of key heads, is one linear map, or is missing; its MLP has its own width, is one linear map, or is missing.
+// DeciLM as Nemotron-NAS uses it: Llama's layer, but each layer is what a search found best for it. Its attention has
+// its own number of key heads, is one linear map, or is missing; its MLP has its own width, is one linear map, or is
+// missing.
 //
 //   model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj | self_attn.linear_attn,
 //                   post_attention_layernorm, mlp.{gate,up,down}_proj | mlp.linear_mlp}

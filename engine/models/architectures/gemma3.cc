@@ -1,6 +1,6 @@
-// Gemma 3, text: layers of two kinds, each with a rope of its own (a window, and everything), norms before and after each
-// block, norms of query and key heads, an embedding times sqrt(hidden_size), and capped logits. Its norms multiply by
-// 1 + weight.
+// Gemma 3, text: layers of two kinds, each with a rope of its own (a window, and everything), norms before and after
+// each block, norms of query and key heads, an embedding times sqrt(hidden_size), and capped logits. Its norms multiply
+// by 1 + weight.
 //
 //   model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj, self_attn.{q,k}_norm, post_attention_layernorm,
 //                   pre_feedforward_layernorm, mlp.{gate,up,down}_proj, post_feedforward_layernorm}

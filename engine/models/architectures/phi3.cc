@@ -1,5 +1,5 @@
-// Phi-3 and Phi-4: Llama's layer with one projection for q, k and v and one for gate and up; heads may be turned in part,
-// and by LongRoPE.
+// Phi-3 and Phi-4: Llama's layer with one projection for q, k and v and one for gate and up; heads may be turned in
+// part, and by LongRoPE.
 //
 //   model.layers.N.{input_layernorm, self_attn.{qkv,o}_proj, post_attention_layernorm, mlp.{gate_up,down}_proj}
 #include "engine/models/architecture.h"

@@ -1,5 +1,5 @@
-// Sizes are integers and small, so that what overflows is an error and not wrapped. Integers divide towards minus infinity, as
-// in Python.
+// Sizes are integers and small, so that what overflows is an error and not wrapped. Integers divide towards minus
+// infinity, as in Python.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -387,8 +387,8 @@ class BodyCompiler {
     text_ += "o" + std::to_string(at);
   }
 
-  // Where the exporter recorded the call: tensors by the position of their argument; those that the call reads besides (a mask that
-  // a closure holds) come behind. Without a record: by first use.
+  // Where the exporter recorded the call: tensors by the position of their argument; those that the call reads besides
+  // (a mask that a closure holds) come behind. Without a record: by first use.
   void PlaceTensors(const RecordedCall* recorded) {
     std::map<uint32_t, uint32_t> position_of;
     std::map<uint32_t, uint32_t> result_of;
@@ -422,8 +422,8 @@ class BodyCompiler {
       text_ += "s" + std::to_string(place.position) + ":" + std::to_string(place.index);
   }
 
-  // Backwards: the first use that is met is the last one. A register that is read twice by one instruction is moved at the
-  // second place only.
+  // Backwards: the first use that is met is the last one. A register that is read twice by one instruction is moved at
+  // the second place only.
   void MarkLastUses() {
     std::vector<bool> needed(body_.registers, false);
     for (const uint32_t output : body_.outputs) needed[output] = true;

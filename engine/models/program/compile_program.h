@@ -2,8 +2,8 @@
 //
 //   ExportedProgram --FindCalls--> CallTree --CompileProgram--> CompiledProgram (bodies, which call has which)
 //
-// Every operator is looked up in the dispatcher by name and overload, and its arguments take the types of its schema: any
-// operator that is registered can be used, one from a loaded library too.
+// Every operator is looked up in the dispatcher by name and overload, and its arguments take the types of its schema:
+// any operator that is registered can be used, one from a loaded library too.
 // Stage after: program_module.h.
 #pragma once
 
@@ -30,8 +30,9 @@ struct CompiledProgram {
   size_t nodes = 0;
 };
 
-// Errors (kBadProgram), all that are found: an operator that the dispatcher does not know (with its module, and the library
-// that may have it), an argument that its schema does not know or that is of another type, arithmetic that is not known.
+// Errors (kBadProgram), all that are found: an operator that the dispatcher does not know (with its module, and the
+// library that may have it), an argument that its schema does not know or that is of another type, arithmetic that is
+// not known.
 Result<CompiledProgram> CompileProgram(const ExportedProgram& program);
 
 // Codes of arithmetic on numbers; -1 where the name is not known.

@@ -350,8 +350,8 @@ Diagnostics CheckGuards(const ExportedProgram& program, const std::map<std::stri
 
 }  // namespace
 
-// A size that is a symbol binds it or must equal what bound it; one that is an expression must have its value. A symbol of a
-// parameter has the local size.
+// A size that is a symbol binds it or must equal what bound it; one that is an expression must have its value. A symbol
+// of a parameter has the local size.
 Diagnostics Program::CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const {
   Symbols symbols;
   for (const SymbolSource& source : graph.sources) {

@@ -1,5 +1,5 @@
-// Program: a model that torch.export wrote (.pt2), as a torch::nn::Module: it computes, trains and is sharded by a plan like a
-// model that is written in C++, without its Python and without a line of C++ for it.
+// Program: a model that torch.export wrote (.pt2), as a torch::nn::Module: it computes, trains and is sharded by a plan
+// like a model that is written in C++, without its Python and without a line of C++ for it.
 //
 //   auto model = moonshard::Program::Open("model.pt2");                     // modules and parameters, without values
 //   auto sharded = moonshard::Parallelize(model, plan, mesh);
@@ -7,12 +7,12 @@
 //   auto logits = sharded.forward(ids)["logits"];
 //
 // The program runs node by node through LibTorch's dispatcher, so that autograd, autocast, recomputation and the layout
-// checker see what they would see of the original. Modules have the paths and class names of the original; a call of a module
-// is the span of nodes that was made in it, with its tensors by the positions of its arguments.
+// checker see what they would see of the original. Modules have the paths and class names of the original; a call of a
+// module is the span of nodes that was made in it, with its tensors by the positions of its arguments.
 //
-// A program holds for the sizes that its guards allow; other sizes are an error (kProgramGuard). A directory of archives, each
-// exported for other lengths, is one program: each call takes the first archive that holds for its sizes. All of them share
-// the modules, and so the parameters and what a plan makes of them.
+// A program holds for the sizes that its guards allow; other sizes are an error (kProgramGuard). A directory of
+// archives, each exported for other lengths, is one program: each call takes the first archive that holds for its
+// sizes. All of them share the modules, and so the parameters and what a plan makes of them.
 //
 // Stage before: engine/io/exported_program. Stages after: engine/runtime/apply, or a host.
 #pragma once
@@ -53,9 +53,9 @@ class ProgramOutputs {
 class Program : public ProgramModule {
  public:
   // `path`: an archive, or a directory of archives with their index (ReadProgramPath).
-  // Parameters that the archive holds no values of are on the meta device until a plan is applied and a checkpoint loaded.
-  // `dtype`: that of the model's computation, as InDType has it; "": as exported. Throws PlanError: as ReadProgram, InDType
-  // and program::CompileProgram; kNotSupported for inputs that are no tensors.
+  // Parameters that the archive holds no values of are on the meta device until a plan is applied and a checkpoint
+  // loaded. `dtype`: that of the model's computation, as InDType has it; "": as exported. Throws PlanError: as
+  // ReadProgram, InDType and program::CompileProgram; kNotSupported for inputs that are no tensors.
   static std::shared_ptr<Program> Open(const std::string& path, const std::string& dtype = {});
   // `program` was read by ReadProgramPath; the values in its archives are read now.
   static Result<std::shared_ptr<Program>> FromProgram(std::shared_ptr<const ExportedProgram> program);
@@ -65,8 +65,8 @@ class Program : public ProgramModule {
 
   Program(std::shared_ptr<const ExportedProgram> exported, std::shared_ptr<ProgramShared> shared);
 
-  // One tensor for each of inputs(), in order. Throws PlanError: kBadInput for another number, and for sizes that the program
-  // does not take; kProgramGuard for sizes that break a guard, with those that hold.
+  // One tensor for each of inputs(), in order. Throws PlanError: kBadInput for another number, and for sizes that the
+  // program does not take; kProgramGuard for sizes that break a guard, with those that hold.
   ProgramOutputs forward(std::vector<at::Tensor> inputs);
   template <class... Tensors>
   requires(sizeof...(Tensors) > 0 && (std::convertible_to<const Tensors&, at::Tensor> && ...)) ProgramOutputs

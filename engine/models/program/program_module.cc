@@ -39,8 +39,8 @@ std::vector<TensorSlot> SlotsOf(const std::vector<Place>& places, std::vector<c1
 
 }  // namespace
 
-// As Hooked::CallThrough (engine/runtime/nn/hook.h) does for a class of C++: the arguments that the boundary sees are the body's
-// inputs, and what it replaces is seen inside of this call only.
+// As Hooked::CallThrough (engine/runtime/nn/hook.h) does for a class of C++: the arguments that the boundary sees are
+// the body's inputs, and what it replaces is seen inside of this call only.
 std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs) {
   const std::shared_ptr<Boundary> boundary = shared_boundary();
   const Body& body = *bound.body;
@@ -99,8 +99,8 @@ std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std:
   }
 }
 
-// A parameter can be left out where every operator that reads it adds it to its result, as a bias: of linear and conv, which
-// may be absent, and of addmm, which run_body.cc then replaces by a product.
+// A parameter can be left out where every operator that reads it adds it to its result, as a bias: of linear and conv,
+// which may be absent, and of addmm, which run_body.cc then replaces by a product.
 bool ProgramModule::HoldBack(std::string_view parameter) {
   if (IsNeverCalled()) return true;
   bool used = false;
@@ -129,8 +129,8 @@ void ProgramModule::ReleaseBack(std::string_view parameter) {
   if (held_back_ == "." + std::string(parameter)) held_back_.clear();
 }
 
-// Only where the table is used by lookups alone: a module that multiplies by it too would need its own rule. A table that is tied
-// to another module's has that module's name in the body.
+// Only where the table is used by lookups alone: a module that multiplies by it too would need its own rule. A table
+// that is tied to another module's has that module's name in the body.
 bool ProgramModule::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
   // Of a table that others are tied to, in a module that is never called, nothing is looked up.
   if (IsNeverCalled()) return true;

@@ -1,5 +1,5 @@
-// ProgramModule: one module of an exported program: a torch::nn::Module with the parameters and children of the original, and
-// calls that a plan can intercept. A call runs the compiled body of that call (body.h).
+// ProgramModule: one module of an exported program: a torch::nn::Module with the parameters and children of the
+// original, and calls that a plan can intercept. A call runs the compiled body of that call (body.h).
 //
 // Part of program.h, whose Program is the root. Not made by hand.
 #pragma once
@@ -41,8 +41,8 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   const std::string& path() const { return path_; }
   std::string_view Kind() const override { return kind_; }
 
-  // One of the module's calls: `registers` begin with the inputs of its body and are used up; returns the outputs. Runs the
-  // boundary's steps where a plan has set one.
+  // One of the module's calls: `registers` begin with the inputs of its body and are used up; returns the outputs. Runs
+  // the boundary's steps where a plan has set one.
   std::vector<c10::IValue> Call(int32_t occurrence, std::vector<c10::IValue> inputs);
 
   bool HoldBack(std::string_view parameter) override;
@@ -75,7 +75,8 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   std::string kind_;
   std::shared_ptr<ProgramShared> shared_;
   std::map<std::string, uint32_t, std::less<>> tensor_index_;  // own tensors by name: index of the program's
-  // By occurrence, those of one graph of the program behind those of another; without a body where it was never recorded.
+  // By occurrence, those of one graph of the program behind those of another; without a body where it was never
+  // recorded.
   std::vector<BoundBody> bodies_;
   bool torn_ = false;      // some call of it is part of the call around it (CallTree::torn)
   std::string held_back_;  // ".bias", as bodies name it; "": nothing

@@ -1,5 +1,5 @@
-// RunBody: executes the instructions of a body, with autograd as the thread has it. About a third of a microsecond a node over
-// the operator's own boxed call.
+// RunBody: executes the instructions of a body, with autograd as the thread has it. About a third of a microsecond a
+// node over the operator's own boxed call.
 #pragma once
 
 #include <vector>

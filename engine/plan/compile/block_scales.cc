@@ -1,7 +1,8 @@
-// How many numbers a block has is not stored beside it (quantization_config may say it, or not): it follows from the two
-// sizes. Blocks are powers of two, and the last one of a dim may be shorter: 576 rows with 5 factors have blocks of 128, not
-// of 115.2. The shards of the scales are then those layouts that a dim of blocks can have, tried in turn against the blocks
-// that each rank must have: heads may be smaller than a block (64 rows, two heads a block) or larger.
+// How many numbers a block has is not stored beside it (quantization_config may say it, or not): it follows from the
+// two sizes. Blocks are powers of two, and the last one of a dim may be shorter: 576 rows with 5 factors have blocks of
+// 128, not of 115.2. The shards of the scales are then those layouts that a dim of blocks can have, tried in turn
+// against the blocks that each rank must have: heads may be smaller than a block (64 rows, two heads a block) or
+// larger.
 #include "engine/plan/compile/block_scales.h"
 
 #include <algorithm>

@@ -167,14 +167,15 @@ class Compiler {
     return steps;
   }
 
-  // A masked lookup shifts ids by where a rank's rows begin, masks those of others and adds up the ranks' results: the rows
-  // of a rank are one interval, and no two ranks have the same ones. A style's own layout was checked with the style; here
-  // is one that a rule for the parameter put in its place.
+  // A masked lookup shifts ids by where a rank's rows begin, masks those of others and adds up the ranks' results: the
+  // rows of a rank are one interval, and no two ranks have the same ones. A style's own layout was checked with the
+  // style; here is one that a rule for the parameter put in its place.
   void CheckLookups() {
     std::set<uint32_t> seen;
     for (size_t m = 0; m < out_.steps_of.size(); ++m) {
       const ModuleSteps& steps = out_.StepsOf(m);
-      if (steps.lookup != Lookup::kMasked || steps.param_rules.empty() || !seen.insert(out_.steps_of[m]).second) continue;
+      if (steps.lookup != Lookup::kMasked || steps.param_rules.empty() || !seen.insert(out_.steps_of[m]).second)
+        continue;
       const ModuleTree::Signature& signature = out_.tree->signatures()[steps.signature];
       const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
       if (weight == signature.end()) continue;
@@ -195,8 +196,7 @@ class Compiler {
   bool HasRowsOfItsOwn(const Layout& layout, int64_t rows) const {
     if (!layout.is_shard()) return true;
     if (layout.dim != 0) return false;
-    const Result<DimShards> shards =
-        DimShards::Make(layout.Sized(rows), rows, out_.mesh.size(MeshAxis::kTp));
+    const Result<DimShards> shards = DimShards::Make(layout.Sized(rows), rows, out_.mesh.size(MeshAxis::kTp));
     if (!shards.ok()) return true;  // an error already
     if (shards.value().replicas() != 1) return false;
     for (int64_t rank = 0; rank < shards.value().ranks(); ++rank) {

@@ -36,7 +36,8 @@ std::string TextOf(const ShardedUnit& unit, const ModuleTree& tree) {
 
 std::string TextOf(const KeptOperators& kept) {
   return std::string(" keeps") + (kept.attention ? " attention" : "") +
-         (kept.matmuls == Recomputed::Matmuls::kNone ? "" : " matmuls " + std::to_string(static_cast<int>(kept.matmuls)));
+         (kept.matmuls == Recomputed::Matmuls::kNone ? ""
+                                                     : " matmuls " + std::to_string(static_cast<int>(kept.matmuls)));
 }
 
 // Without what follows from modules that own no parameter, which a tree from checkpoint headers does not know.

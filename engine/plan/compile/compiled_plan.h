@@ -1,7 +1,8 @@
 // CompiledPlan: the complete program of a model under a plan: every layout filled in, the steps around every module's
 // calls (program.h), process groups, units, sums of gradients; the same on every rank. Local shapes follow from it for
 // any rank (local_shape.h), collectives and bytes too (cost.h).
-// Made by compile.h. Stage after: apply, which makes objects of it and decides nothing; or explain.
+// Made by compile.h.
+// Stage after: apply, which makes objects of it and decides nothing; or explain.
 #pragma once
 
 #include <cstdint>
@@ -55,10 +56,10 @@ struct ShardedUnit {
 
 // What all units of a plan have in common.
 struct UnitSettings {
-  int64_t ranks = 1;              // over which parameters of units are sharded; 1: units change dtypes alone
-  int64_t prefetch_forward = 0;   // how many units ahead of the one in use are gathered
-  int64_t prefetch_backward = 0;  // the same in the backward, against the order of the forward
-  bool keep_unsynced = false;     // units stay full after a backward without sync
+  int64_t ranks = 1;               // over which parameters of units are sharded; 1: units change dtypes alone
+  int64_t prefetch_forward = 0;    // how many units ahead of the one in use are gathered
+  int64_t prefetch_backward = 0;   // the same in the backward, against the order of the forward
+  bool keep_unsynced = false;      // units stay full after a backward without sync
   bool accumulate_shards = false;  // gradients of micro-batches before the last are reduced to shards each
   bool offload = false;            // shards of units are in host memory
   std::string reduce_dtype;        // torch's name, of gradients while they are summed; "": that of the full parameter
@@ -91,9 +92,10 @@ struct CompiledPlan {
   bool sums_gradients = false;          // some backward brings terms of sums: outermost calls listen
   std::vector<GradientBucket> buckets;  // of ddp, in the order in which they begin
   double gradient_scale = 1;            // of gradients that are summed over data-parallel ranks
-  std::set<int64_t> sharded_dims;       // of activations, counted from the front, that some redistribution has in shards
-  std::vector<int64_t> rule_matches;    // per rule: modules or parameters it claims
-  Diagnostics findings;                 // warnings and notes of all stages so far
+  // Of activations, counted from the front, that some redistribution has in shards.
+  std::set<int64_t> sharded_dims;
+  std::vector<int64_t> rule_matches;  // per rule: modules or parameters it claims
+  Diagnostics findings;               // warnings and notes of all stages so far
 
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
   const ModuleProgram& ProgramOf(size_t module) const { return programs[program_of[module]]; }

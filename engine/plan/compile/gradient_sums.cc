@@ -13,11 +13,11 @@
 namespace moonshard {
 namespace {
 
-// Two reasons make a gradient a term of a sum. A `shared` parameter is used on shards of activations, so each rank of the
-// axis has the part of its gradient that these shards bring. And where there are fewer heads than ranks, ranks/heads
-// neighbours hold the same head and each sees some of its uses (key and value heads of grouped attention): they form a
-// sub-group of the axis. In a fused weight (queries, keys and values in one) only the key and value rows are such, so the
-// term is a range of rows; neighbouring ranges of one group are summed as one.
+// Two reasons make a gradient a term of a sum. A `shared` parameter is used on shards of activations, so each rank of
+// the axis has the part of its gradient that these shards bring. And where there are fewer heads than ranks,
+// ranks/heads neighbours hold the same head and each sees some of its uses (key and value heads of grouped attention):
+// they form a sub-group of the axis. In a fused weight (queries, keys and values in one) only the key and value rows
+// are such, so the term is a range of rows; neighbouring ranges of one group are summed as one.
 std::vector<GradientTerm> TermsOfShard(const Layout& layout, int64_t size, MeshAxis axis, int64_t ranks,
                                        int64_t coordinate) {
   const std::vector<DimShards::LocalPart> parts =
@@ -82,11 +82,11 @@ bool SumsOverData(const CompiledPlan& plan) {
   return plan.plan->data_parallel && plan.mesh.size(MeshAxis::kDpShard) * plan.mesh.size(MeshAxis::kDpReplicate) > 1;
 }
 
-// Buckets are filled in the reverse order of the tree: a backward makes the gradients of the last layers first, so a bucket
-// of neighbours is ready early and its all-reduce runs beside the rest of the backward. One bucket is open for each kind of
-// parameter at a time: of one dtype, since an all-reduce has one; and apart where gradients are summed over tp first, since
-// that happens when the backward ends, and a bucket that waited for one such parameter would hold up all others.
-// What a bucket holds must not depend on the rank: bytes are those of rank 0's shards.
+// Buckets are filled in the reverse order of the tree: a backward makes the gradients of the last layers first, so a
+// bucket of neighbours is ready early and its all-reduce runs beside the rest of the backward. One bucket is open for
+// each kind of parameter at a time: of one dtype, since an all-reduce has one; and apart where gradients are summed
+// over tp first, since that happens when the backward ends, and a bucket that waited for one such parameter would hold
+// up all others. What a bucket holds must not depend on the rank: bytes are those of rank 0's shards.
 std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
   std::vector<GradientBucket> out;
   if (!SumsOverData(plan) || plan.plan->data_parallel->shards) return out;

@@ -11,8 +11,8 @@ namespace moonshard {
 // them (`on`), but no pipeline or context parallelism that could use the axis without.
 void CheckAxes(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// The part of these warnings that is about training: ranks of dp_shard or dp_replicate, which see different rows, under a
-// plan that reduces no gradients over them. apply/ makes errors of them (ApplyOptions::independent_replicas).
+// The part of these warnings that is about training: ranks of dp_shard or dp_replicate, which see different rows, under
+// a plan that reduces no gradients over them. apply/ makes errors of them (ApplyOptions::independent_replicas).
 Diagnostics IndependentReplicas(const CompiledPlan& plan);
 
 }  // namespace moonshard

@@ -1,7 +1,7 @@
-// Quantized weights. A 4 bit weight [4096, 4096] of bitsandbytes is stored as bytes [8388608, 1], two numbers a byte and one
-// scale for each 64 numbers in a tensor beside it; GPTQ packs 8 numbers along the input features into an int32. Half of the
-// bytes are not half of the matrix's columns, and the scales must be sharded with them. All of these are integers, which no
-// other matrix of a model is.
+// Quantized weights. A 4 bit weight [4096, 4096] of bitsandbytes is stored as bytes [8388608, 1], two numbers a byte
+// and one scale for each 64 numbers in a tensor beside it; GPTQ packs 8 numbers along the input features into an int32.
+// Half of the bytes are not half of the matrix's columns, and the scales must be sharded with them. All of these are
+// integers, which no other matrix of a model is.
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>

@@ -67,8 +67,8 @@ struct ProgramKey {
   bool operator==(const ProgramKey&) const = default;
 };
 
-// The first pass finds siblings that redistribute alike (siblings.h); the second gives every module its key and takes the
-// program with that key, or makes it. Both touch a module for some tens of nanoseconds.
+// The first pass finds siblings that redistribute alike (siblings.h); the second gives every module its key and takes
+// the program with that key, or makes it. Both touch a module for some tens of nanoseconds.
 class ProgramCompiler {
  public:
   explicit ProgramCompiler(CompiledPlan& plan)
@@ -140,7 +140,8 @@ class ProgramCompiler {
     if (changes_dtype_) key.dtype = ComputeDTypeOf(plan_, modules_[m].path);
     if (const Siblings::Group* group = siblings_.Of(m, 0)) key.shared = SharedOf(*group, m);
     if (siblings_.has_more()) {
-      for (size_t n = 1; const Siblings::Group* group = siblings_.Of(m, n); ++n) key.more.push_back(SharedOf(*group, m));
+      for (size_t n = 1; const Siblings::Group* group = siblings_.Of(m, n); ++n)
+        key.more.push_back(SharedOf(*group, m));
     }
     return key;
   }
@@ -170,8 +171,8 @@ class ProgramCompiler {
   // fits one number: that distinguishes most of 60,000 modules.
   uint32_t ProgramFor(uint32_t m) {
     if (!sections_.empty() || changes_dtype_ || siblings_.has_more()) return ProgramOfKey(m);
-    uint64_t brief = (modules_[m].path.empty() ? 1U : 0U) | (siblings_.encloses(m) ? 2U : 0U) |
-                     (siblings_.shares(m) ? 4U : 0U);
+    uint64_t brief =
+        (modules_[m].path.empty() ? 1U : 0U) | (siblings_.encloses(m) ? 2U : 0U) | (siblings_.shares(m) ? 4U : 0U);
     if (const Siblings::Group* group = siblings_.Of(m, 0)) {
       const ProgramKey::Shared shared = SharedOf(*group, m);
       brief |= static_cast<uint64_t>(shared.uses) << 3 | static_cast<uint64_t>(shared.with + 1) << 35;
@@ -242,8 +243,8 @@ class ProgramCompiler {
     if (!key.intercepted) return out;
     AddOfCalls(steps, key, out);
     AddOfSections(key, out);
-    // The order of steps: StepKind's. Of two casts of the root that of `precision`, which was added first in front of the
-    // forward and last behind it, is the outer one.
+    // The order of steps: StepKind's. Of two casts of the root that of `precision`, which was added first in front of
+    // the forward and last behind it, is the outer one.
     std::ranges::stable_sort(out.enter, {}, &ProgramStep::kind);
     std::ranges::stable_sort(out.leave, {}, &ProgramStep::kind);
     Pair(out);
@@ -290,8 +291,8 @@ class ProgramCompiler {
     out.leave.push_back(Step(StepKind::kFinishCall));
     if (!tp_) return;
     out.enter.back().compares = true;
-    // An input that is declared to arrive as a shard has a size of each rank's own in that dim; one that arrives replicated is
-    // equal in all dims, and in its values.
+    // An input that is declared to arrive as a shard has a size of each rank's own in that dim; one that arrives
+    // replicated is equal in all dims, and in its values.
     for (const std::optional<Redistribution>& input : steps.inputs) {
       ArrivingInput& arriving = out.arriving.emplace_back();
       if (!input) continue;
@@ -315,8 +316,7 @@ class ProgramCompiler {
       out.enter.push_back(Cast(StepKind::kCastArguments, section.parameters));
     }
     if (key.cast >= 0) {
-      out.enter.push_back(
-          Cast(StepKind::kCastArguments, plan_.kept_dtypes[static_cast<size_t>(key.cast)].dtype));
+      out.enter.push_back(Cast(StepKind::kCastArguments, plan_.kept_dtypes[static_cast<size_t>(key.cast)].dtype));
       out.leave.push_back(Cast(StepKind::kCastResults, ""));
     }
     if (!section.outputs.empty()) out.leave.push_back(Cast(StepKind::kCastResults, section.outputs));
@@ -329,8 +329,8 @@ class ProgramCompiler {
     out.leave.push_back(Step(StepKind::kEndStep));
   }
 
-  // Which step of `enter` one of `leave` ends. Of two casts the inner one, of the module itself, is undone, to the dtype that
-  // arrived; that of the model is not.
+  // Which step of `enter` one of `leave` ends. Of two casts the inner one, of the module itself, is undone, to the
+  // dtype that arrived; that of the model is not.
   static void Pair(ModuleProgram& out) {
     for (ProgramStep& leaving : out.leave) {
       for (size_t i = 0; i < out.enter.size(); ++i) {

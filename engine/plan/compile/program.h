@@ -2,14 +2,15 @@
 // it: process groups, sums of gradients. Data that is the same on every rank; the runtime makes one object of each step
 // (engine/runtime/apply) and decides nothing.
 //
-// The order of steps is that of StepKind, for every module: first those that begin a call, then the module's own forward,
-// then those that end it. Why so. Parameters are gathered before anything reads them and resharded after everything has.
-// Casts are outside of redistributions, so that collectives carry the dtype in which the module computes. Everything from
-// kRecompute to kFinishCall is inside of a recomputed call and runs again in the backward: its redistributions too, with the
-// same random numbers; its casts and its unit, whose parameters the backward gathers by itself, do not. Inputs are compared
-// between ranks before the first collective of the call. Parameters that were held back (a rowwise bias) are added once,
-// after the partial values were reduced. The order behind the forward is one of its own and not the reverse of that in front
-// of it: a step that ends what another began names it (ProgramStep::ends).
+// The order of steps is that of StepKind, for every module: first those that begin a call, then the module's own
+// forward, then those that end it. Why so. Parameters are gathered before anything reads them and resharded after
+// everything has. Casts are outside of redistributions, so that collectives carry the dtype in which the module
+// computes. Everything from kRecompute to kFinishCall is inside of a recomputed call and runs again in the backward:
+// its redistributions too, with the same random numbers; its casts and its unit, whose parameters the backward gathers
+// by itself, do not. Inputs are compared between ranks before the first collective of the call. Parameters that were
+// held back (a rowwise bias) are added once, after the partial values were reduced. The order behind the forward is one
+// of its own and not the reverse of that in front of it: a step that ends what another began names it
+// (ProgramStep::ends).
 //
 // Modules that do the same share one program, so a model of 60,000 modules has a few dozen.
 #pragma once
@@ -56,18 +57,19 @@ enum class StepKind : uint8_t {
 struct ProgramStep;
 struct ModuleProgram;
 
-// All that a kind is, a row of one table (step_kinds.cc). A new kind is an entry of StepKind, a row there, a place where
-// CompileProgram adds it, and an object in engine/runtime/apply/boundary_steps.cc.
+// All that a kind is, a row of one table (step_kinds.cc). A new kind is an entry of StepKind, a row there, a place
+// where CompileProgram adds it, and an object in engine/runtime/apply/boundary_steps.cc.
 struct StepKindInfo {
   using Text = std::string (*)(const ProgramStep&, const ModuleProgram&, const CompiledPlan&);
 
   StepKind kind;
-  const char* name;   // "gather_unit": for JSON, and for text with spaces
-  bool begins;        // it runs before the module's forward; else after it
-  bool repeats;       // it runs again in the backward where the call is recomputed
-  bool of_live_tree;  // it may follow from modules without parameters, which a tree from checkpoint headers does not have
-  Text rest;          // of the text, behind the name; null: nothing
-  Text collectives;   // that it issues, "all_gather forward, reduce_scatter backward"; null: none
+  const char* name;  // "gather_unit": for JSON, and for text with spaces
+  bool begins;       // it runs before the module's forward; else after it
+  bool repeats;      // it runs again in the backward where the call is recomputed
+  // It may follow from modules without parameters, which a tree from checkpoint headers does not have.
+  bool of_live_tree;
+  Text rest;         // of the text, behind the name; null: nothing
+  Text collectives;  // that it issues, "all_gather forward, reduce_scatter backward"; null: none
 };
 const StepKindInfo& InfoOf(StepKind kind);
 // In the order of StepKind.
@@ -89,7 +91,8 @@ struct ProgramStep {
   // Of the argument, by forward's signature, or of the tensor in the result: the layouts are those of the module's
   // ModuleSteps. Of kRecompute: index into plan->recompute, for its text.
   int32_t position = 0;
-  // Of a step of `leave`: index into `enter` of the step that it ends, which keeps something of the call for it; -1: none.
+  // Of a step of `leave`: index into `enter` of the step that it ends, which keeps something of the call for it; -1:
+  // none.
   int32_t ends = -1;
   MeshAxis axis = MeshAxis::kTp;
   // Of an input: how many modules of one parent have the same redistribution of the same argument. One of them runs it;
@@ -111,8 +114,8 @@ struct PlannedGroup {
   auto operator<=>(const PlannedGroup&) const = default;
 };
 
-// A parameter whose gradient is partial, or a part of it along `dim`, is summed over a group. Which elements the part has
-// on a rank follows from its shard (ElementsOf, gradient_sums.h).
+// A parameter whose gradient is partial, or a part of it along `dim`, is summed over a group. Which elements the part
+// has on a rank follows from its shard (ElementsOf, gradient_sums.h).
 struct PlannedSum {
   uint32_t param = 0;  // of the module
   PlannedGroup group;
@@ -130,32 +133,33 @@ struct ArrivingInput {
 
 // What happens around the calls of modules that are alike in everything that it depends on.
 struct ModuleProgram {
-  uint32_t steps = 0;              // index into CompiledPlan::steps: the layouts
-  bool planned = false;            // the root, what a rule claims, and what holds it: for observers of a step
-  std::string dtype;               // in which parameters are used; "": as they are stored
-  std::vector<ProgramStep> enter;  // in order
-  std::vector<ProgramStep> leave;  // in order
-  std::vector<PlannedSum> sums;    // parameters in order, and of one the order in which it is summed
+  uint32_t steps = 0;                   // index into CompiledPlan::steps: the layouts
+  bool planned = false;                 // the root, what a rule claims, and what holds it: for observers of a step
+  std::string dtype;                    // in which parameters are used; "": as they are stored
+  std::vector<ProgramStep> enter;       // in order
+  std::vector<ProgramStep> leave;       // in order
+  std::vector<PlannedSum> sums;         // parameters in order, and of one the order in which it is summed
   std::vector<ArrivingInput> arriving;  // by argument position, where the inputs are compared
   bool local_rows = false;              // looks up ids in this rank's rows of `weight`
-  // The size of a parameter stands for that of the activations around the module. A module that gathers what it computes, or
-  // looks up ids of the full table, is surrounded by full ones: it reports the full shape, although it holds a shard.
+  // The size of a parameter stands for that of the activations around the module. A module that gathers what it
+  // computes, or looks up ids of the full table, is surrounded by full ones: it reports the full shape, although it
+  // holds a shard.
   bool reports_full_shapes = false;
   // Without steps calls are not intercepted.
   bool empty() const { return enter.empty() && leave.empty(); }
   bool operator==(const ModuleProgram&) const = default;
 };
 
-// Parameters whose gradients one all-reduce of ddp brings together. It begins when the backward has made all of them, or
-// when the backward ends, where they are summed over tp too.
+// Parameters whose gradients one all-reduce of ddp brings together. It begins when the backward has made all of them,
+// or when the backward ends, where they are summed over tp too.
 struct GradientBucket {
   std::vector<ParamRef> params;
   bool after_tp = false;
   DType dtype = DType::kF32;
 };
 
-// Fills in plan.programs, program_of, groups, buckets, gradient_scale, sharded_dims: from layouts, units and sections, which
-// are final.
+// Fills in plan.programs, program_of, groups, buckets, gradient_scale, sharded_dims: from layouts, units and sections,
+// which are final.
 void CompileProgram(CompiledPlan& plan);
 
 // "redistribute input 0: replicate -> shared on tp, one collective for 3 siblings"; one line.

@@ -19,8 +19,8 @@ struct Landing {
   SourceSpan source;    // of the rule
 };
 
-// Fills params, redistributions, after, lookup, route and features of `steps`. Errors go to `diagnostics`, with the rule's
-// line and the module's path; `steps` then serves further checks alone, and is not to be applied.
+// Fills params, redistributions, after, lookup, route and features of `steps`. Errors go to `diagnostics`, with the
+// rule's line and the module's path; `steps` then serves further checks alone, and is not to be applied.
 void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
                   Diagnostics& diagnostics);
 
@@ -31,12 +31,13 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
 // Feature sizes that follow from the module's kind and weight.
 void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleSteps& steps);
 
-// Equal parts, `packed(dim, n)`, whose sizes follow from the dim: kPackedDoesNotFit where the layout has equal parts that
-// do not divide `size`. `what`: of the module, for the message.
+// Equal parts, `packed(dim, n)`, whose sizes follow from the dim: kPackedDoesNotFit where the layout has equal parts
+// that do not divide `size`. `what`: of the module, for the message.
 std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const Landing& landing,
                                        const std::string& what);
 
-// Gives equal parts of so many features (-1: not known) their sizes. `reported`: the parts are known not to divide them.
+// Gives equal parts of so many features (-1: not known) their sizes. `reported`: the parts are known not to divide
+// them.
 void FillEqualParts(int64_t features, const Landing& landing, const std::string& what, bool reported,
                     std::optional<Redistribution>& redistribution, Diagnostics& diagnostics);
 

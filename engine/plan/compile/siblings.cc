@@ -7,8 +7,8 @@
 
 namespace moonshard {
 
-// Groups are found by walking the few groups of each parent. Whatever encloses a module that redistributes keeps the shared
-// results during a call.
+// Groups are found by walking the few groups of each parent. Whatever encloses a module that redistributes keeps the
+// shared results during a call.
 Siblings::Siblings(const CompiledPlan& plan) : plan_(plan), parents_(plan.tree->parents()) {
   FindMoving();
   const size_t modules = parents_.size();
@@ -50,7 +50,9 @@ const Siblings::Group* Siblings::Of(uint32_t module, size_t n) const {
 void Siblings::FindMoving() {
   std::unordered_map<std::string, uint32_t> numbers;
   moving_.resize(plan_.steps.size());
-  const auto moves = [&](const std::optional<Redistribution>& move) { return MovingAxis(move, plan_.mesh).has_value(); };
+  const auto moves = [&](const std::optional<Redistribution>& move) {
+    return MovingAxis(move, plan_.mesh).has_value();
+  };
   for (size_t s = 0; s < plan_.steps.size(); ++s) {
     const ModuleSteps& steps = plan_.steps[s];
     needs_calls_.push_back(steps.needs_calls());

@@ -1,7 +1,6 @@
-// Siblings: modules of one parent with the same redistribution of the same argument are called with one tensor (queries,
-// keys, values; gate and up), so one of them redistributes and the others take the result; and which modules enclose such
-// calls.
-// Part of CompileProgram (program.h).
+// Siblings: modules of one parent with the same redistribution of the same argument are called with one tensor
+// (queries, keys, values; gate and up), so one of them redistributes and the others take the result; and which modules
+// enclose such calls. Part of CompileProgram (program.h).
 #pragma once
 
 #include <cstdint>

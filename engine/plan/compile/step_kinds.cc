@@ -1,5 +1,5 @@
-// The table of step kinds: a row has all that is known of a kind without a module. Its order is that of StepKind, which is
-// the order in which steps run.
+// The table of step kinds: a row has all that is known of a kind without a module. Its order is that of StepKind, which
+// is the order in which steps run.
 #include <algorithm>
 #include <array>
 #include <string>

@@ -89,8 +89,8 @@ std::vector<PlanDifference::Part> Differing(const Parts& before, const Parts& af
   return out;
 }
 
-// Groups modules of one path class that change in the same way. Both plans store one ModuleSteps for all modules with the
-// same steps, so a pair of indices is compared once, however many modules have it.
+// Groups modules of one path class that change in the same way. Both plans store one ModuleSteps for all modules with
+// the same steps, so a pair of indices is compared once, however many modules have it.
 class Grouping {
  public:
   Grouping(const CompiledPlan& before, const CompiledPlan& after) : before_(before), after_(after) {}

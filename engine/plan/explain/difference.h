@@ -1,5 +1,5 @@
-// Difference: what differs between two compiled plans of the same model, to show the effect of an edit (the REPL's :reload,
-// :try, :diff).
+// Difference: what differs between two compiled plans of the same model, to show the effect of an edit (the REPL's
+// :reload, :try, :diff).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct PlanDifference {
     int64_t before = kAbsent;
     int64_t after = kAbsent;
   };
-  // One property of a module. `what`: "style", a parameter's name, "input", "output 1", "added late", "lookup", "route",
-  // "fsdp unit", "recomputed", or "module" if one of the models lacks it.
+  // One property of a module. `what`: "style", a parameter's name, "input", "output 1", "added late", "lookup",
+  // "route", "fsdp unit", "recomputed", or "module" if one of the models lacks it.
   struct Part {
     std::string what;
     std::string before;  // "": none

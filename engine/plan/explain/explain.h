@@ -1,5 +1,5 @@
-// Explain: a CompiledPlan as text and as JSON, without weights or ranks. The JSON form is a contract (format_version) and
-// byte-stable: sorted keys, nothing that depends on time or addresses.
+// Explain: a CompiledPlan as text and as JSON, without weights or ranks. The JSON form is a contract (format_version)
+// and byte-stable: sorted keys, nothing that depends on time or addresses.
 // Stage before: compile.
 #pragma once
 
@@ -19,8 +19,8 @@ struct ExplainOptions {
 
 inline constexpr const char* kExplainFormatVersion = "1.0";
 
-// {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "program", "totals", "findings"}: rules count
-// from 0; every module that owns parameters or is claimed by a rule is listed.
+// {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "program", "totals", "findings"}: rules
+// count from 0; every module that owns parameters or is claimed by a rule is listed.
 JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
 
 // The same as a page of text: modules that differ only in numbers are folded to one entry ("layers.{0..31}") with its

@@ -1,5 +1,5 @@
-// The program of a plan as text and as JSON. Modules whose paths differ in numbers only and whose programs are the same are
-// one entry, in the order in which the first of them is in the tree.
+// The program of a plan as text and as JSON. Modules whose paths differ in numbers only and whose programs are the same
+// are one entry, in the order in which the first of them is in the tree.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,4 +1,5 @@
-// Short texts that explain, the report, the footprint and the REPL share: folded paths, bytes, redistributions, collectives.
+// Short texts that explain, the report, the footprint and the REPL share: folded paths, bytes, redistributions,
+// collectives.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// What sharding a matrix costs and saves, per token. The cost are the elements that its redistributions send, by the rows
-// that compile/cost.h counts; what is saved are multiplications, of which each rank does its share. Both are independent
-// of the number of tokens and, nearly, of the ranks, so their ratio judges a plan without knowing the machine.
+// What sharding a matrix costs and saves, per token. The cost are the elements that its redistributions send, by the
+// rows that compile/cost.h counts; what is saved are multiplications, of which each rank does its share. Both are
+// independent of the number of tokens and, nearly, of the ranks, so their ratio judges a plan without knowing the
+// machine.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -17,8 +18,8 @@ namespace {
 // multiplications and 1e10 bytes a second) needs 100 for each byte.
 constexpr int64_t kFewest = 6;
 
-// Elements of the full tensor that a rank sends for each token, in both directions. A ring all-reduce is a reduce-scatter
-// and an all-gather, each of which sends (n - 1) / n of the tensor.
+// Elements of the full tensor that a rank sends for each token, in both directions. A ring all-reduce is a
+// reduce-scatter and an all-gather, each of which sends (n - 1) / n of the tensor.
 int64_t SentBy(const std::optional<Redistribution>& redistribution, const MeshShape& mesh, int64_t features) {
   const std::optional<MeshAxis> axis = MovingAxis(redistribution, mesh);
   if (!axis || features < 0) return 0;
@@ -31,8 +32,8 @@ int64_t SentBy(const std::optional<Redistribution>& redistribution, const MeshSh
   return out;
 }
 
-// Multiplications of one token with the group's sharded matrices, over all ranks and in the forward alone: as many as the
-// matrices have elements.
+// Multiplications of one token with the group's sharded matrices, over all ranks and in the forward alone: as many as
+// the matrices have elements.
 int64_t CutElements(const Flow& flow, const ModuleGroup& group) {
   int64_t out = 0;
   for (size_t p = 0; p < group.signature->size(); ++p) {

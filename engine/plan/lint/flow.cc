@@ -28,9 +28,10 @@ std::string_view LayerOf(std::string_view path) {
   return {};
 }
 
-// By module, a number for all layers whose modules are of the same groups, each as often; -1 outside of all layers. Empty
-// where all layers are alike. The modules of a layer follow one another in most trees, so a path is compared with the layer
-// before it is searched for its own; and most layers list their modules in one order, so few lists are sorted.
+// By module, a number for all layers whose modules are of the same groups, each as often; -1 outside of all layers.
+// Empty where all layers are alike. The modules of a layer follow one another in most trees, so a path is compared with
+// the layer before it is searched for its own; and most layers list their modules in one order, so few lists are
+// sorted.
 std::vector<int> KindsOfLayers(const ModuleTree& tree, const std::vector<uint32_t>& group_of) {
   const std::vector<Module>& modules = tree.modules();
   struct Run {  // of modules of one layer
@@ -108,8 +109,8 @@ ModuleGroup Flow::MakeGroup(size_t module) const {
   return group;
 }
 
-// Groups by path class and steps: layers that a plan treats differently (the first, or every fourth) are groups of their
-// own with the same class path, and each is checked. Sorted by path, so that findings come in one order.
+// Groups by path class and steps: layers that a plan treats differently (the first, or every fourth) are groups of
+// their own with the same class path, and each is checked. Sorted by path, so that findings come in one order.
 Flow::Flow(const CompiledPlan& plan, HeadCounts heads)
     : plan_(plan), heads_(std::move(heads)), group_of_(plan.tree->modules().size()) {
   constexpr uint32_t kNone = UINT32_MAX;
@@ -191,9 +192,9 @@ std::vector<const ModuleGroup*> Flow::Below(std::string_view scope, const Module
   return out;
 }
 
-// Walks up the tree until a part has another matrix that passes. Lists below a part are left out unless the part is itself
-// in a list: the layers of a model are not siblings of its head, but the experts of an MLP are siblings of each other, and
-// so are the modules of a sequence (mlp.0, mlp.2).
+// Walks up the tree until a part has another matrix that passes. Lists below a part are left out unless the part is
+// itself in a list: the layers of a model are not siblings of its head, but the experts of an MLP are siblings of each
+// other, and so are the modules of a sequence (mlp.0, mlp.2).
 std::string_view Flow::BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const {
   std::string_view scope = ParentOf(group.path);
   while (!scope.empty()) {
@@ -204,8 +205,8 @@ std::string_view Flow::BlockOf(const ModuleGroup& group, const std::function<boo
   return scope;
 }
 
-// A tree from headers lacks modules without parameters. If a rule for such a module would complete the flow, a lint that
-// misses it stays silent: on the live model it is checked again.
+// A tree from headers lacks modules without parameters. If a rule for such a module would complete the flow, a lint
+// that misses it stays silent: on the live model it is checked again.
 bool Flow::AnyUnplacedRedistribution(const std::function<bool(const Layout& from, const Layout& to)>& passes) const {
   for (size_t r = 0; r < plan_.plan->rules.size(); ++r) {
     const Rule& rule = plan_.plan->rules[r];
@@ -236,8 +237,8 @@ Diagnostic Flow::About(Finding finding, const ModuleGroup& group, std::string me
   return d;
 }
 
-// Both lines are involved and only one can be the finding's place. A plan that extends another is usually the one that its
-// author edits, so the line of the lower level is chosen, and the other is related.
+// Both lines are involved and only one can be the finding's place. A plan that extends another is usually the one that
+// its author edits, so the line of the lower level is chosen, and the other is related.
 Diagnostic Flow::AboutBoth(Finding finding, const ModuleGroup& group, const ModuleGroup& other,
                            std::string message) const {
   Diagnostic d = About(finding, group, std::move(message));

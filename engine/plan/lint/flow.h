@@ -33,9 +33,9 @@ class Flow {
   // `heads`: what the model's config declares.
   explicit Flow(const CompiledPlan& plan, HeadCounts heads = {});
 
-  // The Flow by layers: only modules of layers that are alike as a whole are one group, so that what is around a group is
-  // what its modules have around them. Here the groups are fewer, and may have in one layer what they lack in another.
-  // Nothing where all layers are alike, for the groups are the same then.
+  // The Flow by layers: only modules of layers that are alike as a whole are one group, so that what is around a group
+  // is what its modules have around them. Here the groups are fewer, and may have in one layer what they lack in
+  // another. Nothing where all layers are alike, for the groups are the same then.
   std::optional<Flow> ByLayers() const;
 
   const CompiledPlan& plan() const { return plan_; }
@@ -50,11 +50,12 @@ class Flow {
   int CutOfWeight(const ModuleGroup& group) const;
   // Whether features leave sharded: declared by an output; without a declared output, by a weight sharded along dim 0.
   bool LeavesShards(const ModuleGroup& group) const;
-  // Whether features are taken sharded: declared by an input; without a declared input, by a weight sharded along dim 1.
+  // Whether features are taken sharded: declared by an input; without a declared input, by a weight sharded along dim
+  // 1.
   bool TakesShards(const ModuleGroup& group) const;
 
-  // All groups at or below `scope` ("": all of them) but `self`. `into_lists` false: of lists below it only `self`'s own
-  // one, where `self` is directly in it.
+  // All groups at or below `scope` ("": all of them) but `self`. `into_lists` false: of lists below it only `self`'s
+  // own one, where `self` is directly in it.
   std::vector<const ModuleGroup*> Below(std::string_view scope, const ModuleGroup* self, bool into_lists) const;
   // The smallest part of the tree around the group in which another matrix passes `other`; "" where only the full tree
   // is that.
@@ -76,8 +77,8 @@ class Flow {
 
   // The features of a norm, a module that owns only vectors of one size; -1 for any other module.
   int64_t NormSize(const ModuleGroup& group) const;
-  // Whether projections are siblings of a norm: it then works within their block, on heads or on what they gathered, and
-  // not on the residual stream.
+  // Whether projections are siblings of a norm: it then works within their block, on heads or on what they gathered,
+  // and not on the residual stream.
   bool WithinBlock(const ModuleGroup& norm) const;
 
  private:

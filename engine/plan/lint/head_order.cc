@@ -1,6 +1,7 @@
-// Heads of attention by the config. With H query heads and K key heads the forward pairs, on each rank, its i-th query head
-// with its key head i / (queries / keys of the rank), whatever heads these are. So what a rank has is right if and only if
-// for every i the key head that it meets there is the one that belongs to its query head in the full model: q / (H / K).
+// Heads of attention by the config. With H query heads and K key heads the forward pairs, on each rank, its i-th query
+// head with its key head i / (queries / keys of the rank), whatever heads these are. So what a rank has is right if and
+// only if for every i the key head that it meets there is the one that belongs to its query head in the full model: q /
+// (H / K).
 //
 //   4 key heads, 8 query heads, 4 ranks, k declared with heads = 2
 //   rank 1   queries 2 3   keys 0 1 (of one "head" twice the size)   query 2 meets key 0, and belongs to key 1

@@ -1,9 +1,9 @@
 // Norms on the residual stream. Their parameters are replicated, and whether a rank's gradient of them is complete or
-// partial depends on whether the sequence is sharded where they run. A norm that is declared otherwise than its neighbours
-// computes the right values forward and the wrong gradient, without an error at run time.
+// partial depends on whether the sequence is sharded where they run. A norm that is declared otherwise than its
+// neighbours computes the right values forward and the wrong gradient, without an error at run time.
 //
-// A norm's neighbours are what is in the part of the tree around it: projections with as many input or output features as
-// the norm, and modules without parameters that redistribute for a block. A finding needs neighbours of one kind
+// A norm's neighbours are what is in the part of the tree around it: projections with as many input or output features
+// as the norm, and modules without parameters that redistribute for a block. A finding needs neighbours of one kind
 // only: with both kinds the stream changes its layout somewhere between them, and the norm may be on either side.
 #include <algorithm>
 #include <map>
@@ -16,8 +16,8 @@
 namespace moonshard {
 namespace {
 
-// Whether a module that encloses the norm declares sharded tokens inside itself: what it does with its inputs before they
-// are used, and with its outputs before they leave. One that gathers them declares sharded tokens outside only.
+// Whether a module that encloses the norm declares sharded tokens inside itself: what it does with its inputs before
+// they are used, and with its outputs before they leave. One that gathers them declares sharded tokens outside only.
 bool DeclaresTokensWithin(const ModuleSteps& steps) {
   const auto cut = [](const std::optional<Redistribution>& redistribution, bool from) {
     return redistribution && ShardsSequence((from ? redistribution->from : redistribution->to)[MeshAxis::kTp]);

@@ -1,12 +1,12 @@
-// Orders of features. The weights decide which features a rank has: a colwise projection makes those of its rows, a rowwise
-// one multiplies what arrives with its columns, whatever they mean. If both have as many and in another order, shapes fit and
-// numbers do not:
+// Orders of features. The weights decide which features a rank has: a colwise projection makes those of its rows, a
+// rowwise one multiplies what arrives with its columns, whatever they mean. If both have as many and in another order,
+// shapes fit and numbers do not:
 //
 //   gate, up   packed(0, 2)   rank 0: 0 1 4 5     rank 1: 2 3 6 7
 //   down       shard(1)       rank 0: 0 1 2 3     rank 1: 4 5 6 7
 //
-// Compared are modules between which, by their names, nothing but element-wise operators or attention reorders features: gate and
-// up with down, queries with the output projection.
+// Compared are modules between which, by their names, nothing but element-wise operators or attention reorders
+// features: gate and up with down, queries with the output projection.
 #include "engine/plan/lint/order.h"
 
 #include <algorithm>
@@ -88,8 +88,8 @@ class OrderLint {
  public:
   OrderLint(const Flow& flow, Diagnostics& diagnostics) : flow_(flow), diagnostics_(diagnostics) {}
 
-  // `copies`: how many times the maker has the taker's features (gate and up in one weight): one set after the other, or copies of
-  // each side by side.
+  // `copies`: how many times the maker has the taker's features (gate and up in one weight): one set after the other,
+  // or copies of each side by side.
   void Compare(const ModuleGroup* maker, const ModuleGroup* taker, int64_t copies) {
     if (maker == nullptr || taker == nullptr || taker->steps->in_features <= 0) return;
     const int64_t features = taker->steps->in_features;
@@ -127,8 +127,8 @@ class OrderLint {
   }
 
  private:
-  // Whether the features fit if copies of each stand side by side (gate 0, up 0, gate 1, ...), which names do not tell. A weight
-  // that is cut in parts (packed) has its copies one after the other.
+  // Whether the features fit if copies of each stand side by side (gate 0, up 0, gate 1, ...), which names do not tell.
+  // A weight that is cut in parts (packed) has its copies one after the other.
   bool Alternates(const DimShards& made, const DimShards& taken, int64_t copies) const {
     for (int64_t rank = 0; rank < RanksOf(flow_); ++rank) {
       std::vector<Interval> features;

@@ -19,12 +19,12 @@ struct LintBlock {
   const ModuleGroup* Find(std::span<const std::string_view> names) const;
 };
 
-// One block of each kind: blocks whose modules have the same names and steps differ in nothing that is looked at here. Only
-// modules whose last component is one of `names` are in them.
+// One block of each kind: blocks whose modules have the same names and steps differ in nothing that is looked at here.
+// Only modules whose last component is one of `names` are in them.
 std::vector<LintBlock> BlocksWith(const Flow& flow, std::span<const std::string_view> names);
 
-// The features that the projection leaves on each rank, as its weight has them; nothing where they do not leave sharded, or
-// a redistribution changes them.
+// The features that the projection leaves on each rank, as its weight has them; nothing where they do not leave
+// sharded, or a redistribution changes them.
 std::optional<DimShards> FeaturesMade(const Flow& flow, const ModuleGroup& group);
 // The features that the projection takes on each rank, as the columns of its weight are sharded; nothing likewise.
 std::optional<DimShards> FeaturesTaken(const Flow& flow, const ModuleGroup& group);

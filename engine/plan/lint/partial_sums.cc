@@ -1,6 +1,6 @@
-// Partial sums: a weight that is sharded along its input features computes one term a rank, which must be reduced by the
-// module's own output, by a module around it (an MLP whose last projection leaves partial), or by a module that takes
-// partial inputs. Which one it is does not matter, so any module that takes partial inputs is accepted.
+// Partial sums: a weight that is sharded along its input features computes one term a rank, which must be reduced by
+// the module's own output, by a module around it (an MLP whose last projection leaves partial), or by a module that
+// takes partial inputs. Which one it is does not matter, so any module that takes partial inputs is accepted.
 #include <algorithm>
 #include <set>
 

@@ -1,11 +1,11 @@
-// Sharded features between modules: a colwise projection leaves them, a rowwise one takes them, and each needs a partner
-// in its block. A partner is searched upwards in the tree, in the smallest part that has another matrix, because a block
-// may nest its projections in modules of its own.
+// Sharded features between modules: a colwise projection leaves them, a rowwise one takes them, and each needs a
+// partner in its block. A partner is searched upwards in the tree, in the smallest part that has another matrix,
+// because a block may nest its projections in modules of its own.
 //
 // Two ways to lack a partner:
 //   - nothing in the block has the other side (FindUnpaired);
-//   - the sibling that should be the partner, by its features, is sharded the same way (AddFacing): gate, up and down all
-//     colwise. The search for a partner then goes on to the full layer, finds attention's, and reports nothing.
+//   - the sibling that should be the partner, by its features, is sharded the same way (AddFacing): gate, up and down
+//     all colwise. The search for a partner then goes on to the full layer, finds attention's, and reports nothing.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -52,8 +52,8 @@ struct Unpaired {
 // A block's path and, in a Flow by layers, the kind of layer that it is in.
 using Block = std::pair<std::string, int>;
 
-// By block. `makes`: which groups need a partner; `partner`: which groups are one. `into_lists`: whether a partner may be
-// inside a list below the block.
+// By block. `makes`: which groups need a partner; `partner`: which groups are one. `into_lists`: whether a partner may
+// be inside a list below the block.
 template <class Makes, class Partner>
 std::map<Block, Unpaired> FindUnpaired(const Flow& flow, const Makes& makes, const Partner& partner, bool into_lists) {
   std::map<Block, Unpaired> out;
@@ -83,8 +83,8 @@ Diagnostic AboutUnpaired(const Flow& flow, Finding finding, const Unpaired& unpa
 }
 
 // Whether of two siblings one feeds the other, by their features: the side of `group` that faces `other` has as many
-// features as `other` has on its side, and more than either has on its outer side. Up and down projections of an MLP are
-// such, whatever their styles.
+// features as `other` has on its side, and more than either has on its outer side. Up and down projections of an MLP
+// are such, whatever their styles.
 bool Faces(const ModuleGroup& group, const ModuleGroup& other, bool group_makes) {
   const ModuleSteps& a = *group.steps;
   const ModuleSteps& b = *other.steps;
@@ -113,10 +113,10 @@ void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, boo
   }
 }
 
-// What lacks a partner: first by path and steps alone, where one group stands for all layers; then by layers, for groups
-// that the first search found a partner for in other layers than their own (a plan that treats one layer differently).
-// `search` returns what it finds in a Flow; `layers`: flow.ByLayers(). The first search comes first so that a fault of
-// several kinds of layers is one finding.
+// What lacks a partner: first by path and steps alone, where one group stands for all layers; then by layers, for
+// groups that the first search found a partner for in other layers than their own (a plan that treats one layer
+// differently). `search` returns what it finds in a Flow; `layers`: flow.ByLayers(). The first search comes first so
+// that a fault of several kinds of layers is one finding.
 template <class Search>
 std::vector<std::pair<std::string, Unpaired>> UnpairedOf(const Flow& flow, const std::optional<Flow>& layers,
                                                          const Search& search) {

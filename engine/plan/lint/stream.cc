@@ -1,10 +1,11 @@
-// The residual stream between the blocks of a layer. A plan does not declare its layout anywhere, but the norms on it do:
-// what they take and leave. Every projection that reads the stream or adds to it must declare the same layout, or shapes
-// differ at an addition (an error at run time) or, worse, fit by broadcasting.
+// The residual stream between the blocks of a layer. A plan does not declare its layout anywhere, but the norms on it
+// do:
+// what they take and leave. Every projection that reads the stream or adds to it must declare the same layout, or
+// shapes differ at an addition (an error at run time) or, worse, fit by broadcasting.
 //
 // How the stream is followed:
-//   1. LayersOf: for every layer (an entry of a list) whose norms all declare one layout and whose projections support it,
-//      that layout and the number of features. Layers with contradicting norms are left to LintNorms.
+//   1. LayersOf: for every layer (an entry of a list) whose norms all declare one layout and whose projections support
+//      it, that layout and the number of features. Layers with contradicting norms are left to LintNorms.
 //   2. CheckLayer: each projection of the layer that has as many input or output features as the stream, and that no
 //      module in between redistributes for.
 //   3. CheckEmbeddings, CheckHead: the ends of the stream outside of the layers.
@@ -32,8 +33,8 @@ bool IsFull(const Layout* layout) { return layout != nullptr && *layout == Layou
 bool IsTokens(const Layout* layout) { return layout != nullptr && ShardsSequence(*layout); }
 bool IsFeatures(const Layout* layout) { return layout != nullptr && ShardsFeatures(*layout); }
 
-// Whether any of the layer's projections has the stream as its norms do. If none has, the norms are the mismatch, and the
-// projections are not reported.
+// Whether any of the layer's projections has the stream as its norms do. If none has, the norms are the mismatch, and
+// the projections are not reported.
 bool Supported(const Flow& flow, const Layer& layer) {
   const std::vector<const ModuleGroup*> below = flow.Below(layer.path, nullptr, /*into_lists=*/true);
   return std::ranges::any_of(below, [&](const ModuleGroup* group) {

@@ -1,5 +1,5 @@
-// Candidates: every rule whose pattern matches a module or parameter, before precedence is applied. For debugging a plan
-// (the REPL), including one that match.h refuses.
+// Candidates: every rule whose pattern matches a module or parameter, before precedence is applied. For debugging a
+// plan (the REPL), including one that match.h refuses.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace moonshard {
 struct Candidates {
   // Per module of the tree: indices of the rules for modules whose pattern matches its path, ascending.
   std::vector<std::vector<int32_t>> of_module;
-  // Parameters that a pattern matches by their own path: patterns of rules for parameters, of styles that may be given to a
-  // parameter, and of rules that match no module. Sorted.
+  // Parameters that a pattern matches by their own path: patterns of rules for parameters, of styles that may be given
+  // to a parameter, and of rules that match no module. Sorted.
   struct OfParameter {
     ParamRef parameter;
     std::vector<int32_t> rules;

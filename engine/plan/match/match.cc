@@ -41,9 +41,9 @@ struct RuleSet {
 //   MatchSections    patterns of fsdp, recompute and keep_dtype against module paths
 //   CheckCoverage    rules and brace alternatives without a match
 //
-// Matching is the cost of the stage: a large mixture of experts has 60,000 modules. Their paths fall into few path classes
-// (paths that differ in numbers only), and most patterns match a class or not, whatever the numbers. So patterns are split
-// into two sets: those independent of numbers run once a class, the others once a module.
+// Matching is the cost of the stage: a large mixture of experts has 60,000 modules. Their paths fall into few path
+// classes (paths that differ in numbers only), and most patterns match a class or not, whatever the numbers. So
+// patterns are split into two sets: those independent of numbers run once a class, the others once a module.
 class Matcher {
  public:
   Matcher(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree) {
@@ -119,7 +119,8 @@ class Matcher {
       }
       return true;
     }
-    // Of a class the module before this one, which usually differs in numbers that decide nothing (the expert, not the layer).
+    // Of a class the module before this one, which usually differs in numbers that decide nothing (the expert, not the
+    // layer).
     struct Last {
       std::string_view deciding;
       std::vector<int32_t> found;
@@ -287,8 +288,8 @@ class Matcher {
     return found;
   }
 
-  // The paths of all modules and, for a tree from headers, of the modules around them; each once, sorted. The tree lacks
-  // modules without parameters, and sections mostly name such (a layer).
+  // The paths of all modules and, for a tree from headers, of the modules around them; each once, sorted. The tree
+  // lacks modules without parameters, and sections mostly name such (a layer).
   std::vector<std::string_view> PathsAndParents() const {
     std::set<std::string_view> paths;
     for (const Module& module : matched_.tree->modules()) {

@@ -1,8 +1,8 @@
 // Match: assigns rules to modules.   Plan + ModuleTree -> MatchedPlan
 //
-// Precedence: a rule of the plan itself wins over one of the plan it extends; two rules of one level that claim the same
-// module are an error that names both lines. A rule for parameters (`at(path, layout)`) claims parameters by their full
-// path and overrides what the module's rule declares for them.
+// Precedence: a rule of the plan itself wins over one of the plan it extends; two rules of one level that claim the
+// same module are an error that names both lines. A rule for parameters (`at(path, layout)`) claims parameters by their
+// full path and overrides what the module's rule declares for them.
 // Stage before: dsl/language/eval (Plan), tree. Stage after: compile.
 #pragma once
 
@@ -29,8 +29,8 @@ struct MatchedPlan {
     int32_t rule = 0;
   };
   std::vector<ParameterRule> parameter_rules;  // sorted by parameter
-  // Paths of the modules that the plan's fsdp wraps, sorted. With a tree from headers, modules that own no parameter are
-  // included, which such a tree does not have.
+  // Paths of the modules that the plan's fsdp wraps, sorted. With a tree from headers, modules that own no parameter
+  // are included, which such a tree does not have.
   std::vector<std::string> units;
   std::vector<std::string> ignored;  // the same for the modules that fsdp ignores
   struct OfSection {

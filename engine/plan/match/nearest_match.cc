@@ -18,10 +18,10 @@ namespace {
 // The order of guesses: known mistakes first, then typos
 //
 // A pattern that matches nothing is either written in another notation, or misspelled. Notation is tried first, by
-// rewriting the pattern as each mistake would have meant it, and accepting the first rewriting that matches something: that
-// is certain, while edit distance always finds some path. A typo is then searched among paths of the same number of
-// components, component by component, so that "*" costs nothing and one wrong word is close. If even the nearest differs
-// in half of its letters, examples of real paths help more than a guess.
+// rewriting the pattern as each mistake would have meant it, and accepting the first rewriting that matches something:
+// that is certain, while edit distance always finds some path. A typo is then searched among paths of the same number
+// of components, component by component, so that "*" costs nothing and one wrong word is close. If even the nearest
+// differs in half of its letters, examples of real paths help more than a guess.
 //
 // Searches use one path of each class: 60 layers are one path, and the result does not depend on how many there are.
 constexpr size_t kMostExamples = 6;

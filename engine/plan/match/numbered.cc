@@ -28,8 +28,8 @@ bool IsNumber(const std::string& component) {
 }  // namespace
 
 std::string NumberedKeyOf(std::string_view name) {
-  // transformers' expression is \.\d+(\.|$), replaced by ".*\1". A match consumes the dot behind the number, so a number
-  // directly behind a replaced one has no dot left to begin with.
+  // transformers' expression is \.\d+(\.|$), replaced by ".*\1". A match consumes the dot behind the number, so a
+  // number directly behind a replaced one has no dot left to begin with.
   std::vector<std::string> components = Split(name, '.');
   for (size_t i = 1; i < components.size(); ++i) {
     if (components[i - 1] != "*" && IsNumber(components[i])) components[i] = "*";

@@ -11,11 +11,11 @@ namespace {
 
 // Translation: text -> tree -> RE2
 //
-// A glob is parsed into a small tree and written as one RE2 expression. RE2, because a plan is untrusted text: its matching
-// time is linear in the path whatever the expression, where a backtracking matcher takes exponential time on nested stars.
-// There is a tree instead of a direct rewriting of the text for three reasons: the same tree is written once more
-// for each brace alternative (to find those that match nothing); what `*` and `**` become depends on their neighbours; and
-// numbers in the tree decide whether a pattern can tell paths of one class apart.
+// A glob is parsed into a small tree and written as one RE2 expression. RE2, because a plan is untrusted text: its
+// matching time is linear in the path whatever the expression, where a backtracking matcher takes exponential time on
+// nested stars. There is a tree instead of a direct rewriting of the text for three reasons: the same tree is written
+// once more for each brace alternative (to find those that match nothing); what `*` and `**` become depends on their
+// neighbours; and numbers in the tree decide whether a pattern can tell paths of one class apart.
 //
 // What the wildcards become:
 //   *    a whole component: [^.]+     part of one: [^.]*     (a component is never empty, a part of one may be)
@@ -102,8 +102,8 @@ class Parser {
     return {Node::Kind::kComponents, "", {}, {}};
   }
 
-  // Copied to RE2 nearly as it is, but a class may not contain the dot, in a range neither ("[+-9]" spans it): a component
-  // would otherwise reach into the next one.
+  // Copied to RE2 nearly as it is, but a class may not contain the dot, in a range neither ("[+-9]" spans it): a
+  // component would otherwise reach into the next one.
   Node ParseClass() {
     const size_t begin = position_++;
     std::string out = "[";
@@ -257,8 +257,8 @@ class Writer {
   size_t which_;
 };
 
-// Whether two paths that differ only in numbers can differ in whether they match: the pattern has a digit of its own, or a
-// wildcard of one character, which counts digits. `*` and `**` match any number, whatever its length.
+// Whether two paths that differ only in numbers can differ in whether they match: the pattern has a digit of its own,
+// or a wildcard of one character, which counts digits. `*` and `**` match any number, whatever its length.
 bool DependsOnNumbers(const Sequence& sequence) {
   for (const Node& node : sequence) {
     if (node.kind == Node::Kind::kOne || node.kind == Node::Kind::kClass) return true;
@@ -279,8 +279,8 @@ bool HoldsDots(const Sequence& sequence) {
   });
 }
 
-// The last component that depends on numbers, counted from 1. Behind "**", or braces that hold dots, it is not known which
-// component of a path one of the pattern is.
+// The last component that depends on numbers, counted from 1. Behind "**", or braces that hold dots, it is not known
+// which component of a path one of the pattern is.
 size_t DecidingComponents(const Sequence& sequence) {
   size_t component = 1;
   size_t last = 0;
@@ -288,7 +288,10 @@ size_t DecidingComponents(const Sequence& sequence) {
     const Node& node = sequence[i];
     if (node.kind == Node::Kind::kDot) ++component;
     const bool moves = node.kind == Node::Kind::kComponents || std::ranges::any_of(node.choices, HoldsDots);
-    if (moves) return DependsOnNumbers(Sequence(sequence.begin() + static_cast<std::ptrdiff_t>(i), sequence.end())) ? Pattern::kAllComponents : last;
+    if (moves)
+      return DependsOnNumbers(Sequence(sequence.begin() + static_cast<std::ptrdiff_t>(i), sequence.end()))
+                 ? Pattern::kAllComponents
+                 : last;
     if (DependsOnNumbers({node})) last = component;
   }
   return last;
@@ -309,8 +312,8 @@ Diagnostic BadPattern(std::string_view text, std::string message, const SourceSp
 }
 
 // "**" absorbs a dot beside it, so within braces too it must be between dots or ends, and must not be all of one
-// alternative if there is more beside the braces: "a.{**,b}.c" has no dot within the alternative to absorb. `starts` and
-// `ends`: whether the sequence's ends are ends of components; `alone`: whether there is nothing beside it.
+// alternative if there is more beside the braces: "a.{**,b}.c" has no dot within the alternative to absorb. `starts`
+// and `ends`: whether the sequence's ends are ends of components; `alone`: whether there is nothing beside it.
 void CheckStars(const Sequence& sequence, bool starts, bool ends, bool alone) {
   for (size_t i = 0; i < sequence.size(); ++i) {
     const bool left = i == 0 ? starts : sequence[i - 1].kind == Node::Kind::kDot;
@@ -324,8 +327,8 @@ void CheckStars(const Sequence& sequence, bool starts, bool ends, bool alone) {
   }
 }
 
-// One alternative for each choice of each brace, as a pattern with that choice alone. Their total size is limited: k braces
-// of n choices are k * n patterns of the full length.
+// One alternative for each choice of each brace, as a pattern with that choice alone. Their total size is limited: k
+// braces of n choices are k * n patterns of the full length.
 void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
   std::vector<const Node*> choices;
   CollectChoices(sequence, choices);

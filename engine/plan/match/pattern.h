@@ -26,8 +26,8 @@ namespace moonshard {
 
 struct Pattern {
   std::string regex;  // without anchors; always used with a full match
-  // Whether the answer for a path can depend on which number a numeric component is. If not, it is the same for every path
-  // of one path class (module_tree.h).
+  // Whether the answer for a path can depend on which number a numeric component is. If not, it is the same for every
+  // path of one path class (module_tree.h).
   bool depends_on_numbers = false;
   // Then how many first components of a path decide, together with its class: "layers.{0..3}.experts.*.w" needs two.
   // kAllComponents where that is not known.
@@ -56,13 +56,15 @@ inline constexpr size_t kMostAlternativeBytes = size_t{4} << 20;
 // expression that RE2 rejects.
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source = {});
 
-// Numbered patterns are the keys of a Hugging Face tp_plan, compared with names as transformers does: from left to right
-// it replaces every component of a name that is a number between two dots (or a dot and the end) by `*`, and looks the
-// result up as a plain key. So in a key `*` is one number and everything else is literal, and some keys are never found:
+// Numbered patterns are the keys of a Hugging Face tp_plan, compared with names as transformers does: from left to
+// right it replaces every component of a name that is a number between two dots (or a dot and the end) by `*`, and
+// looks the result up as a plain key. So in a key `*` is one number and everything else is literal, and some keys are
+// never found:
 //
 //   layers.*.mlp      layers.0.mlp, layers.17.mlp; not layers.first.mlp
 //   layers.0.mlp      nothing: the 0 of every name is replaced before the lookup
-//   blocks.*.*.w      nothing: a dot delimits one number only, so of two in a row the second stays (blocks.*.2.w is found)
+//   blocks.*.*.w      nothing: a dot delimits one number only, so of two in a row the second stays (blocks.*.2.w is
+//                     found)
 //   *.mlp             nothing: the first component has no dot before it
 //
 // Source: replace_layer_number_by_wildcard in transformers/distributed/tensor_parallel.py, 5.18.

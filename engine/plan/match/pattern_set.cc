@@ -8,10 +8,10 @@
 namespace moonshard {
 
 // RE2::Set compiles all expressions into one automaton that reports every expression that matches, in one pass over the
-// path, however many there are. It is a DFA built while it runs, in a cache of bounded size. A single RE2 falls back to its
-// slower NFA when the cache is too small; a set has no other engine and returns false, the same value as for "no
-// expression matches". Only ErrorInfo distinguishes the two. If out of memory were read as "no match", rules would claim
-// nothing without an error.
+// path, however many there are. It is a DFA built while it runs, in a cache of bounded size. A single RE2 falls back to
+// its slower NFA when the cache is too small; a set has no other engine and returns false, the same value as for "no
+// expression matches". Only ErrorInfo distinguishes the two. If out of memory were read as "no match", rules would
+// claim nothing without an error.
 //
 // The memory is limited on purpose: alternatives of braces and number ranges multiply, and a plan is untrusted text.
 struct PatternSet::Impl {

@@ -2,8 +2,8 @@
 //
 //   template <class A> void Members(A& archive, T& value);    archive("name", value.name) for each member
 //
-// names the members of a structure once, for both directions. Enumerations are written as numbers; LastOf<E>() gives the
-// largest valid one.
+// names the members of a structure once, for both directions. Enumerations are written as numbers; LastOf<E>() gives
+// the largest valid one.
 #pragma once
 
 #include <array>

@@ -35,8 +35,8 @@ const Placement* Named(const std::map<std::string, Placement>& params, const std
 
 }  // namespace
 
-// Written out because clang 16 ends with a fault on a defaulted comparison of a class that holds itself in a vector. The
-// list of names must have every member, or it does not compile.
+// Written out because clang 16 ends with a fault on a defaulted comparison of a class that holds itself in a vector.
+// The list of names must have every member, or it does not compile.
 bool Style::operator==(const Style& other) const {
   const auto members = [](const Style& style) {
     const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, heads, kind_styles, bare,

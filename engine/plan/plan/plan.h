@@ -1,5 +1,6 @@
-// Plan: the content of a plan file as a value: rules in the order they were written, each a pattern and a style with its
-// source line, and sections. Independent of any model. Made by dsl/language/eval from Lua, or in C++. Stage after: match.
+// Plan: the content of a plan file as a value: rules in the order they were written, each a pattern and a style with
+// its source line, and sections. Independent of any model. Made by dsl/language/eval from Lua, or in C++. Stage after:
+// match.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,9 @@ enum class Lookup : uint8_t {
   kMasked,  // ids whose row another rank owns count as zero rows
 };
 
-// Which arguments or results of a module are the ids of chosen experts and their weights, both of one shape. If each rank
-// has some of the experts, ids become local ones from 0; the rank's number of experts stands for every other expert, whose
-// weight becomes zero.
+// Which arguments or results of a module are the ids of chosen experts and their weights, both of one shape. If each
+// rank has some of the experts, ids become local ones from 0; the rank's number of experts stands for every other
+// expert, whose weight becomes zero.
 struct Route {
   bool inputs = false;  // among the arguments; else the results
   int ids = 0;          // position
@@ -39,8 +40,8 @@ struct Route {
 
 struct KindStyle;
 
-// What a rule does to a module that it claims. These keys are all that C++ knows; every named style is a Lua function that
-// fills them.
+// What a rule does to a module that it claims. These keys are all that C++ knows; every named style is a Lua function
+// that fills them.
 struct Style {
   std::string name;
   std::map<std::string, Placement> params;   // by parameter (or buffer) name; "*": every parameter that is not named
@@ -87,8 +88,8 @@ struct Plan {
   std::string name;    // "llama"
   std::string chosen;  // why it was chosen, if it was not named: "plans/index.lua has it for LlamaForCausalLM"
   int api = 1;
-  // Rules that match nothing, and unclaimed parameters beside sharded ones, are warnings: for plans of another system that
-  // ignores both.
+  // Rules that match nothing, and unclaimed parameters beside sharded ones, are warnings: for plans of another system
+  // that ignores both.
   bool lenient = false;
   std::vector<Rule> rules;        // in source order; those of an extended plan come last
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims

@@ -32,8 +32,8 @@ constexpr int64_t kMostPosition = 1024;  // of an argument or a result, and of a
 
 }  // namespace
 
-// Found by the type of the archive, so in its namespace. A structured binding takes all members of a structure: a new one
-// does not compile until it is named here.
+// Found by the type of the archive, so in its namespace. A structured binding takes all members of a structure: a new
+// one does not compile until it is named here.
 template <class A>
 void Members(A& archive, SourceSpan& span) {
   auto& [file, line, column, length, text] = span;

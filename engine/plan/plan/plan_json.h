@@ -3,8 +3,8 @@
 //
 //   plan == ReadPlanJson(PlanJson(plan), "name").value()    for every plan
 //
-// The JSON is not trusted: every number is checked against the range of its meaning, and what no plan file can express is an
-// error.
+// The JSON is not trusted: every number is checked against the range of its meaning, and what no plan file can express
+// is an error.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@
 namespace moonshard {
 
 JsonValue PlanJson(const Plan& plan);
-// Errors: kBadJson, naming the member that is missing, unknown, of another kind or out of range. `name` names the JSON in
-// errors.
+// Errors: kBadJson, naming the member that is missing, unknown, of another kind or out of range. `name` names the JSON
+// in errors.
 Result<Plan> ReadPlanJson(const JsonValue& json, const std::string& name);
 
 // The result of an evaluation: a plan, or none, and all diagnostics.

@@ -1,6 +1,7 @@
 // Sections: the parts of a plan besides its rules: how data-parallel ranks share parameters, what is computed in which
 // dtype, what is recomputed in the backward. Values as written, independent of any model.
-// Part of plan.h. Stage after: match, then compile.
+// Part of plan.h.
+// Stage after: match, then compile.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +37,8 @@ struct DataParallel {
   // kSome: resharded over `reshard_ranks` neighbours.
   enum class Reshard : uint8_t { kAlways, kNever, kAllButLast, kSome };
 
-  // fsdp: every parameter is sharded over dp_shard, along tensor dim 0 of its tp shard, and full while its unit is used.
-  // ddp: parameters are full on every rank of the axis.
+  // fsdp: every parameter is sharded over dp_shard, along tensor dim 0 of its tp shard, and full while its unit is
+  // used. ddp: parameters are full on every rank of the axis.
   bool shards = true;
   std::vector<ModulePattern> wrap;  // modules that are units; parameters outside of all units belong to the root
   Reshard reshard = Reshard::kAllButLast;
@@ -50,8 +51,8 @@ struct DataParallel {
   bool offload = false;                // shards, their gradients and the optimizer state are in host memory
   std::vector<ModulePattern> ignored;  // modules whose parameters are no unit's: replicated, their gradients summed
   bool mean = true;                    // over the ranks of the axes; else the sum
-  // ddp: gradients are summed in buckets of about so many bytes, each as soon as the backward has made all of it; 0: all
-  // at once when the backward ends.
+  // ddp: gradients are summed in buckets of about so many bytes, each as soon as the backward has made all of it; 0:
+  // all at once when the backward ends.
   int64_t bucket_bytes = kBucketBytes;
   SourceSpan source;
 

@@ -20,10 +20,10 @@ bool IsNumber(const std::string& text) {
   return !text.empty() && text.size() < 18 && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Hash-consing, bottom up: a node's text names its steps and the folded nodes of its children, so equal subtrees have equal
-// texts and become one node. Children whose names are numbers and that folded to one node become one child with a label
-// for all of them. Modules are first entered into a plain tree by path, because a tree from headers has no entries for
-// modules without parameters.
+// Hash-consing, bottom up: a node's text names its steps and the folded nodes of its children, so equal subtrees have
+// equal texts and become one node. Children whose names are numbers and that folded to one node become one child with a
+// label for all of them. Modules are first entered into a plain tree by path, because a tree from headers has no
+// entries for modules without parameters.
 class TreeFolder {
  public:
   explicit TreeFolder(const CompiledPlan& plan) : plan_(plan), plain_(1) {}

@@ -1,6 +1,6 @@
-// Report: a compiled plan on its model as one self-contained HTML page (no network, no other file): the module tree with a
-// drawing of which rank holds which shard of each parameter, memory by rank, collectives of a step by layer, rules with
-// their matches, findings. The page consists of the files in page/ and the data of report_data.h.
+// Report: a compiled plan on its model as one self-contained HTML page (no network, no other file): the module tree
+// with a drawing of which rank holds which shard of each parameter, memory by rank, collectives of a step by layer,
+// rules with their matches, findings. The page consists of the files in page/ and the data of report_data.h.
 // Stage before: compile.
 #pragma once
 

@@ -17,8 +17,8 @@
 namespace moonshard {
 namespace {
 
-// Ranks whose memory is worked out one by one, and these times the ranks of the mesh, which each of them takes: a larger
-// mesh is shown by its first ones.
+// Ranks whose memory is worked out one by one, and these times the ranks of the mesh, which each of them takes: a
+// larger mesh is shown by its first ones.
 constexpr int64_t kMostShown = 4096;
 constexpr int64_t kMostShownTimesRanks = int64_t{1} << 22;
 

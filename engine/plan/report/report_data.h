@@ -6,11 +6,12 @@
 //   rules       [{pattern, style, source, matches}]
 //   findings    [{id, severity, title, message, source, path, declared, required, help}]
 //   steps       the steps of modules, each distinct list once: see StepsJson
-//   nodes       the tree, equal subtrees once: {s: index of steps or -1, k: [[label, copies, node]], t: names of parameters
-//               that are stored elsewhere, u: 1 for an fsdp unit, r: 1 for a recomputed module}; `root` is one of them
+//   nodes       the tree, equal subtrees once: {s: index of steps or -1, k: [[label, copies, node]], t: names of
+//               parameters that are stored elsewhere, u: 1 for an fsdp unit, r: 1 for a recomputed module}; `root` is
+//               one of them
 //   memory      [{ranks: "0..3", count, sharded, full}] in bytes
-//   failed      true for a plan with errors: hash is "", axes and rules are those that are known, layouts, memory and calls
-//               are placeholders
+//   failed      true for a plan with errors: hash is "", axes and rules are those that are known, layouts, memory and
+//               calls are placeholders
 //   calls       collectives of `rank`'s step: [{at: folded path, copies, what, direction, kind, bytes of one}]
 #pragma once
 
@@ -28,8 +29,8 @@ namespace moonshard {
 JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options);
 JsonValue ReportData(const FailedPlan& plan, const ReportOptions& options);
 
-// FoldedTree: a module tree in which equal subtrees are stored once. Sixty equal layers with 256 equal experts each are a
-// handful of nodes.
+// FoldedTree: a module tree in which equal subtrees are stored once. Sixty equal layers with 256 equal experts each are
+// a handful of nodes.
 struct FoldedNode {
   // One child, or several whose names are numbers and whose subtrees are equal.
   struct Child {
@@ -54,9 +55,9 @@ struct FoldedTree {
 FoldedTree FoldTree(const CompiledPlan& plan);
 
 // How a parameter is sharded over the ranks, for a drawing:
-// {"axes": ["tp"], "shards": [[[begin, length], ...], ...]} for every tensor dim that an axis of more than one rank shards,
-// null for the others. A shard for every place on these axes, the last axis running fastest, at most kMostShards; "of" is
-// the number of all shards.
+// {"axes": ["tp"], "shards": [[[begin, length], ...], ...]} for every tensor dim that an axis of more than one rank
+// shards, null for the others. A shard for every place on these axes, the last axis running fastest, at most
+// kMostShards; "of" is the number of all shards.
 JsonValue ShardsJson(const std::vector<int64_t>& shape, const Placement& placement, const MeshShape& mesh);
 
 inline constexpr int64_t kMostShards = 64;

@@ -55,8 +55,8 @@ std::string RunShare(Work& work, Diagnostics& found) {
   return "";
 }
 
-// What the lint passes read. It is made after the findings of match are in the compiled plan: a rule that matched nothing
-// in the headers may be the one that the others wait for.
+// What the lint passes read. It is made after the findings of match are in the compiled plan: a rule that matched
+// nothing in the headers may be the one that the others wait for.
 std::string RunFlow(Work& work, Diagnostics&) {
   work.out.compiled->findings = work.out.diagnostics;
   work.flow.emplace(*work.out.compiled, work.heads);
@@ -78,7 +78,8 @@ std::string RunTpLint(Work& work, Diagnostics& found) {
   return "";
 }
 
-// Lints that infer from names and neighbourhood which module feeds which: where the model itself knows, its checks decide.
+// Lints that infer from names and neighbourhood which module feeds which: where the model itself knows, its checks
+// decide.
 template <void (*Lint)(const Flow&, Diagnostics&)>
 std::string RunGuessedFlow(Work& work, Diagnostics& found) {
   if (!work.out.tree->checks().empty()) return "not run: the model's own flow is known";
@@ -102,8 +103,8 @@ constexpr Pass kPasses[] = {
     {"lint-cost", RunTpLint<LintCost>},
 };
 
-// The order of a pass's findings: by line, those without a line first, then by path. Not that of the modules: a tree from
-// headers and the live model's list the same modules in different orders, and the findings are to be the same.
+// The order of a pass's findings: by line, those without a line first, then by path. Not that of the modules: a tree
+// from headers and the live model's list the same modules in different orders, and the findings are to be the same.
 bool Before(const Diagnostic& a, const Diagnostic& b) {
   return std::tie(a.where.file, a.where.line, a.where.column, a.path) <
          std::tie(b.where.file, b.where.line, b.where.column, b.path);

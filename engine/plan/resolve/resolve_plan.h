@@ -5,11 +5,12 @@
 //   flow, lint-* CompiledPlan -> findings               engine/plan/lint
 //   checks of the model itself (ModuleTree::checks): an exported program's sizes and flow, engine/graph
 //
-// The programs, Parallelize() and tests resolve through it, so that a plan that one of them refuses is refused by all, and
-// the findings of a plan on a module tree and a mesh are the same everywhere. They are a function of the arguments: nothing
-// in them depends on the rank, the clock, an address, or the order of the tree's modules. The time of a pass is
-// reported separately (PassRecord) and is not part of the compiled plan, or hashed or compared.
-// Stage before: dsl/language/eval (Plan), a module tree. Stage after: engine/runtime/apply, engine/plan/explain.
+// The programs, Parallelize() and tests resolve through it, so that a plan that one of them refuses is refused by all,
+// and the findings of a plan on a module tree and a mesh are the same everywhere. They are a function of the arguments:
+// nothing in them depends on the rank, the clock, an address, or the order of the tree's modules. The time of a pass is
+// reported separately (PassRecord) and is not part of the compiled plan, or hashed or compared. Stage before:
+// dsl/language/eval (Plan), a module tree.
+// Stage after: engine/runtime/apply, engine/plan/explain.
 #pragma once
 
 #include <cstddef>

@@ -258,15 +258,15 @@ class Applier {
     Hookable* hook = s_.live.hooks[m];
     if (hook == nullptr) return;
     const Placement& placement = s_.plan.StepsOf(m).params[p];
-    hook->SetLocalShape(parameter.name, s_.plan.ProgramOf(m).reports_full_shapes
-                                            ? parameter.shape
-                                            : LocalShape(parameter.shape, Gathered(placement), s_.plan.mesh,
-                                                         s_.mesh.rank()));
+    hook->SetLocalShape(parameter.name,
+                        s_.plan.ProgramOf(m).reports_full_shapes
+                            ? parameter.shape
+                            : LocalShape(parameter.shape, Gathered(placement), s_.plan.mesh, s_.mesh.rank()));
     undo_.emplace_back([hook, &parameter] { hook->SetLocalShape(parameter.name, parameter.shape); });
   }
 
-  // Registers every parameter whose gradient is partial with the groups over which it is summed (ModuleProgram::sums). An
-  // example on tp=4 with a fused q, k, v weight of 8 query heads and 2 key and value heads: the rows of k and v are
+  // Registers every parameter whose gradient is partial with the groups over which it is summed (ModuleProgram::sums).
+  // An example on tp=4 with a fused q, k, v weight of 8 query heads and 2 key and value heads: the rows of k and v are
   // held by two neighbours each, so they are one term (a range of rows, a group of 2 ranks), and the rows of q are
   // none. A norm that is `shared` is one term over all 4 ranks, with dim -1: all of it.
   //
@@ -355,7 +355,8 @@ const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return st
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 void AppliedPlan::ClearCounts() { *state_->counts = {}; }
 
-// A module without a program has no boundary, so that its calls cost nothing; it gets an empty one while it is observed.
+// A module without a program has no boundary, so that its calls cost nothing; it gets an empty one while it is
+// observed.
 void AppliedPlan::Watch(CallObserver& observer, bool all) {
   state_->observers->push_back(&observer);
   for (size_t m = 0; m < state_->live.modules.size(); ++m) {

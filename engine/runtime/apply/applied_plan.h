@@ -1,5 +1,5 @@
-// AppliedPlan: a compiled plan applied to a live model: parameters hold this rank's shards, redistributions run at module
-// calls, partial gradients are reduced.
+// AppliedPlan: a compiled plan applied to a live model: parameters hold this rank's shards, redistributions run at
+// module calls, partial gradients are reduced.
 // Stage before: compile. Stage after: training or evaluation through the model as it was written.
 #pragma once
 
@@ -34,9 +34,9 @@ struct ApplyOptions {
   // rank.
   // Ranks that differ throw kCollectiveMismatch.
   int64_t check_inputs = 0;
-  // On a mesh with dp_shard or dp_replicate, a plan without `fsdp` or `ddp` reduces no gradients over that axis, so that
-  // each of its ranks trains a model of its own: an error (kUnusedAxis). true accepts it, for inference and for a host
-  // that reduces these gradients itself.
+  // On a mesh with dp_shard or dp_replicate, a plan without `fsdp` or `ddp` reduces no gradients over that axis, so
+  // that each of its ranks trains a model of its own: an error (kUnusedAxis). true accepts it, for inference and for a
+  // host that reduces these gradients itself.
   bool independent_replicas = false;
   // Receives the warnings and notes of the plan (CompiledPlan::findings) where it has any: on every rank, after the
   // ranks have agreed on the plan and before the model changes. Empty: they stay in plan().findings.
@@ -58,13 +58,12 @@ class AppliedPlan {
  public:
   // Checks everything, compares the plan's hash with the other ranks', and only then changes the model: whatever
   // throws, the model is unchanged then, but for the values under InitialValues::kBroadcast, which may be rank 0's
-  // already (of some parameters only, where a rank was lost meanwhile). `live` is the tree that `plan` was compiled against. Parameters go to the
-  // mesh's device; those made under DeferInit get storage for this rank's shard and no values: load or initialise them
-  // next.
-  // Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis other than tp without fsdp or ddp, a
-  // style of which something is missing, a plan applied twice), kUnusedAxis (ApplyOptions::independent_replicas),
-  // kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in some rows that it cannot do),
-  // kRanksDisagree, kRankLost.
+  // already (of some parameters only, where a rank was lost meanwhile). `live` is the tree that `plan` was compiled
+  // against. Parameters go to the mesh's device; those made under DeferInit get storage for this rank's shard and no
+  // values: load or initialise them next. Collective over the mesh. Throws PlanError: kNotSupported (layouts on an axis
+  // other than tp without fsdp or ddp, a style of which something is missing, a plan applied twice), kUnusedAxis
+  // (ApplyOptions::independent_replicas), kStyleDoesNotFit (a parameter that the module cannot hold back, a lookup in
+  // some rows that it cannot do), kRanksDisagree, kRankLost.
   static std::shared_ptr<AppliedPlan> Apply(const LiveTree& live, CompiledPlan plan, const DeviceMesh& mesh,
                                             const ApplyOptions& options = {});
   ~AppliedPlan();
@@ -82,11 +81,11 @@ class AppliedPlan {
   AxisGroup& group(MeshAxis axis) const;
   bool has_group(MeshAxis axis) const;
 
-  // For the micro-batches of one step; the same on every rank. false: gradients that are reduced over ranks (over dp, and
-  // over tp those of `shared` parameters) wait outside of .grad, unsummed and unscaled; the next backward under true adds
-  // all of them to .grad with one communication. Gradients that are not reduced, such as those of colwise and rowwise
-  // weights on a mesh of tp alone, are added to .grad by every backward. zero_grad() clears .grad and nothing else: a step
-  // that is abandoned between its micro-batches needs DropUnsyncedGradients() too.
+  // For the micro-batches of one step; the same on every rank. false: gradients that are reduced over ranks (over dp,
+  // and over tp those of `shared` parameters) wait outside of .grad, unsummed and unscaled; the next backward under
+  // true adds all of them to .grad with one communication. Gradients that are not reduced, such as those of colwise and
+  // rowwise weights on a mesh of tp alone, are added to .grad by every backward. zero_grad() clears .grad and nothing
+  // else: a step that is abandoned between its micro-batches needs DropUnsyncedGradients() too.
   void SetGradientSync(bool sync);
   // Drops the gradients that wait. Between backwards; the same on every rank.
   void DropUnsyncedGradients();

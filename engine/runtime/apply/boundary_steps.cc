@@ -233,9 +233,9 @@ class AddParametersStep final : public BoundaryStep {
   std::vector<at::Tensor> late_;
 };
 
-// Walks a program and makes what it lists. A step of `leave` that ends one of `enter` is that one's object: the boundary
-// passes the state of its Enter to its Leave. The steps in front of the first that repeats are outside of the runner that
-// recomputes a call, and those behind the forward that do not repeat too.
+// Walks a program and makes what it lists. A step of `leave` that ends one of `enter` is that one's object: the
+// boundary passes the state of its Enter to its Leave. The steps in front of the first that repeats are outside of the
+// runner that recomputes a call, and those behind the forward that do not repeat too.
 class BoundaryMaker {
  public:
   BoundaryMaker(const BoundaryParts& parts, size_t module, std::vector<TensorRedistribution> redistributions,
@@ -259,8 +259,8 @@ class BoundaryMaker {
   }
 
  private:
-  // `inside` is where the part begins that a runner runs again in the backward. What does not repeat stays outside: a unit
-  // gathered inside would be gathered and released by the second run while the outer backward still reads it.
+  // `inside` is where the part begins that a runner runs again in the backward. What does not repeat stays outside: a
+  // unit gathered inside would be gathered and released by the second run while the outer backward still reads it.
   void Enter(const ProgramStep& step) {
     entered_.push_back(-1);
     if (step.kind == StepKind::kRecompute) return Recompute(step);

@@ -26,8 +26,8 @@ namespace moonshard {
 
 using PlanGroups = std::map<PlannedGroup, std::shared_ptr<AxisGroup>>;
 
-// The redistributions of a module's program, those of `enter` and then those of `leave`, in order. What is wrong goes to
-// `diagnostics`.
+// The redistributions of a module's program, those of `enter` and then those of `leave`, in order. What is wrong goes
+// to `diagnostics`.
 std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, size_t module, const PlanGroups& groups,
                                                       Diagnostics& diagnostics);
 

@@ -14,8 +14,9 @@
 
 namespace moonshard {
 
-// DeferredValues: parameters that were made without values (nn::DeferInit) and have storage now, until the first call of
-// the model: one that was neither loaded nor initialised is an error, in place of training from what the memory held.
+// DeferredValues: parameters that were made without values (nn::DeferInit) and have storage now, until the first call
+// of the model: one that was neither loaded nor initialised is an error, in place of training from what the memory
+// held.
 class DeferredValues {
  public:
   // Null where none of the model's tensors waits for storage.
@@ -25,8 +26,8 @@ class DeferredValues {
   // written past autograd's counter of writes, through the memory, are noticed too; others are not marked.
   void Add(const std::string& path, const at::Tensor& tensor);
 
-  // Throws PlanError: kNoValues, one for each that has not been written to, the first ten; on the ranks where it is so. Once
-  // all have values nothing is looked at any more.
+  // Throws PlanError: kNoValues, one for each that has not been written to, the first ten; on the ranks where it is so.
+  // Once all have values nothing is looked at any more.
   void Check();
 
  private:
@@ -38,13 +39,14 @@ class DeferredValues {
   std::vector<Entry> entries_;
 };
 
-// ShardGuard: finds a parameter whose registered tensor is no longer this rank's shard, before the model computes with it.
+// ShardGuard: finds a parameter whose registered tensor is no longer this rank's shard, before the model computes with
+// it.
 //
 // LibTorch's functions know no layouts: torch::load gives a parameter the full tensor of an archive, and a hand-written
-// `parameter.set_data(full)` does the same. A forward over such a weight is wrong without an error wherever the sizes still
-// fit (a rowwise weight would not, a vocabulary or a norm would). The guard compares sizes, so it finds every full tensor
-// in the place of a shard, and does not find: a full tensor of a replicated parameter, which is right; another shard of
-// the same sizes; values written in place. Parameters of fsdp's units change their sizes by themselves
+// `parameter.set_data(full)` does the same. A forward over such a weight is wrong without an error wherever the sizes
+// still fit (a rowwise weight would not, a vocabulary or a norm would). The guard compares sizes, so it finds every
+// full tensor in the place of a shard, and does not find: a full tensor of a replicated parameter, which is right;
+// another shard of the same sizes; values written in place. Parameters of fsdp's units change their sizes by themselves
 // (engine/runtime/fsdp/unit.h, which compares its own shards before it gathers them), and are not watched here.
 class ShardGuard {
  public:

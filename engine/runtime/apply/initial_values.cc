@@ -99,9 +99,9 @@ void CompareInitialValues(const LiveTree& live, const DeviceMesh& mesh) {
                            [&](const std::vector<JsonValue>& of_ranks) { return Judge(of_ranks, tensors); });
 }
 
-// A broadcast along one axis after the other: after the first, a rank has the values of the one whose coordinate there is
-// 0; after the last, those of the rank whose coordinates are all 0. A sum of bytes to which all other ranks add zeros is
-// exact, and the one collective that every backend and every group has.
+// A broadcast along one axis after the other: after the first, a rank has the values of the one whose coordinate there
+// is 0; after the last, those of the rank whose coordinates are all 0. A sum of bytes to which all other ranks add
+// zeros is exact, and the one collective that every backend and every group has.
 void BroadcastInitialValues(const LiveTree& live, const DeviceMesh& mesh, const CheckOptions& check) {
   if (mesh.recording()) return;
   static const CollectiveLabel label("the broadcast of initial values");

@@ -28,8 +28,8 @@ struct LiveTree {
 
 // Modules in registration order, each with its own parameters, then its buffers. Parameters that are one TensorImpl are
 // a tie. Shapes are those the tensors have now: call it before a plan is applied.
-// Errors: kNotSupported for a tensor whose type no checkpoint can hold; kStaleMember for a module whose member is not the
-// tensor it has registered.
+// Errors: kNotSupported for a tensor whose type no checkpoint can hold; kStaleMember for a module whose member is not
+// the tensor it has registered.
 Result<LiveTree> ReadLiveTree(torch::nn::Module& root);
 
 }  // namespace moonshard

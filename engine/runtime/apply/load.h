@@ -31,9 +31,9 @@ struct NameRules {
   // swapped: [in, out] for the [out, in] of a Linear, as GPT-2's Conv1D has them. A square weight has the same shape
   // both ways, so only this declares it.
   std::vector<std::string> transposed = {};
-  // Parameters by path that are made of other tensors, or of several: the first recipe whose tensors are all there holds; of
-  // a parameter without one that holds, the tensor of its own name. Names in recipes are those of the checkpoint, before
-  // `renamed`. An exported program brings its own (Program::recipes). LoadFullState takes none.
+  // Parameters by path that are made of other tensors, or of several: the first recipe whose tensors are all there
+  // holds; of a parameter without one that holds, the tensor of its own name. Names in recipes are those of the
+  // checkpoint, before `renamed`. An exported program brings its own (Program::recipes). LoadFullState takes none.
   WeightRecipes recipes = {};
 };
 

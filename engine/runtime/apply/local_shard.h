@@ -14,14 +14,14 @@
 
 namespace moonshard {
 
-// This rank's shard, on the device where it belongs; undefined where the tensor can stay as it is. Of a parameter that was
-// made without storage: storage without values, of `deferred_type` where that is given and the parameter is of floating
-// point.
+// This rank's shard, on the device where it belongs; undefined where the tensor can stay as it is. Of a parameter that
+// was made without storage: storage without values, of `deferred_type` where that is given and the parameter is of
+// floating point.
 at::Tensor LocalShard(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh,
                       const std::optional<c10::ScalarType>& deferred_type);
 
-// The sub-block of `full` that `dims` selects (dims[d]: the indices of dim d in the order of the shard, as LocalIntervals
-// makes them), as a contiguous tensor with storage of its own, without a gradient.
+// The sub-block of `full` that `dims` selects (dims[d]: the indices of dim d in the order of the shard, as
+// LocalIntervals makes them), as a contiguous tensor with storage of its own, without a gradient.
 at::Tensor SliceShard(const at::Tensor& full, std::span<const std::vector<Interval>> dims);
 
 // Writes `shard` to the places of `full` that SliceShard reads.

@@ -63,10 +63,10 @@ class Preflight {
                                 SourceOf(plan_, steps)));
   }
 
-  // A layout alone gives a parameter its shard and changes no activation. A module around it with a rule, or modules inside
-  // it (a scale for each head between two projections), can bring activations in the layout that the shard needs. Without
-  // any of them the forward uses a shard on full activations, and what it makes is passed on as though it were full.
-  // `shared` is right without a hook: it only sums a gradient.
+  // A layout alone gives a parameter its shard and changes no activation. A module around it with a rule, or modules
+  // inside it (a scale for each head between two projections), can bring activations in the layout that the shard
+  // needs. Without any of them the forward uses a shard on full activations, and what it makes is passed on as though
+  // it were full. `shared` is right without a hook: it only sums a gradient.
   void CheckUnhooked(const ModuleSteps& steps, const Module& module, size_t m) {
     const auto is_sharded = [](const Placement& placement) { return placement[MeshAxis::kTp].is_shard(); };
     // In the order of their cost: the last one goes through the tree.

@@ -24,23 +24,24 @@ enum class InitialValues : uint8_t {
   kUnchecked,  // neither: the host loads all values afterwards, or has compared them
 };
 
-// Compares the full values over the ranks: one 64-bit XXH3 of the bytes of every distinct parameter and buffer, combined
-// into one hash that the ranks gather over the mesh's store. Only where that differs are the hashes of all parameters
-// gathered, to name the first. Cost: every byte is read once, 5 to 10 GB/s on a CPU; tensors on a GPU are copied to the
-// host one at a time. Tensors made under DeferInit have no values and cost nothing.
-// Collective over the mesh; nothing on one rank and in a Recording mesh. Throws PlanError on every rank:
+// Compares the full values over the ranks: one 64-bit XXH3 of the bytes of every distinct parameter and buffer,
+// combined into one hash that the ranks gather over the mesh's store. Only where that differs are the hashes of all
+// parameters gathered, to name the first. Cost: every byte is read once, 5 to 10 GB/s on a CPU; tensors on a GPU are
+// copied to the host one at a time. Tensors made under DeferInit have no values and cost nothing. Collective over the
+// mesh; nothing on one rank and in a Recording mesh. Throws PlanError on every rank:
 // kInitialValuesDiffer with the first parameter (in the tree's order) and the ranks that differ from rank 0 in it; also
 // where a parameter is deferred on some ranks alone. kRankLost.
 void CompareInitialValues(const LiveTree& live, const DeviceMesh& mesh);
 
-// Writes rank 0's values into every distinct tensor of every rank, one tensor and one all-reduce of its bytes for each axis
-// above 1 at a time. Tensors without values are skipped, as are all in a Recording mesh.
+// Writes rank 0's values into every distinct tensor of every rank, one tensor and one all-reduce of its bytes for each
+// axis above 1 at a time. Tensors without values are skipped, as are all in a Recording mesh.
 void BroadcastInitialValues(const LiveTree& live, const DeviceMesh& mesh, const CheckOptions& check);
 
 // --- Of an applied plan ---------------------------------------------------------------------------------------------
 
 // Every parameter and buffer becomes, to the bit, what the first of the ranks that hold the same shard has. For models
-// that each rank initialised by itself. Collective over the axes that the plan uses: one flat all-reduce of bytes an axis.
+// that each rank initialised by itself. Collective over the axes that the plan uses: one flat all-reduce of bytes an
+// axis.
 void BroadcastReplicas(const AppliedPlan& model);
 
 // One kRanksDisagree for each parameter or buffer whose bytes differ between ranks that hold the same shard, with the

@@ -16,8 +16,9 @@ namespace moonshard {
 
 namespace {
 
-// Whether a module of the same class with the very same tensors was called: T5's `shared`, whose table its encoder and decoder
-// have under names of their own. A head that is tied to an embedding is of another class: its product must be its own call.
+// Whether a module of the same class with the very same tensors was called: T5's `shared`, whose table its encoder and
+// decoder have under names of their own. A head that is tied to an embedding is of another class: its product must be
+// its own call.
 bool TwinWasCalled(const CompiledPlan& plan, const LiveTree& live, size_t module) {
   const std::vector<at::Tensor>& own = live.tensors[module];
   if (own.empty()) return false;

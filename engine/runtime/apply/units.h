@@ -23,8 +23,8 @@ std::string LineOfSection(const CompiledPlan& plan);
 void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const PlanGroups& groups,
                   GradientSum& sum);
 
-// One unit for each of plan.units, and their order. Their parameters' gradients come to `sum` from the units: to be called
-// before anything is added to it.
+// One unit for each of plan.units, and their order. Their parameters' gradients come to `sum` from the units: to be
+// called before anything is added to it.
 struct PlannedUnits {
   std::vector<std::shared_ptr<Unit>> units;
   std::shared_ptr<UnitOrder> order;

@@ -1,12 +1,13 @@
 // AxisGroup: the collectives of one group of ranks on plain local tensors, each with its result when it returns. Has no
 // layouts and no autograd (redistribute has); counts its collectives, and compares the ranks' calls before c10d sees
-// them. Stage before: mesh (MeshGroup). Stage after: redistribute (TensorRedistribution, GradientSum).
+// them.
+// Stage before: mesh (MeshGroup). Stage after: redistribute (TensorRedistribution, GradientSum).
 //
 // Errors are thrown as PlanError:
-//   kCollectiveMismatch  the ranks call with different kinds, dtypes or shapes, or are at different places of the program;
-//                        every rank of the group throws it, with the call of each, and the group stays usable
-//   kRankLost            c10d failed: a peer died or did not join within the mesh's timeout. The group is then broken and
-//                        every later call throws without waiting
+//   kCollectiveMismatch  the ranks call with different kinds, dtypes or shapes, or are at different places of the
+//                        program; every rank of the group throws it, with the call of each, and the group stays usable
+//   kRankLost            c10d failed: a peer died or did not join within the mesh's timeout. The group is then broken
+//                        and every later call throws without waiting
 // Kinds, shapes and labels are compared on the first `checked` collectives of a group (a small exchange on the CPU
 // before each, by position and so the same on every rank); after these StartCheckInputs keeps a cheap watch once a
 // call.

@@ -76,7 +76,8 @@ class StoreGroup {
 void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& text,
            std::chrono::milliseconds timeout = std::chrono::minutes(2));
 
-// The diagnostics that a rank sent as ToJson (core/findings/forms.h). Throws PlanError kRanksDisagree for anything else:
+// The diagnostics that a rank sent as ToJson (core/findings/forms.h). Throws PlanError kRanksDisagree for anything
+// else:
 // the rank runs another version of the program.
 Diagnostics DiagnosticsOfRank(const JsonValue& json);
 

@@ -24,8 +24,8 @@ at::Tensor RowsOfRank(const at::Tensor& full, int64_t ranks, int64_t rank) {
 
 FlatShards::FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra)
     : ranks_(ranks), extra_(extra) {
-  // Parameter-major within a block: a rank's shard of each parameter is one contiguous stretch, so it can be viewed with
-  // the parameter's own shape (ShardIn), and gradients are scattered without a copy behind the collective.
+  // Parameter-major within a block: a rank's shard of each parameter is one contiguous stretch, so it can be viewed
+  // with the parameter's own shape (ShardIn), and gradients are scattered without a copy behind the collective.
   for (std::vector<int64_t>& shape : shapes) {
     Check(!shape.empty(), "a flat shard of a scalar");
     Part part;

@@ -21,8 +21,8 @@ at::Tensor RowsOfRank(const at::Tensor& full, int64_t ranks, int64_t rank);
 
 class FlatShards {
  public:
-  // `shapes`: of the full parameters, each of at least one dim. `extra`: elements at the end of each block that belong to
-  // no parameter.
+  // `shapes`: of the full parameters, each of at least one dim. `extra`: elements at the end of each block that belong
+  // to no parameter.
   FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra);
 
   int64_t block() const { return block_; }

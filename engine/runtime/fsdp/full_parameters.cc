@@ -12,10 +12,10 @@ namespace moonshard {
 namespace {
 
 // Memory is freed below the tensor, in its storage. Autograd's saved variables are views of the full tensor made in the
-// forward; freeing the tensor itself would free nothing while they live, and a new tensor in the backward would not be the
-// one they refer to. With the storage emptied and refilled, the same saved view reads the gathered values again. (The
-// storage resize of PyTorch's FSDP, Zhao et al. 2023.) Refilling does not go through autograd, so no version counter
-// moves: the values are the same as in the forward, or `stale` has found that they are not.
+// forward; freeing the tensor itself would free nothing while they live, and a new tensor in the backward would not be
+// the one they refer to. With the storage emptied and refilled, the same saved view reads the gathered values again.
+// (The storage resize of PyTorch's FSDP, Zhao et al. 2023.) Refilling does not go through autograd, so no version
+// counter moves: the values are the same as in the forward, or `stale` has found that they are not.
 void FreeStorage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(storage->allocator()->allocate(0));
@@ -31,8 +31,8 @@ void TakeStorage(const at::Tensor& tensor) {
 
 }  // namespace
 
-// One collective for each pair of stored and used dtype, in the order of the dtypes: the same on every rank. The dtype that
-// is sent is the used one, so bfloat16 parameters with float32 shards cost half the bytes.
+// One collective for each pair of stored and used dtype, in the order of the dtypes: the same on every rank. The dtype
+// that is sent is the used one, so bfloat16 parameters with float32 shards cost half the bytes.
 std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks) {
   std::map<std::pair<c10::ScalarType, c10::ScalarType>, std::vector<size_t>> by_dtype;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -130,8 +130,8 @@ void FullParameters::Free() {
   filled_ = false;
 }
 
-// For example with 4 ranks of which 2 are neighbours, each rank keeps half of the unit between forward and backward. The
-// backward's gather then stays among neighbours (one machine, a fast link), at the price of that memory.
+// For example with 4 ranks of which 2 are neighbours, each rank keeps half of the unit between forward and backward.
+// The backward's gather then stays among neighbours (one machine, a fast link), at the price of that memory.
 void FullParameters::KeepSome() {
   kept_.clear();
   if (some_ && filled_) {

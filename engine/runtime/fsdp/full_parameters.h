@@ -1,5 +1,5 @@
-// FullParameters: the full tensors of a unit's sharded parameters, and their memory while they have any. One all-gather a
-// dtype fills them; it may overlap other work (Start), and after a forward a part may be kept, so that the backward
+// FullParameters: the full tensors of a unit's sharded parameters, and their memory while they have any. One all-gather
+// a dtype fills them; it may overlap other work (Start), and after a forward a part may be kept, so that the backward
 // gathers among fewer ranks (hierarchical partitioning, as reshard_after_forward = n in PyTorch's fully_shard).
 //
 //   shards --Start--> under way --Fill--> full --Free--> shards

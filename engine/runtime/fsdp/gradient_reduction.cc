@@ -21,9 +21,9 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
       label_(std::move(label)),
       flats_(FlatsOf(parameters, group_->size())) {}
 
-// Gradients are packed rank-major in the dtype of the sum: block r holds the rows that rank r owns of every parameter. A
-// reduce-scatter sums and delivers them at once, where an all-reduce would send twice the bytes and leave every rank with
-// gradients of rows it does not own.
+// Gradients are packed rank-major in the dtype of the sum: block r holds the rows that rank r owns of every parameter.
+// A reduce-scatter sums and delivers them at once, where an all-reduce would send twice the bytes and leave every rank
+// with gradients of rows it does not own.
 void GradientReduction::Start(std::vector<at::Tensor> gradients) {
   Check(pending_.empty(), "a reduce-scatter of gradients while another is under way");
   const at::NoGradGuard no_grad;
@@ -40,8 +40,8 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
       full.push_back(std::move(gradients[i]));
     }
     if (!trains) continue;
-    // Every block carries all flags, so that after the reduce-scatter each rank has their sums: .grad of a parameter that
-    // no rank used stays undefined, as it would without fsdp. A frozen dtype is skipped, on every rank alike.
+    // Every block carries all flags, so that after the reduce-scatter each rank has their sums: .grad of a parameter
+    // that no rank used stays undefined, as it would without fsdp. A frozen dtype is skipped, on every rank alike.
     at::Tensor all = at::zeros({n * flat.shards.block()},
                                at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device()));
     flat.shards.PackFull(full, all);
@@ -72,8 +72,8 @@ void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block) {
     const at::Tensor any = flat.shards.ExtraIn(block).to(at::kCPU, at::kFloat).clone();
     if (scale_ != 1) block.mul_(scale_);
     const at::Tensor& first = parameters_[flat.members.front()].tensor;
-    // Scaled in the dtype of the sum, then converted to that of the shards and brought to their device (the host's memory
-    // where they are offloaded).
+    // Scaled in the dtype of the sum, then converted to that of the shards and brought to their device (the host's
+    // memory where they are offloaded).
     block = block.to(first.device(), first.scalar_type());
     for (size_t k = 0; k < flat.members.size(); ++k) {
       if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
@@ -82,8 +82,8 @@ void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block) {
       region.DeclareGradientOutput(parameters_[flat.members[k]].tensor, shards[k], Layout::Shard(0));
     }
   }
-  // A shard that is summed over further axes too (a shared parameter under tp, hybrid sharding over dp_replicate) goes to
-  // the flat sum of the backward's end; the others are final.
+  // A shard that is summed over further axes too (a shared parameter under tp, hybrid sharding over dp_replicate) goes
+  // to the flat sum of the backward's end; the others are final.
   for (size_t k = 0; k < flat.members.size(); ++k) {
     if (!shards[k].defined()) continue;
     const at::Tensor& parameter = parameters_[flat.members[k]].tensor;

@@ -18,7 +18,8 @@ namespace moonshard {
 
 class GradientReduction {
  public:
-  // `scale`: factor of the summed gradients. `reduced`: by parameter, the dtype of the sum. `parameters` must outlive this.
+  // `scale`: factor of the summed gradients. `reduced`: by parameter, the dtype of the sum. `parameters` must outlive
+  // this.
   GradientReduction(const std::vector<UnitParameter>& parameters, std::vector<c10::ScalarType> reduced, double scale,
                     std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum, std::string label);
 

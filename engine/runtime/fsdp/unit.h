@@ -1,16 +1,16 @@
-// Unit: the parameters of a module that are sharded over an axis, and full only while a call of the module or its backward
-// runs. One all-gather makes them full, one reduce-scatter brings the sum of the ranks' gradients back to the shards.
-// Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020), PyTorch's fully_shard.
+// Unit: the parameters of a module that are sharded over an axis, and full only while a call of the module or its
+// backward runs. One all-gather makes them full, one reduce-scatter brings the sum of the ranks' gradients back to the
+// shards. Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020), PyTorch's fully_shard.
 //
-// A parameter stays the same tensor throughout. Between calls it is a leaf that holds this rank's shard, as an optimizer
-// needs it. While it is full it is the output of a node of autograd's graph (unit_graph.h), so gradients of the full
-// parameter never reach its .grad: the node collects them, and .grad receives the shard's.
+// A parameter stays the same tensor throughout. Between calls it is a leaf that holds this rank's shard, as an
+// optimizer needs it. While it is full it is the output of a node of autograd's graph (unit_graph.h), so gradients of
+// the full parameter never reach its .grad: the node collects them, and .grad receives the shard's.
 //
 //   Enter      gather, unless gathered ahead (unit_order.h); the forward runs on full parameters
 //   Leave      reshard, unless the unit keeps its parameters full for the backward
 //   ~ backward reaches an output: gather again; gradients are collected
-//   ~ the gradients of the inputs are complete, or the backward ends: reshard, start a reduce-scatter; .grad has it when
-//     the next unit starts its own, or the backward ends
+//   ~ the gradients of the inputs are complete, or the backward ends: reshard, start a reduce-scatter; .grad has it
+//     when the next unit starts its own, or the backward ends
 //
 // torch::autograd::grad cannot return the gradient of a sharded parameter: the gradient of the shard comes from a
 // reduce-scatter at the end of the backward, after grad has returned, so grad would return an undefined tensor.
@@ -18,9 +18,9 @@
 // a request, and the node throws kUnshardedFunction. A parameter with a hook of the host (register_hook on the leaf)
 // has no such edge, because the hook would be called with an undefined gradient.
 //
-// A module may be called several times before a backward, within another call's backward (recomputation), under no_grad,
-// and end with an exception. Full parameters may have another dtype than the shards (precision). Gradients are the mean
-// (or sum) over the axis, accumulated in .grad as autograd does; a parameter that no rank used gets none.
+// A module may be called several times before a backward, within another call's backward (recomputation), under
+// no_grad, and end with an exception. Full parameters may have another dtype than the shards (precision). Gradients are
+// the mean (or sum) over the axis, accumulated in .grad as autograd does; a parameter that no rank used gets none.
 // Stage before: compile (ShardedUnit). Stage after: unit_step.h, which apply puts first around the calls of the module.
 #pragma once
 
@@ -67,12 +67,12 @@ class Unit : public std::enable_shared_from_this<Unit> {
   // One call: from Enter to the end of its backward.
   struct Use;
 
-  // Owns the full tensors; the parameters themselves belong to the model. `groups.sum` receives the shards' gradients of
-  // parameters that it sums over further axes.
+  // Owns the full tensors; the parameters themselves belong to the model. `groups.sum` receives the shards' gradients
+  // of parameters that it sums over further axes.
   Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups);
 
-  // Makes the parameters full; collective unless they are. Replaces arguments that need a gradient by views whose backward
-  // ends this call's. Every Enter is followed by one Leave or Abandon.
+  // Makes the parameters full; collective unless they are. Replaces arguments that need a gradient by views whose
+  // backward ends this call's. Every Enter is followed by one Leave or Abandon.
   std::shared_ptr<Use> Enter(std::span<const TensorSlot> arguments);
   void Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> results);
   // The call ended by an exception.
@@ -122,8 +122,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   std::vector<UnitParameter> parameters_;
   std::vector<at::Tensor> shards_;  // handles of this rank's rows, while the parameters are full
   std::vector<std::vector<int64_t>> shard_shapes_;
-  // By parameter, ShardNodes of the leaves that hold the shards; null where it needs no gradient. Held, because autograd
-  // keeps its accumulator weakly and drops it when a gather changes the dtype.
+  // By parameter, ShardNodes of the leaves that hold the shards; null where it needs no gradient. Held, because
+  // autograd keeps its accumulator weakly and drops it when a gather changes the dtype.
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   UnitOptions options_;
   UnitGroups groups_;

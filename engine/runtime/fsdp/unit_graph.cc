@@ -76,7 +76,8 @@ void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::U
       *tensor = tensor->view_as(*tensor);
     }
     autograd::create_gradient_edge(*tensor, node);
-    // An in-place operator on the view would change the input without the input's history knowing; marked so, it raises.
+    // An in-place operator on the view would change the input without the input's history knowing; marked so, it
+    // raises.
     if (auto* view = autograd::impl::get_view_autograd_meta(*tensor); view != nullptr && view->has_bw_view()) {
       view->set_creation_meta(autograd::CreationMeta::IN_CUSTOM_FUNCTION);
     }

@@ -1,10 +1,11 @@
 // The two nodes that a unit's call puts into autograd's graph.
 //
-//   UnitNode        the gather. Its outputs are the full parameters. Its edges to the shards' accumulators carry nothing,
-//                   because the unit itself brings the gradients to the shards: autograd::grad finds them (unit.h).
-//   UnitInputNode   the identity on the call's arguments. It runs when their gradients are complete, and then the call's
-//                   backward is over: the engine runs ready nodes in reverse order of creation, and this node was created
-//                   before all others of the call.
+//   UnitNode        the gather. Its outputs are the full parameters. Its edges to the shards' accumulators carry
+//                   nothing, because the unit itself brings the gradients to the shards: autograd::grad finds them
+//                   (unit.h).
+//   UnitInputNode   the identity on the call's arguments. It runs when their gradients are complete, and then the
+//                   call's backward is over: the engine runs ready nodes in reverse order of creation, and this node
+//                   was created before all others of the call.
 #pragma once
 
 #include <memory>
@@ -41,8 +42,8 @@ class UnitNode final : public torch::autograd::Node {
   std::shared_ptr<Unit::Use> use_;
 };
 
-// The accumulator of a leaf that holds a shard, in the place of autograd's own, which refuses to run while the parameter is
-// gathered and so no leaf, even without a gradient. With one it does what autograd's does.
+// The accumulator of a leaf that holds a shard, in the place of autograd's own, which refuses to run while the
+// parameter is gathered and so no leaf, even without a gradient. With one it does what autograd's does.
 class ShardNode final : public torch::autograd::Node {
  public:
   explicit ShardNode(const at::Tensor& shard);

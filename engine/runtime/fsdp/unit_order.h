@@ -1,9 +1,9 @@
-// UnitOrder: the order in which a model's units are used, for prefetching, and the one reduce-scatter that may overlap a
-// backward.
+// UnitOrder: the order in which a model's units are used, for prefetching, and the one reduce-scatter that may overlap
+// a backward.
 //
-// Each forward of the root is recorded. The next forward gathers ahead in the recorded order, the backward in its reverse.
-// The first forward gathers nothing ahead. Where a forward deviates from the recorded one, what was gathered for nothing
-// is dropped, on every rank alike.
+// Each forward of the root is recorded. The next forward gathers ahead in the recorded order, the backward in its
+// reverse. The first forward gathers nothing ahead. Where a forward deviates from the recorded one, what was gathered
+// for nothing is dropped, on every rank alike.
 // Stage after: unit.h, which queries it at each call.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Steps of units around calls: UnitStep gathers a unit's parameters before the module's other steps read them and reshards
-// them after the outputs have left; RootStep begins and ends a forward of the model.
+// Steps of units around calls: UnitStep gathers a unit's parameters before the module's other steps read them and
+// reshards them after the outputs have left; RootStep begins and ends a forward of the model.
 // Stage before: unit.h. Stage after: apply, which puts them first in a boundary.
 #pragma once
 

@@ -1,6 +1,6 @@
-// NodeMarks: maps a node of autograd's graph to the part of the forward that made it. Autograd numbers nodes as they are
-// made, on each thread; a mark notes the next number when a part begins or ends, and a node belongs to the last mark at or
-// before its number. Used in the backward, where the node that runs is known and the module is not.
+// NodeMarks: maps a node of autograd's graph to the part of the forward that made it. Autograd numbers nodes as they
+// are made, on each thread; a mark notes the next number when a part begins or ends, and a node belongs to the last
+// mark at or before its number. Used in the backward, where the node that runs is known and the module is not.
 // Stage after: types (module_path.h), footprint (module_paths.h), which mark the calls of modules.
 #pragma once
 

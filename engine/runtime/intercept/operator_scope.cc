@@ -44,9 +44,9 @@ class HandlerChain final : public OperatorHandler::Next {
 
 namespace {
 
-// Whether the operator is defined only by its decomposition into others. It is then decomposed here, so that handlers see
-// what runs. Autograd's keys decompose such operators before they come here, but in inference mode, and in calls from
-// inside kernels, those keys are excluded. `below`: the keys left for the operator.
+// Whether the operator is defined only by its decomposition into others. It is then decomposed here, so that handlers
+// see what runs. Autograd's keys decompose such operators before they come here, but in inference mode, and in calls
+// from inside kernels, those keys are excluded. `below`: the keys left for the operator.
 bool IsComposite(const c10::OperatorHandle& op, c10::DispatchKeySet below) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
          !op.hasKernelForDispatchKey(below.highestPriorityTypeId()) &&

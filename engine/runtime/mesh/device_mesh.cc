@@ -500,15 +500,15 @@ const std::vector<RecordedCollective>& DeviceMesh::recorded() const {
 }
 
 // A store may end with rank 0: over TCP its process serves it, and it removes the file. Two things must not happen:
-// - ranks that still read from the store fail at the end of a run that succeeded: so ranks count themselves in the store,
-//   and rank 0 waits for the count;
-// - a rank opens the store of its next mesh, of the same file or port, while the old one is about to go, and waits there
-//   for ranks that meet in the new one: so the others wait until rank 0 has ended the store (StoreEnd).
-// FileStore's destructor writes to the file and makes it anew if it is gone. So ranks tell rank 0 by a file beside it that
-// they have dropped theirs, and rank 0 removes the store's file after that.
-// A store that serves another open mesh does not end; the count of a rank's own meshes tells, which is the same on all
-// ranks. Nor does a server that groups or the embedder's code still hold: rank 0 tells of the first, and for the second
-// ranks wait kEndTimeout in vain. All waits are bounded, since a rank that failed does not come.
+// - ranks that still read from the store fail at the end of a run that succeeded: so ranks count themselves in the
+//   store, and rank 0 waits for the count;
+// - a rank opens the store of its next mesh, of the same file or port, while the old one is about to go, and waits
+//   there for ranks that meet in the new one: so the others wait until rank 0 has ended the store (StoreEnd).
+// FileStore's destructor writes to the file and makes it anew if it is gone. So ranks tell rank 0 by a file beside it
+// that they have dropped theirs, and rank 0 removes the store's file after that. A store that serves another open mesh
+// does not end; the count of a rank's own meshes tells, which is the same on all ranks. Nor does a server that groups
+// or the embedder's code still hold: rank 0 tells of the first, and for the second ranks wait kEndTimeout in vain. All
+// waits are bounded, since a rank that failed does not come.
 void DeviceMesh::Close() {
   if (state_->closed) return;
   state_->closed = true;

@@ -62,11 +62,11 @@ class DeviceMesh {
                               const MeshOptions& options = {});
   // Existing groups become the axes of the mesh: `groups` has this rank's group along every axis above 1, by the axis's
   // name; an axis that is not named has one rank. A rank's coordinate along an axis is its place in the group, so the
-  // groups must form the grid of a mesh (groups along tp hold neighbouring ranks, ...). Tensors are placed on the CPU, or
-  // for NCCL groups on the GPU of ChooseDevice(kCuda); all groups are of one of these kinds. The caller may go on using
-  // the groups between calls into moonshard, in the same order on every rank. Without a store that all ranks share, rank 0
-  // opens one over TCP. `options.timeout` does not apply to the groups: they have their own.
-  // Throws PlanError kBadMesh also if the groups are not a grid, or are of two kinds.
+  // groups must form the grid of a mesh (groups along tp hold neighbouring ranks, ...). Tensors are placed on the CPU,
+  // or for NCCL groups on the GPU of ChooseDevice(kCuda); all groups are of one of these kinds. The caller may go on
+  // using the groups between calls into moonshard, in the same order on every rank. Without a store that all ranks
+  // share, rank 0 opens one over TCP. `options.timeout` does not apply to the groups: they have their own. Throws
+  // PlanError kBadMesh also if the groups are not a grid, or are of two kinds.
   using Groups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::Backend>>>;
   static DeviceMesh FromGroups(const Groups& groups, const MeshOptions& options = {},
                                const c10::intrusive_ptr<c10d::Store>& store = {});

@@ -3,16 +3,16 @@
 //
 // The first of these whose variables are set, in this order:
 //
-//   RANK or WORLD_SIZE     torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. With MOONSHARD_STORE, a file
-//                          that the ranks of one machine meet in (it must not exist before): RANK, WORLD_SIZE and
+//   RANK or WORLD_SIZE     torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. With MOONSHARD_STORE, a
+//                          file that the ranks of one machine meet in (it must not exist before): RANK, WORLD_SIZE and
 //                          optionally LOCAL_RANK; MASTER_ADDR and MASTER_PORT are ignored
-//   OMPI_COMM_WORLD_RANK   Open MPI's mpirun, also within a SLURM job: OMPI_COMM_WORLD_SIZE, _LOCAL_RANK and _LOCAL_SIZE;
-//                          MASTER_ADDR, or this machine where all ranks are on it; MASTER_PORT, or one derived from the
-//                          job's name (PMIX_NAMESPACE)
+//   OMPI_COMM_WORLD_RANK   Open MPI's mpirun, also within a SLURM job: OMPI_COMM_WORLD_SIZE, _LOCAL_RANK and
+//                          _LOCAL_SIZE; MASTER_ADDR, or this machine where all ranks are on it; MASTER_PORT, or one
+//                          derived from the job's name (PMIX_NAMESPACE)
 //   PMI_RANK and           Hydra's mpirun (MPICH, Intel): PMI_SIZE, MPI_LOCALNRANKS; MASTER_ADDR as above; MASTER_PORT.
 //   MPI_LOCALRANKID        srun may set PMI_RANK alone
-//   SLURM_PROCID           srun: SLURM_NTASKS, SLURM_LOCALID; MASTER_ADDR, or the first host of SLURM_STEP_NODELIST, else
-//                          of SLURM_JOB_NODELIST; MASTER_PORT, or one derived from SLURM_JOB_ID
+//   SLURM_PROCID           srun: SLURM_NTASKS, SLURM_LOCALID; MASTER_ADDR, or the first host of SLURM_STEP_NODELIST,
+//                          else of SLURM_JOB_NODELIST; MASTER_PORT, or one derived from SLURM_JOB_ID
 //   none of these          one rank by itself
 #pragma once
 

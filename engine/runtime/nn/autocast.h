@@ -1,6 +1,6 @@
-// Autocast: matrix products in a lower precision until the end of a scope, on this thread, for one device type: LibTorch's
-// autocast without its weight cache. The cache keys the converted copy of a parameter by the parameter's identity, which
-// under fsdp stays the same while its values are gathered and freed.
+// Autocast: matrix products in a lower precision until the end of a scope, on this thread, for one device type:
+// LibTorch's autocast without its weight cache. The cache keys the converted copy of a parameter by the parameter's
+// identity, which under fsdp stays the same while its values are gathered and freed.
 //
 //   const nn::Autocast autocast(mesh.device().type(), at::kBFloat16);
 //   loss = CrossEntropy(vocabulary, net->forward(ids), targets);

@@ -17,8 +17,8 @@ bool NamesACall(const char* what) { return std::string_view(what).find(kInCall) 
 // exception, which may be thrown again on another thread (the autograd engine does).
 //
 // Assigning to the base of an exception that is being handled replaces its message and nothing else of it: type, fields
-// and the identity of the object stay, so that hosts catch what they caught before. Only classes that answer what() from
-// that base show the new message.
+// and the identity of the object stay, so that hosts catch what they caught before. Only classes that answer what()
+// from that base show the new message.
 void Boundary::Explain() const {
   if (where_.empty()) return;
   const std::string note = std::string(kInCall) + where_;

@@ -1,5 +1,6 @@
-// DeferInit: builds a model whose parameters have shapes but no storage (on the meta device), so that a model larger than
-// one rank can be built, sharded and only then filled. Stage after: apply, which gives every parameter this rank's shard.
+// DeferInit: builds a model whose parameters have shapes but no storage (on the meta device), so that a model larger
+// than one rank can be built, sharded and only then filled.
+// Stage after: apply, which gives every parameter this rank's shard.
 //
 //   moonshard::nn::DeferInit defer;           // until the end of the scope, on this thread
 //   LlamaForCausalLm model(config);           // moonshard::nn layers only record shape and dtype
@@ -31,9 +32,9 @@ at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options = {});
 
 // Makes `parameter` hold `shard` while it stays the same tensor: members, registered handles, ties and optimizers made
 // afterwards all see the new data, shape, dtype and device. requires_grad stays; the gradient is dropped, and the
-// accumulator node that autograd made for the old shape. Works between any devices, from meta too, which set_data refuses.
-// `shard` must own its storage alone (a narrow view would keep the full tensor alive) and not require a gradient; its
-// storage is shared, not copied. `parameter` must be a leaf.
+// accumulator node that autograd made for the old shape. Works between any devices, from meta too, which set_data
+// refuses. `shard` must own its storage alone (a narrow view would keep the full tensor alive) and not require a
+// gradient; its storage is shared, not copied. `parameter` must be a leaf.
 void Materialize(at::Tensor& parameter, const at::Tensor& shard);
 
 }  // namespace moonshard::nn

@@ -18,8 +18,8 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
       : EmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim)) {}
   explicit EmbeddingImpl(const torch::nn::EmbeddingOptions& options);
 
-  // ids [...] -> [..., dim]. With local rows, ids of other ranks give zero rows and receive no gradient, so that the sum
-  // over the ranks is the full lookup; an id outside the full table is an error on every rank.
+  // ids [...] -> [..., dim]. With local rows, ids of other ranks give zero rows and receive no gradient, so that the
+  // sum over the ranks is the full lookup; an id outside the full table is an error on every rank.
   at::Tensor forward(const at::Tensor& indices);
 
   // `weight` holds rows [first, first + rows) of a table of `total`; rows may be 0. padding_idx and ids stay those of

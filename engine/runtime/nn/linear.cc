@@ -9,7 +9,8 @@
 namespace moonshard::nn {
 namespace {
 
-// The base class makes and initialises its parameters in its constructor: under DeferInit they are as small as possible.
+// The base class makes and initialises its parameters in its constructor: under DeferInit they are as small as
+// possible.
 torch::nn::LinearOptions LinearBaseOptions(const torch::nn::LinearOptions& options) {
   return DeferInit::active() ? torch::nn::LinearOptions(1, 1).bias(options.bias()) : options;
 }

@@ -10,14 +10,14 @@
 
 namespace moonshard::nn {
 
-// The vocabulary-parallel lookup of Megatron-LM: shift ids to local rows, look up masked ids in row 0, zero their results.
-// The mask comes behind the lookup, so that masked ids send no gradient to row 0 either. Every step keeps the shape of the
-// ids, so all ranks run the same operators.
+// The vocabulary-parallel lookup of Megatron-LM: shift ids to local rows, look up masked ids in row 0, zero their
+// results. The mask comes behind the lookup, so that masked ids send no gradient to row 0 either. Every step keeps the
+// shape of the ids, so all ranks run the same operators.
 at::Tensor LookUpLocalRows(const at::Tensor& weight, const at::Tensor& indices, const LocalRows& local,
                            const std::optional<int64_t>& padding, bool sparse) {
   Check(weight.size(0) == local.rows, "the embedding's weight does not hold its local rows");
-  // An id outside the table would be masked on every rank and silently give a zero row. On a GPU the check must not wait
-  // for the device, so it is an assertion there.
+  // An id outside the table would be masked on every rank and silently give a zero row. On a GPU the check must not
+  // wait for the device, so it is an assertion there.
   if (indices.device().is_cpu() && indices.numel() > 0) {
     const Region region("the check of ids", "", MeshAxis::kTp);
     const auto [smallest, largest] = at::aminmax(indices);
@@ -32,7 +32,8 @@ at::Tensor LookUpLocalRows(const at::Tensor& weight, const at::Tensor& indices, 
     shape.push_back(weight.size(1));
     return at::zeros(shape, weight.options()) + weight.sum();  // adds nothing; the weight stays part of the graph
   }
-  // padding_idx is one of the full table's rows; at::embedding needs it as a local row, and only on the rank that has it.
+  // padding_idx is one of the full table's rows; at::embedding needs it as a local row, and only on the rank that has
+  // it.
   const bool holds_padding = padding && *padding >= local.first && *padding < local.first + local.rows;
   const at::Tensor shifted = indices - local.first;
   NoteOwnRows(shifted, weight);

@@ -1,5 +1,6 @@
-// LookUpLocalRows: a lookup in a table of which a rank holds some rows (a vocabulary sharded over ranks). Ids of other ranks
-// give zero rows, so that the sum over the ranks is the full lookup. Used by embedding.h and by exported programs.
+// LookUpLocalRows: a lookup in a table of which a rank holds some rows (a vocabulary sharded over ranks). Ids of other
+// ranks give zero rows, so that the sum over the ranks is the full lookup. Used by embedding.h and by exported
+// programs.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ struct LocalRows {
   int64_t total = 0;
 };
 
-// weight [rows, dim], ids [...] -> [..., dim]. Ids outside the local rows receive no gradient; an id outside the full table is
-// an error on every rank. `padding`: a row of the full table that gets no gradient.
+// weight [rows, dim], ids [...] -> [..., dim]. Ids outside the local rows receive no gradient; an id outside the full
+// table is an error on every rank. `padding`: a row of the full table that gets no gradient.
 at::Tensor LookUpLocalRows(const at::Tensor& weight, const at::Tensor& indices, const LocalRows& local,
                            const std::optional<int64_t>& padding, bool sparse);
 

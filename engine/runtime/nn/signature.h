@@ -1,5 +1,5 @@
-// Signature: the argument and result types of a forward, and the shorter calls that its default arguments allow. Used by
-// hook.h only.
+// Signature: the argument and result types of a forward, and the shorter calls that its default arguments allow. Used
+// by hook.h only.
 #pragma once
 
 #include <type_traits>

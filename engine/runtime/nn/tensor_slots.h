@@ -1,5 +1,6 @@
-// TensorSlots: finds every tensor inside an argument or a result of forward, so that a Boundary can replace it. Supported
-// are Tensor and, nested to any depth, optional, vector, array, pair, tuple, maps (their values), and structs that offer
+// TensorSlots: finds every tensor inside an argument or a result of forward, so that a Boundary can replace it.
+// Supported are Tensor and, nested to any depth, optional, vector, array, pair, tuple, maps (their values), and structs
+// that offer
 //
 //   template <class Visitor> void VisitTensors(Visitor&& visit) { visit(logits); visit(loss); }
 //
@@ -80,8 +81,8 @@ void CollectTensors(T& value, size_t position, TensorSlots& slots) {
   }
 }
 
-// Adds every tensor inside the result of forward, numbered by position: the elements of a tuple, pair or array, the tensors
-// of a struct in the order in which it visits them. A single tensor, or all of a vector or map, is 0.
+// Adds every tensor inside the result of forward, numbered by position: the elements of a tuple, pair or array, the
+// tensors of a struct in the order in which it visits them. A single tensor, or all of a vector or map, is 0.
 template <class T>
 void CollectResults(T& result, TensorSlots& slots) {
   if constexpr (TensorStruct<T>) {

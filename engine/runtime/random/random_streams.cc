@@ -12,8 +12,8 @@ namespace moonshard {
 namespace {
 
 // Switching swaps the engine of the CPU generator (a Mersenne twister of 2.5 KB) instead of calling get_state and
-// set_state, which serialise it into a new tensor: a model switches several times a layer. A CUDA generator's state is a
-// seed and an offset, for which get_state is cheap.
+// set_state, which serialise it into a new tensor: a model switches several times a layer. A CUDA generator's state is
+// a seed and an offset, for which get_state is cheap.
 //
 // The normal samples that a generator keeps for its next call (Box-Muller makes two at a time) belong to its stream and
 // are swapped with the engine; otherwise one stream would return a number of the other.
@@ -95,8 +95,8 @@ void RandomStreams::Use(RandomStream stream) {
   state_.now = stream;
 }
 
-// The own stream is seeded by the number that the common one draws next, which is the same on every rank of tp and stays
-// undrawn: a forward that draws nothing on its shards leaves the common stream where it was.
+// The own stream is seeded by the number that the common one draws next, which is the same on every rank of tp and
+// stays undrawn: a forward that draws nothing on its shards leaves the common stream where it was.
 void RandomStreams::MakeOwn() {
   state_.idle = Take();
   state_.made = true;

@@ -39,7 +39,8 @@ class RandomStreams {
   void Begin();
   void End();
 
-  // Selects the stream to draw from. Nothing outside of a call. Two to three hundred nanoseconds when the stream changes.
+  // Selects the stream to draw from. Nothing outside of a call. Two to three hundred nanoseconds when the stream
+  // changes.
   void Use(RandomStream stream);
   RandomStream now() const { return state_.now; }
 

@@ -13,13 +13,13 @@
 namespace moonshard {
 namespace {
 
-// How the two runs correspond. Chosen operators are matched by their order alone, and checked by name: both runs execute
-// the same program with the same arguments, and a program that branches on random or global state is refused at the first
-// difference. Counting (every second matmul) depends on the order in the same way.
+// How the two runs correspond. Chosen operators are matched by their order alone, and checked by name: both runs
+// execute the same program with the same arguments, and a program that branches on random or global state is refused at
+// the first difference. Counting (every second matmul) depends on the order in the same way.
 //
 // Why below autograd: the second run passes the operator through autograd first, which records its backward node with
-// inputs and outputs; then the kernel is replaced by the recorded result. A handler above autograd would return a tensor
-// without history.
+// inputs and outputs; then the kernel is replaced by the recorded result. A handler above autograd would return a
+// tensor without history.
 constexpr std::array<std::string_view, 12> kAttention = {
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -37,8 +37,8 @@ constexpr std::array<std::string_view, 12> kAttention = {
 constexpr std::array<std::string_view, 4> kMatmuls = {"aten::mm", "aten::addmm", "aten::_scaled_mm",
                                                       "aten::_grouped_mm"};
 
-// Whether the operator returns new values: neither views of its arguments nor arguments that it writes to. Only those can
-// be kept: a view costs nothing, and an in-place operator has an effect that a replay would skip.
+// Whether the operator returns new values: neither views of its arguments nor arguments that it writes to. Only those
+// can be kept: a view costs nothing, and an in-place operator has an effect that a replay would skip.
 bool MakesValues(const c10::FunctionSchema& schema) {
   const auto aliases = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
   return !schema.returns().empty() && std::ranges::none_of(schema.returns(), aliases) &&
@@ -65,8 +65,8 @@ void VisitTensors(const std::vector<c10::IValue>& values, const Visit& visit) {
   throw PlanError({std::move(d)});
 }
 
-// Fused attention returns what its backward needs (logsumexp) only on request. The first run is under no_grad and does not
-// request it; without this the replayed result would lack it.
+// Fused attention returns what its backward needs (logsumexp) only on request. The first run is under no_grad and does
+// not request it; without this the replayed result would lack it.
 void AskForBackward(const c10::OperatorHandle& op, c10::Stack& stack) {
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -1,6 +1,6 @@
-// KeptResults: selective recomputation. The first run records the results of chosen operators; the second run returns them
-// instead of computing them again. Autograd, which is above the interception, still records the operator with its inputs,
-// so the backward is unchanged.
+// KeptResults: selective recomputation. The first run records the results of chosen operators; the second run returns
+// them instead of computing them again. Autograd, which is above the interception, still records the operator with its
+// inputs, so the backward is unchanged.
 //
 //   attention     fused attention, and batched matrix products
 //   matmuls       matrix products: all, or every second one in the order of the run

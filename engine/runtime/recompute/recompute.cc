@@ -20,14 +20,14 @@ namespace autograd = torch::autograd;
 namespace {
 
 // Why the reentrant form, a backward within the backward: the second run may communicate (redistributions, gathers of
-// units inside it), and must do so at one definite point of the outer backward, the same on every rank. Here that point is
-// one node. PyTorch's other form recomputes when the first saved tensor is unpacked, which is wherever autograd gets to
-// first. The price is that autograd::grad with chosen inputs and create_graph cannot work; they are refused, where the
-// reentrant checkpoint of old returned wrong gradients.
+// units inside it), and must do so at one definite point of the outer backward, the same on every rank. Here that point
+// is one node. PyTorch's other form recomputes when the first saved tensor is unpacked, which is wherever autograd gets
+// to first. The price is that autograd::grad with chosen inputs and create_graph cannot work; they are refused, where
+// the reentrant checkpoint of old returned wrong gradients.
 //
-// Reentrant checkpoints elsewhere need an input that requires a gradient, often a dummy, or the node is never reached and
-// parameters inside train nothing. Here the outputs get their edge to the node whatever the inputs are; a node without
-// incoming gradients to return is an ordinary root of the graph.
+// Reentrant checkpoints elsewhere need an input that requires a gradient, often a dummy, or the node is never reached
+// and parameters inside train nothing. Here the outputs get their edge to the node whatever the inputs are; a node
+// without incoming gradients to return is an ordinary root of the graph.
 [[noreturn]] void NotSupported(const std::string& declared) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a recomputed module cannot be differentiated in this way");
   d.declared = declared;
@@ -125,8 +125,8 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
   for (const at::Tensor& input : inputs) {
     edges.push_back(input.defined() && input.requires_grad() ? autograd::impl::gradient_edge(input) : autograd::Edge());
   }
-  // The node saves the inputs as SavedVariables, which check versions and drop references with the graph. Parameters are
-  // not inputs: the second run reads them through the module, so under fsdp it reads what is gathered then.
+  // The node saves the inputs as SavedVariables, which check versions and drop references with the graph. Parameters
+  // are not inputs: the second run reads them through the module, so under fsdp it reads what is gathered then.
   const std::shared_ptr<KeptResults> kept = policy ? std::make_shared<KeptResults>(*policy) : nullptr;
   const auto node = std::shared_ptr<RecomputeNode>(
       new RecomputeNode(inside, inputs, std::move(state), kept, std::move(edges)), autograd::deleteNode);
@@ -147,8 +147,8 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
       }
     }
   }
-  // Every floating-point output requires a gradient from here on, even if nothing inside trains: whether something does is
-  // known only after a run with gradients.
+  // Every floating-point output requires a gradient from here on, even if nothing inside trains: whether something does
+  // is known only after a run with gradients.
   for (at::Tensor& output : outputs) {
     if (RecomputeNode::IsDifferentiable(output)) autograd::create_gradient_edge(output, node);
   }

@@ -8,13 +8,13 @@
 namespace moonshard {
 
 // Which backward is the outermost one? Engine::queue_callback attaches to the current graph task, and a nested backward
-// has a task of its own, whose callbacks run when that task ends, too early. The first Schedule of a backward comes from
-// Watch's hook on an output of the model (or from a parameter used behind it), which runs in the outer task before
+// has a task of its own, whose callbacks run when that task ends, too early. The first Schedule of a backward comes
+// from Watch's hook on an output of the model (or from a parameter used behind it), which runs in the outer task before
 // anything is recomputed. From then on `pending` holds, and Schedule in nested tasks does nothing.
 //
 // `pending` is a weak reference to a token that only the queued callback owns. When a task ends by an exception the
-// engine destroys its callbacks without running them; the token dies, and the next backward schedules anew. A flag would
-// stay set.
+// engine destroys its callbacks without running them; the token dies, and the next backward schedules anew. A flag
+// would stay set.
 struct BackwardEnd::State : std::enable_shared_from_this<BackwardEnd::State> {
   struct Action {
     std::function<void()> start;
@@ -36,7 +36,8 @@ struct BackwardEnd::State : std::enable_shared_from_this<BackwardEnd::State> {
     torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), token] {
       const std::shared_ptr<State> state = weak.lock();
       if (!state) return;
-      // Pending until all have run: an action may itself call Schedule. If one throws, the token dies with the callback.
+      // Pending until all have run: an action may itself call Schedule. If one throws, the token dies with the
+      // callback.
       for (const Action& action : state->actions) {
         if (action.end) action.end();
       }

@@ -11,16 +11,16 @@
 namespace moonshard {
 
 // Why an order at all: collectives on one group match by position. Two ranks that start two buckets in opposite order
-// exchange each other's gradients without an error where the buckets have one size. Autograd's order of arrival is nearly
-// the reverse of the forward on every rank, so buckets filled in that order (compile/gradient_sums.h) rarely wait for
-// one another; but nearly is not always.
+// exchange each other's gradients without an error where the buckets have one size. Autograd's order of arrival is
+// nearly the reverse of the forward on every rank, so buckets filled in that order (compile/gradient_sums.h) rarely
+// wait for one another; but nearly is not always.
 //
 // Why the last bucket is held to the end: whether a gradient arrives a second time is known only then, and only on the
-// ranks where it happens. All ranks must agree on a further all-reduce, so the flags for it need a collective that comes
-// last everywhere: the last bucket's, which costs nothing more.
+// ranks where it happens. All ranks must agree on a further all-reduce, so the flags for it need a collective that
+// comes last everywhere: the last bucket's, which costs nothing more.
 //
-// What a started bucket sends is final. A late gradient is a separate term of the same sum, so delivering it adds to what
-// was delivered before.
+// What a started bucket sends is final. A late gradient is a separate term of the same sum, so delivering it adds to
+// what was delivered before.
 BucketSum::BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label)
     : buckets_(std::move(buckets)), groups_(std::move(groups)), label_(std::move(label)), states_(buckets_.size()) {
   size_t ids = 0;

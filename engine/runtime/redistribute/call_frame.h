@@ -1,6 +1,6 @@
-// CallFrame: one call of a hookable module, on the thread that runs it. Frames nest. A frame owns the redistributions that
-// the calls inside it share (shared_redistributions.h); the outermost one also the sizes of dims that were sharded while
-// it runs.
+// CallFrame: one call of a hookable module, on the thread that runs it. Frames nest. A frame owns the redistributions
+// that the calls inside it share (shared_redistributions.h); the outermost one also the sizes of dims that were sharded
+// while it runs.
 #pragma once
 
 #include <cstdint>

@@ -21,19 +21,20 @@ namespace autograd = torch::autograd;
 // How a gradient is intercepted
 //
 // A pre-hook on the parameter's AccumulateGrad node receives each new gradient, stores it in `held_back` and returns an
-// undefined one, so autograd leaves .grad alone. Summing .grad itself afterwards would be simpler and wrong: with gradient
-// accumulation, .grad already holds earlier backwards' sums, which a second all-reduce would multiply by the number of
-// ranks. What is summed is always one backward's own contribution.
+// undefined one, so autograd leaves .grad alone. Summing .grad itself afterwards would be simpler and wrong: with
+// gradient accumulation, .grad already holds earlier backwards' sums, which a second all-reduce would multiply by the
+// number of ranks. What is summed is always one backward's own contribution.
 //   - Several uses within one graph: autograd adds them before the accumulator runs, once.
 //   - Recomputation: a nested backward runs the accumulator on its own; HoldBack adds to what is held.
 //   - retain_graph and a second backward: another round of held gradients, another sum.
 //   - An exception: BackwardEnd never flushes; Begin of the next backward drops what was held.
 //   - Micro-batches without sync: Flush moves `held_back` to `unsynced` and communicates nothing.
 //
-// Why one flat buffer: the parameters are norms and biases, a few kilobytes each, and an all-reduce of that size is pure
-// latency. Why at the end: a collective needs the same order on every rank, and the order in which gradients arrive
-// depends on autograd's threads. Flags at the end of the buffer count the ranks that have a gradient for each term; .grad
-// of a parameter that no rank used stays undefined, as without a plan (optimizers skip it, weight decay included).
+// Why one flat buffer: the parameters are norms and biases, a few kilobytes each, and an all-reduce of that size is
+// pure latency. Why at the end: a collective needs the same order on every rank, and the order in which gradients
+// arrive depends on autograd's threads. Flags at the end of the buffer count the ranks that have a gradient for each
+// term; .grad of a parameter that no rank used stays undefined, as without a plan (optimizers skip it, weight decay
+// included).
 struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
   struct Parameter {
     at::Tensor tensor;
@@ -82,8 +83,8 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
 
 namespace {
 
-// Takes a parameter's gradient before autograd accumulates it. Its function holds the sum weakly: a model may outlive its
-// plan, and then accumulates as usual.
+// Takes a parameter's gradient before autograd accumulates it. Its function holds the sum weakly: a model may outlive
+// its plan, and then accumulates as usual.
 class HoldBackHook final : public autograd::FunctionPreHook {
  public:
   explicit HoldBackHook(std::function<at::Tensor(at::Tensor)> hold_back) : hold_back_(std::move(hold_back)) {}
@@ -155,8 +156,9 @@ at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   return {};
 }
 
-// One all-reduce for all terms of one group, dtype and device: their elements in order, then one flag for each term. The
-// layout of the buffer depends on the parameters alone, not on which of them this rank used, so it is the same everywhere.
+// One all-reduce for all terms of one group, dtype and device: their elements in order, then one flag for each term.
+// The layout of the buffer depends on the parameters alone, not on which of them this rank used, so it is the same
+// everywhere.
 void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
   Region region("the sum of gradients", label.text(), group_terms.front()->group->axis());
   std::vector<at::Tensor> flat;

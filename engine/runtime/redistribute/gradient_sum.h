@@ -1,5 +1,5 @@
-// GradientSum: sums the gradients of parameters whose gradient is partial (layout `shared`: a replicated norm applied to
-// shards, q_norm on local heads; and key/value heads that several ranks hold) over their ranks, once per backward.
+// GradientSum: sums the gradients of parameters whose gradient is partial (layout `shared`: a replicated norm applied
+// to shards, q_norm on local heads; and key/value heads that several ranks hold) over their ranks, once per backward.
 //
 // While a backward runs, each such parameter's new gradient is held back; when the outermost backward ends, one flat
 // buffer per (group, dtype, device), in the order of Add, is all-reduced and added to .grad. Parameters in buckets
@@ -8,10 +8,10 @@
 // backward that throws, on every rank at the same place, leaves .grad of these parameters unchanged.
 //
 // Every rank must run the same number of backwards in the same order. Ranks need not use the same parameters: an unused
-// one counts as zero, and its .grad stays undefined if no rank uses it. A backward that reaches none of them on one rank
-// still takes part if it goes through a tensor that Watch received (the model's outputs). One that reaches neither leaves
-// the others waiting until the mesh's timeout, and they fail with kRankLost: within the process it is the same as a rank
-// that runs no backward.
+// one counts as zero, and its .grad stays undefined if no rank uses it. A backward that reaches none of them on one
+// rank still takes part if it goes through a tensor that Watch received (the model's outputs). One that reaches neither
+// leaves the others waiting until the mesh's timeout, and they fail with kRankLost: within the process it is the same
+// as a rank that runs no backward.
 //
 // torch::autograd::grad bypasses it: it returns this rank's terms. Sparse gradients are an error (kNotSupported).
 // Stage before: collective. Stage after: apply, which adds the parameters once they are sharded.
@@ -39,14 +39,15 @@ class GradientSum {
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
 
-  // Sums the gradient of `parameter` (a leaf) over `group`. The order of calls is the same on every rank. A parameter that
-  // is added with several groups is summed over one after the other. A group of one rank adds nothing.
+  // Sums the gradient of `parameter` (a leaf) over `group`. The order of calls is the same on every rank. A parameter
+  // that is added with several groups is summed over one after the other. A group of one rank adds nothing.
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group);
   // Only elements [begin, begin + length) of `dim`: the part of a fused weight whose heads are replicated.
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin, int64_t length);
 
-  // Sums these parameters, each added in full to all of `groups`, in buckets over those groups, after their other groups
-  // (which only parameters of a bucket with `at_end` may have). Call once, after all calls of Add; the same on every rank.
+  // Sums these parameters, each added in full to all of `groups`, in buckets over those groups, after their other
+  // groups (which only parameters of a bucket with `at_end` may have). Call once, after all calls of Add; the same on
+  // every rank.
   struct Bucket {
     std::vector<at::Tensor> parameters;  // of one dtype and device
     bool at_end = false;
@@ -57,8 +58,8 @@ class GradientSum {
   // nothing for a parameter that is not summed.
   void Scale(const at::Tensor& parameter, double factor);
 
-  // Declares that the gradient of `parameter` comes from AccumulateGrad instead of from autograd (fsdp computes it). Call
-  // before the parameter's Adds.
+  // Declares that the gradient of `parameter` comes from AccumulateGrad instead of from autograd (fsdp computes it).
+  // Call before the parameter's Adds.
   void SetManual(const at::Tensor& parameter);
   // Whether it was added with a group of more than one rank: only then is AccumulateGrad allowed.
   bool Sums(const at::Tensor& parameter) const;

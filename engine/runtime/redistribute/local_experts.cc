@@ -19,9 +19,9 @@ void LocalExperts::Keep(at::Tensor& ids, at::Tensor& weights, const std::string&
     d.required = "integer ids and weights of one shape, such as [tokens, chosen]";
     throw PlanError({std::move(d)});
   }
-  // masked_fill and not indexing: shapes stay those of the full route on every rank, so nothing downstream depends on how
-  // many tokens this rank's experts got, and the gradient of a masked weight is zero here. The router's gradient is then
-  // the sum over the ranks, which the layout of the route declares.
+  // masked_fill and not indexing: shapes stay those of the full route on every rank, so nothing downstream depends on
+  // how many tokens this rank's experts got, and the gradient of a masked weight is zero here. The router's gradient is
+  // then the sum over the ranks, which the layout of the route declares.
   const at::Tensor other = at::logical_or(ids < first, ids >= first + count);
   NoteOwnRows(other, MeshAxis::kTp);
   ids = (ids - first).masked_fill(other, count);

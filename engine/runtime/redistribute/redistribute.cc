@@ -24,29 +24,31 @@ using MapPtr = std::shared_ptr<const ShardMap>;
 
 // How a row runs
 //
-// A TensorRedistribution is a shared, constant RedistributionSpec: one row of the table with its group and label. A call
-// runs Forward outside of autograd (no_grad), then hangs one RedistributionBackward node behind the result by hand. The
-// node runs Backward, again without autograd. c10d's collectives write memory that autograd does not see, so letting
-// autograd record the parts (narrow, cat, copies) would cost a node each and still miss the collective itself.
+// A TensorRedistribution is a shared, constant RedistributionSpec: one row of the table with its group and label. A
+// call runs Forward outside of autograd (no_grad), then hangs one RedistributionBackward node behind the result by
+// hand. The node runs Backward, again without autograd. c10d's collectives write memory that autograd does not see, so
+// letting autograd record the parts (narrow, cat, copies) would cost a node each and still miss the collective itself.
 //
 // Why each row is exact, with n ranks, forward f and upstream gradient g:
-//   replicate -> shared      f is the identity. Each rank's consumer computes a different function of the same x, so the
-//                            gradient of x is the sum of the ranks' gradients: all-reduce.
+//   replicate -> shared      f is the identity. Each rank's consumer computes a different function of the same x, so
+//                            the gradient of x is the sum of the ranks' gradients: all-reduce.
 //   shard -> shared          the same after an all-gather; each rank needs only its shard of the sum: reduce-scatter.
 //   shard -> replicate       after the all-gather every rank computes the same, so g is equal on all ranks and already
-//                            the full gradient: the shard's gradient is a slice. A reduce-scatter here would count n times.
+//                            the full gradient: the shard's gradient is a slice. A reduce-scatter here would count n
+//                            times.
 //   partial -> replicate     y = sum of x_r, so dy/dx_r = 1: g passes unchanged.
 //   partial -> shared        the sum, used differently on each rank: all-reduce both ways.
-//   partial -> shard         reduce-scatter; each term x_r contributes to every shard, so it needs all of g: all-gather.
+//   partial -> shard         reduce-scatter; each term x_r contributes to every shard, so it needs all of g:
+//                            all-gather.
 //   replicate -> shard       a slice; x is replicated and so must its gradient be: all-gather of the slices' gradients.
 //   shard(a) -> shard(b)     a transposition of the blocks between ranks; the inverse transposition of g.
-//   shared -> partial        x / n on each rank is a term of x. The gradient of a term is replicated: g / n on each rank is
-//                            a term of the gradient, which a shared value expects.
+//   shared -> partial        x / n on each rank is a term of x. The gradient of a term is replicated: g / n on each
+//                            rank is a term of the gradient, which a shared value expects.
 //
 // In place. A collective does not bump the version counter, so writing over a tensor that autograd saved, or over a
 // gradient that a sibling also receives, is a wrong result without an error. AxisGroup::AllReduce therefore reuses its
-// input only if this function holds the one reference to both tensor and storage (hence the std::move on the way there);
-// every other row writes to new memory.
+// input only if this function holds the one reference to both tensor and storage (hence the std::move on the way
+// there); every other row writes to new memory.
 struct RedistributionSpec {
   RedistributionRow row = RedistributionRow::kIdentity;
   Layout from;
@@ -58,8 +60,8 @@ struct RedistributionSpec {
   std::string name;  // "shard(1) -> shared"
   int uses = 0;
 
-  // The shards of the dim that `layout` (one of from and to) shards. A plain map is three numbers; the tables of heads and
-  // packed parts are cached for the last size, which for features is the only one.
+  // The shards of the dim that `layout` (one of from and to) shards. A plain map is three numbers; the tables of heads
+  // and packed parts are cached for the last size, which for features is the only one.
   MapPtr Map(const Layout& layout, int64_t size) const;
 
  private:
@@ -105,9 +107,9 @@ int64_t BytesOf(at::IntArrayRef shape, const at::Tensor& like) {
   return std::accumulate(shape.begin(), shape.end(), like.element_size(), std::multiplies<>());
 }
 
-// The sum of the ranks' shard sizes, from an exchange of one number a rank. A rank cannot compute it from its own size: 5
-// and 6 elements over 4 ranks both give rank 0 two. All ranks see all sizes, so all of them throw or none does, and the
-// group stays usable.
+// The sum of the ranks' shard sizes, from an exchange of one number a rank. A rank cannot compute it from its own size:
+// 5 and 6 elements over 4 ranks both give rank 0 two. All ranks see all sizes, so all of them throw or none does, and
+// the group stays usable.
 int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) {
   const std::vector<int64_t> sizes = spec.group->ExchangeNumbers(mine, spec.label);
   const int64_t full = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
@@ -126,8 +128,8 @@ int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) 
   return full;
 }
 
-// The global size of the sharded dim of an input, by the cheapest source that is certain: the plan, the head count, a size
-// that a slice or reduce-scatter noted earlier in this call (every rank noted the same), an exchange.
+// The global size of the sharded dim of an input, by the cheapest source that is certain: the plan, the head count, a
+// size that a slice or reduce-scatter noted earlier in this call (every rank noted the same), an exchange.
 int64_t GlobalSizeOf(const RedistributionSpec& spec, int64_t dim, int64_t local) {
   if (spec.from_size >= 0) return spec.from_size;
   if (spec.from.heads > 0) {
@@ -152,8 +154,8 @@ std::vector<int64_t> WithSize(const at::Tensor& tensor, int64_t dim, int64_t siz
   return shape;
 }
 
-// The collectives that rows are made of, in the form that AxisGroup takes: blocks of equal size, one a rank, along dim 0.
-// ShardMap packs shards into such blocks and back, so one code serves even, uneven, head and packed shards.
+// The collectives that rows are made of, in the form that AxisGroup takes: blocks of equal size, one a rank, along dim
+// 0. ShardMap packs shards into such blocks and back, so one code serves even, uneven, head and packed shards.
 class RowCollectives {
  public:
   RowCollectives(const RedistributionSpec& spec, Direction direction)
@@ -209,8 +211,8 @@ class RowCollectives {
   }
 
  private:
-  // The size of a shard that is not the one the map gives this rank, for CollectiveUse::mismatched_size; -1 where it is. It is
-  // reported inside the collective, so that the other ranks throw too instead of waiting.
+  // The size of a shard that is not the one the map gives this rank, for CollectiveUse::mismatched_size; -1 where it
+  // is. It is reported inside the collective, so that the other ranks throw too instead of waiting.
   int64_t MismatchedSize(const at::Tensor& shard, const ShardMap& map, int64_t dim) const {
     return shard.size(dim) == map.length(group_.rank()) ? -1 : shard.size(dim);
   }

@@ -1,5 +1,5 @@
-// TensorRedistribution: brings a local tensor from one layout to another along one mesh axis, with the backward that the
-// two layouts determine. Every pair is one row of this table; a pair without a row is an error.
+// TensorRedistribution: brings a local tensor from one layout to another along one mesh axis, with the backward that
+// the two layouts determine. Every pair is one row of this table; a pair without a row is an error.
 //
 //   from -> to               forward             backward
 //   replicate -> shared      -                   all-reduce
@@ -12,11 +12,11 @@
 //   shard(a)  -> shard(b)    all-to-all          all-to-all
 //   shared    -> partial     divide by n         divide by n
 //
-// The backward column follows from the forward one. The gradient of a shared value is partial, that of a partial value is
-// replicated, every other layout is that of its gradient too (GradientLayout); the backward takes the gradient layout of
-// `to` to that of `from`. replicate -> shared and partial -> replicate are the conjugate pair f and g of Megatron-LM
-// (Shoeybi et al. 2019), the rows between shard(d) and shared or partial its sequence-parallel pair (Korthikanti et al.
-// 2022).
+// The backward column follows from the forward one. The gradient of a shared value is partial, that of a partial value
+// is replicated, every other layout is that of its gradient too (GradientLayout); the backward takes the gradient
+// layout of `to` to that of `from`. replicate -> shared and partial -> replicate are the conjugate pair f and g of
+// Megatron-LM (Shoeybi et al. 2019), the rows between shard(d) and shared or partial its sequence-parallel pair
+// (Korthikanti et al. 2022).
 //
 // shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a replicated value to
 // be added to a partial one, where it would otherwise be counted once per rank. Equal layouts, and any row on an axis
@@ -58,14 +58,15 @@ class TensorRedistribution {
   static Result<TensorRedistribution> Make(const Layout& from, const Layout& to, std::shared_ptr<AxisGroup> group,
                                            RedistributionOptions options = {});
 
-  // Returns the tensor in the new layout. All ranks of the group call it in the same order. Pass the tensor by std::move
-  // where it is not needed afterwards: an all-reduce reuses the memory of a tensor that it alone owns. No backward is
-  // recorded while gradients are off, or for an input that needs none; an identity row then returns the tensor itself,
-  // otherwise a view on which in-place operators raise. Differentiating its backward is an error (kNotSupported).
+  // Returns the tensor in the new layout. All ranks of the group call it in the same order. Pass the tensor by
+  // std::move where it is not needed afterwards: an all-reduce reuses the memory of a tensor that it alone owns. No
+  // backward is recorded while gradients are off, or for an input that needs none; an identity row then returns the
+  // tensor itself, otherwise a view on which in-place operators raise. Differentiating its backward is an error
+  // (kNotSupported).
   //
-  // The global size of a sharded input comes from the options, else from the head count, else it is the one size noted in
-  // the current outermost call (CallFrame::OnlySize), else the ranks exchange the sizes of their shards.
-  // Throws PlanError: kBadDim, kCollectiveMismatch (also: this rank's shard has another size than the layout gives it),
+  // The global size of a sharded input comes from the options, else from the head count, else it is the one size noted
+  // in the current outermost call (CallFrame::OnlySize), else the ranks exchange the sizes of their shards. Throws
+  // PlanError: kBadDim, kCollectiveMismatch (also: this rank's shard has another size than the layout gives it),
   // kRankLost, kNoSuchRedistribution where both dims of shard(a) -> shard(b) turn out to be the same dim.
   at::Tensor operator()(at::Tensor tensor) const;
 

@@ -10,10 +10,10 @@
 
 namespace moonshard {
 
-// Two representations. A plain shard (torch.chunk) is computed from three numbers, because a sequence has another size in
-// every call and a map is made for each: no table, and where the size divides evenly Pack and Unpack copy nothing that is
-// contiguous already. Heads, replicas and packed parts are a list of segments, (rank, local begin, global begin, length),
-// and every function is one loop over it.
+// Two representations. A plain shard (torch.chunk) is computed from three numbers, because a sequence has another size
+// in every call and a map is made for each: no table, and where the size divides evenly Pack and Unpack copy nothing
+// that is contiguous already. Heads, replicas and packed parts are a list of segments, (rank, local begin, global
+// begin, length), and every function is one loop over it.
 //
 // The dim is moved to the front before blocks are packed: c10d's collectives split their buffers along dim 0, and so
 // need rank-major memory.
@@ -111,8 +111,8 @@ at::Tensor ShardMap::ToBlock(const at::Tensor& shard, int64_t dim) const {
   std::vector<int64_t> shape = front.sizes().vec();
   shape[0] = block_;
   at::Tensor block = at::zeros(shape, shard.options());
-  // A shard of the wrong size is reported by the collective (CollectiveUse::mismatched_size), on all ranks. Until then its block
-  // needs the right size, or the exchange itself would fail on some ranks only.
+  // A shard of the wrong size is reported by the collective (CollectiveUse::mismatched_size), on all ranks. Until then
+  // its block needs the right size, or the exchange itself would fail on some ranks only.
   const int64_t fits = std::min(front.size(0), block_);
   block.narrow(0, 0, fits).copy_(front.narrow(0, 0, fits));
   return block;

@@ -1,9 +1,9 @@
 // ShardMap: shards a tensor along one dim by the table of layout/shards.h and joins shards again, in the form that
 // collectives take: equal blocks along dim 0, one a rank. Local computation only; ranks are arguments.
 //
-// Replicas (fewer heads than ranks): each holds the same shard, and the gradient of the shard is the sum over them. So a
-// gradient that is sharded goes to the first replica alone (`first_replica_only`), zeros to the others, and gradients of
-// shards are added over the replicas when they are joined (`add_replicas`). The sum of a weight's gradient over its
+// Replicas (fewer heads than ranks): each holds the same shard, and the gradient of the shard is the sum over them. So
+// a gradient that is sharded goes to the first replica alone (`first_replica_only`), zeros to the others, and gradients
+// of shards are added over the replicas when they are joined (`add_replicas`). The sum of a weight's gradient over its
 // replicas then counts every contribution once.
 #pragma once
 
@@ -34,8 +34,8 @@ class ShardMap {
   // [..., size, ...] -> [ranks * block, ...], contiguous, `dim` moved to the front; block r is the shard of rank r,
   // padded with zeros. With `first_replica_only`, parts of other replicas are zeros.
   at::Tensor Pack(const at::Tensor& full, int64_t dim, bool first_replica_only) const;
-  // The inverse, from the blocks of all ranks: [ranks * block, ...] -> [..., size, ...], contiguous. Of replicas the first
-  // is used; with `add_replicas` their sum.
+  // The inverse, from the blocks of all ranks: [ranks * block, ...] -> [..., size, ...], contiguous. Of replicas the
+  // first is used; with `add_replicas` their sum.
   at::Tensor Unpack(const at::Tensor& blocks, int64_t dim, bool add_replicas) const;
   // A shard as a block: [..., length, ...] -> [block, ...], contiguous, padded with zeros.
   at::Tensor ToBlock(const at::Tensor& shard, int64_t dim) const;

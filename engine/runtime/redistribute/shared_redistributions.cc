@@ -10,10 +10,10 @@ namespace {
 
 // Why a cache, and not a gather at the enclosing module: the siblings are found by what they do, so a model needs no
 // annotation, and a forward that gives one of them another tensor is right without further ado. With q, k and v apart a
-// layer's backward runs one all-reduce for each of three partial gradients; with one result autograd accumulates the three
-// before the one backward node of the redistribution runs. The key has all that changes a result or its history: a key
-// without grad mode would return a result without history to a sibling that needs one (recomputation, a forward under
-// no_grad within a call); one without versions an old value after an in-place update.
+// layer's backward runs one all-reduce for each of three partial gradients; with one result autograd accumulates the
+// three before the one backward node of the redistribution runs. The key has all that changes a result or its history:
+// a key without grad mode would return a result without history to a sibling that needs one (recomputation, a forward
+// under no_grad within a call); one without versions an old value after an in-place update.
 //
 // Ranks hit and miss alike: they run the same program, and nothing in the key depends on the rank. A miss on one rank
 // alone would be a collective that the others do not join.
@@ -33,7 +33,8 @@ uint8_t ModeOf(const at::Tensor& tensor) {
 // memory. The result has a version of its own, since the first sibling may have written into what it was given.
 //
 // Entries are counted down rather than kept until the frame ends: after the last sibling has its handle, the gathered
-// tensor is freed as soon as the siblings let it go, which under sequence parallelism is the largest activation there is.
+// tensor is freed as soon as the siblings let it go, which under sequence parallelism is the largest activation there
+// is.
 at::Tensor SharedRedistributions::Run(const TensorRedistribution& redistribution, const at::Tensor& tensor) {
   std::erase_if(entries_, [](const Entry& entry) { return entry.tensor.expired(); });
   const int64_t version = VersionOf(tensor);

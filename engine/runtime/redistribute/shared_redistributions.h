@@ -1,8 +1,9 @@
-// SharedRedistributions: siblings that redistribute the same tensor in the same way (q, k, v; gate, up) share one result.
-// Autograd adds their gradients locally, so one collective runs in each direction.
+// SharedRedistributions: siblings that redistribute the same tensor in the same way (q, k, v; gate, up) share one
+// result. Autograd adds their gradients locally, so one collective runs in each direction.
 //
 // A result is cached in the frame of the call that encloses the siblings, and returned again while
-//   - the redistribution is the same (TensorRedistribution::SameAs) and the tensor is the same object, of the same version,
+//   - the redistribution is the same (TensorRedistribution::SameAs) and the tensor is the same object, of the same
+//     version,
 //   - grad mode, inference mode and the tensor's requires_grad are the same,
 //   - the result was not written to.
 // It is dropped after `uses` uses (where the redistribution has that number), when its input dies, and with the frame,
@@ -19,8 +20,8 @@
 
 namespace moonshard {
 
-// redistribution(tensor), or the cached result of a sibling in the current frame. Without a frame, for an identity and for
-// one with uses() == 1 nothing is cached. A hit costs tens of nanoseconds.
+// redistribution(tensor), or the cached result of a sibling in the current frame. Without a frame, for an identity and
+// for one with uses() == 1 nothing is cached. A hit costs tens of nanoseconds.
 at::Tensor RunShared(const TensorRedistribution& redistribution, const at::Tensor& tensor);
 
 // The results of one frame. Owns them until they are used up, their input dies or the frame ends.

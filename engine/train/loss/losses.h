@@ -1,6 +1,7 @@
 // Losses on logits whose vocabulary is sharded over a mesh axis, without ever gathering them:
 //
-//   const Vocabulary vocabulary = Vocabulary::Make(AxisGroup::Make(mesh, MeshAxis::kTp), config.vocab_size).ValueOrThrow();
+//   const auto ranks = AxisGroup::Make(mesh, MeshAxis::kTp);
+//   const Vocabulary vocabulary = Vocabulary::Make(ranks, config.vocab_size).ValueOrThrow();
 //   CrossEntropy(vocabulary, logits, targets).backward();                                    // logits [b, s, v]
 //   CrossEntropy(vocabulary, ShardedLogits::OfHead(vocabulary, hidden, head->weight), targets).backward();
 //
@@ -47,8 +48,8 @@ struct CrossEntropyOptions {
 //   (1 - e) (L - z_y) + e (L - sum_j z_j / V) + w L^2          e = label_smoothing, w = z_loss
 //   d/dz_j = p_j (1 + 2 w L) - (1 - e) [j = y] - e / V         p_j = exp(z_j - L)
 //
-// (Cross entropy with smoothing: Szegedy et al. 2016, section 7, as in torch::nn::functional::cross_entropy; the term in
-// L: Chowdhery et al. 2022, section 5; over shards: Shoeybi et al. 2019, section 3.)
+// (Cross entropy with smoothing: Szegedy et al. 2016, section 7, as in torch::nn::functional::cross_entropy; the term
+// in L: Chowdhery et al. 2022, section 5; over shards: Shoeybi et al. 2019, section 3.)
 //
 // targets [...]: int64 or int32, the shape of the logits without the vocabulary. kMean divides the sum by the number of
 // tokens that are not ignored (where that is none the value is NaN, as torch's, and the gradient 0); kNone gives [...]

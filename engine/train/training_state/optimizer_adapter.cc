@@ -43,8 +43,8 @@ constexpr Range kBelowOne{0, 1 - std::numeric_limits<double>::epsilon() / 2, "a 
 // Doubles have no exact larger number of steps, and the next step is one more.
 constexpr Range kSteps{0, 9007199254740992, "an integer from 0 to 2^53"};
 
-// Fields of an optimizer's options or memory under their names, in either direction. What is missing, of another kind or
-// out of its range when read back is reported, and so are names that the optimizer does not have.
+// Fields of an optimizer's options or memory under their names, in either direction. What is missing, of another kind
+// or out of its range when read back is reported, and so are names that the optimizer does not have.
 class Writer {
  public:
   explicit Writer(JsonValue::Object& values, std::map<std::string, at::Tensor>* tensors = nullptr)

@@ -44,9 +44,10 @@ class OptimizerAdapter {
   virtual std::vector<std::vector<at::Tensor>> Groups() const = 0;
   // A group's options ("lr"), equal on every rank.
   virtual JsonValue::Object OptionsOf(size_t group) const = 0;
-  // Why this optimizer cannot go on from what a checkpoint of its kind recorded: kBadManifest, an option or a value that
-  // is missing, of another kind or out of its range, a tensor that a step would need. `path` names the parameter, or the
-  // group as "optimizer.groups[0]". Changes nothing, and is called before anything is changed. Not overridden: nothing.
+  // Why this optimizer cannot go on from what a checkpoint of its kind recorded: kBadManifest, an option or a value
+  // that is missing, of another kind or out of its range, a tensor that a step would need. `path` names the parameter,
+  // or the group as "optimizer.groups[0]". Changes nothing, and is called before anything is changed. Not overridden:
+  // nothing.
   virtual Diagnostics CheckRecord(const OptimizerRecord& record) const;
   // `options` are what OptionsOf returned when the checkpoint was saved. Errors, which leave the options as they were:
   // kBadManifest, as of CheckRecord.

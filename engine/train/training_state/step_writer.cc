@@ -54,7 +54,8 @@ struct RankNote {
   std::vector<uint64_t> hashes;                   // of its shards, by tensor of the manifest
 };
 
-// Errors: those of ReadJsonFile (SmallFile::kNote); kCorruptData where the file is not the note of a rank with `shards` shards.
+// Errors: those of ReadJsonFile (SmallFile::kNote); kCorruptData where the file is not the note of a rank with `shards`
+// shards.
 Result<RankNote> ReadNote(const std::string& place, int64_t rank, size_t shards) {
   const std::string path = NotePath(place, rank);
   const Result<JsonValue> json = ReadJsonFile(path, SmallFile::kNote);

@@ -47,8 +47,8 @@ std::optional<size_t> FileToWrite(const Manifest& manifest, int64_t rank);
 Diagnostics WriteRankPart(Storage& storage, const StepJob& job);
 
 // Rank 0's, after every rank has written its part. When it returns without an error the step is in its place and
-// `latest` names it. Returns warnings. Errors: kWriteFailed; kRunTaken; and of a note that a rank wrote kFileUnreadable, kBadJson and
-// kCorruptData.
+// `latest` names it. Returns warnings. Errors: kWriteFailed; kRunTaken; and of a note that a rank wrote
+// kFileUnreadable, kBadJson and kCorruptData.
 Diagnostics CompleteStep(Storage& storage, RunDirectory& run, StepJob& job);
 
 // Abandons a step: removes what is written of it.

@@ -11,10 +11,10 @@
 //
 // On disk, in a directory that all ranks see:
 //
-//   run/step_00000100/   a sharded checkpoint (checkpoint/manifest.h), complete or absent. Parameters and buffers
-//                        under their paths, an optimizer's tensors as "optimizer.exp_avg.<path>", every shard once
-//                        however many ranks hold it; moonshard/random.safetensors: the ranks' generators;
-//                        config.json and the like of the model directory. The manifest has the rest (training_record.h).
+//   run/step_00000100/   a sharded checkpoint (checkpoint/manifest.h), complete or absent. Parameters and buffers under
+//                        their paths, an optimizer's tensors as "optimizer.exp_avg.<path>", every shard once however
+//                        many ranks hold it; moonshard/random.safetensors: the ranks' generators; config.json and the
+//                        like of the model directory. The manifest has the rest (training_record.h).
 //   run/latest           names the newest, replaced last (checkpoint/run_directory.h)
 //
 // `moonshard merge run/step_00000100 OUT` gives the model's weights back as a model directory.
@@ -23,8 +23,8 @@
 // ranks that should hold the same, the first one's values are saved, by that rank alone (buffers that differ between
 // data-parallel ranks, as running statistics do, become the first rank's). Gradients are not saved: save between steps.
 //
-// One run writes to a directory. It takes it with Claim, or with its first save, and has it until the object is destroyed;
-// a step that another run put there meanwhile is never replaced (kRunTaken).
+// One run writes to a directory. It takes it with Claim, or with its first save, and has it until the object is
+// destroyed; a step that another run put there meanwhile is never replaced (kRunTaken).
 //
 // Every function but move construction, move assignment and Wait is collective: all ranks of the mesh call it in one
 // order. A failure of one rank (its disk is full) is thrown on every rank, as a PlanError that names the rank; the run
@@ -106,11 +106,10 @@ class TrainingCheckpoints {
   // Saves the state after `step` steps (at least 0), in place of one with this number. When it returns the step is
   // complete and survives a power failure. Returns warnings: an old step that could not be removed.
   // First waits for a background save; if that failed its error is thrown and nothing is saved: call again.
-  // Throws: kWriteFailed; kRunTaken where another run has the directory, or put a step of this number there after Open or
-  // Load looked; kNotSupported: an optimizer or a memory
-  // of it that cannot be saved, a parameter of the optimizer that is not the model's, a call within a step (parameters
-  // are gathered); kBadInput: a text that is not UTF-8; kRanksDisagree: ranks that do not call with the same step or
-  // whose optimizers have different state; kRankLost.
+  // Throws: kWriteFailed; kRunTaken where another run has the directory, or put a step of this number there after Open
+  // or Load looked; kNotSupported: an optimizer or a memory of it that cannot be saved, a parameter of the optimizer
+  // that is not the model's, a call within a step (parameters are gathered); kBadInput: a text that is not UTF-8;
+  // kRanksDisagree: ranks that do not call with the same step or whose optimizers have different state; kRankLost.
   Diagnostics Save(const TrainingState& state, int64_t step);
   // The same, but returns when this rank's shards are copied to host memory; they are written by a thread while
   // training goes on. One at a time: it waits for the one before, and throws what went wrong there as Save does.
@@ -118,8 +117,8 @@ class TrainingCheckpoints {
   // Until the background save is done, if there is one. Throws what went wrong in it, and returns its warnings.
   Diagnostics Wait();
 
-  // Makes the directory and takes it for this run, as the first save does. Before the first step, two runs in one directory
-  // cost nothing; at the first save the later one has trained for nothing. Throws kRunTaken, kWriteFailed.
+  // Makes the directory and takes it for this run, as the first save does. Before the first step, two runs in one
+  // directory cost nothing; at the first save the later one has trained for nothing. Throws kRunTaken, kWriteFailed.
   void Claim();
 
   // The complete steps that are there, smallest first.

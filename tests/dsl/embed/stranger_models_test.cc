@@ -18,8 +18,8 @@ struct Trained {
   std::map<std::string, at::Tensor> state;
 };
 
-// eps is far above rounding: a gradient that is zero but for rounding (a key bias has one, since softmax leaves nothing of
-// it) would else become a full step of a random sign.
+// eps is far above rounding: a gradient that is zero but for rounding (a key bias has one, since softmax leaves nothing
+// of it) would else become a full step of a random sign.
 torch::optim::AdamWOptions StepOptions() { return torch::optim::AdamWOptions(1e-2).eps(1e-4); }
 
 template <class Case>

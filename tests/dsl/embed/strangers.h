@@ -1,5 +1,5 @@
-// The stranger models (tests/support/stranger_models.h) with their plans, batches and losses: what the tests of embedding
-// have in common.
+// The stranger models (tests/support/stranger_models.h) with their plans, batches and losses: what the tests of
+// embedding have in common.
 #pragma once
 
 #include <functional>

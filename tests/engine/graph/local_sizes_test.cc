@@ -1,6 +1,6 @@
 // Sizes under a plan, found without running: small programs whose graphs hold sizes in many ways
-// (tests/parity/fixed_sizes/make_programs.py), and those of tests/parity/programs. That what is accepted here computes the
-// same numbers on ranks is tested in tests/parity/fixed_sizes_test.cc.
+// (tests/parity/fixed_sizes/make_programs.py), and those of tests/parity/programs. That what is accepted here computes
+// the same numbers on ranks is tested in tests/parity/fixed_sizes_test.cc.
 #include "engine/graph/local_sizes.h"
 
 #include <catch2/catch.hpp>

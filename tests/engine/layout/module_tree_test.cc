@@ -68,7 +68,8 @@ TEST_CASE("modules alike share a signature, numbered siblings a path class") {
 }
 
 TEST_CASE("parents, in whatever order modules are added") {
-  std::vector<std::string> paths = {"", "a", "a.b", "a.b.c", "a.bc", "a.bc.d", "x.y.z", "x.y.w", "x.v.z", "lone", "q.r"};
+  std::vector<std::string> paths = {"",      "a",     "a.b",   "a.b.c", "a.bc", "a.bc.d",
+                                    "x.y.z", "x.y.w", "x.v.z", "lone",  "q.r"};
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
     ModuleTree tree;

@@ -1,5 +1,5 @@
--- q, k and the fused projection make shards, and out takes them. Options: shards of the fused projection's two parts each by
--- itself; k full again.
+-- q, k and the fused projection make shards, and out takes them. Options: shards of the fused projection's two parts
+-- each by itself; k full again.
 local opt <const> = options { packed = false, gathered = false }
 local parts <const> = packed(-1, { 16, 16 })
 local packed_colwise <const> = style {

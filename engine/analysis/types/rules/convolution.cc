@@ -1,5 +1,5 @@
-// Convolutions: input [batch, channels, positions...], weight [out channels, in channels / groups, kernel...]. Along batch
-// and channels a convolution is a product of matrices, summed over the input's channels and the kernel:
+// Convolutions: input [batch, channels, positions...], weight [out channels, in channels / groups, kernel...]. Along
+// batch and channels a convolution is a product of matrices, summed over the input's channels and the kernel:
 //
 //   batch sharded           x replicated                      batch sharded
 //   replicated              x out channels sharded            channels sharded

@@ -1,16 +1,17 @@
 // Operators that give the same elements another shape, or some of them.
 //
-// A view keeps the order of elements in memory, so a shard is followed by counting how many elements lie in front of it. It
-// is right where the new shape has a dim that begins at or before that place and holds the shard with a constant number of
-// full elements around it (`lead` in front, what lies behind flattened into it); if the shard's border falls inside of an
-// element of the new dim, ranks would hold parts of other elements, and the view is refused.
+// A view keeps the order of elements in memory, so a shard is followed by counting how many elements lie in front of
+// it. It is right where the new shape has a dim that begins at or before that place and holds the shard with a constant
+// number of full elements around it (`lead` in front, what lies behind flattened into it); if the shard's border falls
+// inside of an element of the new dim, ranks would hold parts of other elements, and the view is refused.
 //
-// Local sizes do not always decide. Dims of size 1 have no place in memory, and a shard of one element may be in any dim that
-// it was joined with: such a shard is `floating`, and an operator that does not fit it is unproven and not wrong. The code
-// below prefers what models do: matmul folds batch dims, one head goes with its features, one token with the batch.
+// Local sizes do not always decide. Dims of size 1 have no place in memory, and a shard of one element may be in any
+// dim that it was joined with: such a shard is `floating`, and an operator that does not fit it is unproven and not
+// wrong. The code below prefers what models do: matmul folds batch dims, one head goes with its features, one token
+// with the batch.
 //
-// Elements taken by place (slice, select, split) along a sharded dim are other elements on each rank and refused, except for
-// all of it or whole parts of a packed dim. Their backwards put zeros around, which keeps the parts.
+// Elements taken by place (slice, select, split) along a sharded dim are other elements on each rank and refused,
+// except for all of it or whole parts of a packed dim. Their backwards put zeros around, which keeps the parts.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -24,7 +25,8 @@ namespace {
 
 int64_t SizeOf(at::IntArrayRef sizes, size_t d) { return std::max<int64_t>(sizes[d], 1); }
 
-// Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group was.
+// Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group
+// was.
 AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
   AxisType result = type;
   result.uniform = 0;
@@ -62,11 +64,11 @@ bool HasDimAt(at::IntArrayRef sizes, int64_t before, int skip) {
   return false;
 }
 
-// Why a shard of `type.length` elements that is made of heads cannot be opened into [rest, inner]; "" where it can. Parts of
-// a head and several whole heads may be a dim of their own (pairs for a rotary embedding, groups of queries), but not what
-// begins within one head and ends within another. As many rows as all ranks together have heads are the global head count
-// in a forward that was written for one rank: each row is then a part of a head.
-// Rows of parts of a head may also be meant (pairs for a rotary embedding): where sizes are compared, those decide.
+// Why a shard of `type.length` elements that is made of heads cannot be opened into [rest, inner]; "" where it can.
+// Parts of a head and several whole heads may be a dim of their own (pairs for a rotary embedding, groups of queries),
+// but not what begins within one head and ends within another. As many rows as all ranks together have heads are the
+// global head count in a forward that was written for one rank: each row is then a part of a head. Rows of parts of a
+// head may also be meant (pairs for a rotary embedding): where sizes are compared, those decide.
 std::string HeadFault(const Operands& o, const AxisType& type, int64_t rest, int64_t inner) {
   const std::string has = std::to_string(type.length / type.head) + " of " + std::to_string(type.heads) +
                           " heads of size " + std::to_string(type.head);
@@ -80,10 +82,11 @@ std::string HeadFault(const Operands& o, const AxisType& type, int64_t rest, int
   return "";
 }
 
-// A dim of size 1 at `j`, where a shard of several elements begins, is one row of them (the one head of this rank) or a new
-// dim in front of them. It is new where the next dim tells: it is as long as the shard, whose elements were joined with
-// others behind them, so that the view takes them apart again; or longer than the shard's dim, so that the view joins them
-// with what lies behind. Elsewhere it counts as the row until an operator needs the other reading (MoveToNextReading).
+// A dim of size 1 at `j`, where a shard of several elements begins, is one row of them (the one head of this rank) or a
+// new dim in front of them. It is new where the next dim tells: it is as long as the shard, whose elements were joined
+// with others behind them, so that the view takes them apart again; or longer than the shard's dim, so that the view
+// joins them with what lies behind. Elsewhere it counts as the row until an operator needs the other reading
+// (MoveToNextReading).
 bool IsNewDim(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
   const int64_t size = from[static_cast<size_t>(type.dim)] / type.lead;
   while (j < to.size() && to[j] == 1) ++j;
@@ -98,8 +101,8 @@ bool FoldsBatch(at::IntArrayRef from, at::IntArrayRef to, int dim) {
          to[2] == from[dims - 1];
 }
 
-// The map of dim `j` of the new shape, where the shard is in it. What was merged into the dim is flattened, what was taken
-// off it is opened; dims behind it that are copies of one element stand for no elements of their own.
+// The map of dim `j` of the new shape, where the shard is in it. What was merged into the dim is flattened, what was
+// taken off it is opened; dims behind it that are copies of one element stand for no elements of their own.
 IndexMapPtr ViewMap(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
   if (type.map == nullptr) return nullptr;
   const auto product = [](at::IntArrayRef sizes) {
@@ -139,8 +142,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   // Unless the new shape has no such dims left.
   const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
   while (skip > 0 && type.length == 1 && alone && !HasDimAt(to, before, skip) && HasDimAt(to, before, skip - 1)) --skip;
-  // A shard of one element has no place of its own where dims are joined: it goes with what it was opened from, else with
-  // what lies in front.
+  // A shard of one element has no place of its own where dims are joined: it goes with what it was opened from, else
+  // with what lies in front.
   const bool joins_front =
       type.length == 1 && alone && (type.inner == 1 || FoldsBatch(from, to, type.dim)) && !HasDimAt(to, before, skip);
   int64_t begin = 1;
@@ -167,7 +170,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
       if (type.length != 0 && rest % type.length != 0) break;
       if (rest != type.length) result.heads = 0;  // rows of what was opened: the heads of queries and keys may differ
       if (type.length != 0) result.inner = std::max<int64_t>(1, type.inner / (rest / type.length));
-      // The dims in front were joined by the same view: the one head of a rank is one of their elements, or goes with its own.
+      // The dims in front were joined by the same view: the one head of a rank is one of their elements, or goes with
+      // its own.
       const bool joined = j > 0 && type.dim > 0 && SizeOf(to, j - 1) != SizeOf(from, static_cast<size_t>(type.dim) - 1);
       result.floating = result.floating || (joined && type.length == 1 && alone && rest > 1);
       return result;
@@ -194,9 +198,9 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   return o.Fault(Phrase("a view cuts across the shards of dim ", type.dim));
 }
 
-// Shards of several parts of one size, which a view takes apart into a row for each, are the same shard of every row: queries,
-// keys and values of one projection, [.., 3 x heads x features] seen as [.., 3, heads, features]. Where a row is not taken
-// apart further, as many rows as parts are heads: [.., 2, features] of two parts with one head each.
+// Shards of several parts of one size, which a view takes apart into a row for each, are the same shard of every row:
+// queries, keys and values of one projection, [.., 3 x heads x features] seen as [.., 3, heads, features]. Where a row
+// is not taken apart further, as many rows as parts are heads: [.., 2, features] of two parts with one head each.
 AxisType RowsOfParts(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
   const auto parts = static_cast<int64_t>(type.parts.size());
   const bool alike = std::ranges::all_of(type.parts, [&](int64_t part) { return part == type.parts.front(); });

@@ -1,5 +1,5 @@
-// A name that was given another one works on, with a warning that says the new one: planted ones, for this version has its
-// own list.
+// A name that was given another one works on, with a warning that says the new one: planted ones, for this version has
+// its own list.
 #include "dsl/language/bind/builtins.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A plan evaluated in a child process is the plan evaluated here; and whatever the child does, this process goes on with a
-// diagnostic.
+// A plan evaluated in a child process is the plan evaluated here; and whatever the child does, this process goes on
+// with a diagnostic.
 #include "dsl/language/eval/isolated.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// The claims of dsl/README.md about the language: its examples evaluate, its tables of keys are those of the language, and
-// its numbers and lists are what the code has.
+// The claims of dsl/README.md about the language: its examples evaluate, its tables of keys are those of the language,
+// and its numbers and lists are what the code has.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>

@@ -1,5 +1,5 @@
-// The files for editors and people, generated from the table of builtins: Lua reads the definitions, and they define what a plan can name;
-// the page's examples are those that builtins_test.cc evaluates.
+// The files for editors and people, generated from the table of builtins: Lua reads the definitions, and they define
+// what a plan can name; the page's examples are those that builtins_test.cc evaluates.
 #include "dsl/language/reference/forms.h"
 
 #include <catch2/catch.hpp>

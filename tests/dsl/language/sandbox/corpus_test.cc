@@ -1,10 +1,11 @@
-// Every file of tests/cases/sandbox is a script that tries to hang, to grow, to escape or to confuse. Its first line says
-// how it must end, "--- expect: MS0109 more than 20000000 steps | more than 500 ms": the finding and what its message
-// holds, one of the texts where it depends on the machine which limit is passed first; or "--- expect: ok". Where that
-// line would undo the attack, it stands in NAME.expect.
+// Every file of tests/cases/sandbox is a script that tries to hang, to grow, to escape or to confuse. Its first line
+// says how it must end, "--- expect: MS0109 more than 20000000 steps | more than 500 ms": the finding and what its
+// message holds, one of the texts where it depends on the machine which limit is passed first; or "--- expect: ok".
+// Where that line would undo the attack, it stands in NAME.expect.
 //
-// Each runs in a process of its own (run_plan.cc) and ends in under two seconds of CPU time (wall time would measure what
-// else the machine does) and 64 MiB, all of the process counted, and the next evaluation in that process is unharmed.
+// Each runs in a process of its own (run_plan.cc) and ends in under two seconds of CPU time (wall time would measure
+// what else the machine does) and 64 MiB, all of the process counted, and the next evaluation in that process is
+// unharmed.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -98,7 +99,8 @@ TEST_CASE("scripts that try to hang, grow or escape") {
 }
 
 // What a sandbox of Lua must hold against, and scripts that try each. (The child process is tested in
-// tests/dsl/language/eval/isolated_test.cc, destructors under Lua's errors in tests/dsl/language/state/script_state_test.cc.)
+// tests/dsl/language/eval/isolated_test.cc, destructors under Lua's errors in
+// tests/dsl/language/state/script_state_test.cc.)
 TEST_CASE("every rule of the sandbox has a script that tries to break it") {
   const std::vector<std::pair<std::string, std::vector<std::string>>> rules = {
       {"memory is counted, whoever holds it",

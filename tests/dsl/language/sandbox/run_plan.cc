@@ -1,6 +1,6 @@
-// run_plan FILE: takes a hostile plan the whole way to a compiled one, in a process of its own, and a good plan before and
-// after it. A line "--- repeat 1000 TEXT" of the file stands for so many of TEXT. stdout: a line each of what it took,
-// then what there was to say.
+// run_plan FILE: takes a hostile plan the whole way to a compiled one, in a process of its own, and a good plan before
+// and after it. A line "--- repeat 1000 TEXT" of the file stands for so many of TEXT. stdout: a line each of what it
+// took, then what there was to say.
 //
 //   cpu_ms 501        CPU time of the hostile plan
 //   peak_kib 20480    most memory that the process ever held (VmHWM)
@@ -19,7 +19,8 @@
 
 namespace {
 
-// Uses every part that a hostile plan could have broken: words, libraries, patterns, sorting, options, poison's absence.
+// Uses every part that a hostile plan could have broken: words, libraries, patterns, sorting, options, poison's
+// absence.
 constexpr const char* kGoodPlan = R"(
 local opt <const> = options { sequence_parallel = false }
 local list <const> = {}

@@ -1,5 +1,5 @@
-// The texts that importing writes: Hugging Face's meaning and this language's words, as goldens; that they evaluate; and
-// that what there is to say about them is said about the file they were made from.
+// The texts that importing writes: Hugging Face's meaning and this language's words, as goldens; that they evaluate;
+// and that what there is to say about them is said about the file they were made from.
 #include "dsl/planning/hugging_face/lua_text.h"
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Every tp_plan and ep_plan that transformers ships, on the model that its class makes: each rule must match what
-// transformers' own lookup matches, and each parameter must lie where its DTensor lies on two ranks. trees.txt holds what
-// transformers does; make_trees.py, which wrote it, says how.
+// transformers' own lookup matches, and each parameter must lie where its DTensor lies on two ranks. trees.txt holds
+// what transformers does; make_trees.py, which wrote it, says how.
 #include <catch2/catch.hpp>
 
 #include <map>
@@ -101,7 +101,8 @@ std::vector<Section> ReadSections() {
   return sections;
 }
 
-// The plan as a release's file has it. The rule that transformers adds for tied embeddings is left out: importing adds it.
+// The plan as a release's file has it. The rule that transformers adds for tied embeddings is left out: importing adds
+// it.
 std::string ReleaseFile(const Section& section, const std::string& form) {
   JsonValue::Object table;
   for (const auto& [key, style] : section.plans.at(form)) {
@@ -130,7 +131,8 @@ std::string KeyOf(const Plan& plan, int32_t rule) {
   return rule < 0 ? "-" : plan.rules[static_cast<size_t>(rule)].pattern;
 }
 
-// A layout as make_trees.py writes a DTensor's: what transformers leaves a plain tensor is whole, like a replicated one.
+// A layout as make_trees.py writes a DTensor's: what transformers leaves a plain tensor is whole, like a replicated
+// one.
 std::string PlacementText(const Layout& layout, int64_t size) {
   if (!layout.is_shard()) return "whole";
   if (layout.parts.empty()) return "S" + std::to_string(layout.dim);

@@ -1,6 +1,7 @@
 // Suggested plans. tests/cases/suggest has models whose modules are called otherwise than the shipped plans know, each
-// with the plan that is suggested for it (APPROVE=1 rewrites those), "ties" being tensors with several names; families.txt counts how many parameters of every
-// shipped family lie as the shipped plan puts them, and names those that do not.
+// with the plan that is suggested for it (APPROVE=1 rewrites those), "ties" being tensors with several names;
+// families.txt counts how many parameters of every shipped family lie as the shipped plan puts them, and names those
+// that do not.
 #include "dsl/planning/suggest/suggest.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Bad model directories through the program: refused by `check` (1) and, before a rank is started, by `eval` (2), with the file
-// at fault named.
+// Bad model directories through the program: refused by `check` (1) and, before a rank is started, by `eval` (2), with
+// the file at fault named.
 #include <catch2/catch.hpp>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Bad plans through the program: `check` puts the finding on stdout and ends with 1; `explain` and `eval` put the same on
-// stderr, print nothing else and end with 2. Each in a moment: nothing a plan does can hold the program.
+// Bad plans through the program: `check` puts the finding on stdout and ends with 1; `explain` and `eval` put the same
+// on stderr, print nothing else and end with 2. Each in a moment: nothing a plan does can hold the program.
 #include <catch2/catch.hpp>
 
 #include "tests/support/paths.h"

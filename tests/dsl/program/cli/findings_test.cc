@@ -22,8 +22,8 @@ Words Check(const std::string& plan, const Words& more) {
   return words;
 }
 
-// The path that a URI of a file names (RFC 3986, RFC 8089): which characters are written as %XX is left to the writer, where
-// they may stand as they are.
+// The path that a URI of a file names (RFC 3986, RFC 8089): which characters are written as %XX is left to the writer,
+// where they may stand as they are.
 std::string PathOfUri(const std::string& uri) {
   constexpr std::string_view kScheme = "file://";
   INFO(uri);

@@ -1,4 +1,5 @@
-// What fish offers with the script that `moonshard completion fish` prints. Skipped, and said so, where there is no fish.
+// What fish offers with the script that `moonshard completion fish` prints. Skipped, and said so, where there is no
+// fish.
 #include <catch2/catch.hpp>
 
 #include "tests/support/paths.h"

@@ -1,5 +1,5 @@
-// Files of 1 TB, of which nearly nothing is on the disk, in the place of each file that the program reads in full: refused at
-// once, with the path and the size.
+// Files of 1 TB, of which nearly nothing is on the disk, in the place of each file that the program reads in full:
+// refused at once, with the path and the size.
 #include <catch2/catch.hpp>
 
 #include <filesystem>

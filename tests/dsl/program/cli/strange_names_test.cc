@@ -1,5 +1,5 @@
-// Names that a model, a plan or a directory brings along, with what a terminal, a log or GitHub would take for more than
-// text: through every verb, in every form. The report's page has a test of its own (report_page).
+// Names that a model, a plan or a directory brings along, with what a terminal, a log or GitHub would take for more
+// than text: through every verb, in every form. The report's page has a test of its own (report_page).
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 
 using Catch::Contains;
 
-// A line end and a command of GitHub, a terminal's escape, its one-byte form as U+009B, a reversed text, a line end of Unicode,
-// characters without a width, delete and bell.
+// A line end and a command of GitHub, a terminal's escape, its one-byte form as U+009B, a reversed text, a line end of
+// Unicode, characters without a width, delete and bell.
 const std::string kStrange =
     "na\n::error file=x::injected\r\n\x1b[31m\xC2\x9B"
     " ##[error]##vso[x]2J\xE2\x80\xAEgnp\xE2\x80\xA8\xE2\x80\x8B\xF3\xA0\x80\x81\xEF\xBB\xBF\x7f\x07\tme";
@@ -58,8 +58,8 @@ std::string Renamed(const std::string& safetensors, const std::function<std::str
 constexpr const char* kSecondLine = "\\x3a:error file=x::injected";
 constexpr const char* kIndent = "    ";
 
-// Every character of both streams is one that may be shown, and no line is a command of GitHub but those of `check`. A further
-// line of a strange text is deeper than what begins a line of ours, and than its labels.
+// Every character of both streams is one that may be shown, and no line is a command of GitHub but those of `check`. A
+// further line of a strange text is deeper than what begins a line of ours, and than its labels.
 std::string Problem(const std::string& stream, bool annotations) {
   for (const std::string& line : Split(stream, '\n')) {
     if (line.starts_with(kSecondLine) || line.starts_with(kIndent + std::string(kSecondLine))) return line;

@@ -1,5 +1,5 @@
-// What the program prints about itself: every verb and every option of its help stands in the completions and on the man
-// page; the shells take the scripts.
+// What the program prints about itself: every verb and every option of its help stands in the completions and on the
+// man page; the shells take the scripts.
 #include <catch2/catch.hpp>
 #include <sstream>
 

@@ -1,4 +1,5 @@
-// The command line: help, version, and every way to get it wrong. A wrong one is said on stderr alone, with exit code 2.
+// The command line: help, version, and every way to get it wrong. A wrong one is said on stderr alone, with exit code
+// 2.
 #include <catch2/catch.hpp>
 
 #include "tests/support/process.h"

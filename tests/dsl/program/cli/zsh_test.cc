@@ -1,5 +1,5 @@
-// What zsh offers at a terminal with the script that `moonshard completion zsh` prints, found by its compinit as an installed
-// one is. Skipped, and said so, where there is no zsh.
+// What zsh offers at a terminal with the script that `moonshard completion zsh` prints, found by its compinit as an
+// installed one is. Skipped, and said so, where there is no zsh.
 #include <catch2/catch.hpp>
 
 #include "tests/support/paths.h"

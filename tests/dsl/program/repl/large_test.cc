@@ -1,5 +1,5 @@
-// A session on a model of 63,201 modules answers at once: by the CPU time of this process, which a busy machine does not
-// change. tests/bench/repl.cc has more lines, and wall time.
+// A session on a model of 63,201 modules answers at once: by the CPU time of this process, which a busy machine does
+// not change. tests/bench/repl.cc has more lines, and wall time.
 #include <catch2/catch.hpp>
 #include <ctime>
 

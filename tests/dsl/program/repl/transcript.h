@@ -1,4 +1,5 @@
-// A script of the REPL as a transcript: every line as it is typed, then what it answers; what goes to stderr behind "! ".
+// A script of the REPL as a transcript: every line as it is typed, then what it answers; what goes to stderr behind "!
+// ".
 #pragma once
 
 #include <string>

@@ -63,8 +63,8 @@ TEST_CASE("sequence parallelism: two gathers and two scatters a layer each way, 
   REQUIRE(done.code == 0);
   ExpectRecorded(folder / "out.safetensors");
   const JsonValue stats = ParseJson(done.out, "stdout").ValueOrThrow();
-  // Forward: the embedding scatters, the head gathers its input and its logits. Backward: their opposites, but the logits'
-  // gradient is cut without talk; and one flat sum for the norms.
+  // Forward: the embedding scatters, the head gathers its input and its logits. Backward: their opposites, but the
+  // logits' gradient is cut without talk; and one flat sum for the norms.
   CHECK(CountOf(stats, "forward", "reduce_scatter") == 5);
   CHECK(CountOf(stats, "forward", "all_gather") == 6);
   CHECK(CountOf(stats, "forward", "all_reduce") == 0);

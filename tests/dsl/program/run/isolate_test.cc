@@ -1,7 +1,8 @@
-// `--isolate`: a plan is evaluated in a child process under limits, whichever verb evaluates it, in every process that does.
+// `--isolate`: a plan is evaluated in a child process under limits, whichever verb evaluates it, in every process that
+// does.
 //
-// What shows where a plan was evaluated is a plan that is good here and too large for a child: it declares options whose
-// text is 8 MB, which a child has to write as JSON of 96 MB, more than it may hold or send.
+// What shows where a plan was evaluated is a plan that is good here and too large for a child: it declares options
+// whose text is 8 MB, which a child has to write as JSON of 96 MB, more than it may hold or send.
 #include <catch2/catch.hpp>
 
 #include <algorithm>

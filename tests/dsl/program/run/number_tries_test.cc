@@ -1,8 +1,8 @@
-// Numbers of the command line, tried: each numeric option that `--help` of a verb shows is set to the ends of its range, to what
-// lies beyond them and to texts that are no number, and each mesh and --tokens to sizes that are too large. Whatever is given
-// ends soon, with a documented exit code and without a message of LibTorch or of C++ that has no place; and what is not in
-// the range is a usage error with the option, the text and the range.
-// A sample of the tries is run. MOONSHARD_NUMBER_TRIES=all runs every one (minutes).
+// Numbers of the command line, tried: each numeric option that `--help` of a verb shows is set to the ends of its
+// range, to what lies beyond them and to texts that are no number, and each mesh and --tokens to sizes that are too
+// large. Whatever is given ends soon, with a documented exit code and without a message of LibTorch or of C++ that has
+// no place; and what is not in the range is a usage error with the option, the text and the range. A sample of the
+// tries is run. MOONSHARD_NUMBER_TRIES=all runs every one (minutes).
 #include <catch2/catch.hpp>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Ranks that other launchers start, that disagree, that die and that never come: everybody is gone in seconds, the cause is
-// said, nothing is left behind.
+// Ranks that other launchers start, that disagree, that die and that never come: everybody is gone in seconds, the
+// cause is said, nothing is left behind.
 #include <catch2/catch.hpp>
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// The complete plans of README.md and dsl/README.md: `check` finds no error in them for a Llama, and they compute what the
-// model alone computes.
+// The complete plans of README.md and dsl/README.md: `check` finds no error in them for a Llama, and they compute what
+// the model alone computes.
 #include <catch2/catch.hpp>
 
 #include <string>
@@ -15,8 +15,8 @@ namespace {
 
 using Catch::Contains;
 
-// The Lua blocks that are plans by themselves: with a version of the language, or on top of a shipped plan. The others show
-// a part of a plan, for modules that no Llama has.
+// The Lua blocks that are plans by themselves: with a version of the language, or on top of a shipped plan. The others
+// show a part of a plan, for modules that no Llama has.
 std::vector<std::string> CompletePlans(const std::string& page) {
   const std::string text = ReadWholeFile(SourcePath() + "/" + page);
   const std::string open = "```lua\n";

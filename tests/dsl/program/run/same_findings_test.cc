@@ -1,5 +1,5 @@
-// One plan on one model has the same findings wherever it is resolved: `check`, the REPL, `Parallelize` of a host and the
-// ranks of the trainer.
+// One plan on one model has the same findings wherever it is resolved: `check`, the REPL, `Parallelize` of a host and
+// the ranks of the trainer.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -97,8 +97,8 @@ std::string Identifiers(const std::string& lines) {
   return out;
 }
 
-// Headers do not show the modules that own no parameter, so that what only such a module could mend is a warning there and
-// an error on the live model.
+// Headers do not show the modules that own no parameter, so that what only such a module could mend is a warning there
+// and an error on the live model.
 std::string AsErrors(std::string lines) {
   const std::string warning = "\"severity\":\"warning\"";
   for (size_t at = lines.find(warning); at != std::string::npos; at = lines.find(warning)) {

@@ -1,5 +1,5 @@
-// Exported programs through the verbs: inputs by name, dtypes, weights from a directory or from the archive, and a training run
-// that comes back under the names of the checkpoint.
+// Exported programs through the verbs: inputs by name, dtypes, weights from a directory or from the archive, and a
+// training run that comes back under the names of the checkpoint.
 #include <catch2/catch.hpp>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Saving, going on, being stopped and being killed: nothing is lost but the steps since the last save, and what goes on is
-// to the bit what would have been.
+// Saving, going on, being stopped and being killed: nothing is lost but the steps since the last save, and what goes on
+// is to the bit what would have been.
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
@@ -422,8 +422,8 @@ TEST_CASE("a second Ctrl-C ends it at once") {
 
 TEST_CASE("a killed or a stopped rank: everybody ends in time, and it is said where they stood") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    // The launcher sees at once that a rank was killed; of one that was stopped the others hear when their time is over.
-    // Starting and saving have to be done within it as well.
+    // The launcher sees at once that a rank was killed; of one that was stopped the others hear when their time is
+    // over. Starting and saving have to be done within it as well.
     LongRun run({"--timeout", signal == SIGKILL ? "30" : "10", "--save-every", "2"});
     run.WaitForSteps(8);
     const std::vector<pid_t> ranks = run.ranks();

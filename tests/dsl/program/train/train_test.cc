@@ -1,5 +1,5 @@
-// `moonshard train` as a user starts it: the same curve however the ranks share the work, what the log holds, and what is
-// said of a run that cannot be.
+// `moonshard train` as a user starts it: the same curve however the ranks share the work, what the log holds, and what
+// is said of a run that cannot be.
 #include <catch2/catch.hpp>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// The peak of a training step as predicted on the meta device, against what a counting allocator sees of the same step with
-// values: every reference architecture, with and without sequence parallelism, loss parallelism and recomputation.
+// The peak of a training step as predicted on the meta device, against what a counting allocator sees of the same step
+// with values: every reference architecture, with and without sequence parallelism, loss parallelism and recomputation.
 #include <catch2/catch.hpp>
 
 #include <cmath>

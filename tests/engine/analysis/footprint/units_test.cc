@@ -1,5 +1,5 @@
-// What units of fsdp take at the busiest moment of a step: predicted on the meta device, counted by an allocator, and told
-// by explain. In the settings of tests/engine/runtime/fsdp/memory_test.cc, which counts with real peers.
+// What units of fsdp take at the busiest moment of a step: predicted on the meta device, counted by an allocator, and
+// told by explain. In the settings of tests/engine/runtime/fsdp/memory_test.cc, which counts with real peers.
 #include <catch2/catch.hpp>
 
 #include <string>

@@ -1,5 +1,5 @@
-// What shape functions answer, against the CPU's kernels: sizes, strides, dtypes and the memory that the operator takes at
-// its busiest moment, workspace included.
+// What shape functions answer, against the CPU's kernels: sizes, strides, dtypes and the memory that the operator takes
+// at its busiest moment, workspace included.
 #include <catch2/catch.hpp>
 
 #include <functional>

@@ -1,6 +1,6 @@
-// Plans as a stranger would write them who wants a wrong step to be called proven: other elements under the same word, sums
-// that are made twice or not at all, places that are right on one rank. Whether each is right is for the numbers to say: what
-// is wrong is not proven, what is right has no fault.
+// Plans as a stranger would write them who wants a wrong step to be called proven: other elements under the same word,
+// sums that are made twice or not at all, places that are right on one rank. Whether each is right is for the numbers
+// to say: what is wrong is not proven, what is right has no fault.
 #include <catch2/catch.hpp>
 
 #include <array>
@@ -207,7 +207,8 @@ const std::vector<Attack> kAttacks = {
      R"(at(layer .. "self_attn.{q,k}_norm", style { name = "n", params = { weight = shard(0) } }))"},
     {"programs/olmo2", "tp=2", "",
      R"(at(layer .. "self_attn.{q,k,v}_proj", up(shard)), at(layer .. "self_attn.{q,k}_norm", style { name = "n", params = { weight = shard(0) }, inputs = { { shard(-1), shard(-1) } }, outputs = { { shard(-1), shard(-1) } } }))"},
-    // A bias that the module uses before its end; sizes that follow values, run twice; a module recomputed beside others.
+    // A bias that the module uses before its end; sizes that follow values, run twice; a module recomputed beside
+    // others.
     {"programs/gpt_oss", "tp=2", "", R"(at(layer .. "mlp.router", style { name = "r", after = { "bias" } }))"},
     {"mixtral", "tp=2", "", R"(recompute { "model.layers.*" })"},
     {"qwen3_moe", "tp=4", "", R"(recompute { "model.layers.*", keep = { "attention" } })"},

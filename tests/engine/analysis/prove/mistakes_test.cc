@@ -1,5 +1,5 @@
-// Plans that are wrong by numbers and nowhere else: every sharded weight loads, every forward and backward runs, the loss
-// falls. Each must be found by the types, at the module that has the mistake or the one that meets its result.
+// Plans that are wrong by numbers and nowhere else: every sharded weight loads, every forward and backward runs, the
+// loss falls. Each must be found by the types, at the module that has the mistake or the one that meets its result.
 #include <catch2/catch.hpp>
 
 #include "tests/engine/analysis/prove/planned_model.h"
@@ -23,7 +23,8 @@ constexpr const char* kKeysOf2OnShards =
 constexpr const char* kKeysOf1OnShards =
     R"(at("model.layers.*.self_attn.{k,v}_proj", colwise { input = shard(1), heads = 1 }))";
 
-// A projection to packed features, from packed features, and one of which the gradients of the last features alone are summed.
+// A projection to packed features, from packed features, and one of which the gradients of the last features alone are
+// summed.
 #define MOONSHARD_UP(path, rows, features)                                             \
   "at(\"" path "\", style { name = \"up\", params = { weight = " rows ", bias = " rows \
   " }, "                                                                               \

@@ -1,5 +1,6 @@
-// PlanMutator: a plan with something else in it, somewhere. What it makes may be right by chance, refused, or wrong without
-// anyone noticing: plan_fuzz_test.cc finds out. Changes are of one kind each, so that two of a plan can be of two kinds:
+// PlanMutator: a plan with something else in it, somewhere. What it makes may be right by chance, refused, or wrong
+// without anyone noticing: plan_fuzz_test.cc finds out. Changes are of one kind each, so that two of a plan can be of
+// two kinds:
 //
 //   layout     another layout, head count, packing or owner of a parameter, an input or an output
 //   rule       a rule deleted, a style swapped with another rule's, a lookup, a route, a parameter added after the sum
@@ -29,8 +30,8 @@ class PlanMutator {
   // `other`: the plan under other options; may be null. It outlives the mutator.
   explicit PlanMutator(uint64_t seed, const Plan* other = nullptr) : random_(seed), other_(other) {}
 
-  // What was changed, for people: "rule 3 (model.layers.*.mlp.down_proj): params.weight: shard(1) -> packed(1,2)". "": no
-  // change of this kind was found.
+  // What was changed, for people: "rule 3 (model.layers.*.mlp.down_proj): params.weight: shard(1) -> packed(1,2)". "":
+  // no change of this kind was found.
   std::string Mutate(Plan& plan, Mutation mutation);
   size_t Below(size_t end) { return static_cast<size_t>(random_() % end); }
 

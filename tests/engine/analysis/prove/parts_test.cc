@@ -1,5 +1,5 @@
-// Proofs of steps with everything else that a plan can say: fsdp, recomputation, losses on shards of the vocabulary, the
-// gradient norm, an optimizer; and what types cannot see, which the comparison of operators finds.
+// Proofs of steps with everything else that a plan can say: fsdp, recomputation, losses on shards of the vocabulary,
+// the gradient norm, an optimizer; and what types cannot see, which the comparison of operators finds.
 #include <catch2/catch.hpp>
 
 #include <mutex>

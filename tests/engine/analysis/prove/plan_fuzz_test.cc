@@ -1,8 +1,10 @@
-// Plans with something else in them (mutate_plan.h), judged by everything that judges plans and by the numbers of the step in
-// float64 on real ranks against one rank. A wrong plan must never be called proven, a right one never be called wrong.
+// Plans with something else in them (mutate_plan.h), judged by everything that judges plans and by the numbers of the
+// step in float64 on real ranks against one rank. A wrong plan must never be called proven, a right one never be called
+// wrong.
 //
 //   MOONSHARD_PLANS=5000 MOONSHARD_SEED=1 test_analysis "changed plans*"     20 minutes, by hand; a minute in CI
-//   MOONSHARD_FIRST=973                                                      begin there: MOONSHARD_PLANS=1 runs one again
+//   MOONSHARD_FIRST=973                                                      begin there: MOONSHARD_PLANS=1 runs one
+//                                                                            again
 #include <catch2/catch.hpp>
 
 #include <array>

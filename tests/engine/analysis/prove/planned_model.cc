@@ -29,8 +29,8 @@ namespace {
 
 bool IsProgram(const PlannedModel& model) { return std::filesystem::exists(model.folder / "program.pt2"); }
 
-// Relative. A checkpoint is computed in float64, but for losses and some models' routers and rotary tables; a program in
-// the float32 that it was exported in.
+// Relative. A checkpoint is computed in float64, but for losses and some models' routers and rotary tables; a program
+// in the float32 that it was exported in.
 double SameNumbers(const PlannedModel& model) { return IsProgram(model) ? 2e-4 : 1e-5; }
 // Of one operator's result: a gradient that is the difference of large terms keeps less.
 double SameOperator(const PlannedModel& model) { return IsProgram(model) ? 1e-2 : 1e-4; }
@@ -300,8 +300,8 @@ Verdict Judge(const PlannedModel& model) {
   const NamedTensors inputs = ReadTensors(InputsOf(model));
   try {
     std::set<std::string> warnings;
-    // A rank without peers cannot ask them how long their shards are when it recomputes. As the plan is on this mesh: on
-    // another one a plan may have other rules, and a change may be another.
+    // A rank without peers cannot ask them how long their shards are when it recomputes. As the plan is on this mesh:
+    // on another one a plan may have other rules, and a change may be another.
     Plan plan = PlanOf(model);
     if (model.change) model.change(plan);
     const bool even = !plan.recompute.empty() && !IsProgram(model);

@@ -1,7 +1,7 @@
-// PlannedModel: a recorded model (a reference checkpoint of tests/parity, or an exported program of tests/parity/programs)
-// under its plan with rules of a test in front of it, on a mesh; and its judges: what `check` finds, what the types say, whether
-// operator by operator the ranks compute what one rank computes (`verify --ops`), and the numbers of the step: of a checkpoint in
-// float64, of a program in its own float32.
+// PlannedModel: a recorded model (a reference checkpoint of tests/parity, or an exported program of
+// tests/parity/programs) under its plan with rules of a test in front of it, on a mesh; and its judges: what `check`
+// finds, what the types say, whether operator by operator the ranks compute what one rank computes (`verify --ops`),
+// and the numbers of the step: of a checkpoint in float64, of a program in its own float32.
 #pragma once
 
 #include <filesystem>

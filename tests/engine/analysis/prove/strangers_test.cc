@@ -1,5 +1,5 @@
-// Models as a host writes them from scratch: what their forwards get wrong on shards without an error, and right forwards
-// that must not be blamed.
+// Models as a host writes them from scratch: what their forwards get wrong on shards without an error, and right
+// forwards that must not be blamed.
 #include <catch2/catch.hpp>
 
 #include <cmath>

@@ -56,8 +56,8 @@ TEST_CASE("a flattened dim holds what its elements say, and opens to what it was
   }
 }
 
-// All that a dim opens into is right where it is given, and where it is not given there is no such map: tried by all maps of
-// one interval a rank.
+// All that a dim opens into is right where it is given, and where it is not given there is no such map: tried by all
+// maps of one interval a rank.
 TEST_CASE("a dim opens only where every rank's elements are such a block") {
   for (const IndexMapPtr& map : SomeMaps()) {
     for (int64_t front : {1, 2, 3, 4}) {

@@ -1,4 +1,5 @@
-// Rules of operators at which two shards meet: both words are "shard(1)", and the elements that the ranks hold are others.
+// Rules of operators at which two shards meet: both words are "shard(1)", and the elements that the ranks hold are
+// others.
 #include <catch2/catch.hpp>
 
 #include "tests/engine/analysis/types/typed.h"

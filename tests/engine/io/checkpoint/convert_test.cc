@@ -1,5 +1,5 @@
-// A model directory taken apart and put together is the same directory, whatever its form, the mesh and the layouts; a rank's file
-// holds what the rank would hold; any shard for any other mesh is found.
+// A model directory taken apart and put together is the same directory, whatever its form, the mesh and the layouts; a
+// rank's file holds what the rank would hold; any shard for any other mesh is found.
 #include "engine/io/checkpoint/convert.h"
 
 #include <catch2/catch.hpp>

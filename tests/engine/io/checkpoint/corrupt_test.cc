@@ -1,5 +1,5 @@
-// Bytes that changed under a sharded checkpoint: every flip, cut and missing file is found and named, and nothing is put
-// in place.
+// Bytes that changed under a sharded checkpoint: every flip, cut and missing file is found and named, and nothing is
+// put in place.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>

@@ -1,6 +1,6 @@
-// FaultyStorage: a Storage over real directories that stops at a call of the test's choice, and can lose power: then what was
-// not synced is gone, or half gone, as file systems may do it. Files lose what was written since their Sync; names
-// (made, renamed, removed) what happened since the SyncDirectory of the directory they are in.
+// FaultyStorage: a Storage over real directories that stops at a call of the test's choice, and can lose power: then
+// what was not synced is gone, or half gone, as file systems may do it. Files lose what was written since their Sync;
+// names (made, renamed, removed) what happened since the SyncDirectory of the directory they are in.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,8 @@ using Random = std::mt19937;
 int64_t Between(Random& random, int64_t least, int64_t most);
 std::string RandomBytes(size_t count, Random& random);
 
-// Every file under a directory by its path within it, "/" behind a directory's: equal for directories that are equal to the byte.
+// Every file under a directory by its path within it, "/" behind a directory's: equal for directories that are equal to
+// the byte.
 std::map<std::string, std::string> ContentOf(const std::string& folder);
 
 // A model directory of its own form: one file or several with an index, uneven and empty shapes, scalars, many dtypes,
@@ -30,8 +31,8 @@ void WriteRandomModel(const std::string& folder, Random& random);
 // A mesh of at most 12 ranks.
 MeshShape RandomMesh(Random& random);
 
-// A plan that cuts every tensor of the checkpoint in some way that fits: plain, by heads, packed, owned, along one axis or
-// two, or not at all.
+// A plan that cuts every tensor of the checkpoint in some way that fits: plain, by heads, packed, owned, along one axis
+// or two, or not at all.
 CompiledPlan RandomPlan(const Checkpoint& checkpoint, const MeshShape& mesh, Random& random);
 
 // The placement that a plan has for a tensor.

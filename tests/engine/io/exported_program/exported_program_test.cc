@@ -1,4 +1,5 @@
-// small.pt2, which make_small.py exports, as the reader understands it; and what is said of archives that are broken in all ways.
+// small.pt2, which make_small.py exports, as the reader understands it; and what is said of archives that are broken in
+// all ways.
 #include "engine/io/exported_program/exported_program.h"
 
 #include <catch2/catch.hpp>
@@ -81,8 +82,8 @@ std::string Refusal(const Result<ExportedProgram>& program) {
   return out;
 }
 
-// A value inside another by keys and indices with slashes between: "graph_module/graph/nodes/-1". Asked for the key that is to be
-// made, it makes it; "+" is a new element of an array.
+// A value inside another by keys and indices with slashes between: "graph_module/graph/nodes/-1". Asked for the key
+// that is to be made, it makes it; "+" is a new element of an array.
 JsonValue& At(JsonValue& root, const std::string& path) {
   JsonValue* at = &root;
   for (const std::string& key : Split(path, '/')) {
@@ -231,7 +232,8 @@ TEST_CASE("a program that is broken is refused with the place") {
   CheckGolden(file, out);
 }
 
-// Under sanitizers, which make reading ten times as slow, each of these tries one of nine changes; of neighbours, others.
+// Under sanitizers, which make reading ten times as slow, each of these tries one of nine changes; of neighbours,
+// others.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kOneOf = 9;
 #else

@@ -1,5 +1,5 @@
-// StoredZip: the bytes of a zip archive without compression, also of one that no library would write: names twice, a method
-// that is not true.
+// StoredZip: the bytes of a zip archive without compression, also of one that no library would write: names twice, a
+// method that is not true.
 #pragma once
 
 #include <cstdint>

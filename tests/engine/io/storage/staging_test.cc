@@ -1,5 +1,5 @@
-// Files and directories that are complete or absent: a process that is killed, a full disk and a power cut at every call
-// of the writers of single files, and what they do with links, pipes and permissions.
+// Files and directories that are complete or absent: a process that is killed, a full disk and a power cut at every
+// call of the writers of single files, and what they do with links, pipes and permissions.
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

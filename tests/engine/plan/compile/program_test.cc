@@ -62,8 +62,10 @@ TEST_CASE("steps come in the order of their kinds, in every module") {
       const auto kind = [](const ProgramStep& step) { return step.kind; };
       CHECK(std::ranges::is_sorted(program.enter, {}, kind));
       CHECK(std::ranges::is_sorted(program.leave, {}, kind));
-      CHECK(std::ranges::all_of(program.enter, [](StepKind k) { return InfoOf(k).begins; }, kind));
-      CHECK(std::ranges::none_of(program.leave, [](StepKind k) { return InfoOf(k).begins; }, kind));
+      CHECK(std::ranges::all_of(
+          program.enter, [](StepKind k) { return InfoOf(k).begins; }, kind));
+      CHECK(std::ranges::none_of(
+          program.leave, [](StepKind k) { return InfoOf(k).begins; }, kind));
     }
   }
 }

@@ -1,5 +1,5 @@
-// Which suspicions a plan raises, and which it does not. Their texts are goldens in tests/cases/mistakes and engine/core/findings/pages;
-// that no shipped plan raises one is tests/cases/families.
+// Which suspicions a plan raises, and which it does not. Their texts are goldens in tests/cases/mistakes and
+// engine/core/findings/pages; that no shipped plan raises one is tests/cases/families.
 #include <catch2/catch.hpp>
 #include <set>
 

@@ -61,11 +61,21 @@ TEST_CASE("matching in one pass is matching one by one") {
 // A path has two numbers; of most patterns one of them decides.
 TEST_CASE("which of a path's numbers decide is no matter of the result") {
   std::mt19937 random(12);
-  const std::vector<std::string> globs = {
-      "layers.{0..2}.experts.*.w1", "layers.*.experts.{1..3}.*", "**.experts.2.w2",   "{layers.1,layers.3}.**",
-      "layers.[1-3].**",            "layers.?.norm",             "layers.1.**.w1",    "layers.*.{norm,experts.3.w1}",
-      "layers.2.experts.*.w?",      "l*s.4.**",                  "layers.*.experts.1?.w{1,2}", "layers.3",
-      "**.{1..2}.*",                "{a,layers.0.norm}",         "layers.*.experts.*.w2"};
+  const std::vector<std::string> globs = {"layers.{0..2}.experts.*.w1",
+                                          "layers.*.experts.{1..3}.*",
+                                          "**.experts.2.w2",
+                                          "{layers.1,layers.3}.**",
+                                          "layers.[1-3].**",
+                                          "layers.?.norm",
+                                          "layers.1.**.w1",
+                                          "layers.*.{norm,experts.3.w1}",
+                                          "layers.2.experts.*.w?",
+                                          "l*s.4.**",
+                                          "layers.*.experts.1?.w{1,2}",
+                                          "layers.3",
+                                          "**.{1..2}.*",
+                                          "{a,layers.0.norm}",
+                                          "layers.*.experts.*.w2"};
   std::vector<std::string> paths;
   for (int layer = 0; layer < 6; ++layer) {
     const std::string of = "layers." + std::to_string(layer);

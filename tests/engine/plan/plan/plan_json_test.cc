@@ -1,5 +1,5 @@
-// A plan goes through JSON whole, and what is no plan is refused with the member's name. (All shipped plans go through it
-// in tests/dsl/language/eval/isolated_test.cc.)
+// A plan goes through JSON whole, and what is no plan is refused with the member's name. (All shipped plans go through
+// it in tests/dsl/language/eval/isolated_test.cc.)
 #include "engine/plan/plan/plan_json.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// The report as a reader meets it, in a headless Chromium: what is where, in which colours, what a key does. Skipped, and
-// said so, where there is no Chromium. MOONSHARD_PICTURES=FOLDER keeps pictures of the pages.
+// The report as a reader meets it, in a headless Chromium: what is where, in which colours, what a key does. Skipped,
+// and said so, where there is no Chromium. MOONSHARD_PICTURES=FOLDER keeps pictures of the pages.
 #include <catch2/catch.hpp>
 #include <set>
 

@@ -1,5 +1,5 @@
-// The report's data and page without a browser: equal subtrees once, every shard where it is, nothing that ends the page
-// early.
+// The report's data and page without a browser: equal subtrees once, every shard where it is, nothing that ends the
+// page early.
 #include "engine/plan/report/report.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What must be alike on the ranks of a model, or is refused: values that it begins with, values of its inputs, and layouts
-// that no call carries out.
+// What must be alike on the ranks of a model, or is refused: values that it begins with, values of its inputs, and
+// layouts that no call carries out.
 #include <catch2/catch.hpp>
 
 #include <algorithm>

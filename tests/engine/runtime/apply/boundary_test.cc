@@ -1,5 +1,5 @@
-// Boundaries at work: an exception in a forward, whatever steps stand around it, leaves the model usable and says where it
-// was; observers see calls in order.
+// Boundaries at work: an exception in a forward, whatever steps stand around it, leaves the model usable and says where
+// it was; observers see calls in order.
 #include <catch2/catch.hpp>
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
-// The compiled program is what runs, and all that runs: without the sections of the plan that it was compiled from the run
-// is the same, and a field that is changed in it changes the run in the way that the field says.
+// The compiled program is what runs, and all that runs: without the sections of the plan that it was compiled from the
+// run is the same, and a field that is changed in it changes the run in the way that the field says.
 #include <catch2/catch.hpp>
 
 #include <functional>
@@ -40,8 +40,8 @@ void DropSections(CompiledPlan& compiled) {
   compiled.plan = bare;
 }
 
-// Of two micro-batches of one step: outputs, gradients of shards, collectives, calls of the second layer, bytes that stay
-// gathered after the first forward.
+// Of two micro-batches of one step: outputs, gradients of shards, collectives, calls of the second layer, bytes that
+// stay gathered after the first forward.
 struct Run {
   std::vector<at::Tensor> outputs;
   std::vector<at::Tensor> grads;
@@ -79,16 +79,14 @@ std::string TextOf(const CollectiveCounts& counts) {
 Run RunWith(const DeviceMesh& mesh, const Change& change) {
   Net net = MakeNet({});
   const LiveTree live = ReadLiveTree(*net).ValueOrThrow();
-  CompiledPlan compiled =
-      ResolvePlan(std::make_shared<const Plan>(FullPlan()), live.tree, mesh.shape()).ValueOrThrow();
+  CompiledPlan compiled = ResolvePlan(std::make_shared<const Plan>(FullPlan()), live.tree, mesh.shape()).ValueOrThrow();
   change(compiled);
   const auto applied = AppliedPlan::Apply(live, std::move(compiled), mesh);
   Run run;
   for (int64_t micro = 0; micro < 2; ++micro) {
     applied->SetGradientSync(micro == 1);
-    const at::Tensor ids = (torch::arange(10) * 3 + 2 * micro + mesh.coordinate(MeshAxis::kDpShard))
-                               .remainder(kVocabulary)
-                               .view({2, 5});
+    const at::Tensor ids =
+        (torch::arange(10) * 3 + 2 * micro + mesh.coordinate(MeshAxis::kDpShard)).remainder(kVocabulary).view({2, 5});
     const at::Tensor out = net(ids);
     run.outputs.push_back(out.detach().clone());
     for (const std::shared_ptr<Unit>& unit : applied->units()) run.gathered += unit->gathered_bytes();
@@ -142,16 +140,28 @@ TEST_CASE("a changed field of the compiled program changes the run") {
       {"unit_settings.accumulate_shards", [](CompiledPlan& p) { p.unit_settings.accumulate_shards = true; },
        other_collectives},
       {"unit_settings.reduce_dtype", [](CompiledPlan& p) { p.unit_settings.reduce_dtype = "bfloat16"; }, other_numbers},
-      {"unit.reshard", [](CompiledPlan& p) { for (ShardedUnit& unit : p.units) unit.reshard = false; },
+      {"unit.reshard",
+       [](CompiledPlan& p) {
+         for (ShardedUnit& unit : p.units) unit.reshard = false;
+       },
        other_collectives},
       {"gradient_scale", [](CompiledPlan& p) { p.gradient_scale = 1; }, other_numbers},
       {"program.dtype", [](CompiledPlan& p) { ProgramAt(p, "layer_0.up").dtype = "float64"; }, other_numbers},
-      {"program.sums", [](CompiledPlan& p) { for (ModuleProgram& program : p.programs) program.sums.clear(); },
+      {"program.sums",
+       [](CompiledPlan& p) {
+         for (ModuleProgram& program : p.programs) program.sums.clear();
+       },
        other_collectives},
-      {"cast arguments", [](CompiledPlan& p) { EachStep(p, StepKind::kCastArguments, [](ProgramStep& s) { s.dtype = "bfloat16"; }); },
+      {"cast arguments",
+       [](CompiledPlan& p) { EachStep(p, StepKind::kCastArguments, [](ProgramStep& s) { s.dtype = "bfloat16"; }); },
        other_numbers},
-      {"recompute", [](CompiledPlan& p) { std::erase_if(ProgramAt(p, "layer_1").enter, [](const ProgramStep& s) { return s.kind == StepKind::kRecompute; });
-                                          for (ProgramStep& s : ProgramAt(p, "layer_1").leave) if (s.ends >= 0) --s.ends; },
+      {"recompute",
+       [](CompiledPlan& p) {
+         std::erase_if(ProgramAt(p, "layer_1").enter,
+                       [](const ProgramStep& s) { return s.kind == StepKind::kRecompute; });
+         for (ProgramStep& s : ProgramAt(p, "layer_1").leave)
+           if (s.ends >= 0) --s.ends;
+       },
        [](const Run& a, const Run& b) { return a.layer_calls == 2 * b.layer_calls && a.SameNumbers(b); }},
   };
   for (const Row& row : rows) {
@@ -176,14 +186,17 @@ TEST_CASE("ranks whose compiled programs differ in any setting do not begin") {
       {"gradient_scale", [](CompiledPlan& p) { p.gradient_scale = 1; }},
       {"kept", [](CompiledPlan& p) { EachStep(p, StepKind::kRecompute, [](ProgramStep& s) { s.kept.reset(); }); }},
       {"dtype", [](CompiledPlan& p) { ProgramAt(p, "layer_0.up").dtype = "float64"; }},
-      {"sums", [](CompiledPlan& p) { for (ModuleProgram& program : p.programs) program.sums.clear(); }},
+      {"sums",
+       [](CompiledPlan& p) {
+         for (ModuleProgram& program : p.programs) program.sums.clear();
+       }},
   };
   for (const auto& [field, change] : rows) {
     INFO(field);
-    const std::vector<RankFailure> failures = RunRanksFailing(
-        "dp=2,tp=2", [&change = change](DeviceMesh& mesh) {
-          RunWith(mesh, mesh.rank() == 3 ? change : [](CompiledPlan&) {});
-        });
+    const std::vector<RankFailure> failures = RunRanksFailing("dp=2,tp=2", [&change = change](DeviceMesh& mesh) {
+      RunWith(
+          mesh, mesh.rank() == 3 ? change : [](CompiledPlan&) {});
+    });
     CHECK(failures.size() == 4);
     for (const RankFailure& failure : failures) CHECK(failure.text.find("MS0502") != std::string::npos);
   }

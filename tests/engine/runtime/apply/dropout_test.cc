@@ -1,5 +1,5 @@
-// Dropout under tensor parallelism, on ranks that are processes (threads share a generator): the same elements fall where
-// values are whole on every rank, other ones where they are shards. The program starts itself again as a rank.
+// Dropout under tensor parallelism, on ranks that are processes (threads share a generator): the same elements fall
+// where values are whole on every rank, other ones where they are shards. The program starts itself again as a rank.
 #include <catch2/catch.hpp>
 
 #include <cstdlib>
@@ -191,7 +191,8 @@ void CheckException(DeviceMesh& mesh, AxisGroup& group) {
   Expect(threw && Distinct(group, GeneratorState()).size() == 1, "alike after an exception");
 }
 
-// Without dropout a forward on shards draws nothing, as on one rank: what the program draws next is what it draws there.
+// Without dropout a forward on shards draws nothing, as on one rank: what the program draws next is what it draws
+// there.
 void CheckDrawsNothing(DeviceMesh& mesh) {
   for (bool sequence_parallel : {false, true}) {
     torch::manual_seed(7);

@@ -1,5 +1,5 @@
-// Tensors that are made of several tensors of a checkpoint: any part of one is that part of the full tensor, the checkpoint's
-// tensors are made of them again, and a sharded model loads its shards of them.
+// Tensors that are made of several tensors of a checkpoint: any part of one is that part of the full tensor, the
+// checkpoint's tensors are made of them again, and a sharded model loads its shards of them.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -203,8 +203,8 @@ TEST_CASE("a part of what a recipe makes is that part of the full tensor") {
   CHECK(maker.used().size() == 7);
 }
 
-// Tensors of a model that are made of some tensors, each element of which is in one of them; of a few of them, some tensors are
-// not all there.
+// Tensors of a model that are made of some tensors, each element of which is in one of them; of a few of them, some
+// tensors are not all there.
 TEST_CASE("the checkpoint's tensors are made of the model's again, or are named") {
   const ScratchFolder folder;
   RecipeMaker maker(11);

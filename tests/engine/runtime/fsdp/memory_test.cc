@@ -98,9 +98,9 @@ TEST_CASE("units take what explain says, within a tenth") {
         const double share =
             static_cast<double>(totals.params * (setup.casts ? 8 : 4)) / static_cast<double>(mesh.shape().world_size());
         Expect(static_cast<double>(totals.bytes_per_rank) < 1.03 * share, "an equal share of the parameters");
-        // Gloo's threads free their buffers a moment after the step, which raises what is live between steps and the next
-        // step's peak alike: the smallest of several of each is the step's own. Between steps the gradients' blocks hold
-        // a little more than what is stored (flags, padding).
+        // Gloo's threads free their buffers a moment after the step, which raises what is live between steps and the
+        // next step's peak alike: the smallest of several of each is the step's own. Between steps the gradients'
+        // blocks hold a little more than what is stored (flags, padding).
         int64_t least_between = std::numeric_limits<int64_t>::max();
         int64_t least_peak = std::numeric_limits<int64_t>::max();
         const auto waits_for = [](std::chrono::milliseconds limit, const auto& condition) {

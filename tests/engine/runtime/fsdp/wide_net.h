@@ -1,5 +1,6 @@
 // A net of units that are large beside its activations, and the settings under which what they take is counted: by
-// tests/engine/runtime/fsdp/memory_test.cc with real peers, by tests/engine/analysis/footprint/units_test.cc on the meta device.
+// tests/engine/runtime/fsdp/memory_test.cc with real peers, by tests/engine/analysis/footprint/units_test.cc on the
+// meta device.
 #pragma once
 
 #include <cstdint>

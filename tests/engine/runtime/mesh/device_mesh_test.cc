@@ -94,7 +94,8 @@ TEST_CASE("an existing group becomes the tp axis, with or without a store") {
   });
 }
 
-// The groups of `mesh` along tp and dp, made by somebody else; `crossed` joins the ranks of dp that are not neighbours in it.
+// The groups of `mesh` along tp and dp, made by somebody else; `crossed` joins the ranks of dp that are not neighbours
+// in it.
 DeviceMesh::Groups TheirGroups(DeviceMesh& mesh, const std::string& name, bool crossed = false) {
   const auto made = [&](MeshAxis axis, std::vector<int64_t> ranks) {
     std::string key = name;

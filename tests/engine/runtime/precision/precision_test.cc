@@ -1,5 +1,5 @@
-// precision and keep_dtype: parameters stored in float64 and used in float32, on thread ranks, against the same model cast
-// by hand on one rank.
+// precision and keep_dtype: parameters stored in float64 and used in float32, on thread ranks, against the same model
+// cast by hand on one rank.
 #include <catch2/catch.hpp>
 
 #include <map>
@@ -43,7 +43,8 @@ Plan PlanOf(const std::string& section, bool keep, const std::string& reduce) {
   return plan;
 }
 
-// The gradients of one rank's inputs on a model whose parameters were cast by hand, in the dtype that they were used in.
+// The gradients of one rank's inputs on a model whose parameters were cast by hand, in the dtype that they were used
+// in.
 std::map<std::string, at::Tensor> ByHand(int64_t r, bool keep, at::Tensor& logits) {
   Net net = MakeNet({});
   net->to(torch::kFloat32);
@@ -66,8 +67,9 @@ std::map<std::string, at::Tensor> ByHand(int64_t r, bool keep, at::Tensor& logit
   return grads;
 }
 
-// What was computed in float32 twice, by kernels that may add in other orders: two sums of at most kVocabulary terms a layer
-// and as many on the way back. (That sums between ranks are in the dtype that the plan says, their bytes show, below.)
+// What was computed in float32 twice, by kernels that may add in other orders: two sums of at most kVocabulary terms a
+// layer and as many on the way back. (That sums between ranks are in the dtype that the plan says, their bytes show,
+// below.)
 const double kRounding = RoundingBound({.terms = kVocabulary, .depth = 16});
 
 double Difference(const at::Tensor& got, const at::Tensor& want) {

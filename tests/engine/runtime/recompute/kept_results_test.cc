@@ -1,4 +1,5 @@
-// Selective recomputation: what is kept is not computed twice, and gradients are those without recomputation, to the bit.
+// Selective recomputation: what is kept is not computed twice, and gradients are those without recomputation, to the
+// bit.
 #include <catch2/catch.hpp>
 
 #include <map>

@@ -80,7 +80,8 @@ TEST_CASE("gradients under recomputation are those without, to the bit") {
           const Outcome plain = Run(mesh, {}, behaviour);
           const Outcome again = Run(mesh, setup.recomputed, behaviour);
           ExpectEqual(again.logits.detach(), plain.logits.detach(), "the logits");
-          // The terms of a sum come in another order where a recomputed module is called twice, or reads what others read.
+          // The terms of a sum come in another order where a recomputed module is called twice, or reads what others
+          // read.
           const bool exact = !twice && setup.recomputed.front() != "layer_*.{up,norm}";
           for (const auto& [path, grad] : plain.grads) {
             if (exact) ExpectEqual(again.grads.at(path), grad, "gradient of " + path);

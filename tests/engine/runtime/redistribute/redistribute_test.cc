@@ -1,5 +1,5 @@
-// Every row of the table of engine/runtime/redistribute/redistribute.h, for every form of shard, on thread ranks: value and gradient against
-// one unsharded computation, equal bit for bit (small integers in doubles).
+// Every row of the table of engine/runtime/redistribute/redistribute.h, for every form of shard, on thread ranks: value
+// and gradient against one unsharded computation, equal bit for bit (small integers in doubles).
 #include <catch2/catch.hpp>
 
 #include <ATen/ATen.h>

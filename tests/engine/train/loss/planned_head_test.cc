@@ -1,5 +1,5 @@
-// A loss behind a plan: the head's logits stay shards of the vocabulary, as the plans' option loss_parallel leaves them,
-// and the model's gradients are the unsharded model's.
+// A loss behind a plan: the head's logits stay shards of the vocabulary, as the plans' option loss_parallel leaves
+// them, and the model's gradients are the unsharded model's.
 #include <catch2/catch.hpp>
 
 #include <ATen/ATen.h>

@@ -24,7 +24,8 @@ struct TiedImpl : torch::nn::Module {
   Net net;
 };
 
-// The parameters of MakeNet as a model directory of two files, in an order of its own, with a tensor that the net lacks.
+// The parameters of MakeNet as a model directory of two files, in an order of its own, with a tensor that the net
+// lacks.
 void WriteModel(const std::string& folder) {
   std::filesystem::create_directories(folder);
   Net net = MakeNet({});

@@ -19,9 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs `work` on a thread with a disk of 256 KiB at `path`, a directory. The disk is in a mount namespace of the thread and
-// of those that it starts: no other process sees it, and it goes with them, also where this process is killed. False
-// where this process may not make one.
+// Runs `work` on a thread with a disk of 256 KiB at `path`, a directory. The disk is in a mount namespace of the thread
+// and of those that it starts: no other process sees it, and it goes with them, also where this process is killed.
+// False where this process may not make one.
 bool OnSmallTmpfs(const std::string& path, const std::function<void()>& work) {
   return std::async(std::launch::async,
                     [&] {
@@ -36,7 +36,8 @@ bool OnSmallTmpfs(const std::string& path, const std::function<void()>& work) {
       .get();
 }
 
-// The ranks of the test below, and then what is damaged of the steps that are left. `saved` is the last step that had room.
+// The ranks of the test below, and then what is damaged of the steps that are left. `saved` is the last step that had
+// room.
 std::string FillDisk(const std::string& disk, int64_t& saved) {
   RunRanks("dp=2", [&](DeviceMesh& mesh) {
     TrainingCheckpointOptions options;

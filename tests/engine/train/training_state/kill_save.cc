@@ -1,7 +1,7 @@
 // kill_save KILLS [MESH] [SEED]: a training run of real processes that saves after every step, of which some rank gets
-// SIGKILL at a random moment, again and again. After every kill the step that `latest` names is complete, and none that a
-// save had returned for is lost; the run that goes on from it is, to the bit, the one that nobody killed (dropout, AdamW,
-// the processes' own generators). Exits with 1 where any of that is not so.
+// SIGKILL at a random moment, again and again. After every kill the step that `latest` names is complete, and none that
+// a save had returned for is lost; the run that goes on from it is, to the bit, the one that nobody killed (dropout,
+// AdamW, the processes' own generators). Exits with 1 where any of that is not so.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// A run that is saved, thrown away and loaded goes on to the bit as if it had not stopped; on another mesh every element
-// is where it belongs.
+// A run that is saved, thrown away and loaded goes on to the bit as if it had not stopped; on another mesh every
+// element is where it belongs.
 #include <catch2/catch.hpp>
 
 #include <map>

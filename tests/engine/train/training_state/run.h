@@ -1,5 +1,5 @@
-// A small training run for tests: the net of tests/engine/runtime/fsdp/net.h under any mesh, with dropout on what it answers, and
-// an optimizer; the same numbers in every run of the same mesh.
+// A small training run for tests: the net of tests/engine/runtime/fsdp/net.h under any mesh, with dropout on what it
+// answers, and an optimizer; the same numbers in every run of the same mesh.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
-// A saved step of which somebody changed one thing and put the hash right: every field of the manifest with the training
-// record in it, the header and the bytes of the file of random states, `latest`. Each is changed to what readers get wrong
-// (changed_json.h), and the step is loaded and merged. What comes of it is one of three:
+// A saved step of which somebody changed one thing and put the hash right: every field of the manifest with the
+// training record in it, the header and the bytes of the file of random states, `latest`. Each is changed to what
+// readers get wrong (changed_json.h), and the step is loaded and merged. What comes of it is one of three:
 //
-//   refused        by findings that name the step, with the model, the optimizer and the texts as they were, unless bytes
-//                  of a tensor or a random state are not what was written
+//   refused        by findings that name the step, with the model, the optimizer and the texts as they were, unless
+//                  bytes of a tensor or a random state are not what was written
 //   the same       to the bit
-//   what it says   with a warning, or as another run could have saved it (a learning rate): what differs is in the record,
-//                  and the next step is one of finite numbers
+//   what it says   with a warning, or as another run could have saved it (a learning rate): what differs is in the
+//                  record, and the next step is one of finite numbers
 //
 //   MOONSHARD_CHANGES=all test_train_layer "a changed*"     each of them, half an hour, by hand; some hundred in CI
 //   MOONSHARD_SEED=7                                        others than those of CI
