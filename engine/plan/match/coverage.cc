@@ -9,6 +9,7 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/core/base/join_first.h"
 #include "engine/plan/match/pattern.h"
@@ -23,21 +24,27 @@ constexpr size_t kMostAlternatives = 12;  // named in a message
 // until each was seen, normally within the first layers that have them; the others run once a path class. Returns false
 // if RE2 ran out of memory.
 bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patterns, const std::vector<bool>& to_check,
-                      std::vector<std::vector<bool>>& seen) {
+                      const std::vector<std::vector<bool>>& numbers_seen, std::vector<std::vector<bool>>& seen) {
   struct Place {
     size_t rule;
     size_t alternative;
   };
   std::vector<Place> places;
   std::vector<std::string> regexes;
+  size_t components = 0;
   const std::vector<Module>& modules = tree.modules();
   seen.resize(patterns.size());
   for (size_t i = 0; i < patterns.size(); ++i) {
     seen[i].assign(patterns[i].alternatives.size(), false);
+    if (to_check[i] && !numbers_seen[i].empty()) {
+      seen[i] = numbers_seen[i];
+      continue;
+    }
     for (size_t j = 0; to_check[i] && j < patterns[i].alternatives.size(); ++j) {
       const std::string& regex = patterns[i].alternatives[j].regex;
       if (patterns[i].depends_on_numbers) {
         places.push_back({i, j});
+        components = std::max(components, patterns[i].deciding_components);
         regexes.push_back(regex);
         continue;
       }
@@ -50,7 +57,12 @@ bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patter
   if (!set.ok()) return false;
   std::vector<int> found;
   size_t left = places.size();
+  // By class, of the module before this one: it matched what this one would.
+  std::vector<std::optional<std::string_view>> last(tree.class_representatives().size());
   for (size_t m = 0; m < modules.size() && left > 0; ++m) {
+    const std::string_view deciding = FirstComponents(modules[m].path, components);
+    if (last[modules[m].path_class] == deciding) continue;
+    last[modules[m].path_class] = deciding;
     if (!set.value().Match(modules[m].path, found)) return false;
     for (int index : found) {
       const Place& place = places[static_cast<size_t>(index)];
@@ -139,7 +151,8 @@ void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
 }  // namespace
 
 Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
-                          const std::vector<bool>& matched_anything) {
+                          const std::vector<bool>& matched_anything,
+                          const std::vector<std::vector<bool>>& numbers_seen) {
   Diagnostics out;
   const ModuleTree& tree = *matched.tree;
   std::vector<bool> to_check(patterns.size());
@@ -147,7 +160,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
     to_check[i] = matched_anything[i] && !matched.plan->rules[i].optional;
   }
   std::vector<std::vector<bool>> seen;
-  if (!FindAlternatives(tree, patterns, to_check, seen)) return {PatternSet::OutOfMemory()};
+  if (!FindAlternatives(tree, patterns, to_check, numbers_seen, seen)) return {PatternSet::OutOfMemory()};
   for (size_t i = 0; i < patterns.size(); ++i) {
     const Rule& rule = matched.plan->rules[i];
     const bool matched_any = matched_anything[i];

@@ -19,9 +19,11 @@ namespace moonshard {
 // kUnmatchedRule for every rule without a match, kUnmatchedAlternative for every brace alternative without one, each
 // with its nearest match. A rule that matches only modules which an overriding rule claims is not a finding: that is
 // the purpose of extending a plan. `matched_anything[i]`: whether rule i matched before precedence was applied;
-// `patterns[i]` belongs to plan.rules[i].
+// `patterns[i]` belongs to plan.rules[i]. `numbers_seen[i]`: of a pattern with a range_component that matched modules,
+// for each alternative whether one of them has its number; else empty.
 Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>& patterns,
-                          const std::vector<bool>& matched_anything);
+                          const std::vector<bool>& matched_anything,
+                          const std::vector<std::vector<bool>>& numbers_seen);
 
 // The nearest match for a rule whose pattern matches nothing, as the help of a finding: one or two sentences, never
 // empty.

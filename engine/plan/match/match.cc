@@ -17,6 +17,7 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <set>
 
@@ -56,9 +57,10 @@ class Matcher {
     matched_.matches.assign(plan.rules.size(), 0);
     matched_.rule_of.assign(matched_.tree->modules().size(), MatchedPlan::kNoRule);
     matched_anything_.assign(plan.rules.size(), false);
+    numbers_seen_.resize(plan.rules.size());
     if (!Translate() || !MatchModules() || !MatchParameters()) return std::move(diagnostics_);
     MatchSections();
-    const Diagnostics coverage = CheckCoverage(matched_, patterns_, matched_anything_);
+    const Diagnostics coverage = CheckCoverage(matched_, patterns_, matched_anything_, numbers_seen_);
     diagnostics_.insert(diagnostics_.end(), coverage.begin(), coverage.end());
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
     return Result<MatchedPlan>(std::move(matched_), std::move(diagnostics_));
@@ -135,6 +137,7 @@ class Matcher {
       const std::string_view deciding = FirstComponents(modules[m].path, components);
       if (!last.known || last.deciding != deciding) {
         if (!Match(*path_set, by_path, modules[m].path, last.found)) return false;
+        for (int32_t rule : last.found) NoteNumber(static_cast<size_t>(rule), modules[m].path);
         const std::vector<int32_t>& from_class = of_class[modules[m].path_class];
         last.found.insert(last.found.end(), from_class.begin(), from_class.end());
         std::ranges::sort(last.found);
@@ -146,11 +149,17 @@ class Matcher {
     return true;
   }
 
-  static std::string_view FirstComponents(std::string_view path, size_t count) {
-    if (count == Pattern::kAllComponents) return path;
-    size_t end = 0;
-    for (; count > 0 && end != std::string_view::npos; --count) end = path.find('.', end == 0 ? 0 : end + 1);
-    return path.substr(0, end);
+  // Which number of a range a path that matches has: the alternatives of the range need no matching of their own.
+  void NoteNumber(size_t rule, std::string_view path) {
+    const Pattern& pattern = patterns_[rule];
+    if (pattern.range_component == 0) return;
+    const std::string_view until = FirstComponents(path, pattern.range_component);
+    const std::string_view text = until.substr(until.rfind('.') + 1);  // npos + 1 is 0
+    int64_t number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    const auto index = static_cast<size_t>(number - std::stoll(pattern.alternatives.front().text));
+    numbers_seen_[rule].resize(pattern.alternatives.size());
+    if (index < numbers_seen_[rule].size()) numbers_seen_[rule][index] = true;
   }
 
   // The rule that wins among `candidates` (ascending): the first of the lowest level. Another rule of that level is a
@@ -305,6 +314,7 @@ class Matcher {
   Diagnostics diagnostics_;
   std::vector<Pattern> patterns_;
   std::vector<bool> matched_anything_;
+  std::vector<std::vector<bool>> numbers_seen_;  // by rule and alternative, of patterns with a range_component
   std::map<std::pair<int32_t, int32_t>, size_t> conflicts_;
   std::vector<int> indices_;
 };

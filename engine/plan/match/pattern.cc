@@ -27,7 +27,7 @@ using Sequence = std::vector<Node>;
 struct Node {
   enum class Kind { kLiteral, kDot, kStar, kComponents, kOne, kClass, kChoice };
   Kind kind = Kind::kLiteral;
-  std::string text;                // of a literal character or a class, as RE2 writes it
+  std::string text;                // of a literal character, a class or a long range of numbers, as RE2 writes it
   std::vector<Sequence> choices;   // of a choice
   std::vector<std::string> names;  // the choices as the user wrote them
 };
@@ -37,6 +37,45 @@ struct ParseError {
   std::string message;
   size_t position;
 };
+
+// A shorter range is an alternation of its numbers.
+constexpr int64_t kShortRange = 10;
+
+// Of numbers with as many digits. 127 to 4096 is 127 to 999 and 1000 to 4096, and 127 to 999 is
+//
+//   1(?:2[7-9]|[3-9][0-9])|[2-9][0-9]{2}
+std::string SameLength(std::string_view first, std::string_view last) {
+  if (first.empty()) return "";
+  const std::string_view low = first.substr(1);
+  const std::string_view high = last.substr(1);
+  if (first[0] == last[0]) return first[0] + (low.empty() ? "" : "(?:" + SameLength(low, high) + ")");
+  const std::string zeros(low.size(), '0');
+  const std::string nines(low.size(), '9');
+  const char begin = static_cast<char>(low == zeros ? first[0] : first[0] + 1);
+  const char end = static_cast<char>(high == nines ? last[0] : last[0] - 1);
+  std::string out;
+  const auto add = [&out](const std::string& part) { out += (out.empty() ? "" : "|") + part; };
+  if (low != zeros) add(first[0] + ("(?:" + SameLength(low, nines) + ")"));
+  if (begin <= end) {
+    std::string part = {'[', begin, '-', end, ']'};
+    for (size_t i = 0; i < low.size(); ++i) part += "[0-9]";
+    add(part);
+  }
+  if (high != nines) add(last[0] + ("(?:" + SameLength(zeros, high) + ")"));
+  return out;
+}
+
+// The numbers from `first` to `last`, in about as many states of an automaton as they have digits: an alternation of 61
+// numbers in each of some patterns makes most of what they cost.
+std::string NumbersBetween(const std::string& first, const std::string& last) {
+  std::string out;
+  for (size_t digits = first.size(); digits <= last.size(); ++digits) {
+    const std::string from = digits == first.size() ? first : "1" + std::string(digits - 1, '0');
+    const std::string to = digits == last.size() ? last : std::string(digits, '9');
+    out += (out.empty() ? "" : "|") + SameLength(from, to);
+  }
+  return out;
+}
 
 class Parser {
  public:
@@ -180,6 +219,7 @@ class Parser {
     if (last - first >= kMostNumbersInRange) {
       Fail("the range {" + std::string(body) + "} has more than " + std::to_string(kMostNumbersInRange) + " numbers");
     }
+    if (last - first >= kShortRange) node.text = NumbersBetween(std::to_string(first), std::to_string(last));
     for (int64_t i = first; i <= last; ++i) {
       Sequence digits;
       for (char c : std::to_string(i)) digits.push_back({Node::Kind::kLiteral, std::string(1, c), {}, {}});
@@ -245,6 +285,7 @@ class Writer {
 
   std::string WriteChoice(const Node& node, bool starts, bool ends) const {
     if (&node == chosen_) return "(?:" + Write(node.choices[which_], starts, ends) + ")";
+    if (!node.text.empty()) return "(?:" + node.text + ")";
     std::string out = "(?:";
     for (const Sequence& choice : node.choices) {
       if (&choice != node.choices.data()) out += "|";
@@ -295,6 +336,21 @@ size_t DecidingComponents(const Sequence& sequence) {
     if (DependsOnNumbers({node})) last = component;
   }
   return last;
+}
+
+size_t RangeComponent(const Sequence& sequence) {
+  size_t component = 1;
+  size_t found = 0;
+  for (size_t i = 0; i < sequence.size(); ++i) {
+    const Node& node = sequence[i];
+    if (node.kind == Node::Kind::kDot) ++component;
+    if (node.kind == Node::Kind::kComponents && found == 0) return 0;
+    if (node.kind != Node::Kind::kChoice) continue;
+    const bool starts = i == 0 || sequence[i - 1].kind == Node::Kind::kDot;
+    if (found > 0 || node.text.empty() || !starts || !IsBoundary(sequence, i + 1)) return 0;
+    found = component;
+  }
+  return found;
 }
 
 void CollectChoices(const Sequence& sequence, std::vector<const Node*>& out) {
@@ -357,6 +413,13 @@ void CheckComponents(std::string_view text) {
 
 }  // namespace
 
+std::string_view FirstComponents(std::string_view path, size_t count) {
+  if (count == Pattern::kAllComponents) return path;
+  size_t end = 0;
+  for (; count > 0 && end != std::string_view::npos; --count) end = path.find('.', end == 0 ? 0 : end + 1);
+  return path.substr(0, end);
+}
+
 // The cost of a pattern is bounded before RE2 sees it: its length, the depth of braces (parsing and writing are
 // recursive), the numbers of a range, and the total size of its alternatives. What remains, the size of the compiled
 // automaton, is bounded by RE2 itself (PatternSet, max_mem).
@@ -383,6 +446,7 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
       pattern.regex = Writer(nullptr, 0).Write(sequence, true, true);
       pattern.depends_on_numbers = DependsOnNumbers(sequence);
       pattern.deciding_components = DecidingComponents(sequence);
+      pattern.range_component = RangeComponent(sequence);
       AddAlternatives(sequence, pattern);
     } catch (const ParseError& error) {
       return BadPattern(text, error.message + " (at character " + std::to_string(error.position + 1) + ")", source);

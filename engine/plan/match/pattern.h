@@ -33,6 +33,9 @@ struct Pattern {
   // kAllComponents where that is not known.
   static constexpr size_t kAllComponents = SIZE_MAX;
   size_t deciding_components = kAllComponents;
+  // Where the pattern's only braces are a range of numbers that is a full component, which one, counted from 1; else 0.
+  // A path that matches then matches the alternative of this component's number, and no other.
+  size_t range_component = 0;
   // One per brace alternative: its text, and the full pattern with only that alternative in its braces. A rule of which
   // one alternative matches nothing is almost always a typo.
   struct Alternative {
@@ -42,6 +45,10 @@ struct Pattern {
   };
   std::vector<Alternative> alternatives;
 };
+
+// The path up to so many components: of two modules of one path class with equal ones, patterns that need no more match
+// both or neither.
+std::string_view FirstComponents(std::string_view path, size_t count);
 
 // The largest number of values of one {a..b}.
 inline constexpr int64_t kMostNumbersInRange = 4096;

@@ -136,6 +136,37 @@ TEST_CASE("random globs match what a naive matcher matches, and path classes agr
   CHECK(matched > 1000);
 }
 
+TEST_CASE("a range of numbers is these numbers and no others") {
+  for (const auto& [first, last] : std::vector<std::pair<int, int>>{{0, 9},
+                                                                    {0, 10},
+                                                                    {0, 60},
+                                                                    {3, 17},
+                                                                    {9, 10},
+                                                                    {10, 99},
+                                                                    {11, 98},
+                                                                    {99, 100},
+                                                                    {0, 127},
+                                                                    {95, 1005},
+                                                                    {127, 4096},
+                                                                    {1000, 1099},
+                                                                    {989, 1010},
+                                                                    {7, 4000}}) {
+    const std::string text = "l.{" + std::to_string(first) + ".." + std::to_string(last) + "}.w";
+    const Result<Pattern> pattern = TranslatePattern(text, PatternSyntax::kGlob);
+    REQUIRE(pattern.ok());
+    const RE2 regex(pattern.value().regex);
+    CAPTURE(text, pattern.value().regex);
+    CHECK(pattern.value().alternatives.size() == static_cast<size_t>(last - first + 1));
+    for (int number = 0; number < 5200; ++number) {
+      const std::string path = "l." + std::to_string(number) + ".w";
+      if (RE2::FullMatch(path, regex) != (number >= first && number <= last)) FAIL(path);
+    }
+    for (const char* path : {"l..w", "l.00.w", "l.01.w", "l.007.w", "l.5x.w", "l.-1.w", "l.10.0.w"}) {
+      CHECK_FALSE(RE2::FullMatch(path, regex));
+    }
+  }
+}
+
 TEST_CASE("a set finds what each pattern finds alone, in order") {
   const std::vector<std::string> regexes = {Regex("a.*"), Regex("**.b"), Regex("a.b"), Regex("c")};
   const PatternSet set = PatternSet::Compile(regexes).ValueOrThrow();
