@@ -76,15 +76,32 @@ SizeExpression ExpressionOf(const JsonValue& json, int depth = 0) {
   return out;
 }
 
+// The sizes that are numbers are those of a tensor.
 std::vector<SizeExpression> ShapeOf(const JsonValue& object, std::string_view key) {
   std::vector<SizeExpression> out;
-  for (const JsonValue& size : List(object, key)) out.push_back(ExpressionOf(size));
+  int64_t elements = 1;
+  for (const JsonValue& size : List(object, key)) {
+    out.push_back(ExpressionOf(size));
+    if (out.back().op != SizeExpression::Op::kNumber) continue;
+    const int64_t number = out.back().number;
+    if (number < 0 || !MultiplySize(elements, number)) {
+      Fail("'" + std::string(key) + "' with the size " + std::to_string(number) + " is not the shape of a tensor");
+    }
+  }
   return out;
 }
 
-// Whether the names between the dots are no empty ones, as those of modules and parameters are.
-bool IsPath(std::string_view path) {
-  return !path.empty() && path.front() != '.' && path.back() != '.' && path.find("..") == std::string_view::npos;
+constexpr size_t kMostComponents = 256;
+constexpr size_t kMostPathBytes = 1024;
+
+// What is wrong with the path of a module or a parameter; null: nothing.
+const char* WhyNoPath(std::string_view path) {
+  if (path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != std::string_view::npos) {
+    return "its path has an empty name";
+  }
+  if (path.size() > kMostPathBytes) return "its path has more than 1024 bytes";
+  const auto dots = static_cast<size_t>(std::ranges::count(path, '.'));
+  return dots >= kMostComponents ? "its path has more than 256 names" : nullptr;
 }
 
 class RecordParser {
@@ -135,7 +152,7 @@ class RecordParser {
       at_ = "module '" + module.path + "'";
       if (!paths_.insert(module.path).second) Fail("there are two modules of this path");
       if (module.path.empty() != program_.modules.empty()) Fail("the root is not the first module");
-      if (!module.path.empty() && !IsPath(module.path)) Fail("its path has an empty name");
+      if (const char* why = WhyNoPath(module.path); !module.path.empty() && why != nullptr) Fail(why);
       if (!module.path.empty() && !paths_.contains(ParentOf(module.path))) {
         Fail("comes before the module that holds it");
       }
@@ -193,7 +210,7 @@ class RecordParser {
       }
       const size_t dot = name.rfind('.');
       const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
-      if (!IsPath(name)) Fail("its path has an empty name");
+      if (const char* why = WhyNoPath(name)) Fail(why);
       if (!paths_.contains(module)) Fail("belongs to no module");
       if (paths_.contains(name)) Fail("is a module too");
       by_module[module].push_back(std::move(tensor));
@@ -342,8 +359,13 @@ class RecordParser {
     for (const auto& [name, json] : valid->AsObject()) {
       for (const JsonValue& range : List(json, "ranges")) {
         if (!range.is_array() || range.AsArray().size() != 2) Fail("a range is not a pair of numbers");
-        program_.valid[name].emplace_back(IntegerOf(range.AsArray()[0], "ranges"),
-                                          IntegerOf(range.AsArray()[1], "ranges"));
+        const int64_t first = IntegerOf(range.AsArray()[0], "ranges");
+        const int64_t last = IntegerOf(range.AsArray()[1], "ranges");
+        if (first < 0 || last < first) {
+          Fail("the range " + std::to_string(first) + " to " + std::to_string(last) + " of '" + name +
+               "' is not one of sizes");
+        }
+        program_.valid[name].emplace_back(first, last);
       }
     }
   }

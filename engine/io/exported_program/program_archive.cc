@@ -100,7 +100,7 @@ Diagnostics ProgramArchive::ListEntries(uint64_t file_bytes) {
                                   "pack it again without compression, as torch.export.save does"));
     } else if (entry.size > file_bytes) {
       errors.push_back(BadArchive(path_, "entry '" + name + "' claims more bytes than the file has"));
-    } else if (!entries_.emplace(name, Entry{static_cast<uint64_t>(i), entry.size}).second) {
+    } else if (!entries_.emplace(name, Entry{static_cast<uint64_t>(i), entry.size, entry.crc}).second) {
       errors.push_back(BadArchive(path_, "two entries of the archive are called '" + name + "'"));
     }
     constexpr size_t kShownErrors = 10;
@@ -160,6 +160,7 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
   std::map<std::string, ProgramTensor*, std::less<>> by_name;
   for (ProgramTensor& tensor : program.tensors) by_name[tensor.name] = &tensor;
   std::string at = "the table";
+  int64_t repeated = 0;  // elements, of all tensors together
   try {
     for (const auto& [name, entry] : json_fields::Object(json.value(), "config")) {
       at = "tensor '" + name + "'";
@@ -168,7 +169,8 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
       ProgramTensor& tensor = *found->second;
       const std::string path = base + json_fields::Text(entry, "path_name");
       const JsonValue* pickled = entry.Find("use_pickle");
-      if (pickled != nullptr && pickled->is_bool() && pickled->AsBool()) json_fields::Fail("its values are pickled");
+      if (pickled != nullptr && !pickled->is_bool()) json_fields::FailKind("use_pickle", "true or false", *pickled);
+      if (pickled != nullptr && pickled->AsBool()) json_fields::Fail("its values are pickled");
       const std::optional<uint64_t> bytes = archive.BytesOf(path);
       if (!bytes) json_fields::Fail("the archive has no entry '" + path + "'");
       // Without weights all tensors of checkpoints share one empty entry.
@@ -206,9 +208,13 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
         json_fields::Fail("its values are longer than entry '" + path + "'");
       }
       // A dim of stride 0 says an element many times; the tensor that is made of it has a place for each.
-      constexpr int64_t kMostRepeated = int64_t{1} << 28;
-      if (!empty && elements > held && elements > kMostRepeated) {
-        json_fields::Fail("its values repeat " + std::to_string(held) + " elements to " + std::to_string(elements));
+      constexpr int64_t kMostRepeated = int64_t{1} << 26;
+      if (!empty && elements > held) {
+        if (elements > kMostRepeated - repeated) {
+          json_fields::Fail("its values repeat " + std::to_string(held) + " elements to " + std::to_string(elements) +
+                            "; all tensors together to at most " + std::to_string(kMostRepeated));
+        }
+        repeated += elements;
       }
       tensor.entry = path;
       tensor.entry_dtype = tensor.dtype;
@@ -222,6 +228,24 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
 }
 
 }  // namespace
+
+// Tensors that the record ties are one, so entries of their own have the same bytes: of others one would be dropped.
+std::optional<Diagnostic> CheckTies(const ProgramArchive& archive, const ExportedProgram& program) {
+  for (const ProgramTensor& tensor : program.tensors) {
+    if (tensor.tied_to < 0 || tensor.entry.empty()) continue;
+    const ProgramTensor& first = program.tensors[static_cast<size_t>(tensor.tied_to)];
+    if (first.entry.empty() || first.entry == tensor.entry) continue;
+    const ProgramArchive::Entry& own = archive.entries_.find(tensor.entry)->second;
+    const ProgramArchive::Entry& other = archive.entries_.find(first.entry)->second;
+    if (own.bytes == other.bytes && own.crc == other.crc && tensor.strides == first.strides &&
+        tensor.storage_offset == first.storage_offset) {
+      continue;
+    }
+    return BadArchive(archive.path(),
+                      "'" + first.name + "' and '" + tensor.name + "' are tied and have different values");
+  }
+  return std::nullopt;
+}
 
 Result<ExportedProgram> ReadProgram(const ProgramArchive& archive) {
   if (!archive.Has(kRecordEntry)) {
@@ -237,6 +261,7 @@ Result<ExportedProgram> ReadProgram(const ProgramArchive& archive) {
   for (const char* folder : {"weights", "constants"}) {
     if (auto error = FindValues(archive, folder, program.value())) return *error;
   }
+  if (auto error = CheckTies(archive, program.value())) return *error;
   for (const ProgramTensor& tensor : program.value().tensors) {
     const bool in_archive = tensor.kind == ProgramTensor::Kind::kConstant ||
                             (tensor.kind == ProgramTensor::Kind::kBuffer && !tensor.persistent);

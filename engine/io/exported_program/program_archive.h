@@ -42,7 +42,9 @@ class ProgramArchive {
   struct Entry {
     uint64_t index = 0;
     uint64_t bytes = 0;
+    uint32_t crc = 0;  // of its bytes, as the archive declares it; they are compared when it is read
   };
+  friend std::optional<Diagnostic> CheckTies(const ProgramArchive& archive, const ExportedProgram& program);
   // Fills entries_ of an archive of `file_bytes`; what is wrong with them.
   Diagnostics ListEntries(uint64_t file_bytes);
 
