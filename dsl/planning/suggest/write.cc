@@ -240,8 +240,26 @@ class Writer {
     }
     const std::string style = StyleOf(decision);
     for (const std::string& folder : folders) {
-      AddLine("at(" + Quoted(PathOf(stack, layers, names[folder])) + ", " + style + "),");
+      for (const std::vector<std::string>& some : ByLength(names[folder])) {
+        AddLine("at(" + Quoted(PathOf(stack, layers, some)) + ", " + style + "),");
+      }
     }
+  }
+
+  // So many names that a pattern of them is read (kMostPatternBytes), with room for the path around them.
+  static std::vector<std::vector<std::string>> ByLength(const std::vector<std::string>& names) {
+    constexpr size_t kMostBytes = 1024;
+    std::vector<std::vector<std::string>> out;
+    size_t bytes = 0;
+    for (const std::string& name : names) {
+      if (out.empty() || bytes + name.size() > kMostBytes) {
+        out.emplace_back();
+        bytes = 0;
+      }
+      out.back().push_back(name);
+      bytes += name.size() + 1;
+    }
+    return out;
   }
 
   // Modules of one directory as a pattern. `*` matches the layer where no other layer has such modules.

@@ -12,6 +12,7 @@
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/core/base/text.h"
 #include "engine/io/safetensors/tree.h"
+#include "engine/plan/match/pattern.h"
 #include "tests/cases/families/family.h"
 #include "tests/support/golden.h"
 #include "tests/support/paths.h"
@@ -252,6 +253,23 @@ TEST_CASE("blocks whose rules have errors stay replicated, with the error as the
 }
 
 // `check` would tell it, but on a mesh with dp alone.
+TEST_CASE("many modules of one directory are several patterns, each short enough to be read") {
+  test::ScratchFolder scratch;
+  WriteModelFolder(scratch / "pipeline", ReadJsonFile(kCases + "/pipeline.json").ValueOrThrow());
+  const Suggested known(scratch / "pipeline");
+  ModuleTree tree = *known.tree;
+  for (int64_t i = 0; i < 3000; ++i) {
+    tree.Add("v" + std::to_string(i), "Linear", {{"weight", {4 + i, 4}, DType::kF32}});
+  }
+  const Suggestion suggestion = SuggestPlan(tree, known.folder.config);
+  size_t rules = 0;
+  for (size_t at = 0; (at = suggestion.text.find("at(\"", at)) != std::string::npos; ++rules) {
+    at += 4;
+    CHECK(suggestion.text.find('"', at) - at < kMostPatternBytes);
+  }
+  CHECK(rules > 10);
+}
+
 TEST_CASE("no unit of fsdp holds one side of a tie") {
   test::ScratchFolder scratch;
   for (const char* name : {"pipeline", "container", "stages"}) {
