@@ -74,13 +74,24 @@ Outcome Session::Feed(const std::string& line) {
   ++line_;
   if (pending_.empty()) {
     const std::string trimmed = Trimmed(line);
-    if (trimmed.empty()) return {};
+    const bool comment = trimmed.starts_with("--") && !trimmed.starts_with("--[");
+    if (trimmed.empty() || comment) return {};
     if (trimmed[0] == ':') return RunCommand(trimmed);
     if (const std::string command = AsCommand(trimmed); !command.empty()) return RunCommand(command);
     pending_line_ = line_;
     pending_ = line;
+    pending_lines_ = 1;
   } else {
     pending_ += "\n" + line;
+    // Each line is read with all before it.
+    if (++pending_lines_ > kMostPendingLines) {
+      pending_.clear();
+      Diagnostic d = MakeDiagnostic(Finding::kScriptLimit,
+                                    "a text that is not finished after " + std::to_string(kMostPendingLines) + " lines",
+                                    {options_.source, pending_line_, 0, 0, ""});
+      d.help = "write it to a file, and :load it";
+      return Finished({.diagnostics = {std::move(d)}}, "");
+    }
   }
   const ChunkKind kind = runner_.KindOf(pending_);
   if (kind == ChunkKind::kUnfinished) return {.unfinished = true};

@@ -78,6 +78,8 @@ class Session {
   LineRunner runner_;
   FileWatch watch_;
   std::string pending_;
+  static constexpr size_t kMostPendingLines = 2000;
+  size_t pending_lines_ = 0;
   bool opened_ = false;
   int line_ = 0;          // of the last line that was fed
   int pending_line_ = 1;  // of the first line of `pending_`

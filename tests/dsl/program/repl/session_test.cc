@@ -84,6 +84,21 @@ TEST_CASE("an unfinished text is dropped by Ctrl-C and said at the end") {
   CHECK_THAT(session.Finish().err, Contains("input:4: error[MS0101]: unfinished: "));
 }
 
+TEST_CASE("an unfinished text has an end, and comments begin none") {
+  Session session = MakeSession();
+  session.Open();
+  for (int i = 0; i < 100'000; ++i) REQUIRE_FALSE(session.Feed("-- a comment").unfinished);
+  CHECK(session.Feed("x = {").unfinished);
+  moonshard::Outcome last;
+  for (int i = 0; i < 2000 && session.unfinished(); ++i) last = session.Feed("1,");
+  CHECK_FALSE(session.unfinished());
+  CHECK_FALSE(last.good);
+  CHECK_THAT(last.err, Contains("input:100001: error[MS0109]: a text that is not finished after 2000 lines"));
+  CHECK(session.Feed("5").out == "5\n");
+  CHECK(session.Feed("--[[ a long").unfinished);
+  CHECK(session.Feed("comment ]] return 7").out == "7\n");
+}
+
 TEST_CASE("reload shows what an edit changed; a plan with errors stays until it is mended") {
   const ScratchFolder scratch;
   const std::string plan = scratch.Write("mine.lua", PlanText("replicated {}"));
