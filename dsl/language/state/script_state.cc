@@ -252,6 +252,7 @@ int ScriptState::Parse(std::string_view text, const std::string& name) {
     bool late = false;
     int line = 1;        // of the last part
     bool ended = false;  // by the last part
+    size_t since = 0;    // bytes since the time was looked at
   } source{*this, text};
   // No hook runs in the parser, whose time is quadratic for a chain of `and`: the text is passed in small parts, and
   // the CPU time is checked at each. A part is of one line: where Lua gives up without a place, it was at the last
@@ -259,12 +260,13 @@ int ScriptState::Parse(std::string_view text, const std::string& name) {
   const lua_Reader next_part = [](lua_State*, void* data, size_t* size) -> const char* {
     constexpr size_t kPart = 256;
     Source& from = *static_cast<Source*>(data);
-    from.late = from.late || from.state.OutOfTime();
+    if (from.since == 0) from.late = from.late || from.state.OutOfTime();
     const size_t line_end = std::min(from.left.find('\n'), kPart - 1);
     const std::string_view part = from.late ? "" : from.left.substr(0, line_end + 1);
     from.left.remove_prefix(part.size());
     if (from.ended) ++from.line;
     from.ended = part.ends_with('\n');
+    from.since = from.since + part.size() >= kPart ? 0 : from.since + part.size();
     *size = part.size();
     return part.empty() ? nullptr : part.data();
   };

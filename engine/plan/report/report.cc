@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/visible.h"
 #include "engine/plan/report/report_data.h"
 
 namespace moonshard {
@@ -14,10 +15,11 @@ void Replace(std::string& text, std::string_view mark, std::string_view by) {
   text.replace(at, mark.size(), by);
 }
 
-// JSON for a script element: without a "<" that could end it.
+// JSON for a script element: without a "<" that could end it, and without what a terminal would obey where the page
+// goes to stdout.
 std::string Embedded(const JsonValue& value) {
   std::string out;
-  for (const char c : WriteJson(value, 0)) {
+  for (const char c : VisibleJson(WriteJson(value, 0))) {
     if (c == '<') {
       out += "\\u003c";
     } else {

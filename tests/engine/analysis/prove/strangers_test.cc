@@ -139,7 +139,7 @@ TEST_CASE("a view with the heads of all ranks is a fault where the layout says w
   REQUIRE(!proof.faults.empty());
   CHECK(proof.faults.front().kind == TypeFault::Kind::kOperator);
   CHECK(proof.faults.front().what.starts_with("aten::view"));
-  CHECK(proof.faults.front().message.find("2 of 4 heads of 6") != std::string::npos);
+  CHECK(proof.faults.front().message.find("2 of 4 heads of size 6") != std::string::npos);
   // Where sizes are compared, those decide, and need no layout with heads.
   const Proof compared = ProveStranger("tp=2", Habit::kGlobalHeads, kHeads);
   INFO(ToText(compared));

@@ -91,6 +91,12 @@ TEST_CASE("no name ends the page's data early, and the page is the same in every
   CHECK(page.find("</script><b>") == std::string::npos);
   CHECK(page.find("\\u003c/script>\\u003cb>") != std::string::npos);
   CHECK(page == ReportHtml(plan, options));
+  // Nor does one reach a terminal, where the page goes to stdout.
+  const std::string hostile = ReportHtml(plan, {"a\xC2\x9B"
+                                                "31m\xE2\x80\xAE\xE2\x80\x8B",
+                                                0, std::nullopt});
+  for (const char* raw : {"\xC2\x9B", "\xE2\x80\xAE", "\xE2\x80\x8B"}) CHECK(hostile.find(raw) == std::string::npos);
+  CHECK(hostile.find("a\\u009b31m\\u202e\\u200b") != std::string::npos);
   for (const char* mark : {"/*STYLE*/", "/*SCRIPT*/", "/*DATA*/", "http://", "https://"}) {
     INFO(mark);
     CHECK((page.find(mark) == std::string::npos || page.find("http://www.w3.org/2000/svg") == page.find(mark)));
