@@ -170,11 +170,6 @@ TEST_CASE("a mesh of more ranks than one machine can work for is refused with th
   CheckTooLarge({"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write a file of each rank");
 }
 
-TEST_CASE("a mesh of more ranks than one machine can start is refused with the number", "[torch]") {
-  CheckTooLarge({"eval", kModel, "--mesh", "dp=65536", "--input", "in", "--output", "-"},
-                "start its ranks on one machine");
-}
-
 TEST_CASE("the program answers without LibTorch") {
   const Outcome libraries = RunProgram(ProgramPath(), {"explain", kModel}, {"LD_TRACE_LOADED_OBJECTS=1"});
   INFO(libraries.ToText());

@@ -50,6 +50,15 @@ struct LongEval {
       ProgramPath(), EvalWords(EndlessInput(folder), out, {"--micro-batches", "16384"}), {"TMPDIR=" + folder.path()}};
 };
 
+TEST_CASE("a mesh of more ranks than one machine can start is refused with the number") {
+  const Outcome done = RunProgram(
+      ProgramPath(), {"eval", kModel, "--mesh", "dp=65536", "--input", kRecorded, "--output", "-"}, {}, kSeconds);
+  INFO(done.ToText());
+  CHECK(done.code == 2);
+  CHECK_THAT(done.err, Contains("error[MS0308]: the mesh is too large to start its ranks on one machine") &&
+                           Contains("required: at most"));
+}
+
 TEST_CASE("started as torchrun starts them") {
   const ScratchFolder folder;
   const std::string port = FreePort();
