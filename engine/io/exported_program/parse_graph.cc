@@ -238,6 +238,14 @@ class GraphParser {
       if (!key.empty() && !given.insert(key).second) Fail("argument '" + key + "' is given twice");
       node.inputs.emplace_back(std::move(key), Argument(Required(input, "arg"), scope));
     }
+    for (const auto& [key, argument] : node.inputs) {
+      if (node.kind != ProgramNode::Kind::kArithmetic) break;
+      using Kind = ProgramArgument::Kind;
+      const bool number =
+          argument.kind == Kind::kInt || argument.kind == Kind::kFloat || argument.kind == Kind::kBool ||
+          (argument.kind == Kind::kValue && program_.values[argument.value].kind != ProgramValue::Kind::kTensor);
+      if (!number) Fail("the arithmetic of sizes '" + target + "' has an operand that is not a number");
+    }
     const bool handed_on = HandsOnItsInput(node, json, graph);
     if (handed_on && node.target == "aten::dropout") {
       Define(scope, NameOf(List(json, "outputs")[0]), node.inputs[0].second);

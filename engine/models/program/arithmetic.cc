@@ -87,13 +87,14 @@ c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
       return static_cast<double>(a) / static_cast<double>(b);
     case kMod: return a - FloorDivided(a, b) * b;
     case kPow: {
+      if (a >= -1 && a <= 1) return b == 0 ? 1 : (a == -1 && b % 2 == 0 ? 1 : a);
       int64_t power = 1;
-      for (int64_t i = 0; i < b; ++i) power = Multiplied(power, a);
+      for (int64_t i = 0; i < b; ++i) power = Multiplied(power, a);  // 63 times at most
       return power;
     }
     case kMax: return std::max(a, b);
     case kMin: return std::min(a, b);
-    case kNeg: return -a;
+    case kNeg: return Subtracted(0, a);
     case kEq: return a == b;
     case kNe: return a != b;
     case kLt: return a < b;
@@ -107,6 +108,11 @@ c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
     case kSqrt: return std::sqrt(static_cast<double>(a));
     default: TORCH_CHECK(false, "arithmetic that integers do not have");
   }
+}
+
+int64_t Rounded(double a) {
+  TORCH_CHECK(a > -0x1p63 && a < 0x1p63, "a size is beyond int64");
+  return static_cast<int64_t>(a);
 }
 
 c10::IValue OfReals(int code, double a, double b) {
@@ -127,11 +133,11 @@ c10::IValue OfReals(int code, double a, double b) {
     case kLe: return a <= b;
     case kGt: return a > b;
     case kGe: return a >= b;
-    case kInt: return static_cast<int64_t>(a);
+    case kInt: return Rounded(a);
     case kFloat: return a;
     case kSqrt: return std::sqrt(a);
-    case kCeil: return static_cast<int64_t>(std::ceil(a));
-    case kFloor: return static_cast<int64_t>(std::floor(a));
+    case kCeil: return Rounded(std::ceil(a));
+    case kFloor: return Rounded(std::floor(a));
     default: TORCH_CHECK(false, "arithmetic that numbers do not have");
   }
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -208,6 +209,14 @@ TEST_CASE("arithmetic on sizes is Python's") {
   CHECK(of("ge", 3, 3).toBool());
   CHECK_THROWS_AS(of("floordiv", 1, 0), c10::Error);
   CHECK_THROWS_AS(of("mul", int64_t{1} << 40, int64_t{1} << 40), c10::Error);
+  // Neither without end nor beyond what an integer holds.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  CHECK(of("pow", 1, kMost).toInt() == 1);
+  CHECK(of("pow", -1, kMost).toInt() == -1);
+  CHECK(of("pow", 0, 0).toInt() == 1);
+  CHECK_THROWS_AS(of("pow", 2, kMost), c10::Error);
+  CHECK_THROWS_AS(of("neg", std::numeric_limits<int64_t>::min(), 0), c10::Error);
+  CHECK_THROWS_AS(Arithmetic(ArithmeticCode("floor"), 1e300, c10::IValue()), c10::Error);
   CHECK(ArithmeticCode("matmul") == -1);
 }
 
