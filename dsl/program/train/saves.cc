@@ -110,8 +110,8 @@ std::optional<int64_t> Saves::StepToResume() {
     d.path = verb_.save;
     throw PlanError({d});
   }
-  report_.Say("no file 'latest' names a step; the newest complete one of " + Names(steps) + " is " +
-              std::to_string(*whole));
+  report_.PrintFindings("no file 'latest' names a step; the newest complete one of " + Names(steps) + " is " +
+                        std::to_string(*whole));
   return whole;
 }
 
@@ -174,6 +174,13 @@ void Saves::Load(int64_t step) {
     throw PlanError({d});
   }
   const Result<JsonValue> saved = ParseJson(state_.host[kOptionsText], "the saved options");
+  const bool none = state_.host[kOptionsText].empty();  // of another host
+  if (!none && (!saved.ok() || !saved.value().is_object())) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved options of the run are not an object of JSON");
+    d.path = verb_.save;
+    d.declared = state_.host[kOptionsText];
+    throw PlanError({std::move(d)});
+  }
   const JsonValue now = ParseJson(Describe(verb_), "the options").ValueOrThrow();
   for (const char* key : kComparedOptions) {
     const JsonValue* before = saved.ok() ? saved.value().Find(key) : nullptr;

@@ -82,7 +82,10 @@ Result<OptimizerOf> FindOptimizer(const TrainingState& state) {
 
 struct TrainingCheckpoints::Impl {
   Impl(const std::string& folder, const DeviceMesh& mesh, TrainingCheckpointOptions o)
-      : options(std::move(o)), run(folder), ranks(mesh, "training checkpoints", options.timeout) {
+      : options(std::move(o)),
+        run(folder),
+        ranks(mesh, "training checkpoints", options.timeout),
+        claim(mesh, "run directory", options.timeout + RunLockTimes().patience) {
     Check(!mesh.recording(), "a mesh without peers saves nothing");
     if (!options.storage) own_storage = PosixStorage();
   }
@@ -274,6 +277,7 @@ struct TrainingCheckpoints::Impl {
   std::unique_ptr<Storage> own_storage;
   RunDirectory run;
   StoreGroup ranks;
+  StoreGroup claim;  // rank 0 may wait for the lock of a run on another machine, the others for rank 0
   std::shared_ptr<const ModelForm> form = std::make_shared<const ModelForm>();
   Diagnostics begin_errors;  // of this rank, between agreeing on a save and writing it
   std::thread thread;
@@ -333,7 +337,7 @@ Diagnostics TrainingCheckpoints::Wait() { return impl_->Wait(); }
 
 void TrainingCheckpoints::Claim() {
   KeepWarnings();
-  impl_->ranks.GatherAndBroadcast("take the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
+  impl_->claim.GatherAndBroadcast("take the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
     if (Failure failed = impl_->run.Lock(impl_->storage())) throw PlanError(impl_->ByFirst({*failed}));
     return nullptr;
   });
