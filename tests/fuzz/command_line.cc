@@ -34,6 +34,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Require(line.exit_code == 0 || line.exit_code == 2, "the exit code " + std::to_string(line.exit_code));
   fuzz::Require(line.verb || !line.text.empty(), "neither a verb nor a text");
   fuzz::Require(!line.verb || line.exit_code == 0, "a verb of a command line with an error");
-  if (line.verb) SayOf(*line.verb);
+  if (line.verb) FindingsOutputOf(*line.verb);
   return 0;
 }

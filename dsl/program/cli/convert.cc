@@ -68,7 +68,7 @@ class ProgressLine {
 };
 
 template <class Work>
-int Convert(const char* verb, const std::string& out, bool replace, bool json, const SayOptions& say,
+int Convert(const char* verb, const std::string& out, bool replace, bool json, const FindingsOutput& findings_output,
             const Work& work) {
   // A limit on file sizes is an error of the write like a full disk, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -78,10 +78,10 @@ int Convert(const char* verb, const std::string& out, bool replace, bool json, c
   options.progress = [&](uint64_t done, uint64_t total) { line.Show(done, total); };
   const Result<ConvertSummary> done = work(options);
   line.Clear();
-  Say(done.diagnostics(), say);
+  PrintFindings(done.diagnostics(), findings_output);
   if (!done.ok()) return ExitCodeOf(done.diagnostics());
   const ConvertSummary& summary = done.value();
-  if (say.text()) line.End(summary);
+  if (findings_output.text()) line.End(summary);
   if (json) {
     const JsonValue::Object document = {{"format_version", kFormatVersion},
                                         {"out", out},
@@ -93,7 +93,7 @@ int Convert(const char* verb, const std::string& out, bool replace, bool json, c
                                         {"was_there", summary.was_there}};
     std::cout << VisibleJson(WriteJson(document, 2)) << "\n";
   }
-  return kExitGood;
+  return kExitSuccess;
 }
 
 }  // namespace
@@ -114,18 +114,18 @@ int RunShard(const ShardVerb& verb) {
     auto tree = std::make_shared<const ModuleTree>(TreeOf(*folder));
     plan = ToResult(ResolveModel(verb.model, folder->config, folder->mesh, std::move(tree))).Collect(found);
   }
-  Say(found, verb.say);
+  PrintFindings(found, verb.findings_output);
   if (!plan || HasErrors(found)) return kExitUsage;
   const WeightRecipes recipes = folder->program ? RecipesOf(*folder->program) : WeightRecipes();
-  if (verb.say.text() && !plan->plan->chosen.empty())
+  if (verb.findings_output.text() && !plan->plan->chosen.empty())
     std::cerr << "plan " << Visible(plan->plan->name + ": " + plan->plan->chosen) << "\n";
-  return Convert("shard", verb.out, verb.replace, verb.json, verb.say, [&](const ConvertOptions& options) {
+  return Convert("shard", verb.out, verb.replace, verb.json, verb.findings_output, [&](const ConvertOptions& options) {
     return ShardModel(folder->checkpoint, *plan, verb.out, options, folder->program ? &recipes : nullptr);
   });
 }
 
 int RunMerge(const MergeVerb& verb) {
-  return Convert("merge", verb.out, verb.replace, verb.json, verb.say,
+  return Convert("merge", verb.out, verb.replace, verb.json, verb.findings_output,
                  [&](const ConvertOptions& options) { return MergeSharded(verb.sharded, verb.out, options); });
 }
 

@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-#include "dsl/program/cli/say.h"
+#include "dsl/program/cli/findings_output.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
@@ -28,7 +28,7 @@ std::string NoSuchFinding(const std::string& wanted, const std::vector<FindingPa
 
 int RunExplainFinding(const ExplainFindingVerb& verb) {
   const std::vector<FindingPage> pages = AllPages();
-  const bool color = UsesColor(verb.say.color, STDOUT_FILENO);
+  const bool color = UsesColor(verb.findings_output.color, STDOUT_FILENO);
   if (verb.finding.empty()) {
     if (verb.markdown) {
       std::cout << AllPagesMarkdown(pages);
@@ -41,7 +41,7 @@ int RunExplainFinding(const ExplainFindingVerb& verb) {
     } else {
       std::cout << ListText(pages, color);
     }
-    return kExitGood;
+    return kExitSuccess;
   }
   const FindingPage* page = FindPage(pages, verb.finding);
   if (page == nullptr) {
@@ -57,7 +57,7 @@ int RunExplainFinding(const ExplainFindingVerb& verb) {
   } else {
     std::cout << PageText(*page, color);
   }
-  return kExitGood;
+  return kExitSuccess;
 }
 
 }  // namespace moonshard

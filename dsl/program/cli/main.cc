@@ -35,7 +35,7 @@ int Become(const std::string& program, const std::vector<std::string>& arguments
 
 // One process for each rank of `mesh`; without one this process alone.
 int RunWithTensors(const std::vector<std::string>& arguments, const std::optional<MeshShape>& mesh,
-                   const SayOptions& say, bool finish_first = false) {
+                   const FindingsOutput& findings_output, bool finish_first = false) {
   const std::string program = SiblingProgram("moonshard-run");
   if (std::error_code ignored; !std::filesystem::exists(program, ignored)) {
     std::cerr << "moonshard: this build has no LibTorch (" << Visible(program)
@@ -50,7 +50,7 @@ int RunWithTensors(const std::vector<std::string>& arguments, const std::optiona
   if (StartedByLauncher() || !mesh) return Become(program, arguments);
   if (const Diagnostics errors = CheckRanks(*mesh, MostLocalRanks(), "start its ranks on one machine");
       !errors.empty()) {
-    Say(errors, say);
+    PrintFindings(errors, findings_output);
     return kExitUsage;
   }
   return LaunchRanks(
@@ -70,14 +70,15 @@ std::string WhyNotWritten(const std::filesystem::path& path) {
 // The plan as the headers show it, before a process is started or a tensor made: with errors it is reported here, once.
 // The warnings and notes of a plan without errors are rank 0's to report: it resolves the plan against the live model,
 // which also has the modules that own no parameter.
-std::optional<CompiledPlan> ResolveForRanks(const ModelOptions& model, bool headers_only, const SayOptions& say) {
+std::optional<CompiledPlan> ResolveForRanks(const ModelOptions& model, bool headers_only,
+                                            const FindingsOutput& findings_output) {
   Result<CompiledPlan> plan = ResolveFromHeaders(model, headers_only);
-  if (!plan.ok()) Say(plan.diagnostics(), say);
+  if (!plan.ok()) PrintFindings(plan.diagnostics(), findings_output);
   return plan.ok() ? std::optional<CompiledPlan>(std::move(plan).value()) : std::nullopt;
 }
 
 int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
-  const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.say);
+  const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.findings_output);
   if (!plan) return kExitUsage;
   if (!StartedByLauncher()) {
     // Reported before the work instead of after it.
@@ -86,30 +87,31 @@ int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
       if (why.empty()) continue;
       Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write '" + path + "': " + why);
       d.required = "a file in a directory that exists and can be written to";
-      Say({d}, verb.say);
+      PrintFindings({d}, verb.findings_output);
       return kExitFailed;
     }
   }
-  return RunWithTensors(arguments, plan->mesh, verb.say);
+  return RunWithTensors(arguments, plan->mesh, verb.findings_output);
 }
 
 // Findings are reported here; the step itself needs tensors, of one rank.
 int RunExplainMemory(const ExplainVerb& verb, const std::vector<std::string>& arguments) {
   bool good = false;
   ResolveToExplain(verb, good);
-  return good ? RunWithTensors(arguments, std::nullopt, verb.say) : kExitUsage;
+  return good ? RunWithTensors(arguments, std::nullopt, verb.findings_output) : kExitUsage;
 }
 
 int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments) {
   Diagnostics found;
   if (!verb.tokens.empty()) (void)ParseTokens(verb.tokens).Collect(found);
   if (HasErrors(found)) {
-    Say(found, verb.say);
+    PrintFindings(found, verb.findings_output);
     return ExitCodeOf(found);
   }
-  const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/verb.types, verb.say);
+  const std::optional<CompiledPlan> plan =
+      ResolveForRanks(verb.model, /*headers_only=*/verb.types, verb.findings_output);
   if (!plan) return kExitUsage;
-  return RunWithTensors(arguments, verb.types ? std::nullopt : std::optional(plan->mesh), verb.say);
+  return RunWithTensors(arguments, verb.types ? std::nullopt : std::optional(plan->mesh), verb.findings_output);
 }
 
 // With --init MODEL needs no checkpoint, so there are no headers to resolve the plan against: the ranks do it, with the
@@ -117,7 +119,7 @@ int RunVerify(const VerifyVerb& verb, const std::vector<std::string>& arguments)
 int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
   std::optional<MeshShape> mesh;
   const auto refuse = [&](const Diagnostics& errors) {
-    Say(errors, verb.say);
+    PrintFindings(errors, verb.findings_output);
     return ExitCodeOf(errors);
   };
   if (verb.init) {
@@ -126,12 +128,12 @@ int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
     (void)ReadConfigOf(verb.model).Collect(found);
     if (HasErrors(found)) return refuse(found);
   } else {
-    const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.say);
+    const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.findings_output);
     if (!plan) return kExitUsage;
     mesh = plan->mesh;
   }
   if (const Diagnostics errors = CheckStep(verb, *mesh); !errors.empty()) return refuse(errors);
-  return RunWithTensors(arguments, mesh, verb.say, /*finish_first=*/true);
+  return RunWithTensors(arguments, mesh, verb.findings_output, /*finish_first=*/true);
 }
 
 // How each verb begins: in this process, or in one of each rank. A verb without a line here does not compile.
@@ -160,11 +162,11 @@ int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
   (command.exit_code == 0 ? std::cout : std::cerr) << VisibleLines(command.text);
   if (!command.verb) return EndOutput(command.exit_code, {});
-  const SayOptions say = SayOf(*command.verb);
+  const FindingsOutput findings_output = FindingsOutputOf(*command.verb);
   try {
-    return EndOutput(std::visit(Runner{arguments}, *command.verb), say);
+    return EndOutput(std::visit(Runner{arguments}, *command.verb), findings_output);
   } catch (const PlanError& error) {
-    Say(error.diagnostics(), say);
+    PrintFindings(error.diagnostics(), findings_output);
     return ExitCodeOf(error.diagnostics());
   }
 }

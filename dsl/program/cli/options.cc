@@ -38,24 +38,24 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");
 }
 
-// --format and --color as given; ReadSay interprets them.
-struct SayWords {
+// --format and --color as given; ReadFindingsOutput interprets them.
+struct FindingsOutputWords {
   std::string format = "text";
   std::string color = "auto";
 };
 
-void AddColor(CLI::App& app, SayWords& words) {
+void AddColor(CLI::App& app, FindingsOutputWords& words) {
   app.add_option("--color", words.color, "auto (on a terminal, subject to NO_COLOR and CLICOLOR_FORCE), always, never")
       ->check(CLI::IsMember({"auto", "always", "never"}));
 }
 
-void AddSay(CLI::App& app, SayWords& words) {
+void AddFindingsOutput(CLI::App& app, FindingsOutputWords& words) {
   app.add_option("--format", words.format, "the form of findings: text, json, sarif (2.1.0) or github (annotations)")
       ->check(CLI::IsMember({"text", "json", "sarif", "github"}));
   AddColor(app, words);
 }
 
-SayOptions ReadSay(const SayWords& words) {
+FindingsOutput ReadFindingsOutput(const FindingsOutputWords& words) {
   const ColorChoice color = words.color == "always"  ? ColorChoice::kAlways
                             : words.color == "never" ? ColorChoice::kNever
                                                      : ColorChoice::kAuto;
@@ -131,11 +131,11 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::ParseError& error) {
 
 }  // namespace
 
-SayOptions SayOf(const Verb& verb) {
+FindingsOutput FindingsOutputOf(const Verb& verb) {
   return std::visit(
       [](const auto& v) {
-        if constexpr (requires { v.say; }) return v.say;
-        return SayOptions();
+        if constexpr (requires { v.findings_output; }) return v.findings_output;
+        return FindingsOutput();
       },
       verb);
 }
@@ -145,12 +145,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "moonshard " MOONSHARD_VERSION);
   std::vector<std::string> plan_options;
-  SayWords say;
+  FindingsOutputWords findings_output;
 
   ExplainVerb explain;
   CLI::App* explain_app = app.add_subcommand("explain", "what a plan does to a model, without weights or ranks");
   AddModel(*explain_app, explain.model, plan_options);
-  AddSay(*explain_app, say);
+  AddFindingsOutput(*explain_app, findings_output);
   AddNumber(*explain_app, "--rank", explain.rank, "rank whose local shapes and bytes are printed (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
   CLI::Option* html =
@@ -174,7 +174,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   bool check_json = false;
   CLI::App* check_app = app.add_subcommand("check", "all findings about a plan; exit code 1 where there are errors");
   AddModel(*check_app, check.model, plan_options);
-  AddSay(*check_app, say);
+  AddFindingsOutput(*check_app, findings_output);
   check_app->add_flag("--strict", check.strict, "warnings count as errors");
   check_app->add_flag("--json", check_json, "the same as --format json");
 
@@ -182,7 +182,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* eval_app =
       app.add_subcommand("eval", "run the reference architecture or the program, sharded: logits, loss, gradients");
   AddModel(*eval_app, eval.model, plan_options);
-  AddSay(*eval_app, say);
+  AddFindingsOutput(*eval_app, findings_output);
   eval_app
       ->add_option(
           "--input", eval.input,
@@ -203,7 +203,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* verify_app = app.add_subcommand(
       "verify", "run the reference architecture sharded and unsharded, and name the first module that differs");
   AddModel(*verify_app, verify.model, plan_options);
-  AddSay(*verify_app, say);
+  AddFindingsOutput(*verify_app, findings_output);
   verify_app->add_option("--input", verify.input, "as of eval; generated without it");
   verify_app->add_option("--tokens", verify.tokens,
                          "B,S of the generated input (default 2,13; with --types 2 and 12 a rank; of a program with "
@@ -225,7 +225,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   TrainVerb train;
   CLI::App* train_app = app.add_subcommand("train", "train the reference architecture, sharded; saves and resumes");
   AddModel(*train_app, train.model, plan_options);
-  AddSay(*train_app, say);
+  AddFindingsOutput(*train_app, findings_output);
   AddTrain(*train_app, train);
 
   ShardVerb shard;
@@ -233,7 +233,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
                                            "shard a checkpoint: one safetensors file a rank, bit for bit; with "
                                            "--program in the form of the program's model");
   AddModel(*shard_app, shard.model, plan_options);
-  AddSay(*shard_app, say);
+  AddFindingsOutput(*shard_app, findings_output);
   AddConvert(*shard_app, shard.out, shard.replace, shard.json);
 
   MergeVerb merge;
@@ -241,14 +241,14 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   merge_app
       ->add_option("SHARDED", merge.sharded, "directory that shard wrote, or a step of a training run (its weights)")
       ->required();
-  AddSay(*merge_app, say);
+  AddFindingsOutput(*merge_app, findings_output);
   AddConvert(*merge_app, merge.out, merge.replace, merge.json);
 
   ImportVerb import;
   CLI::App* import_app = app.add_subcommand("import", "a Hugging Face tp_plan or ep_plan as a plan file, on stdout");
   import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")
       ->required();
-  AddSay(*import_app, say);
+  AddFindingsOutput(*import_app, findings_output);
   import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
   import_app->add_flag("--idiomatic", import.idiomatic,
                        "with this language's own styles rather than Hugging Face's exact meaning");
@@ -258,7 +258,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   ExportVerb export_verb;
   CLI::App* export_app = app.add_subcommand("export", "the resolved plan in the form of another system, on stdout");
   AddModel(*export_app, export_verb.model, plan_options);
-  AddSay(*export_app, say);
+  AddFindingsOutput(*export_app, findings_output);
   export_app->add_option("--form", export_verb.form, "hf: a Hugging Face tp_plan; torch: Python for parallelize_module")
       ->required()
       ->check(CLI::IsMember({"hf", "torch"}));
@@ -278,12 +278,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::Option* finding_json = explain_finding_app->add_flag("--json", explain_finding.json, "as JSON");
   explain_finding_app->add_flag("--markdown", explain_finding.markdown, "as Markdown: one page")
       ->excludes(finding_json);
-  AddColor(*explain_finding_app, say);
+  AddColor(*explain_finding_app, findings_output);
 
   ReplVerb repl;
   CLI::App* repl_app = app.add_subcommand("repl", "the plan debugger: Lua and commands, typed or from a script");
   AddModel(*repl_app, repl.model, plan_options, /*required=*/false);
-  AddSay(*repl_app, say);
+  AddFindingsOutput(*repl_app, findings_output);
   repl_app->add_option("-c,--code", repl.code, "runs these lines and ends; may be repeated")->allow_extra_args(false);
   repl_app->add_option("-f,--file", repl.file, "runs the lines of a file and ends; - for standard input");
   repl_app->add_option("--mode", repl.mode, "the form of answers: table, json, csv or md")
@@ -297,7 +297,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->add_option("MODEL", suggest.model.model,
                    "model directory: config.json and safetensors, of which headers are enough")
       ->required();
-  AddSay(*suggest_app, say);
+  AddFindingsOutput(*suggest_app, findings_output);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");
   suggest_app->add_flag("--sure", suggest.sure,
@@ -327,12 +327,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   std::string error;
   const auto take = [&](auto verb) {
     if constexpr (requires { verb.model; }) ReadPlanOptions(plan_options, verb.model, error);
-    if constexpr (requires { verb.say; }) verb.say = ReadSay(say);
-    if constexpr (requires { verb.say, verb.model; }) verb.say.subject = SubjectOf(verb.model);
+    if constexpr (requires { verb.findings_output; }) verb.findings_output = ReadFindingsOutput(findings_output);
+    if constexpr (requires { verb.findings_output, verb.model; }) verb.findings_output.subject = SubjectOf(verb.model);
     out.verb = std::move(verb);
   };
   if (explain_app->parsed()) take(explain);
-  if (check_json) say.format = "json";
+  if (check_json) findings_output.format = "json";
   if (check_app->parsed()) take(check);
   if (explain_finding_app->parsed()) take(explain_finding);
   if (import_app->parsed()) take(import);

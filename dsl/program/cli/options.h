@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dsl/planning/resolve_model/resolve_model.h"
-#include "dsl/program/cli/say.h"
+#include "dsl/program/cli/findings_output.h"
 #include "engine/core/base/result.h"
 #include "engine/layout/mesh_shape.h"
 
@@ -17,7 +17,7 @@ namespace moonshard {
 
 struct ExplainVerb {
   ModelOptions model;
-  SayOptions say;
+  FindingsOutput findings_output;
   int64_t rank = 0;
   bool json = false;
   std::string html;            // file of the report; "-": stdout; "": none
@@ -29,20 +29,20 @@ struct ExplainVerb {
 
 struct CheckVerb {
   ModelOptions model;
-  SayOptions say;
+  FindingsOutput findings_output;
   bool strict = false;  // warnings count as errors
 };
 
 // The page of one finding, or a list of all.
 struct ExplainFindingVerb {
-  SayOptions say;
+  FindingsOutput findings_output;
   std::string finding;  // identifier or name; "": all
   bool json = false;
   bool markdown = false;
 };
 
 struct ImportVerb {
-  SayOptions say;
+  FindingsOutput findings_output;
   std::string file;
   std::string key;              // which plan of the file; "": the only one
   std::string base = "model.";  // path of the base model
@@ -52,7 +52,7 @@ struct ImportVerb {
 
 struct ExportVerb {
   ModelOptions model;
-  SayOptions say;
+  FindingsOutput findings_output;
   std::string form;  // "hf" or "torch"
 };
 
@@ -65,7 +65,7 @@ struct RunOptions {
 
 struct EvalVerb {
   ModelOptions model;
-  SayOptions say;
+  FindingsOutput findings_output;
   RunOptions run;
   std::string input;   // safetensors or JSON with input_ids [B, T], and perhaps labels, attention_mask, position_ids
   std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
@@ -76,7 +76,7 @@ struct EvalVerb {
 
 struct VerifyVerb {
   ModelOptions model;
-  SayOptions say;
+  FindingsOutput findings_output;
   RunOptions run = {.dtype = "float32"};
   std::string input;                // as of eval; "": generated
   std::string tokens;               // "B,S" of a generated input; "": a length that few meshes divide
@@ -90,7 +90,7 @@ struct VerifyVerb {
 // A training run: what dsl/program/train/ works from.
 struct TrainVerb {
   ModelOptions model;
-  SayOptions say;
+  FindingsOutput findings_output;
   RunOptions run = {.dtype = "float32"};  // or bfloat16: matrix products under autocast, all state in float32
   std::optional<uint64_t> init;           // seed of new weights; none: the model directory's
   std::vector<std::string> data;          // files and directories of tokens or text
@@ -127,14 +127,14 @@ struct TrainVerb {
 // A model directory to one file a rank; and MergeVerb back.
 struct ShardVerb {
   ModelOptions model;
-  SayOptions say;
+  FindingsOutput findings_output;
   std::string out;
   bool replace = false;  // overwrite what OUT holds
   bool json = false;
 };
 
 struct MergeVerb {
-  SayOptions say;
+  FindingsOutput findings_output;
   std::string sharded;
   std::string out;
   bool replace = false;
@@ -143,7 +143,7 @@ struct MergeVerb {
 
 struct SuggestVerb {
   ModelOptions model;  // the directory alone
-  SayOptions say;
+  FindingsOutput findings_output;
   std::string out;  // of the plan file; "": stdout
   bool replace = false;
   bool sure = false;  // guesses stay replicated, as in the plan that is chosen by structure
@@ -159,7 +159,7 @@ struct DoctorVerb {};
 
 struct ReplVerb {
   ModelOptions model;  // an empty directory: no model
-  SayOptions say;
+  FindingsOutput findings_output;
   std::vector<std::string> code;  // lines to run: -c
   std::string file;               // of lines to run: -f; "-": standard input
   std::string mode = "table";     // the form of answers
@@ -171,7 +171,7 @@ using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVe
                           MergeVerb, CompareVerb, DoctorVerb, ReplVerb, SuggestVerb, ExplainFindingVerb>;
 
 // The form in which a verb reports its findings.
-SayOptions SayOf(const Verb& verb);
+FindingsOutput FindingsOutputOf(const Verb& verb);
 
 // A parsed command line: a verb, or a text to print (help, version) and the exit code to end with.
 struct CommandLine {

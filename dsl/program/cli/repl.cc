@@ -9,8 +9,8 @@
 #include <iostream>
 #include <memory>
 
+#include "dsl/program/cli/findings_output.h"
 #include "dsl/program/cli/launch.h"
-#include "dsl/program/cli/say.h"
 #include "dsl/program/cli/verbs.h"
 #include "dsl/program/repl/history_file.h"
 #include "dsl/program/repl/reader.h"
@@ -98,7 +98,7 @@ int RunTyped(Session& session, const Idle& idle, bool keep_history) {
   std::cout << Render({Summary(session.workspace())}, OutputMode::kTable) << std::flush;
   RunLines(session, *reader, /*interactive=*/true, /*bail=*/false);
   std::cout << "\n";
-  return kExitGood;
+  return kExitSuccess;
 }
 
 }  // namespace
@@ -108,16 +108,17 @@ int RunRepl(const ReplVerb& verb) {
   options.model = verb.model;
   options.mode = OutputModeFromName(verb.mode).value_or(OutputMode::kTable);
   options.run_program = &RunProgram;
-  options.form = verb.say.form;
-  options.color = UsesColor(verb.say.color, STDERR_FILENO);
-  options.program_words = {"--format", FindingFormName(verb.say.form), "--color", options.color ? "always" : "never"};
+  options.form = verb.findings_output.form;
+  options.color = UsesColor(verb.findings_output.color, STDERR_FILENO);
+  options.program_words = {"--format", FindingFormName(verb.findings_output.form), "--color",
+                           options.color ? "always" : "never"};
   const bool from_file = !verb.file.empty() && verb.file != "-";
   const bool typed = verb.code.empty() && verb.file.empty() && isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   options.source = !verb.code.empty() ? "-c" : from_file ? verb.file : typed ? "input" : "stdin";
   const Descriptor input(from_file ? open(verb.file.c_str(), O_RDONLY | O_CLOEXEC) : STDIN_FILENO);
   if (input.number() < 0) {
     Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "cannot read '" + verb.file + "'");
-    Say({d}, verb.say);
+    PrintFindings({d}, verb.findings_output);
     return kExitUsage;
   }
   Session session(options);
@@ -142,7 +143,7 @@ int RunRepl(const ReplVerb& verb) {
     StreamReader reader(input.number(), idle, /*show_prompt=*/false);
     if (good || !verb.bail) good &= RunLines(session, reader, /*interactive=*/false, verb.bail);
   }
-  return !opened.good ? kExitUsage : good ? kExitGood : kExitFailed;
+  return !opened.good ? kExitUsage : good ? kExitSuccess : kExitFailed;
 }
 
 }  // namespace moonshard

@@ -22,7 +22,7 @@ int RunMain(const std::string& program, const std::function<int()>& body) {
     std::cerr << program << ": defect: " << VisibleLines(error.what()) << "\n";
     return kExitDefect;
   } catch (const PlanError& error) {
-    Say(error.diagnostics(), {});
+    PrintFindings(error.diagnostics(), {});
     return ExitCodeOf(error.diagnostics());
   } catch (const std::bad_alloc&) {
     std::cerr << program << ": there is not enough memory\n";
@@ -33,15 +33,15 @@ int RunMain(const std::string& program, const std::function<int()>& body) {
   }
 }
 
-int EndOutput(int code, const SayOptions& options) {
+int EndOutput(int code, const FindingsOutput& options) {
   errno = 0;
   std::cout.flush();
   const bool flushed = std::fflush(stdout) == 0;
   const int error = errno;
   if (flushed && std::cout.good() && std::ferror(stdout) == 0) return code;
   const std::string why = error == 0 ? "not all of it was written" : std::strerror(error);
-  Say({MakeDiagnostic(Finding::kWriteFailed, "cannot write to stdout: " + why)}, options);
-  return code == kExitGood ? kExitFailed : code;
+  PrintFindings({MakeDiagnostic(Finding::kWriteFailed, "cannot write to stdout: " + why)}, options);
+  return code == kExitSuccess ? kExitFailed : code;
 }
 
 }  // namespace moonshard

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "dsl/program/cli/say.h"
+#include "dsl/program/cli/findings_output.h"
 
 namespace moonshard {
 
@@ -14,7 +14,7 @@ namespace moonshard {
 int RunMain(const std::string& program, const std::function<int()>& body);
 
 // The last thing a program does: flushes stdout. Where that, or a write before it, failed (a full disk), says so
-// (kWriteFailed) and returns kExitFailed in place of a `code` that is kExitGood.
-int EndOutput(int code, const SayOptions& options);
+// (kWriteFailed) and returns kExitFailed in place of a `code` that is kExitSuccess.
+int EndOutput(int code, const FindingsOutput& options);
 
 }  // namespace moonshard

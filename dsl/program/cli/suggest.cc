@@ -7,7 +7,7 @@
 
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "dsl/planning/suggest/trial.h"
-#include "dsl/program/cli/say.h"
+#include "dsl/program/cli/findings_output.h"
 #include "dsl/program/cli/verbs.h"
 #include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
@@ -28,12 +28,12 @@ std::string Summary(const Suggestion& suggestion, const std::vector<std::string>
 
 int RunSuggest(const SuggestVerb& verb) {
   const Result<ModelFolder> folder = OpenModelFolder(verb.model, /*headers_only=*/true);
-  Say(folder.diagnostics(), verb.say);
+  PrintFindings(folder.diagnostics(), verb.findings_output);
   if (!folder.ok()) return kExitUsage;
   if (std::error_code ignored; !verb.out.empty() && !verb.replace && std::filesystem::exists(verb.out, ignored)) {
     Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "'" + verb.out + "' is there already");
     d.required = "the name of a new file, or --replace";
-    Say({d}, verb.say);
+    PrintFindings({d}, verb.findings_output);
     return kExitFailed;
   }
   const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder.value()));
@@ -55,12 +55,12 @@ int RunSuggest(const SuggestVerb& verb) {
     std::cout << suggestion.text;
   } else {
     if (const std::optional<Diagnostic> failed = WriteText(verb.out, suggestion.text)) {
-      Say({*failed}, verb.say);
+      PrintFindings({*failed}, verb.findings_output);
       return kExitFailed;
     }
   }
-  if (verb.say.text()) std::cerr << Visible(name + ": " + Summary(suggestion, sizes)) << "\n";
-  return kExitGood;
+  if (verb.findings_output.text()) std::cerr << Visible(name + ": " + Summary(suggestion, sizes)) << "\n";
+  return kExitSuccess;
 }
 
 }  // namespace moonshard

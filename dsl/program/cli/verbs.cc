@@ -18,8 +18,9 @@ namespace moonshard {
 namespace {
 
 // Reports which plan was chosen, and why, where none was named.
-void SayChoice(const Plan& plan, const SayOptions& say) {
-  if (say.text() && !plan.chosen.empty()) std::cerr << "plan " << Visible(plan.name + ": " + plan.chosen) << "\n";
+void PrintChoice(const Plan& plan, const FindingsOutput& findings_output) {
+  if (findings_output.text() && !plan.chosen.empty())
+    std::cerr << "plan " << Visible(plan.name + ": " + plan.chosen) << "\n";
 }
 
 // The title of a report: the name of the model's directory.
@@ -37,7 +38,7 @@ bool WriteReport(const std::string& page, const ExplainVerb& verb, const std::st
     return true;
   }
   if (const std::optional<Diagnostic> failed = WriteText(verb.html, page)) {
-    Say({*failed}, verb.say);
+    PrintFindings({*failed}, verb.findings_output);
     return false;
   }
   std::cerr << Visible(verb.html) << ": " << what << ", to be opened in a browser\n";
@@ -79,9 +80,9 @@ Resolution ResolveToExplain(const ExplainVerb& verb, bool& good) {
   if (resolution.compiled && !verb.html.empty()) {
     for (Diagnostic& d : CheckRanks(resolution.mesh, kMostStepRanks, "draw")) diagnostics.push_back(std::move(d));
   }
-  Say(diagnostics, verb.say);
+  PrintFindings(diagnostics, verb.findings_output);
   good = resolution.compiled && !HasErrors(diagnostics);
-  if (good) SayChoice(*resolution.plan, verb.say);
+  if (good) PrintChoice(*resolution.plan, verb.findings_output);
   return resolution;
 }
 
@@ -92,7 +93,7 @@ int RunExplain(const ExplainVerb& verb) {
   if (verb.passes && !verb.json) std::cout << PassesText(resolution.passes);
   if (!verb.html.empty() && !resolution.compiled) WriteFailedReport(verb, resolution);
   if (!good) return kExitUsage;
-  if (verb.passes && !verb.json) return kExitGood;
+  if (verb.passes && !verb.json) return kExitSuccess;
   const CompiledPlan& plan = *resolution.compiled;
   ExplainOptions options;
   options.rank = verb.rank;
@@ -104,7 +105,7 @@ int RunExplain(const ExplainVerb& verb) {
     const std::string page = ReportHtml(plan, {NameOf(verb.model), options.rank, options.tokens});
     if (!WriteReport(page, verb, "a report")) return kExitFailed;
   }
-  if (!verb.html.empty() && !verb.json) return kExitGood;
+  if (!verb.html.empty() && !verb.json) return kExitSuccess;
   if (verb.json) {
     JsonValue explained = ExplainJson(plan, options);
     if (verb.passes) explained.AsObject()["passes"] = PassesJson(resolution.passes);
@@ -112,7 +113,7 @@ int RunExplain(const ExplainVerb& verb) {
   } else {
     std::cout << ExplainText(plan, options);
   }
-  return kExitGood;
+  return kExitSuccess;
 }
 
 int RunCheck(const CheckVerb& verb) {
@@ -121,35 +122,35 @@ int RunCheck(const CheckVerb& verb) {
   const bool warnings =
       std::ranges::any_of(findings, [](const Diagnostic& d) { return d.severity == Severity::kWarning; });
   const bool bad = !plan.ok() || (verb.strict && warnings);
-  SayOptions say = verb.say;
+  FindingsOutput findings_output = verb.findings_output;
   if (plan.ok() && verb.model.plan.empty())
-    say.subject = "plans/" + plan.value().plan->name + ".lua";  // the one chosen
-  SayAsData(findings, say);
-  if (plan.ok()) SayChoice(*plan.value().plan, verb.say);
-  if (!bad && verb.say.text()) std::cerr << "plan " << Visible(plan.value().plan->name) << ": no errors\n";
-  return bad ? kExitFailed : kExitGood;
+    findings_output.subject = "plans/" + plan.value().plan->name + ".lua";  // the one chosen
+  PrintFindingsAsData(findings, findings_output);
+  if (plan.ok()) PrintChoice(*plan.value().plan, verb.findings_output);
+  if (!bad && verb.findings_output.text()) std::cerr << "plan " << Visible(plan.value().plan->name) << ": no errors\n";
+  return bad ? kExitFailed : kExitSuccess;
 }
 
 int RunImport(const ImportVerb& verb) {
   const Result<std::string> text = ImportHuggingFacePlan(verb);
-  Say(text.diagnostics(), verb.say);
+  PrintFindings(text.diagnostics(), verb.findings_output);
   if (!text.ok()) return kExitUsage;
   std::cout << text.value();
-  return kExitGood;
+  return kExitSuccess;
 }
 
 int RunExport(const ExportVerb& verb) {
   const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
   Diagnostics found = plan.diagnostics();
   if (!plan.ok()) {
-    Say(found, verb.say);
+    PrintFindings(found, verb.findings_output);
     return kExitUsage;
   }
   const ExportedPlan exported = verb.form == "hf" ? ExportHuggingFace(plan.value()) : ExportTorch(plan.value());
   found.insert(found.end(), exported.findings.begin(), exported.findings.end());
-  Say(found, verb.say);
+  PrintFindings(found, verb.findings_output);
   std::cout << exported.text;
-  return HasErrors(exported.findings) ? kExitFailed : kExitGood;
+  return HasErrors(exported.findings) ? kExitFailed : kExitSuccess;
 }
 
 }  // namespace moonshard

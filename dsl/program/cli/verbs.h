@@ -7,7 +7,7 @@ namespace moonshard {
 
 // 0 success; 1 check found errors, also in a plan or model that cannot be read, or the work failed; 2 usage, or a bad
 // plan or model under any other verb; 3 a bug in this program.
-inline constexpr int kExitGood = 0;
+inline constexpr int kExitSuccess = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitDefect = 3;

@@ -40,7 +40,7 @@ int RunCompare(const CompareVerb& verb) {
   }
   std::printf("%zu tensors, largest difference %.2e (%s), tolerance %.0e\n", expected.size(), worst,
               Visible(worst_name).c_str(), verb.tolerance);
-  if (errors.empty()) return kExitGood;
+  if (errors.empty()) return kExitSuccess;
   std::fputs(ToText(errors).c_str(), stderr);
   return kExitFailed;
 }

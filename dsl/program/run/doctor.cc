@@ -18,7 +18,7 @@ int RunDoctor() {
     std::printf("CUDA      no: %s\n", Visible(cuda.diagnostics().front().message).c_str());
   }
   std::printf("CPU       Gloo\n");
-  return kExitGood;
+  return kExitSuccess;
 }
 
 }  // namespace moonshard

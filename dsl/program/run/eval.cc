@@ -129,7 +129,7 @@ int RunEval(const EvalVerb& verb) {
   // Every rank reads the same rows: their gradients are equal without a sum.
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);
   const AppliedPlan& applied = *sharded.applied;
-  if (mesh.rank() == 0) Say(applied.plan().findings, verb.say);
+  if (mesh.rank() == 0) PrintFindings(applied.plan().findings, verb.findings_output);
   const Inputs inputs = ReadInputs(verb.input, sharded, verb.micro_batches, mesh.device());
 
   Timing timing;
@@ -137,20 +137,20 @@ int RunEval(const EvalVerb& verb) {
   const auto begin = std::chrono::steady_clock::now();
   const Diagnostics warnings = LoadWeights(sharded, folder);
   timing.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (mesh.rank() == 0) Say(warnings, verb.say);
+  if (mesh.rank() == 0) PrintFindings(warnings, verb.findings_output);
 
   const StepResult result = RunStep(sharded, inputs, {.grads = verb.grads, .micro_batches = verb.micro_batches});
   const CollectiveCounts counts = applied.counts();
   const int64_t peak = PeakMemory();
   const Diagnostics findings = applied.Findings();
   if (HasErrors(findings)) throw PlanError(findings);
-  if (mesh.rank() == 0) Say(findings, verb.say);
+  if (mesh.rank() == 0) PrintFindings(findings, verb.findings_output);
   // The output last: it is there only where everything went well.
   if (!verb.stats.empty()) WriteStats(verb, applied, counts, timing, result, peak);
   WriteOutput(verb, applied, result);
   DeviceMesh closing = mesh;
   closing.Close();
-  return kExitGood;
+  return kExitSuccess;
 }
 
 }  // namespace moonshard

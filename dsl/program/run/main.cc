@@ -100,22 +100,22 @@ int Main(const std::vector<std::string>& arguments) {
   const CommandLine command = ParseCommandLine(arguments);
   std::fputs(VisibleLines(command.text).c_str(), command.exit_code == 0 ? stdout : stderr);
   if (!command.verb) return EndOutput(command.exit_code, {});
-  const SayOptions say = SayOf(*command.verb);
+  const FindingsOutput findings_output = FindingsOutputOf(*command.verb);
   try {
-    return EndOutput(std::visit(Runner{}, *command.verb), say);
+    return EndOutput(std::visit(Runner{}, *command.verb), findings_output);
   } catch (const PlanError& error) {
-    Say(error.diagnostics(), say);
+    PrintFindings(error.diagnostics(), findings_output);
     return ExitCodeOf(error.diagnostics());
   } catch (const c10::Error& error) {
     if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
       std::fprintf(stderr, "moonshard-run: %s\n", VisibleLines(ErrorText(error)).c_str());  // without its stack trace
     } else {
       const std::optional<Diagnostic> failed = FailedCall(error);
-      Say({failed ? *failed : FailedStep(ErrorText(error), *command.verb)}, say);
+      PrintFindings({failed ? *failed : FailedStep(ErrorText(error), *command.verb)}, findings_output);
     }
     return kExitFailed;
   } catch (const std::bad_alloc&) {
-    Say({FailedStep("there is not enough memory", *command.verb)}, say);
+    PrintFindings({FailedStep("there is not enough memory", *command.verb)}, findings_output);
     return kExitFailed;
   }
 }

@@ -90,7 +90,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   } else {
     std::cout << FootprintText(plan, footprint);
   }
-  return kExitGood;
+  return kExitSuccess;
 }
 
 }  // namespace moonshard

@@ -208,7 +208,7 @@ int RunVerify(const VerifyVerb& verb) {
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);
-  if (mesh.rank() == 0) Say(sharded.applied->plan().findings, verb.say);
+  if (mesh.rank() == 0) PrintFindings(sharded.applied->plan().findings, verb.findings_output);
 
   at::Tensor loss;
   at::Tensor expected_loss;
@@ -244,18 +244,18 @@ int RunVerify(const VerifyVerb& verb) {
     }
     // An error in the forward also changes the gradients: only the first is reported.
     if (forward.first()) {
-      Say({*forward.first()}, verb.say);
+      PrintFindings({*forward.first()}, verb.findings_output);
     } else if (backward.first()) {
-      Say({*backward.first()}, verb.say);
+      PrintFindings({*backward.first()}, verb.findings_output);
     }
-    Say(sharded.applied->Findings(), verb.say);
+    PrintFindings(sharded.applied->Findings(), verb.findings_output);
     if (good)
       std::cout << "plan " << Visible(sharded.applied->plan().plan->name) << " on " << folder.mesh.ToString()
                 << ": verified\n";
   }
   DeviceMesh closing = mesh;
   closing.Close();
-  return good ? kExitGood : kExitFailed;
+  return good ? kExitSuccess : kExitFailed;
 }
 
 }  // namespace moonshard

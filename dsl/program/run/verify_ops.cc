@@ -48,7 +48,7 @@ int RunVerifyOps(const VerifyVerb& verb) {
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);
-  if (mesh.rank() == 0) Say(sharded.applied->plan().findings, verb.say);
+  if (mesh.rank() == 0) PrintFindings(sharded.applied->plan().findings, verb.findings_output);
 
   OperatorTrace trace;
   OperatorTrace expected;
@@ -62,11 +62,12 @@ int RunVerifyOps(const VerifyVerb& verb) {
     std::snprintf(largest, sizeof(largest), "%.1e", differences.largest);
     std::cout << "operators: " << differences.compared << " results compared, " << differences.left_out
               << " left out, largest difference " << largest << " (" << Visible(differences.largest_name) << ")\n";
-    if (differences.first) Say({Differs(*differences.first, sharded.applied->plan(), tolerance)}, verb.say);
+    if (differences.first)
+      PrintFindings({Differs(*differences.first, sharded.applied->plan(), tolerance)}, verb.findings_output);
   }
   DeviceMesh closing = mesh;
   closing.Close();
-  return differences.first ? kExitFailed : kExitGood;
+  return differences.first ? kExitFailed : kExitSuccess;
 }
 
 }  // namespace moonshard

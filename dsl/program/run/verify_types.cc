@@ -52,21 +52,21 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   const Diagnostics findings = ToDiagnostics(proof, plan);
   if (verb.json) {
     std::cout << VisibleJson(WriteJson(ProofJson(proof, plan), 2)) << "\n";
-    return HasErrors(findings) ? kExitFailed : kExitGood;
+    return HasErrors(findings) ? kExitFailed : kExitSuccess;
   }
-  Say(plan.findings, verb.say);
+  PrintFindings(plan.findings, verb.findings_output);
   std::cout << "operators: " << proof.operators << ", faults " << proof.faults.size() << ", unproven "
             << proof.unproven.size() << ", constants taken as the same on every rank " << proof.assumed << "\n";
   for (const Assumption& assumption : proof.assumptions)
     std::cout << "not checked: " << Visible(assumption.ToText()) << "\n";
-  Say(findings, verb.say);
+  PrintFindings(findings, verb.findings_output);
   // Modules that were not called, and layouts that differ, follow from a step that stopped early.
   const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
-  if (!stopped) Say(sharded.applied->Findings(), verb.say);
-  if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitGood;
+  if (!stopped) PrintFindings(sharded.applied->Findings(), verb.findings_output);
+  if (!proof.holds()) return HasErrors(findings) ? kExitFailed : kExitSuccess;
   std::cout << "plan " << Visible(plan.plan->name) << " on " << folder.mesh.ToString() << ": proven for "
             << Visible(ScopeText(proof)) << "\n";
-  return kExitGood;
+  return kExitSuccess;
 }
 
 }  // namespace moonshard

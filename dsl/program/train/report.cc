@@ -87,17 +87,18 @@ void Report::ClearLine() const {
   if (terminal_) std::fputs("\r\033[K", stderr);
 }
 
-void Report::Say(const std::string& text) {
+void Report::PrintFindings(const std::string& text) {
   if (!speaks_) return;
   ClearLine();
   std::fprintf(stderr, "%s\n", Visible(text).c_str());
 }
 
 void Report::Resumed(int64_t step, const MeshShape& saved_on, const std::vector<Change>& changes) {
-  Say("resumed after step " + std::to_string(step) + ", saved on " + saved_on.ToString());
+  PrintFindings("resumed after step " + std::to_string(step) + ", saved on " + saved_on.ToString());
   JsonValue::Array list;
   for (const Change& change : changes) {
-    Say("resumed with " + change.option + " " + WriteJson(change.now, 0) + ", which was " + WriteJson(change.saved, 0));
+    PrintFindings("resumed with " + change.option + " " + WriteJson(change.now, 0) + ", which was " +
+                  WriteJson(change.saved, 0));
     list.push_back(JsonValue::Object{{"option", change.option}, {"saved", change.saved}, {"now", change.now}});
   }
   Write(JsonValue::Object{
@@ -107,7 +108,7 @@ void Report::Resumed(int64_t step, const MeshShape& saved_on, const std::vector<
 void Report::Warn(const Diagnostics& warnings) {
   if (!speaks_ || warnings.empty()) return;
   ClearLine();
-  moonshard::Say(warnings, verb_.say);
+  moonshard::PrintFindings(warnings, verb_.findings_output);
 }
 
 // The memory of each rank is gathered by a collective, so the condition for it uses only what is the same on all ranks:
@@ -162,7 +163,7 @@ void Report::Eval(int64_t step, double loss) {
   if (!speaks_) return;
   char text[64];
   std::snprintf(text, sizeof(text), "step %lld: held-out loss %.4f", static_cast<long long>(step), loss);
-  Say(text);
+  PrintFindings(text);
   Write(JsonValue::Object{{"event", "eval"}, {"step", step}, {"loss", loss}});
 }
 
@@ -176,7 +177,7 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
   if (!speaks_) return;
   ClearLine();
   if (stopped != 0)
-    Say("stopped after step " + std::to_string(step) + ", stopped by signal " + std::to_string(stopped));
+    PrintFindings("stopped after step " + std::to_string(step) + ", stopped by signal " + std::to_string(stopped));
   const CollectiveCount& total = newest_.collectives;
   JsonValue::Object summary = {
       {"event", "end"},

@@ -36,7 +36,7 @@ class Report {
   // Before the first step: starts the measurements.
   void Begin();
   // A line of its own on stderr.
-  void Say(const std::string& text);
+  void PrintFindings(const std::string& text);
   // The step that the run goes on from, and the options that are not as they were saved.
   struct Change {
     std::string option;  // "--eps"

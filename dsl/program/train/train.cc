@@ -66,7 +66,7 @@ class TrainingRun {
     report_.End(model_, step_, stopped_);
     mesh_.Close();
     if (stopped_ != 0) return kSignalled + stopped_;
-    return report_.log_lost() ? kExitFailed : kExitGood;
+    return report_.log_lost() ? kExitFailed : kExitSuccess;
   }
 
  private:

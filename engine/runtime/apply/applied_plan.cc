@@ -120,7 +120,7 @@ class Applier {
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
     if (options_.initial == InitialValues::kCompare) CompareInitialValues(s_.live, s_.mesh);
     if (options_.initial == InitialValues::kBroadcast) BroadcastInitialValues(s_.live, s_.mesh, options_.check);
-    AskModules();
+    RequestOfModules();
     ShardParameters();
     PlannedUnits units = MakeUnits(s_.plan, s_.parameters, s_.mesh.rank(), s_.groups, s_.backward_end, s_.gradient_sum);
     s_.units = units.units;
@@ -163,7 +163,7 @@ class Applier {
   // Requests what modules must do differently under the plan (HoldBack, SetLocalRows). Both change the meaning of the
   // next forward, so they come after all checks and have an undo. Refusals are collected over all modules before
   // anything is thrown. With tp=1 a lookup has all rows and stays as it is.
-  void AskModules() {
+  void RequestOfModules() {
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       const ModuleSteps& steps = s_.plan.StepsOf(m);
       Hookable* hook = s_.live.hooks[m];

@@ -1,4 +1,4 @@
-// Say: how a verb reports findings: the form (engine/core/findings/forms.h), and colours on a terminal.
+// FindingsOutput: how a verb reports findings: the form (engine/core/findings/forms.h), and colours on a terminal.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace moonshard {
 
 enum class ColorChoice { kAuto, kAlways, kNever };
 
-struct SayOptions {
+struct FindingsOutput {
   FindingForm form = FindingForm::kText;
   ColorChoice color = ColorChoice::kAuto;
   std::string subject;  // the file that findings without a place refer to: the plan, or config.json
@@ -24,8 +24,8 @@ struct SayOptions {
 bool UsesColor(ColorChoice choice, int descriptor);
 
 // All of the diagnostics on stderr. In the forms json and sarif one document, and nothing without diagnostics.
-void Say(const Diagnostics& diagnostics, const SayOptions& options);
+void PrintFindings(const Diagnostics& diagnostics, const FindingsOutput& options);
 // On stdout, as data: in the forms json and sarif a document also without diagnostics.
-void SayAsData(const Diagnostics& diagnostics, const SayOptions& options);
+void PrintFindingsAsData(const Diagnostics& diagnostics, const FindingsOutput& options);
 
 }  // namespace moonshard

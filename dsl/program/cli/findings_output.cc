@@ -1,4 +1,4 @@
-#include "dsl/program/cli/say.h"
+#include "dsl/program/cli/findings_output.h"
 
 #include <unistd.h>
 
@@ -24,13 +24,13 @@ bool UsesColor(ColorChoice choice, int descriptor) {
   return isatty(descriptor) == 1 && Variable("TERM") != "dumb" && Variable("CLICOLOR") != "0";
 }
 
-void Say(const Diagnostics& diagnostics, const SayOptions& options) {
+void PrintFindings(const Diagnostics& diagnostics, const FindingsOutput& options) {
   if (diagnostics.empty()) return;
   std::cerr << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDERR_FILENO), options.subject)
             << std::flush;
 }
 
-void SayAsData(const Diagnostics& diagnostics, const SayOptions& options) {
+void PrintFindingsAsData(const Diagnostics& diagnostics, const FindingsOutput& options) {
   std::cout << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDOUT_FILENO), options.subject)
             << std::flush;
 }
